@@ -1,6 +1,6 @@
-"""A pytest plugin: fails what asks the core something that may block on an event loop's thread.
+"""A pytest plugin that fails calls to the core that may block an event loop's thread.
 
-It holds for every test that runs a server in its own process.
+It applies to every test that runs a server in its own process.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import pytest
 
 from openai_frontend.triton import _core
 
-# Each only looks a model up, under the locks that `infer` takes itself, or takes no lock.
+# Each only looks up a model, under the locks that `infer` takes too, or takes no lock.
 MAY_RUN_ON_THE_LOOP = {
     "infer", "drain", "response_fd", "is_live", "metadata", "model_config", "model_metadata",
     "model_statistics", "model_is_decoupled",
@@ -20,7 +20,7 @@ MAY_RUN_ON_THE_LOOP = {
 
 
 class BlockingCallOnLoop(BaseException):
-    """No `except Exception` and no `except TritonError` hides it."""
+    """A BaseException, so that no `except Exception` or `except TritonError` hides it."""
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,4 @@
-"""The real core with the mock engine, and the proof that nothing of it outlives a test."""
+"""The real core with the mock engine, and a check that no test leaks its objects."""
 
 import asyncio
 import gc
@@ -30,12 +30,12 @@ StartServer = Callable[..., Awaitable[Server]]
 
 @pytest.fixture
 def nothing_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Every request, response, buffer and execution is gone when the test is over."""
+    """Fails if a request, response, buffer or execution outlives the test."""
     if any(_core.live_counts().values()):
-        gc.collect()  # garbage of an earlier test would be frozen with the rest
-    gc.freeze()  # what was there before is not looked at: in a run of all tests that takes a second
+        gc.collect()  # exclude an earlier test's garbage before freezing
+    gc.freeze()  # older objects are not examined: in a run of all tests that would take a second
     yield
-    caplog.get_records("call").clear()  # the traceback of a logged exception holds all that it saw
+    caplog.get_records("call").clear()  # the traceback of a logged exception refers to its objects
     gc.collect()
     gc.unfreeze()
     assert set(_core.live_counts().values()) == {0}, _core.live_counts()
@@ -51,7 +51,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def start_server(repository: Path, nothing_left: None) -> AsyncIterator[StartServer]:
-    """Starts cores on `repository`, in explicit mode; they stop when the test is over."""
+    """Starts cores on `repository`, in explicit mode; they stop after the test."""
     started = []
 
     async def start(**options: Any) -> Server:
@@ -67,7 +67,7 @@ async def start_server(repository: Path, nothing_left: None) -> AsyncIterator[St
 
 
 async def stop(server: Server) -> None:
-    """Unload the models first: the core looks only once a second whether they have gone."""
+    """Unloads the models first: the core checks only once a second whether they are gone."""
     in_flight = _core.live_counts()["requests"]
     if server.is_live() and server.options.model_control_mode == "explicit" and not in_flight:
         loaded = {model["name"] for model in server.model_statistics()["model_stats"]}
@@ -77,6 +77,6 @@ async def stop(server: Server) -> None:
 
 @pytest.fixture
 async def server(repository: Path, start_server: StartServer) -> Server:
-    """A core in explicit mode with one model, `mock`, as fast as it goes."""
+    """A core in explicit mode with one model, `mock`, at full speed."""
     mock_models.write(repository, "mock")
     return await start_server()

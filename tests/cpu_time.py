@@ -1,22 +1,22 @@
-"""Budgets of CPU time that hold on a slower machine too.
+"""CPU time budgets that also hold on a slower machine.
 
-A budget is written for the machine that this project's figures come from. Elsewhere it grows by as
-much as that machine takes longer over a fixed piece of work; it never shrinks.
+A budget is written for the machine of this project's figures. On a slower machine it grows by the
+ratio of the times for a fixed piece of work; it never shrinks.
 """
 
 import json
 import time
 from functools import lru_cache
 
-# What `_work` takes on the machine of docs/benchmarks.md, quiet; measured as `slowness` does.
+# Time of `_work` on the idle machine of docs/benchmarks.md, measured as in `slowness`.
 _NOMINAL_S = 0.0011
-# Work with more objects than `_work` suffers more from a neighbour in the same caches.
+# Work with more objects than `_work` suffers more from other processes in the same caches.
 _SHARED_CACHE = 1.5
 _DOCUMENT = json.dumps([{"role": "user", "content": str(i), "n": i} for i in range(500)])
 
 
 def _work() -> int:
-    """The kind of work that a gateway does: objects, dictionaries and text."""
+    """Work like a gateway's: objects, dictionaries and text."""
     total = 0
     for _ in range(2):
         for message in json.loads(_DOCUMENT):
@@ -26,9 +26,9 @@ def _work() -> int:
 
 
 def slowness() -> float:
-    """How many times longer than on the reference machine work takes now: 1 or more.
+    """Factor by which work takes longer now than on the reference machine: 1 or more.
 
-    Measured again every 10 s, for another process on the same core slows it while it runs.
+    Measured again every 10 s, because another process on the same core slows it.
     """
     return _slowness_in(int(time.monotonic() // 10))
 
@@ -46,5 +46,5 @@ def _timed() -> float:
 
 
 def budget(seconds: float) -> float:
-    """What `seconds` of CPU time on the reference machine come to here, at most."""
+    """The maximum on this machine for `seconds` of CPU time on the reference machine."""
     return seconds * slowness() * _SHARED_CACHE

@@ -1,4 +1,4 @@
-"""The gateway as users run it: the command, in a process of its own, on a port of its own."""
+"""The gateway as users run it: the command, in its own process, on its own port."""
 
 import os
 import signal
@@ -19,10 +19,10 @@ _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class GatewayProcess:
-    """`openai-frontend serve` on a free port of 127.0.0.1; use it with `with`. A text in place of
-    the repository is MODEL.
+    """`openai-frontend serve` on a free port of 127.0.0.1, as a context manager. A string
+    instead of a repository is MODEL.
 
-    Its environment has this project's tests on the path: engines may be among them.
+    Its environment has this project's tests on the path, because engines may be among them.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class GatewayProcess:
         return self._process.pid
 
     def wait_until_ready(self, timeout_s: float = 180) -> None:
-        """Return once /health/ready says so; fail with the log where it does not."""
+        """Returns when /health/ready succeeds; otherwise fails with the log."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
             if self.ready():
@@ -77,8 +77,8 @@ class GatewayProcess:
         return self.log.read_text()
 
     def wait_for_line(self, text: str, timeout_s: float = 20) -> str:
-        """Return the first line of the output that holds `text`: the log is written by a thread,
-        maybe after the answer.
+        """Returns the first line of the output that contains `text`: a thread writes the log,
+        perhaps after the response.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -89,27 +89,27 @@ class GatewayProcess:
         raise AssertionError(f"{text!r} is in no line of:\n{self.output()}")
 
     def engine_processes(self) -> list[psutil.Process]:
-        """The EngineCore processes of vLLM."""
+        """vLLM's EngineCore processes."""
         children = psutil.Process(self.pid).children(recursive=True)
         return [child for child in children if "EngineCore" in child.name()]
 
     def interrupt_group(self) -> None:
-        """What Ctrl-C does in a terminal: SIGINT to the gateway and to its engines' processes."""
+        """Sends SIGINT to the gateway and its engines' processes, as Ctrl-C in a terminal does."""
         os.killpg(self.pid, signal.SIGINT)
 
     def send_signal(self, number: int) -> None:
-        """One that does not end it."""
+        """Sends a signal that does not end it."""
         self._process.send_signal(number)
 
     def ended(self) -> bool:
         return self._process.poll() is not None
 
     def wait(self, timeout_s: float = 60) -> int:
-        """Return the exit code."""
+        """Returns the exit code."""
         return self._process.wait(timeout_s)
 
     def stop(self, number: int = signal.SIGINT, timeout_s: float = 60) -> int:
-        """Send a signal and return the exit code."""
+        """Sends a signal and returns the exit code."""
         self._process.send_signal(number)
         try:
             return self._process.wait(timeout_s)

@@ -1,4 +1,4 @@
-"""Hugging Face's cache of downloads, as its library lays it out."""
+"""Hugging Face's download cache, in the layout of its library."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def write(cache: Path, name: str, weights: Path, revision: str = "main") -> Path:
-    """Puts a folder of weights into the cache under its name on the hub; the snapshot."""
+    """Adds a folder of weights to the cache under its name on the hub, and returns the snapshot."""
     repository = cache / f"models--{name.replace('/', '--')}"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / revision).write_text(COMMIT)

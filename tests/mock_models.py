@@ -1,4 +1,4 @@
-"""Model folders whose engine is the mock, and a core that serves them."""
+"""Model folders with the mock engine, and a core that serves them."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -11,7 +11,7 @@ from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.triton import Options, Server
 from tests.unit.prompting import tiny_tokenizer
 
-if TYPE_CHECKING:  # it brings NumPy, whose memory the core's tests under a sanitizer take for leaks
+if TYPE_CHECKING:  # imports NumPy, whose memory a sanitizer reports as leaks in the core's tests
     from openai_frontend.models.registry import ModelRegistry
 
 CONFIG = """
@@ -48,7 +48,7 @@ def write_ensemble(
     output: tuple[str, str] = ("text_output", "TYPE_STRING"),
     extra: str = "",
 ) -> None:
-    """A model of one step, `part`, of which it gives one output; `extra` goes into its config."""
+    """An ensemble of the step `part` with one of its outputs; `extra` is added to its config."""
     (repository / name / "1").mkdir(parents=True, exist_ok=True)
     (repository / name / "config.pbtxt").write_text(
         ENSEMBLE % (*output, output[0], output[0]) + extra
@@ -71,7 +71,7 @@ async def serving(
     reasoning_parser: Mapping[str, str] | None = None,
     **options: Any,
 ) -> AsyncIterator["ModelRegistry"]:
-    """A registry over a running core, whose models are known."""
+    """A registry on a running core that has read the models."""
     from openai_frontend.models.registry import ModelRegistry
 
     server = Server(Options(model_repositories=[repository], **options))

@@ -50,8 +50,8 @@ def look() -> State:
 
 
 def _loggers() -> State:
-    """Level, propagation, `disabled` and handlers of the root logger and our own, except loggers in
-    their initial state.
+    """Level, propagation, `disabled` and handlers of the root logger and our own, except loggers
+    in their initial state.
     """
     manager = logging.getLogger().manager
     own = [
@@ -64,7 +64,7 @@ def _loggers() -> State:
 
 
 def _settings(logger: logging.Logger) -> tuple[object, ...] | None:
-    """pytest's handlers come and go with each test, and a library's does nothing."""
+    """Omits pytest's handlers, which change with each test, and a library's NullHandler."""
     handlers = tuple(
         handler
         for handler in logger.handlers
@@ -80,7 +80,7 @@ def _captures_warnings() -> bool:
 
 
 def changes(before: State, after: State) -> list[str]:
-    """A line for each name whose value is another."""
+    """One line for each name whose value differs."""
     absent = "-"
     return [
         f"{name}: {before.get(name, absent)!r} before, {after.get(name, absent)!r} now"
@@ -91,7 +91,7 @@ def changes(before: State, after: State) -> list[str]:
 
 @contextmanager
 def log_restored() -> Iterator[None]:
-    """Undoes what a command does to its process: its log, and who hears of stray exceptions."""
+    """Restores the process state that a command changes: logging and the exception hooks."""
     loggers = [logging.getLogger(), logging.getLogger(_OWN)]
     before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
     hooks = sys.excepthook, threading.excepthook, sys.unraisablehook

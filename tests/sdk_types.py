@@ -1,6 +1,6 @@
-"""Every answer of the gateway, read by the types of the installed `openai` package, strictly.
+"""Checks every response of the gateway strictly by the types of the installed `openai` package.
 
-Strictly: each field that the SDK requires, of exactly its type; fields that it does not know pass.
+Strictly: each field that the SDK requires, with exactly its type; unknown fields pass.
 """
 
 import base64
@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict
 
 
 class _ModelList(BaseModel):
-    """The SDK's page of models holds no `object`; the API does."""
+    """The SDK's page of models has no `object`; the API does."""
 
     object: Literal["list"]
     data: list[Model]
 
 
 class _EchoLogprobs(completion_choice.Logprobs):
-    """OpenAI sends null for an echoed prompt's first token, which the SDK's type leaves out."""
+    """OpenAI sends null for an echoed prompt's first token, which the SDK's type does not allow."""
 
     token_logprobs: list[float | None] | None = None  # type: ignore[assignment]
     top_logprobs: list[dict[str, float] | None] | None = None  # type: ignore[assignment]
@@ -38,7 +38,7 @@ class _Completion(Completion):
 
 
 class _StreamedChoice(_CompletionChoice):
-    """The SDK has one type for whole answers and chunks; in chunks the reason is null at first."""
+    """The SDK's one type for answers and chunks; in chunks finish_reason is null at first."""
 
     finish_reason: Literal["stop", "length", "content_filter"] | None  # type: ignore[assignment]
 
@@ -53,7 +53,7 @@ class _CustomCall(BaseModel):
 
 
 class _CallDelta(chat_completion_chunk.ChoiceDeltaToolCall):
-    """The API streams calls of custom tools too, which the SDK's type leaves out."""
+    """The API also streams calls of custom tools, which the SDK's type lacks."""
 
     type: Literal["function", "custom"] | None = None  # type: ignore[assignment]
     custom: _CustomCall | None = None
@@ -72,7 +72,7 @@ class _ChatCompletionChunk(ChatCompletionChunk):
 
 
 class _Error(ErrorObject):
-    """All four words stand in every error, null or not; `code` and `param` are never absent."""
+    """Every error has all four members, null or not; `code` and `param` are never absent."""
 
     code: str | None
     param: str | None
@@ -98,7 +98,7 @@ EVENTS: dict[str, type[BaseModel]] = {
 
 
 def check_body(path: str, body: bytes) -> None:
-    """Raises ValueError where a 200's body is not what the SDK's types say of this path."""
+    """Raises ValueError if the body of a 200 differs from the SDK's types for this path."""
     schema = _of_path(BODIES, path)
     if schema is CreateEmbeddingResponse:
         body = _as_floats(body)
@@ -107,7 +107,7 @@ def check_body(path: str, body: bytes) -> None:
 
 
 def check_event(path: str, data: bytes) -> None:
-    """The same for one event of a stream; an error event is an error body."""
+    """The same for one event of a stream; an error event has an error body."""
     if data == b"[DONE]":
         return
     schema = _of_path(EVENTS, path)
@@ -118,7 +118,7 @@ def check_event(path: str, data: bytes) -> None:
 
 
 def check_error(body: bytes) -> None:
-    """Raises ValueError where the body is not an error that every client can read."""
+    """Raises ValueError if the body is not an error that every client can parse."""
     error = _read(_Envelope, body).error
     raised = openai.APIError(error.message, request=None, body=error.model_dump())  # type: ignore[arg-type]
     read = (raised.code, raised.param, raised.type)
@@ -137,12 +137,12 @@ Read = TypeVar("Read", bound=BaseModel)
 
 
 def _read(schema: type[Read], body: bytes) -> Read:
-    orjson.loads(body)  # pydantic takes NaN and Infinity, which are no JSON
+    orjson.loads(body)  # pydantic accepts NaN and Infinity, which are not JSON
     return schema.model_validate_json(body, strict=True)
 
 
 def _as_floats(body: bytes) -> bytes:
-    """Vectors in base64 as the SDK decodes them; its type knows floats alone."""
+    """Decodes base64 vectors as the SDK does; its type allows only floats."""
     answer = orjson.loads(body)
     for each in answer.get("data", ()):
         if isinstance(each["embedding"], str):

@@ -1,4 +1,4 @@
-"""A pytest plugin: one gateway for all clients of the suite, for an engine takes long to start."""
+"""A pytest plugin: one gateway for all client tests, because an engine starts slowly."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.gateway_process import ROOT, GatewayProcess
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """`demo` talks, `minilm` makes vectors; `o1` says yes, and `failing` fails."""
+    """`demo` chats, `minilm` embeds, `o1` answers yes, and `failing` fails."""
     folder = tmp_path_factory.mktemp("gateway")
     with GatewayProcess(write_repository(folder / "models"), folder / "log") as process:
         process.wait_until_ready()
@@ -34,7 +34,7 @@ def write_repository(repository: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def url(gateway: GatewayProcess) -> str:
-    """The base URL as OpenAI's clients want it."""
+    """The base URL for OpenAI's clients."""
     return f"{gateway.url}/v1"
 
 

@@ -1,7 +1,7 @@
-"""What a client may rely on in a stream, as a state machine that is fed event by event.
+"""The guarantees of a stream, as a state machine that is fed event by event.
 
-Opening, text, finish reasons, usage where it was asked for, [DONE]; or an error, and nothing after
-it. It knows the request that the stream answers, and raises OutOfOrder at the first broken rule.
+Opening, text, finish reasons, usage on request, [DONE]; or an error with nothing after it. It knows
+the stream's request, and raises OutOfOrder at the first broken rule.
 """
 
 import json
@@ -18,14 +18,14 @@ class OutOfOrder(AssertionError):
 
 
 def rule(holds: bool, words: str) -> None:
-    """States a rule; the words say what is wrong where it does not hold."""
+    """Checks a rule; the text says what is wrong if it is broken."""
     if not holds:
         raise OutOfOrder(words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What of a request decides the order of its stream."""
+    """The fields of a request that decide the order of its stream."""
 
     choices: int = 1
     include_usage: bool = False
@@ -55,13 +55,13 @@ def _prompts(prompt: Any) -> int:
 
 
 class _Choice:
-    """One choice of either kind of stream: it begins, goes on, and ends once."""
+    """One choice of either kind of stream: it begins, continues, and ends once."""
 
     def __init__(self) -> None:
         self.finished = False
 
     def feed(self, choice: Event) -> None:
-        """Takes the choice's part of a chunk."""
+        """Feeds the choice's part of a chunk."""
         rule(not self.finished, f"choice {choice['index']} goes on after its finish reason")
         self._feed(choice)
         reason = choice.get("finish_reason")
@@ -82,7 +82,7 @@ class _ChatChoice(_Choice):
         super().__init__()
         self._begun = False
         self._arguments: list[str] = []  # of each tool call
-        self._function: str | None = None  # the one that is called in the older form
+        self._function: str | None = None  # the call in the deprecated form
 
     def _feed(self, choice: Event) -> None:
         delta = choice["delta"]
@@ -129,7 +129,7 @@ class _ChatChoice(_Choice):
 
 
 class StreamRules:
-    """The machine: `feed` every event's data, `finish` when the connection has ended well."""
+    """The machine: `feed` each event's data, `finish` when the connection ended normally."""
 
     def __init__(self, asked: Asked, *, chat: bool) -> None:
         self._asked = asked
@@ -141,7 +141,7 @@ class StreamRules:
         self.ended: str | None = None  # by what
 
     def feed(self, data: str) -> None:
-        """Takes what stands after `data: `."""
+        """Feeds the text after `data: `."""
         rule(self.ended is None, f"an event follows {self.ended}")
         if data == "[DONE]":
             self._done()
@@ -159,7 +159,7 @@ class StreamRules:
             self._feed_usage(event)
 
     def finish(self) -> None:
-        """The connection has ended."""
+        """Call it at the end of the connection."""
         rule(self.ended is not None, "the stream ends in silence: no [DONE], no error")
 
     def _done(self) -> None:

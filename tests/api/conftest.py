@@ -1,4 +1,4 @@
-"""OpenAI's asynchronous client at the gateway that the suite shares."""
+"""OpenAI's asynchronous client, connected to the shared gateway."""
 
 import openai
 import pytest

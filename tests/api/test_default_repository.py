@@ -19,7 +19,7 @@ LONG = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "st
 
 @pytest.fixture(scope="module")
 def default_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """The last test of this module ends it."""
+    """The last test of this module stops it."""
     log = tmp_path_factory.mktemp("default") / "log"
     with GatewayProcess(ROOT / "model_repository", log) as process:
         process.wait_until_ready()
@@ -33,7 +33,7 @@ def default_client(default_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_chat_and_completions_are_answered(default_client):
+def test_chat_and_completions(default_client):
     """The demo model answers a chat and completes a text."""
     messages = [{"role": "user", "content": "What is Triton?"}]
     chat = default_client.chat.completions.create(model="demo", messages=messages)
@@ -43,8 +43,8 @@ def test_chat_and_completions_are_answered(default_client):
     assert completion.choices[0].text
 
 
-def test_sentences_about_the_same_thing_have_near_embeddings(default_client):
-    """The vectors have length 1, and two sentences about the weather are nearer than a third."""
+def test_sentences_on_one_subject_have_close_embeddings(default_client):
+    """The vectors have length 1, and two sentences about the weather are closer than a third."""
     texts = ["Will it rain tonight?", "Showers are expected.", "The striker scored a goal."]
     answer = default_client.embeddings.create(model="demo-embedding", input=texts)
 
@@ -53,18 +53,16 @@ def test_sentences_about_the_same_thing_have_near_embeddings(default_client):
     assert rain @ showers > 0.5 > rain @ football
 
 
-def test_the_ready_message_has_an_example_of_each_endpoint(default_gateway):
-    """A curl line each for chat, completions and embeddings."""
+def test_ready_message_has_an_example_of_each_endpoint(default_gateway):
+    """One curl line each for chat, completions and embeddings."""
     lines = [line for line in default_gateway.output().splitlines() if line.startswith("curl ")]
 
     paths = [line.split()[1].removeprefix(f"{default_gateway.url}/v1/") for line in lines]
     assert paths == ["chat/completions", "completions", "embeddings"]
 
 
-def test_ctrl_c_lets_a_stream_end(default_gateway):
-    """A stream that runs when Ctrl-C comes is answered to its end, then the process exits with
-    0.
-    """
+def test_ctrl_c_waits_for_a_running_stream(default_gateway):
+    """A stream that runs during Ctrl-C is answered completely; then the process exits with 0."""
     with httpx.stream("POST", f"{default_gateway.url}/v1/chat/completions", json=LONG) as response:
         lines = response.iter_lines()
         next(lines)

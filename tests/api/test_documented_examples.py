@@ -1,4 +1,4 @@
-"""The examples of /docs, against vLLM."""
+"""The examples on /docs, run against vLLM."""
 
 import httpx
 import pytest
@@ -12,7 +12,7 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_examples_run(gateway: GatewayProcess, path: str) -> None:
-    """Each of them names the demo model, and the model answers it."""
+    """Each example names the demo model and gets an answer."""
     document = httpx.get(f"{gateway.url}/openapi.json").json()
     body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
 

@@ -1,4 +1,4 @@
-"""OpenAI's client and plain HTTP against the gateway, the real core and vLLM's pooling models."""
+"""Embeddings with OpenAI's client and plain HTTP, on the real core and vLLM's pooling models."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ DOCUMENTS = ["the cat sleeps", "triton serves the models", "the models do"]
 
 @pytest.fixture(scope="module")
 def pooling_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One model that embeds, and one tiny cross-encoder."""
+    """One embedding model and one tiny cross-encoder."""
     folder = tmp_path_factory.mktemp("pooling")
     tiny_cross_encoder.write(folder / "cross-encoder")
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
@@ -53,7 +53,7 @@ def embedder(pooling_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def reference() -> SentenceTransformer:
-    """The library that the model was made with."""
+    """The library that trained the model."""
     return SentenceTransformer(WEIGHTS, device="cpu")
 
 
@@ -61,8 +61,8 @@ def vectors(answer: openai.types.CreateEmbeddingResponse) -> np.ndarray:
     return np.array([each.embedding for each in answer.data], dtype="f4")
 
 
-def test_vectors_are_those_of_sentence_transformers(embedder, reference):
-    """Each sentence has the vector that the model's own library gives it."""
+def test_vectors_equal_those_of_sentence_transformers(embedder, reference):
+    """Each sentence has the vector that the model's own library computes."""
     answer = embedder.embeddings.create(model=MODEL, input=SENTENCES)
 
     ours, theirs = vectors(answer), reference.encode(SENTENCES)
@@ -70,24 +70,24 @@ def test_vectors_are_those_of_sentence_transformers(embedder, reference):
     assert (ours.shape, bool(cosines.min() >= 0.999)) == ((4, 384), True)
 
 
-def test_near_sentences_are_near(embedder):
-    """Two ways to say the same are nearer than two things."""
+def test_similar_sentences_have_close_vectors(embedder):
+    """Two phrasings of one question are closer than two different questions."""
     cat, same_cat, rates, _ = vectors(embedder.embeddings.create(model=MODEL, input=SENTENCES))
 
     assert cat @ same_cat > 0.8
     assert abs(cat @ rates) < 0.2
 
 
-def test_float_is_what_base64_holds(embedder):
-    """The SDK's default, base64, and numbers are one and the same vector to the last bit."""
+def test_base64_and_float_vectors_are_equal(embedder):
+    """The SDK's default, base64, and numbers give the same vector to the last bit."""
     default = embedder.embeddings.create(model=MODEL, input=SENTENCES[0])
     numbers = embedder.embeddings.create(model=MODEL, input=SENTENCES[0], encoding_format="float")
 
     assert np.array_equal(vectors(default), vectors(numbers))
 
 
-async def test_async_client(pooling_gateway):
-    """Many requests at once have each its own answer."""
+async def test_concurrent_requests(pooling_gateway):
+    """Each of many concurrent requests gets its own vector."""
     url = f"{pooling_gateway.url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         answers = await asyncio.gather(
@@ -100,7 +100,7 @@ async def test_async_client(pooling_gateway):
 
 
 def test_2048_inputs_in_order(embedder):
-    """A full batch comes back whole, each vector at its sentence's place."""
+    """A full batch is answered completely, each vector at its sentence's index."""
     texts = [f"{SENTENCES[at % 3]} Number {at}." for at in range(2048)]
 
     answer = embedder.embeddings.create(model=MODEL, input=texts)
@@ -116,7 +116,7 @@ def test_2048_inputs_in_order(embedder):
 
 
 def test_usage_counts_the_models_tokens(embedder, reference):
-    """prompt_tokens is what the model's tokenizer makes of all inputs, special tokens too."""
+    """prompt_tokens counts the tokens of all inputs, including special tokens."""
     answer = embedder.embeddings.create(model=MODEL, input=SENTENCES)
 
     tokens = sum(len(ids) for ids in reference.tokenizer(SENTENCES)["input_ids"])
@@ -124,7 +124,7 @@ def test_usage_counts_the_models_tokens(embedder, reference):
 
 
 def test_token_ids(embedder, reference):
-    """The ids of a text, alone or in a list, have the text's vector."""
+    """The ids of a text, alone or in a list, give the same vector as the text."""
     ids = reference.tokenizer(SENTENCES[0])["input_ids"]
     expected = vectors(embedder.embeddings.create(model=MODEL, input=SENTENCES[0]))[0]
 
@@ -144,7 +144,7 @@ def test_empty_text(embedder, reference, given):
 
 
 def test_truncation(embedder, reference):
-    """truncate_prompt_tokens=-1 cuts as the model's own library does."""
+    """truncate_prompt_tokens=-1 truncates as the model's own library does."""
     text = "A very long story about cats. " * 200
 
     answer = embedder.embeddings.create(
@@ -163,8 +163,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
-def test_refused(embedder, fields, param, code):
-    """What the model cannot do is the SDK's BadRequestError with param and code."""
+def test_unsupported_request_is_refused(embedder, fields, param, code):
+    """The SDK raises BadRequestError with param and code."""
     with pytest.raises(openai.BadRequestError) as refused:
         embedder.embeddings.create(**{"model": MODEL, "input": "a", **fields})
 
@@ -177,8 +177,8 @@ def post(gateway: GatewayProcess, path: str, **body: Any) -> Any:
     return response.json()
 
 
-def test_cross_encoder_ranks(pooling_gateway, tmp_path):
-    """A cross-encoder's scores are those of transformers, and rerank sorts by them."""
+def test_cross_encoder_scores(pooling_gateway, tmp_path):
+    """The scores equal those of transformers, and rerank sorts by them."""
     tiny_cross_encoder.write(tmp_path / "same")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "same")
     pairs = [tokenizer(QUERY, document) for document in DOCUMENTS]
@@ -195,8 +195,8 @@ def test_cross_encoder_ranks(pooling_gateway, tmp_path):
     assert [each["index"] for each in ranked["results"]] == order
 
 
-def test_similarity_ranks(pooling_gateway):
-    """A model that only embeds ranks by meaning."""
+def test_embedding_model_ranks_by_similarity(pooling_gateway):
+    """A model without a scoring head ranks by meaning."""
     answer = post(
         pooling_gateway,
         "/v2/rerank",
@@ -209,8 +209,8 @@ def test_similarity_ranks(pooling_gateway):
     assert [each["index"] for each in answer["results"]] == [1]
 
 
-def test_request_without_a_model(pooling_gateway):
-    """text-embeddings-inference's form names no model: the one cross-encoder answers."""
+def test_rerank_without_a_model_name(pooling_gateway):
+    """In text-embeddings-inference's form, the only cross-encoder answers."""
     ranks = post(pooling_gateway, "/rerank", query=QUERY, texts=DOCUMENTS)
 
     assert sorted(each["index"] for each in ranks) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""What happens to a generation when its client goes away."""
+"""Disconnected clients."""
 
 import time
 
@@ -21,7 +21,7 @@ TOKENS = ("vllm:generation_tokens_total",)
 
 
 def total(gateway: GatewayProcess, names: tuple[str, ...]) -> float:
-    """Of the series whose names begin like that."""
+    """The sum of all series whose names begin with the prefix."""
     text = httpx.get(f"{gateway.url}/metrics").text
     return sum(
         sample.value
@@ -31,8 +31,8 @@ def total(gateway: GatewayProcess, names: tuple[str, ...]) -> float:
     )
 
 
-def test_a_client_that_goes_away_ends_its_generation(gateway):
-    """The request ends in Triton soon after the client has closed its connection: the engine makes
+def test_disconnect_cancels_the_generation(gateway):
+    """The request ends in Triton soon after the client closes its connection: the engine generates
     a small part of its 1,900 tokens.
     """
     ended, tokens = total(gateway, ENDED), total(gateway, TOKENS)

@@ -1,4 +1,4 @@
-"""The lines of NVIDIA's README of its vLLM backend, against vLLM in this gateway."""
+"""The commands in the README of NVIDIA's vLLM backend, against vLLM in this gateway."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ BODY = {
 
 
 def curl(gateway: GatewayProcess, action: str, body: dict[str, Any]) -> str:
-    """`curl -X POST ... -d ...`, as the page has it."""
+    """`curl -X POST ... -d ...`, as in the README."""
     command = ["curl", "-sS", "-X", "POST", f"{gateway.url}/v2/models/demo/{action}"]
     data = ["-d", json.dumps(body)]
     return subprocess.run([*command, *data], capture_output=True, text=True, check=True).stdout
@@ -32,7 +32,7 @@ def test_generate(gateway: GatewayProcess) -> None:
 
 
 def test_generate_stream(gateway: GatewayProcess) -> None:
-    """An event for each piece; together they are the text that comes whole."""
+    """One event per piece of text; together they equal the complete text."""
     parameters = {"stream": True, "temperature": 0, "max_tokens": 16}
     whole = {**BODY, "parameters": {**parameters, "stream": False}}
 

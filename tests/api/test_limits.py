@@ -1,7 +1,7 @@
-"""Every limit of a request: at it the request is read, one beyond it is OpenAI's 400, and cheap.
+"""Every limit of a request: accepted at the limit, OpenAI's 400 one beyond it, at little cost.
 
-The time is the CPU time of the gateway's process, over several requests: that holds on a busy
-machine too. And nothing of what is refused reaches the core.
+The cost is the CPU time of the gateway's process over several requests, which a busy machine does
+not distort. No refused request reaches the core.
 """
 
 import http.client
@@ -45,13 +45,13 @@ def functions(count: int, length: int = 64) -> list[Any]:
 
 
 def tools(count: int, length: int = 64) -> dict[str, Any]:
-    """So many tools, for a model that is shown none."""
+    """That many tools, for a model whose template renders none."""
     each = [{"type": "function", "function": function} for function in functions(count, length)]
     return {"tools": each, "tool_choice": "none"}
 
 
 class Gateway:
-    """One connection to the gateway, kept alive: what a request takes, not what connecting does."""
+    """One keep-alive connection to the gateway, so that the cost excludes connecting."""
 
     def __init__(self, process: GatewayProcess) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)
@@ -65,8 +65,8 @@ class Gateway:
         return response.status, response.read()
 
     def cpu_s(self, path: str, fields: dict[str, Any]) -> float:
-        """What one request costs the gateway's process: the least of three looks, for what else
-        runs on the machine slows its caches too.
+        """CPU time of one request in the gateway's process: the least of three measurements,
+        because other processes slow its caches too.
         """
         return min(self._mean_cpu_s(path, fields) for _ in range(3))
 
@@ -78,7 +78,7 @@ class Gateway:
         return (after.user - before.user + after.system - before.system) / TRIES
 
     def inferences(self) -> float:
-        """The requests that the core has seen, whatever became of them."""
+        """The number of requests that reached the core, whatever their result."""
         self._connection.request("GET", "/metrics")
         text = self._connection.getresponse().read().decode()
         names = ("nv_inference_request_success", "nv_inference_request_failure")
@@ -160,7 +160,7 @@ IDS = [f"{path.rpartition('/')[2]}.{param}.{code}" for path, _, _, param, code i
 
 @pytest.mark.parametrize(("path", "fields"), [row[:2] for row in LIMITS], ids=IDS)
 def test_at_the_limit(gateway, path, fields):
-    """What OpenAI takes is taken."""
+    """The gateway accepts what OpenAI accepts."""
     status, answer = gateway.post(path, fields)
 
     assert status == 200, answer
@@ -171,7 +171,7 @@ BEYOND = [(path, *rest) for path, _, *rest in LIMITS]
 
 @pytest.mark.parametrize(("path", "fields", "param", "code"), BEYOND, ids=IDS)
 def test_beyond_the_limit(gateway, path, fields, param, code):
-    """One more is a 400 that names the field and the limit, in under 5 ms, before the core."""
+    """One more gets a 400 with the field and the limit, in under 5 ms, before the core."""
     before = gateway.inferences()
 
     status, body = gateway.post(path, fields)
@@ -207,7 +207,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("field", "value", "kind", "got"), WRONG)
 def test_types_are_strict(gateway, field, value, kind, got):
-    """No value becomes another: "3" is no number, true is no 1."""
+    """No value is converted: "3" is not a number, true is not 1."""
     body = json.dumps({**REQUIRED[CHAT], field: 0}).replace(f'"{field}": 0', f'"{field}": {value}')
     before = gateway.inferences()
 
@@ -227,8 +227,8 @@ NUMBER_FIELDS = ["n", "max_tokens", "top_logprobs", "temperature", "top_p", "top
 
 @pytest.mark.parametrize("field", NUMBER_FIELDS)
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_at_the_edge_of_machines(gateway, field, number):
-    """A number that no field takes is a 400, never a 500 and never an overflow."""
+def test_extreme_numbers(gateway, field, number):
+    """A number out of range is a 400, never a 500 or an overflow."""
     body = json.dumps({**REQUIRED[CHAT], "logprobs": True, field: 0})
     body = body.replace(f'"{field}": 0', f'"{field}": {number}')
 

@@ -1,4 +1,4 @@
-"""Log probabilities, checked against what the engine does: numbers that must agree, and do."""
+"""Log probabilities, checked against each other and against the engine."""
 
 import math
 from typing import Any
@@ -20,8 +20,8 @@ def chat_entries(client: Any, **fields: Any) -> list[Any]:
 
 
 @pytest.mark.honours("chat.logprobs", "chat.top_logprobs")
-def test_the_sampled_token_of_a_greedy_answer_is_the_likeliest(client):
-    """Greedy sampling takes the first of the alternatives, whose log probability is its own."""
+def test_greedy_token_is_the_most_likely(client):
+    """Greedy sampling takes the first alternative, with the same log probability."""
     entries = chat_entries(client, top_logprobs=3, max_tokens=12)
 
     assert len(entries) == 12
@@ -38,15 +38,15 @@ def test_the_sampled_token_of_a_greedy_answer_is_the_likeliest(client):
 
 @pytest.mark.honours("chat.top_logprobs")
 def test_twenty_alternatives(client):
-    """As many alternatives as OpenAI allows, whose probabilities sum to no more than 1."""
+    """OpenAI's maximum of top_logprobs; the probabilities sum to at most 1."""
     [entry] = chat_entries(client, top_logprobs=20, max_tokens=1)
 
     assert len(entry.top_logprobs) == 20
     assert 0.5 < sum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1.0001
 
 
-def test_a_sampled_token_that_is_not_among_the_likeliest(client):
-    """At a high temperature the token's own log probability is its own, not the likeliest's."""
+def test_sampled_token_outside_the_top_alternatives(client):
+    """At a high temperature, the token has its own log probability, not the most likely one's."""
     entries = chat_entries(client, temperature=2, seed=5, top_logprobs=1, max_tokens=60)
 
     unlikely = [entry for entry in entries if entry.token != entry.top_logprobs[0].token]
@@ -54,8 +54,8 @@ def test_a_sampled_token_that_is_not_among_the_likeliest(client):
     assert all(entry.logprob <= entry.top_logprobs[0].logprob for entry in unlikely)
 
 
-def test_bytes_are_the_text(client):
-    """The tokens' bytes, joined, are the message, whatever the characters."""
+def test_joined_bytes_equal_the_text(client):
+    """The tokens' bytes joined are the message, whatever the characters."""
     completion = client.chat.completions.create(
         messages=QUESTION, logprobs=True, temperature=2, seed=3, max_tokens=80, model=MODEL
     )
@@ -65,8 +65,8 @@ def test_bytes_are_the_text(client):
     assert choice.message.content in raw.decode("utf-8", "replace")
 
 
-def test_split_characters_in_real_tokens(client):
-    """A character of several tokens: each entry has its own bytes, which together are it."""
+def test_characters_split_over_tokens(client):
+    """Each token of a character has its own bytes, which join to the character."""
     entries = chat_entries(
         client,
         max_tokens=40,
@@ -78,8 +78,7 @@ def test_split_characters_in_real_tokens(client):
     assert any(len(entry.bytes) == 1 and entry.bytes[0] > 127 for entry in entries)
 
 
-def test_a_stream_tells_the_same_as_the_whole(client):
-    """Chunk by chunk the log probabilities are those of the whole answer."""
+def test_streamed_and_complete_logprobs_are_equal(client):
     whole = chat_entries(client, top_logprobs=2, max_tokens=15)
     chunks = client.chat.completions.create(
         messages=QUESTION, logprobs=True, top_logprobs=2, max_tokens=15, stream=True, **GREEDY
@@ -99,7 +98,7 @@ def test_a_stream_tells_the_same_as_the_whole(client):
 
 @pytest.mark.honours("completions.logprobs")
 def test_completion_logprobs(client):
-    """Parallel lists whose texts make up the choice's text, at the offsets that they have in it."""
+    """Parallel lists whose tokens form the choice's text, with their offsets in it."""
     completion = client.completions.create(prompt="Triton is", logprobs=2, max_tokens=10, **GREEDY)
 
     [choice] = completion.choices
@@ -112,7 +111,7 @@ def test_completion_logprobs(client):
 
 @pytest.mark.honours("completions.echo", "completions.max_tokens")
 def test_loglikelihood_path_of_evaluation_harnesses(client):
-    """echo, logprobs and max_tokens 0: the prompt's log probabilities and not one token more."""
+    """echo, logprobs and max_tokens 0: the prompt's log probabilities, and no further token."""
     completion = client.completions.create(
         prompt="Triton is a server", echo=True, logprobs=1, max_tokens=0, **GREEDY
     )
@@ -130,7 +129,7 @@ def test_loglikelihood_path_of_evaluation_harnesses(client):
 
 
 def test_loglikelihood_of_token_ids(client):
-    """The same path with a prompt of token ids, in a batch, as lm-eval sends it."""
+    """The same path with a batch of token ids, as lm-eval sends it."""
     ids = (
         client.chat.completions.create(
             messages=QUESTION, max_tokens=8, extra_body={"return_token_ids": True}, **GREEDY
@@ -148,8 +147,8 @@ def test_loglikelihood_of_token_ids(client):
     assert first[1:4] == pytest.approx(second[1:], abs=1e-3)
 
 
-def test_prompt_and_answer_agree(client):
-    """What an answer's tokens were worth is what they are worth as a prompt, echoed."""
+def test_prompt_and_answer_logprobs_agree(client):
+    """The tokens of an answer have the same log probabilities if they are echoed as a prompt."""
     answer = client.completions.create(prompt="Triton is", logprobs=0, max_tokens=6, **GREEDY)
     [choice] = answer.choices
 
@@ -165,7 +164,7 @@ def test_prompt_and_answer_agree(client):
 
 
 def test_streamed_echo_with_logprobs(client):
-    """A streamed echo carries the prompt's log probabilities too, then the answer's."""
+    """A streamed echo has the prompt's log probabilities, then the answer's."""
     request: dict[str, Any] = {"prompt": "Triton is", "echo": True, "logprobs": 1, **GREEDY}
     [whole] = client.completions.create(max_tokens=5, **request).choices
 
@@ -179,7 +178,7 @@ def test_streamed_echo_with_logprobs(client):
 
 @pytest.mark.honours("chat.prompt_logprobs")
 def test_prompt_logprobs(client):
-    """vLLM's prompt_logprobs: null, then for each token of the prompt a mapping by token id."""
+    """vLLM's prompt_logprobs: null, then a mapping by token id for each token of the prompt."""
     completion: Any = client.chat.completions.create(
         messages=QUESTION,
         max_tokens=1,
@@ -203,7 +202,7 @@ def test_tokens_as_ids(client):
 
 
 def test_logprobs_with_a_stop_string(client):
-    """A stop string cuts the text; the log probabilities stay those of whole tokens, aligned."""
+    """A stop string cuts the text; log probabilities stay aligned with whole tokens."""
     request: dict[str, Any] = {
         "messages": [{"role": "user", "content": "Count to 7"}],
         "stop": ["5"],

@@ -1,4 +1,4 @@
-"""What /metrics tells of a real engine's work."""
+"""What /metrics reports of a real engine."""
 
 import json
 import time
@@ -20,7 +20,7 @@ ROUTE = {"route": "/v1/chat/completions", "model": "demo", "status": "200"}
 
 @pytest.fixture
 def value(gateway) -> Callable[..., float]:
-    """A series' value now, by OpenMetrics' strict parser; 0 where it is not there yet."""
+    """The current value of a series, by OpenMetrics' strict parser; 0 if it is missing."""
 
     def read(name: str, labels: dict[str, str]) -> float:
         headers = {"accept": "application/openmetrics-text"}
@@ -34,8 +34,8 @@ def value(gateway) -> Callable[..., float]:
     return read
 
 
-def test_a_streams_life(client: openai.OpenAI, value):
-    """While it runs the engine says so, and how full it is; then its tokens are counted once."""
+def test_running_stream_is_visible(client: openai.OpenAI, value):
+    """The engine reports it and its cache use while it runs; tokens are counted once at the end."""
     before = value("vllm:generation_tokens_total", DEMO)
     responses = value("openai_frontend_output_tokens_total", ANSWERED)
     stream = client.chat.completions.create(
@@ -44,7 +44,7 @@ def test_a_streams_life(client: openai.OpenAI, value):
     )  # fmt: skip
     next(iter(stream))
     deadline = time.monotonic() + 30
-    while value("vllm:num_requests_running", DEMO) != 1:  # the engine tells four times a second
+    while value("vllm:num_requests_running", DEMO) != 1:  # the engine reports four times a second
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -58,8 +58,8 @@ def test_a_streams_life(client: openai.OpenAI, value):
     assert value("vllm:generation_tokens_total", DEMO) == before + 1500
 
 
-def test_an_answer_that_is_not_streamed(client: openai.OpenAI, value):
-    """Its first token is timed as vLLM times it: when the engine made it, not when all came."""
+def test_time_to_first_token_without_streaming(client: openai.OpenAI, value):
+    """It is timed as in vLLM: when the engine generates the token, not at the complete answer."""
     names = "vllm:time_to_first_token_seconds_sum", "vllm:e2e_request_latency_seconds_sum"
     before = [value(name, DEMO) for name in names]
     client.completions.create(
@@ -72,8 +72,8 @@ def test_an_answer_that_is_not_streamed(client: openai.OpenAI, value):
     assert 0 < first_s < whole_s / 3
 
 
-def test_a_request(client: openai.OpenAI, value):
-    """An answered request is counted by its route, its model and its status."""
+def test_requests_are_counted(client: openai.OpenAI, value):
+    """An answered request is counted by its route, model and status."""
     before = value("openai_frontend_requests_total", ROUTE)
 
     client.chat.completions.create(
@@ -83,8 +83,10 @@ def test_a_request(client: openai.OpenAI, value):
     assert value("openai_frontend_requests_total", ROUTE) == before + 1
 
 
-def test_top(gateway, client: openai.OpenAI, capsys: pytest.CaptureFixture[str]):
-    """The terminal has the engine's queue and cache too."""
+def test_top_shows_engine_metrics(
+    gateway, client: openai.OpenAI, capsys: pytest.CaptureFixture[str]
+):
+    """`top` shows the engine's queue and cache too."""
     client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "Hello"}], max_tokens=3
     )
@@ -96,15 +98,15 @@ def test_top(gateway, client: openai.OpenAI, capsys: pytest.CaptureFixture[str])
     assert models["demo"]["state"] == "ready"
 
 
-def test_preemptions(gateway):
-    """vLLM's engine tells how many there were: none here."""
+def test_preemptions_are_counted(gateway):
+    """vLLM's engine reports none here."""
     text = httpx.get(f"{gateway.url}/metrics").text
 
     assert 'vllm:num_preemptions_total{model="demo",version="1"} 0.0' in text
 
 
-def test_a_model_that_nobody_serves(client: openai.OpenAI, value):
-    """A name that a client has made up is no label."""
+def test_unknown_model_name_is_not_a_label(client: openai.OpenAI, value):
+    """A name invented by a client creates no series."""
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(
             model="made-up", messages=[{"role": "user", "content": "Hello"}]

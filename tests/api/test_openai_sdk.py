@@ -1,4 +1,4 @@
-"""OpenAI's own client against the gateway, the real core, the real engine and the demo model."""
+"""OpenAI's client with the gateway, the real core, the real engine and the demo model."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0}
 
 
 @pytest.mark.honours("chat.messages", "chat.messages.user.content", "chat.temperature")
-def test_chat_answers_sensibly_and_stops_by_itself(client):
+def test_chat_answers_and_stops(client):
     """The demo model knows what Triton is, and ends its answer with its stop token."""
     completion = client.chat.completions.create(messages=QUESTION, **GREEDY)
 
@@ -24,14 +24,14 @@ def test_chat_answers_sensibly_and_stops_by_itself(client):
 
 
 def test_usage_counts_add_up(client):
-    """prompt_tokens and completion_tokens are the engine's and sum to total_tokens."""
+    """prompt_tokens and completion_tokens come from the engine and sum to total_tokens."""
     usage = client.chat.completions.create(messages=QUESTION, max_tokens=5, **GREEDY).usage
 
     assert (usage.completion_tokens, usage.total_tokens) == (5, usage.prompt_tokens + 5)
 
 
-def test_a_stream_says_the_same_as_the_whole(client):
-    """The concatenated deltas of a greedy stream are the greedy answer."""
+def test_stream_equals_the_complete_answer(client):
+    """The joined deltas of a greedy stream equal the greedy answer."""
     whole = client.chat.completions.create(messages=QUESTION, **GREEDY)
 
     chunks = list(client.chat.completions.create(messages=QUESTION, stream=True, **GREEDY))
@@ -42,9 +42,7 @@ def test_a_stream_says_the_same_as_the_whole(client):
 
 @pytest.mark.honours("chat.stream", "chat.stream_options", "chat.stream_options.include_usage")
 def test_stream_order(client):
-    """One role first, finish_reason on the last choice chunk alone, usage last and only because
-    it was asked for.
-    """
+    """One role first, finish_reason on the last choice chunk only, requested usage last."""
     chunks = list(
         client.chat.completions.create(
             messages=QUESTION, stream=True, stream_options={"include_usage": True}, **GREEDY
@@ -60,14 +58,14 @@ def test_stream_order(client):
     assert chunks[-1].choices == []
 
 
-def test_no_usage_chunk_unless_asked(client):
+def test_stream_has_no_usage_chunk_by_default(client):
     """Every chunk of a plain stream has a choice: genai-perf indexes choices[0]."""
     chunks = client.chat.completions.create(messages=QUESTION, stream=True, **GREEDY)
 
     assert all(len(chunk.choices) == 1 for chunk in chunks)
 
 
-def test_the_stream_helper_accumulates(client):
+def test_stream_helper_accumulates_the_message(client):
     """openai-python's .stream() helper builds the same message as a plain call."""
     whole = client.chat.completions.create(messages=QUESTION, **GREEDY)
 
@@ -78,8 +76,8 @@ def test_the_stream_helper_accumulates(client):
 
 
 @pytest.mark.honours("chat.n")
-def test_several_choices_differ_by_their_seeds(client):
-    """n=4 gives four choices in order, not all alike at a high temperature."""
+def test_choices_differ_by_seed(client):
+    """n=4 gives four choices in order, not all equal at a high temperature."""
     completion = client.chat.completions.create(
         model=MODEL, messages=QUESTION, n=4, temperature=2.0, seed=1, max_tokens=20
     )
@@ -89,15 +87,15 @@ def test_several_choices_differ_by_their_seeds(client):
     assert len(set(texts)) > 1
 
 
-def test_several_choices_stream_in_ascending_first_appearance(client):
-    """Choice indexes first appear as 0, 1, 2: the SDK's accumulator indexes a list by them."""
+def test_streamed_choices_first_appear_in_ascending_order(client):
+    """Indexes first appear as 0, 1, 2: the SDK's accumulator uses them as list indexes."""
     chunks = client.chat.completions.create(messages=QUESTION, n=3, stream=True, **GREEDY)
 
     assert list(dict.fromkeys(chunk.choices[0].index for chunk in chunks)) == [0, 1, 2]
 
 
 @pytest.mark.honours("chat.seed")
-def test_a_seed_repeats_the_answer(client):
+def test_seed_reproduces_the_answer(client):
     """The same seed at temperature 2 gives the same text twice."""
     request: dict[str, Any] = {"model": MODEL, "temperature": 2.0, "seed": 42, "max_tokens": 30}
 
@@ -108,8 +106,8 @@ def test_a_seed_repeats_the_answer(client):
 
 @pytest.mark.honours("chat.stop")
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_ends_the_answer_before_it(client, stream):
-    """The text ends before the stop string, whole or streamed, with finish_reason stop."""
+def test_stop_string_is_not_in_the_answer(client, stream):
+    """The text ends before the stop string, streamed or not, with finish_reason stop."""
     request: dict[str, Any] = {"messages": COUNT, "stop": ["5"], **GREEDY}
 
     if stream:
@@ -124,8 +122,7 @@ def test_a_stop_string_ends_the_answer_before_it(client, stream):
 
 
 @pytest.mark.honours("chat.max_tokens")
-def test_max_tokens_ends_with_length(client):
-    """A cut answer says so."""
+def test_max_tokens_has_finish_reason_length(client):
     completion = client.chat.completions.create(messages=QUESTION, max_tokens=2, **GREEDY)
 
     assert completion.choices[0].finish_reason == "length"
@@ -142,8 +139,8 @@ def test_ignore_eos_and_min_tokens_reach_the_engine(client):
 
 
 @pytest.mark.honours("completions.prompt", "completions.n")
-def test_completions_continue_each_prompt_in_order(client):
-    """A list of prompts gives its choices prompt-major."""
+def test_completions_of_several_prompts_are_ordered(client):
+    """The choices of a list of prompts are prompt-major."""
     completion = client.completions.create(
         model=MODEL, prompt=["Triton is", "The gateway"], max_tokens=8, n=2, temperature=0
     )
@@ -154,7 +151,7 @@ def test_completions_continue_each_prompt_in_order(client):
 
 @pytest.mark.honours("models.list", "models.retrieve", "models.retrieve.model")
 def test_models_are_listed_and_retrieved(client):
-    """The demo model is listed with its context length, and says that it is a demo."""
+    """The demo model is listed with its context length and a description as a demo."""
     listed = {model.id: model for model in client.models.list()}
 
     model: Any = client.models.retrieve(MODEL)
@@ -177,8 +174,8 @@ def test_models_are_listed_and_retrieved(client):
         ),
     ],
 )
-def test_bad_requests_name_the_field(client, change, param, code):
-    """A wrong field is the SDK's BadRequestError with param, and a code where OpenAI has one."""
+def test_bad_request_names_the_field(client, change, param, code):
+    """The SDK raises BadRequestError with param, and with a code if OpenAI has one."""
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**{"messages": QUESTION, **GREEDY, **change})
 
@@ -188,7 +185,7 @@ def test_bad_requests_name_the_field(client, change, param, code):
 
 
 @pytest.mark.honours("chat.model")
-def test_an_unknown_model_is_not_found(client):
+def test_unknown_model_is_not_found(client):
     """404 with OpenAI's code."""
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="nobody", messages=QUESTION)
@@ -196,8 +193,8 @@ def test_an_unknown_model_is_not_found(client):
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
-async def test_64_streams_at_once_all_end_well(async_client):
-    """64 greedy streams of one question all give the one answer."""
+async def test_64_concurrent_streams(async_client):
+    """64 greedy streams of one question all give the same answer."""
 
     async def ask() -> str:
         chunks = await async_client.chat.completions.create(

@@ -1,4 +1,4 @@
-"""What `serve` prints when it is ready works as printed."""
+"""The examples that `serve` prints when it is ready."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.engine
 
 
-def test_the_curl_lines_work(gateway):
+def test_curl_lines_work(gateway):
     """Each printed curl line prints an answer of its endpoint."""
     lines = [line for line in gateway.output().splitlines() if line.strip().startswith("curl ")]
 
@@ -22,8 +22,8 @@ def test_the_curl_lines_work(gateway):
     assert [part in answer for part, answer in zip(parts, answers, strict=True)] == [True] * 3
 
 
-def test_the_python_snippet_works(gateway):
-    """The printed lines of Python print an answer of each endpoint."""
+def test_python_snippet_works(gateway):
+    """The printed Python lines print an answer of each endpoint."""
     snippet = re.search(r"^\s*from openai import OpenAI\n(?:.+\n){4}", gateway.output(), re.M)
     assert snippet is not None
     code = "\n".join(line.strip() for line in snippet[0].splitlines())

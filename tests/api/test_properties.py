@@ -1,4 +1,4 @@
-"""Random requests get a valid response or a 400 that names the field; streams say the same.
+"""Random requests get a valid response or a 400 that names the field; streams equal the response.
 
 tests/api/conformance/wire.py checks every response against the SDK's types and every stream
 against the order of its events.
@@ -21,7 +21,7 @@ INT = st.integers(-2, 2**63)
 NUMBER = st.floats(-3, 3, allow_nan=False)
 ANY = st.none() | st.booleans() | INT | NUMBER | TEXT | st.lists(INT, max_size=2)
 
-# valid in every combination, whatever the model says
+# valid in every combination, whatever the model generates
 SOUND: dict[str, st.SearchStrategy[Any]] = {
     "n": st.integers(1, 4),
     "max_tokens": st.integers(1, 14),
@@ -72,12 +72,12 @@ ANY_MESSAGES = MESSAGES | st.lists(
 )
 MANY = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)  # the gateway's own time has tests of its own
+)  # other tests measure the gateway's own time
 FEW = settings(MANY, max_examples=10)
 
 
 def post(url: str, body: dict[str, Any]) -> httpx.Response:
-    """One answer, with all that is wrong with its form."""
+    """The response, checked for violations of its format."""
     response = httpx.post(url, json=body, timeout=60)
     found = VIOLATIONS.copy()
     VIOLATIONS.clear()
@@ -86,7 +86,7 @@ def post(url: str, body: dict[str, Any]) -> httpx.Response:
 
 
 def choices_of(answer: dict[str, Any]) -> dict[int, Any]:
-    """What a whole answer says of each choice."""
+    """What a complete answer has for each choice."""
     return {
         choice["index"]: (
             choice["message"]["content"] if "message" in choice else choice["text"],
@@ -104,7 +104,7 @@ def logprob_columns(choice: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def collected(events: list[dict[str, Any]]) -> dict[int, Any]:
-    """The same of a stream."""
+    """The same from a stream."""
     texts: dict[int, str] = {}
     reasons: dict[int, str] = {}
     ids: dict[int, list[int]] = {}
@@ -124,7 +124,7 @@ def collected(events: list[dict[str, Any]]) -> dict[int, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Log probabilities as far as another batch leaves them the same."""
+    """Log probabilities rounded, because another batch changes the last digits."""
     if isinstance(value, float):
         return round(value, 2) + 0.0
     if isinstance(value, dict):
@@ -133,15 +133,15 @@ def rounded(value: Any) -> Any:
 
 
 def usage_of(answer: dict[str, Any]) -> list[int]:
-    """The counts that do not depend on what an engine had cached."""
+    """The counts that do not depend on the engine's prefix cache."""
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
     return [answer["usage"][name] for name in names]
 
 
 def check_both_endings(url: str, body: dict[str, Any]) -> None:
-    """The whole answer and the collected stream, for the same seed."""
+    """Compares the complete answer with the collected stream, for the same seed."""
     body = {"seed": 7, **body}
-    post(url, {**body, "n": 1})  # what the engine caches of the prompt, it has cached for both
+    post(url, {**body, "n": 1})  # the engine's prefix cache is then equal for both
     whole = post(url, body)
     assert whole.status_code == 200, whole.text
     streamed = post(url, {**body, "stream": True, "stream_options": {"include_usage": True}})
@@ -162,8 +162,8 @@ completion_bodies = st.fixed_dictionaries({"prompt": PROMPTS}, optional=SOUND_CO
 
 @MANY
 @given(body=chat_bodies)
-def test_chat_says_the_same_in_both_endings(mock_gateway, body):
-    """Whatever the fields, a chat's stream collects to its whole answer: text, reasons, logprobs,
+def test_chat_stream_equals_the_complete_answer(mock_gateway, body):
+    """For any fields, a chat's stream collects to its complete answer: text, reasons, logprobs,
     usage.
     """
     check_both_endings(mock_gateway.url + CHAT, {"model": "mock", **body})
@@ -171,15 +171,15 @@ def test_chat_says_the_same_in_both_endings(mock_gateway, body):
 
 @MANY
 @given(body=completion_bodies)
-def test_completions_say_the_same_in_both_endings(mock_gateway, body):
-    """The same of completions, of one prompt and of several."""
+def test_completions_stream_equals_the_complete_answer(mock_gateway, body):
+    """With one prompt and with several."""
     check_both_endings(mock_gateway.url + COMPLETIONS, {"model": "mock", **body})
 
 
 @MANY
 @given(body=st.fixed_dictionaries({"messages": ANY_MESSAGES}, optional=ANYTHING))
-def test_any_request_has_an_answer(mock_gateway, body):
-    """Whatever is sent, it is answered, or it is a 400 in OpenAI's form."""
+def test_any_request_gets_a_response(mock_gateway, body):
+    """Any request gets an answer or a 400 in OpenAI's format."""
     response = post(mock_gateway.url + CHAT, {"model": "mock", **body})
 
     assert response.status_code in (200, 400), response.text
@@ -192,14 +192,13 @@ def test_any_request_has_an_answer(mock_gateway, body):
 @pytest.mark.engine
 @FEW
 @given(body=chat_bodies)
-def test_the_engines_chat_says_the_same_in_both_endings(gateway, body):
-    """With vLLM, whose tokens do depend on the fields."""
+def test_vllm_chat_stream_equals_the_complete_answer(gateway, body):
+    """With vLLM, the fields change the tokens."""
     check_both_endings(gateway.url + CHAT, {"model": "demo", **body})
 
 
 @pytest.mark.engine
 @FEW
 @given(body=completion_bodies)
-def test_the_engines_completions_say_the_same_in_both_endings(gateway, body):
-    """The same of completions."""
+def test_vllm_completions_stream_equals_the_complete_answer(gateway, body):
     check_both_endings(gateway.url + COMPLETIONS, {"model": "demo", **body})

@@ -1,4 +1,4 @@
-"""What request fields do to an answer, shown on the real engine."""
+"""How request fields change an answer, shown on the real engine."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def first_ids(client: Any) -> list[int]:
 
 @pytest.mark.honours("chat.logit_bias", "completions.logit_bias")
 def test_logit_bias_forbids_a_token(client):
-    """A bias of -100 keeps the likeliest token out, in both kinds of request."""
+    """A bias of -100 excludes the most likely token, in chat and completions."""
     token = str(first_ids(client)[0])
 
     unbiased, biased = (
@@ -49,7 +49,7 @@ def test_logit_bias_forbids_a_token(client):
 
 
 def test_logit_bias_forces_a_token(client):
-    """A bias of 100 brings an unlikely token about."""
+    """A bias of 100 forces an unlikely token."""
     token = first_ids(client)[2]
 
     answer = chat(client, {"return_token_ids": True}, max_tokens=3, logit_bias={str(token): 100})
@@ -59,7 +59,7 @@ def test_logit_bias_forces_a_token(client):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_neutral_length_penalty(client, stream):
-    """vLLM supports `length_penalty` in beam searches only; its default value asks for nothing."""
+    """vLLM supports `length_penalty` in beam searches only; its default value is accepted."""
     neutral = {"extra_body": {"length_penalty": 1.0}, "max_tokens": 1, "stream": stream}
 
     chatted = client.chat.completions.create(messages=QUESTION, **GREEDY, **neutral)
@@ -70,8 +70,8 @@ def test_neutral_length_penalty(client, stream):
 
 
 @pytest.mark.honours("chat.bad_words", "chat.allowed_token_ids")
-def test_what_an_answer_may_hold(client):
-    """Bad words are left out; where only some tokens are allowed, no other comes."""
+def test_bad_words_and_allowed_token_ids(client):
+    """Bad words are excluded; with allowed token ids, no other token appears."""
     allowed = first_ids(client)
 
     without = text(client, {"bad_words": ["Triton"]}, max_tokens=20)
@@ -87,8 +87,8 @@ def test_what_an_answer_may_hold(client):
 
 
 @pytest.mark.honours("chat.include_stop_str_in_output", "chat.stop_token_ids")
-def test_stops(client):
-    """The stop text can be kept; a stop token ends the answer."""
+def test_stop_tokens_and_included_stop_strings(client):
+    """The stop string can stay in the text; a stop token ends the answer."""
     kept = text(client, {"include_stop_str_in_output": True}, messages=COUNT, stop=["5"])
     ids = first_ids(client)
     stopped = chat(client, {"stop_token_ids": [ids[2]]})
@@ -99,7 +99,7 @@ def test_stops(client):
 
 @pytest.mark.honours("chat.skip_special_tokens")
 def test_special_tokens_can_be_shown(client):
-    """With skip_special_tokens false the answer shows the tokens that end and begin messages."""
+    """With skip_special_tokens false, the answer contains the tokens that delimit messages."""
     shown = text(client, {"skip_special_tokens": False, "ignore_eos": True}, max_tokens=120)
     hidden = text(client, {"ignore_eos": True}, max_tokens=120)
 
@@ -109,7 +109,7 @@ def test_special_tokens_can_be_shown(client):
 
 @pytest.mark.honours("completions.best_of")
 def test_best_of(client):
-    """The likeliest of the candidates, which all are counted."""
+    """The most likely candidate is returned; usage counts all of them."""
     request: dict[str, Any] = {
         "model": MODEL, "prompt": "Triton", "max_tokens": 6, "temperature": 2.0, "seed": 11,
         "logprobs": 0, "extra_body": {"ignore_eos": True},
@@ -125,7 +125,7 @@ def test_best_of(client):
 
 @pytest.mark.honours("chat.continue_final_message")
 def test_assistant_prefill(client):
-    """The model goes on in the message that was begun for it."""
+    """The model continues an unfinished assistant message."""
     begun = [*COUNT, {"role": "assistant", "content": "1, 2, 3, 4"}]
 
     rest = text(
@@ -140,7 +140,7 @@ def test_assistant_prefill(client):
 
 @pytest.mark.honours("chat.echo")
 def test_echo_of_a_prefill(client):
-    """With echo the answer begins with what was prefilled, streamed or whole."""
+    """With echo, the answer begins with the prefill, streamed or not."""
     begun = [*COUNT, {"role": "assistant", "content": "1, 2, 3, 4"}]
     extra = {"continue_final_message": True, "echo": True}
 
@@ -153,7 +153,7 @@ def test_echo_of_a_prefill(client):
 
 @pytest.mark.honours("chat.return_token_ids", "chat.stream_interval")
 def test_stream_interval(client):
-    """Four tokens share an event, but for the first, which never waits."""
+    """Four tokens share an event; the first token is sent immediately."""
     request: dict[str, Any] = {"max_tokens": 10, "extra": {"return_token_ids": True}}
     whole = chat(client, **request)
 
@@ -167,7 +167,7 @@ def test_stream_interval(client):
 
 
 def test_stream_interval_of_plain_text(client):
-    """The engine itself gathers text that is told alone; none is lost."""
+    """The engine itself groups plain text; none is lost."""
     whole = chat(client, max_tokens=10)
 
     chunks = list(chat(client, {"stream_interval": 4}, stream=True, max_tokens=10))
@@ -179,7 +179,7 @@ def test_stream_interval_of_plain_text(client):
 
 @pytest.mark.honours("chat.stream_options.include_obfuscation")
 def test_obfuscation(client):
-    """With include_obfuscation text chunks are padded to few sizes; without it they are not."""
+    """include_obfuscation pads text chunks to a few sizes; without it they are unpadded."""
 
     def paddings(include: bool) -> list[str | None]:
         chunks = chat(
@@ -197,7 +197,7 @@ def test_obfuscation(client):
 
 @pytest.mark.honours("chat.stream_options.continuous_usage_stats")
 def test_usage_on_every_chunk(client):
-    """Counts so far grow by the tokens of each chunk."""
+    """The counts so far grow by the tokens of each chunk."""
     options = {"include_usage": True, "continuous_usage_stats": True}
 
     chunks = [*chat(client, stream=True, max_tokens=6, stream_options=options)]
@@ -212,8 +212,8 @@ def test_usage_on_every_chunk(client):
 @pytest.mark.accepts(
     "chat.store", "chat.user", "chat.safety_identifier", "chat.prompt_cache_key", "chat.prediction"
 )
-def test_fields_that_come_back_or_promise_nothing(client):
-    """Tier and metadata are echoed, and none of these changes a greedy answer."""
+def test_echoed_and_ignored_fields(client):
+    """Tier and metadata are echoed; none of these fields changes a greedy answer."""
     fields: dict[str, Any] = {
         "service_tier": "flex",
         "metadata": {"team": "a"},
@@ -236,7 +236,7 @@ def test_fields_that_come_back_or_promise_nothing(client):
 
 @pytest.mark.honours("chat.truncate_prompt_tokens", "completions.truncate_prompt_tokens")
 def test_truncated_prompts(client):
-    """A prompt longer than the context is cut from its start, and answered."""
+    """A prompt longer than the context is cut at its start, and answered."""
     long = "word " * 5000
 
     cut: Any = client.completions.create(
@@ -253,8 +253,8 @@ def test_truncated_prompts(client):
 
 
 @pytest.mark.honours("chat.cache_salt")
-def test_cache_salt_keeps_prefixes_apart(client):
-    """Two salts share no prefix cache; one salt does."""
+def test_cache_salt_separates_prefix_caches(client):
+    """Two salts share no prefix cache; requests with one salt do."""
     messages = [{"role": "user", "content": "How do I set the port? " * 12}]
 
     def cached(salt: str) -> int:
@@ -270,7 +270,7 @@ def test_cache_salt_keeps_prefixes_apart(client):
 @pytest.mark.parametrize("temperature", [0, 1.5])
 @pytest.mark.parametrize("stream", [False, True])
 def test_json_schema(client, temperature, stream):
-    """The answer is JSON that keeps to the schema, however wildly it is sampled."""
+    """The answer is JSON that matches the schema, at any temperature."""
     schema = {
         "type": "object",
         "properties": {"city": {"enum": ["Rome", "Oslo"]}, "warm": {"type": "boolean"}},
@@ -300,7 +300,7 @@ def test_json_schema(client, temperature, stream):
 
 @pytest.mark.honours("chat.response_format.json_object")
 def test_json_object(client):
-    """Any JSON object, from its first character on."""
+    """Any JSON object, from its first character."""
     content = text(
         client, response_format={"type": "json_object"}, max_tokens=30, temperature=1, seed=1
     )
@@ -310,7 +310,7 @@ def test_json_object(client):
 
 @pytest.mark.honours("chat.structured_outputs", "completions.structured_outputs")
 def test_structured_outputs(client):
-    """vLLM's own constraints: one of some texts, or a text that a pattern describes."""
+    """vLLM's own constraints: one of several texts, or a regular expression."""
     choice = text(client, {"structured_outputs": {"choice": ["yes", "no"]}})
     matched = client.completions.create(
         prompt="Triton",
@@ -333,8 +333,8 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("fields", "param"), UNUSABLE)
-def test_a_constraint_that_the_engine_cannot_take(client, fields, param):
-    """A broken schema, pattern or grammar is the caller's 400; the next request works."""
+def test_invalid_constraint_is_refused(client, fields, param):
+    """An invalid schema, pattern or grammar is a 400; the next request works."""
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, fields)
 
@@ -344,15 +344,15 @@ def test_a_constraint_that_the_engine_cannot_take(client, fields, param):
 
 @pytest.mark.honours("completions.prompt")
 @pytest.mark.parametrize("prompt", ["", None])
-def test_no_prompt_begins_a_document(client, prompt):
-    """Without a prompt the model begins from its start token, as OpenAI's models do."""
+def test_empty_prompt_begins_a_document(client, prompt):
+    """Without a prompt the model begins from its start token, like OpenAI's models."""
     completion = client.completions.create(prompt=prompt, max_tokens=3, **GREEDY)
 
     assert completion.usage.prompt_tokens == 1
 
 
-def test_a_chat_may_fill_the_context(client):
-    """Without max_tokens an answer that does not stop ends where the context is full."""
+def test_chat_may_fill_the_context(client):
+    """Without max_tokens, an answer that does not stop ends when the context is full."""
     answer = chat(client, {"ignore_eos": True})
 
     assert answer.usage.total_tokens == 2048
@@ -360,7 +360,7 @@ def test_a_chat_may_fill_the_context(client):
 
 
 @pytest.mark.honours("chat.n")
-def test_the_most_choices(client):
+def test_maximum_number_of_choices(client):
     """128 choices of one request, in order."""
     answer = chat(client, n=128, max_tokens=2, temperature=2, seed=1)
 

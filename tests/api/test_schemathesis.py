@@ -1,4 +1,4 @@
-"""Requests made from our own OpenAPI document: no 5xx, no answer outside the document."""
+"""Requests generated from our OpenAPI document: no 5xx, and only documented responses."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 
-# of any request: what it is about
+# the subject of any request
 REQUIRED = {
     "model", "messages", "prompt", "input", "tokens", "query", "documents", "texts", "text_1",
     "text_2",
@@ -36,8 +36,8 @@ def document(mock_gateway: GatewayProcess) -> Any:
     return schemathesis.openapi.from_url(f"{mock_gateway.url}/openapi.json")
 
 
-def test_answers_keep_to_the_document(document, subtests):
-    """What the document admits is answered as the document says, at every endpoint."""
+def test_responses_match_the_document(document, subtests):
+    """Every endpoint answers requests of the document as the document says."""
     for found in document.get_all_operations():
         operation = found.ok()
         with subtests.test(operation.label):
@@ -45,7 +45,7 @@ def test_answers_keep_to_the_document(document, subtests):
 
 
 def check_operation(operation: Any) -> None:
-    """Some requests of one operation, sound and less so."""
+    """Valid and invalid requests of one operation."""
 
     @BOUNDED
     @given(
@@ -62,8 +62,8 @@ def check_operation(operation: Any) -> None:
 
 
 def bodies_that_go_far(body: Any, kept: int) -> Any:
-    """Names a model that exists, or nothing behind the name is ever tried; and leaves most optional
-    fields away, or some two of them always contradict each other.
+    """Sets an existing model, without which every request would fail early, and omits most optional
+    fields, because some two of them always contradict each other.
     """
     if not isinstance(body, dict):
         return body
@@ -73,6 +73,6 @@ def bodies_that_go_far(body: Any, kept: int) -> Any:
 
 
 def streams(response: Any) -> bool:
-    """An event stream is no JSON; its rules are in tests/stream_rules.py."""
+    """An event stream is not JSON; tests/stream_rules.py has its rules."""
     kind: str = response.headers.get("content-type", [""])[0]
     return kind.startswith("text/event-stream")

@@ -1,4 +1,4 @@
-"""The clients' own environments below `.venv/clients`, and how their programs are run there."""
+"""The clients' own environments below `.venv/clients`, and how their programs run there."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from scripts.setup.install import site_packages
 from tests.gateway_process import ROOT
 
 PROGRAMS = Path(__file__).parent / "programs"
-# The encodings that tiktoken would fetch from the internet; it checks their digests.
+# The encodings that tiktoken would download; it checks their digests.
 TIKTOKEN_CACHE = (
     site_packages(ROOT / clients.CLIENTS / "sdks") / "llama_index/core/_static/tiktoken_cache"
 )
 
 
 class Environment:
-    """One client's environment, by the name of its lock."""
+    """One client's environment, named like its lock."""
 
     def __init__(self, name: str) -> None:
         self._venv = ROOT / clients.CLIENTS / name
@@ -27,14 +27,14 @@ class Environment:
         assert self._bin.is_dir(), f"{self._venv} is not there: run `make setup-clients`"
 
     def ask(self, program: str, *arguments: str) -> Any:
-        """Run one of `programs/` and return the JSON that it prints."""
+        """Runs one of `programs/` and returns the JSON that it prints."""
         script = PROGRAMS / f"{program}.py"
         return json.loads(self.run([str(self._bin / "python"), str(script), *arguments]).stdout)
 
     def run(
         self, command: Sequence[str], cwd: Path | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of the environment; fail with what it printed where it fails."""
+        """Runs a command of the environment; if it fails, fails the test with its output."""
         path = os.pathsep.join([str(self._bin), os.environ["PATH"]])
         own = {"PATH": path, "LD_LIBRARY_PATH": clients.library_path(self._venv)}
         result = subprocess.run(

@@ -1,4 +1,4 @@
-"""aiperf, in an environment of its own: every endpoint of ours that it knows."""
+"""aiperf, in its own environment: every endpoint of ours that it supports."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from tests.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-# Special tokens are text here: an answer of nothing else (one in 600 of the demo model's, past its
-# end) would be without text, which aiperf counts as an error.
+# Special tokens are text here: an answer of special tokens alone (one in 600 of the demo model's,
+# past its end) would have no text, which aiperf counts as an error.
 DEMO = (
     *("-m", "demo", "--synthetic-input-tokens-mean=20", f"--output-tokens-mean={OUTPUT_TOKENS}"),
     *("--extra-inputs=ignore_eos:true", "--extra-inputs=skip_special_tokens:false"),
@@ -31,35 +31,35 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def run(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> FolderOfRun:
-    """The folder with the exports of an endpoint's one run."""
+    """The folder with the exports of the only run of an endpoint."""
     return once(aiperf, gateway.url, RUNS, tmp_path_factory)
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_every_request_is_answered(run, kind):
-    """The run ends well, each request is counted, and no error is."""
+def test_every_request_succeeds(run, kind):
+    """The run exits with 0, counts each request, and reports no error."""
     export = exported(run(kind), "profile_export_aiperf.json")
 
     assert export["error_summary"] == []
     assert export["request_count"]["avg"] == REQUESTS
 
 
-def test_usage_comes_with_every_chunk_where_asked(run):
-    """--per-chunk-usage sends continuous_usage_stats, and aiperf counts tokens by what comes."""
+def test_usage_comes_with_every_chunk_on_request(run):
+    """--per-chunk-usage sends continuous_usage_stats, and aiperf counts tokens by that usage."""
     export = exported(run("chat"), "profile_export_aiperf.json")
 
     assert export["output_sequence_length"]["avg"] == OUTPUT_TOKENS
 
 
-def test_our_prompt_count_is_the_tokenizers(run):
-    """The usage of a completions stream has as many prompt tokens as aiperf counts itself."""
+def test_prompt_tokens_equal_aiperfs_count(run):
+    """The usage of a completions stream matches aiperf's own tokenizer."""
     export = exported(run("completions"), "profile_export_aiperf.json")
 
     assert export["usage_prompt_tokens"]["avg"] == export["input_sequence_length"]["avg"]
 
 
-def test_it_scrapes_our_metrics(run):
-    """It finds /metrics on the same port, and Triton's counters in it."""
+def test_aiperf_scrapes_our_metrics(run):
+    """It finds /metrics on the same port, with Triton's counters."""
     export = exported(run("chat"), "server_metrics_export.json")
 
     assert any(name.startswith("nv_inference") for name in export["metrics"])

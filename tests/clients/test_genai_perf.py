@@ -1,4 +1,4 @@
-"""genai-perf, in an environment of its own: the strictest reader of our streams."""
+"""genai-perf, in its own environment: the strictest parser of our streams."""
 
 import pytest
 
@@ -17,29 +17,29 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def run(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> FolderOfRun:
-    """The folder with the exports of an endpoint's one run."""
+    """The folder with the exports of the only run of an endpoint."""
     return once(genai_perf, gateway.url, RUNS, tmp_path_factory)
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_run_ends_well(run, kind):
-    """Three intervals pass without an error, and the export counts what was answered in them."""
+def test_run_succeeds(run, kind):
+    """Three intervals pass without an error, and the export counts their requests."""
     export = exported(run(kind), "profile_export_genai_perf.json")
 
     assert export["request_count"]["avg"] > 0
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
-def test_each_stream_has_its_tokens_and_times(run, kind):
-    """It finds text in each stream, no more of it than was asked for, and a time between tokens."""
+def test_each_stream_has_tokens_and_times(run, kind):
+    """genai-perf finds text in each stream, no more than requested, and inter-token latencies."""
     export = exported(run(kind), "profile_export_genai_perf.json")
 
     assert 0 < export["output_sequence_length"]["avg"] <= OUTPUT_TOKENS
     assert export["inter_token_latency"]["avg"] > 0
 
 
-def test_its_prompts_are_lists(run):
-    """What it sends to completions is a list of one prompt, which is taken as one prompt."""
+def test_prompts_are_lists(run):
+    """It sends completions a list of one prompt, which gets one answer."""
     inputs = exported(run("completions"), "inputs.json")
 
     assert [type(prompt) for prompt in inputs["data"][0]["payload"][0]["prompt"]] == [str]

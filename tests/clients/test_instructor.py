@@ -1,4 +1,4 @@
-"""instructor, in an environment of its own: every mode of a chat that is not Anthropic's."""
+"""instructor, in its own environment: every chat mode that is not for Anthropic."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ def found(url: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mode_gives_the_object(found, mode):
-    """The answer is the object that the question describes."""
+def test_each_mode_returns_the_object(found, mode):
+    """The result is the object that the question describes."""
     assert found[mode] == {"name": "Alice", "age": 30}
 
 
 def test_parallel_tools(found):
-    """This mode leaves it to the model whether it calls, and how often: each call is an object."""
+    """In this mode the model decides whether and how often to call; each call is an object."""
     assert found["PARALLEL_TOOLS"] == [{"city": "Paris"}, {"city": "London"}]

@@ -34,14 +34,14 @@ class Weather(BaseModel):
 
 @pytest.fixture
 def connections() -> Iterator[dict[str, Any]]:
-    """HTTP clients that are closed after the test: LangChain keeps its own for ever."""
+    """HTTP clients that are closed after the test: LangChain keeps its own open for ever."""
     with httpx2.Client(timeout=60) as http:
         yield {"http_client": http, "api_key": "none", "max_retries": 0}
 
 
 @pytest.fixture
 def chat(url: str, connections: dict[str, Any]) -> Chat:
-    """Makes a chat model; `options` are ChatOpenAI's."""
+    """Returns a chat model; `options` are ChatOpenAI's."""
 
     def make(**options: Any) -> ChatOpenAI:
         settings: dict[str, Any] = {"model": "demo", "temperature": 0, **connections, **options}
@@ -50,8 +50,8 @@ def chat(url: str, connections: dict[str, Any]) -> Chat:
     return make
 
 
-def test_an_answer_has_usage_and_a_reason(chat):
-    """invoke() gives text, and LangChain's own usage and metadata are filled."""
+def test_answer_has_usage_and_finish_reason(chat):
+    """invoke() returns text, with LangChain's usage and metadata."""
     answer = chat().invoke("What is Triton?")
 
     assert "Triton" in answer.text
@@ -59,15 +59,15 @@ def test_an_answer_has_usage_and_a_reason(chat):
     assert answer.response_metadata["finish_reason"] == "stop"
 
 
-def test_a_length_reaches_the_engine(chat):
-    """LangChain renames max_tokens to max_completion_tokens, which is honoured."""
+def test_max_tokens_reaches_the_engine(chat):
+    """LangChain renames max_tokens to max_completion_tokens, which the gateway honours."""
     answer = chat(max_tokens=3).invoke("What is Triton?")
 
     assert answer.usage_metadata["output_tokens"] == 3
 
 
-def test_a_stream_adds_up_to_the_answer(chat):
-    """The chunks of stream() sum to what invoke() gives, and no usage comes unasked."""
+def test_stream_sums_to_the_answer(chat):
+    """The chunks of stream() sum to the result of invoke(); usage is absent by default."""
     model = chat()
     chunks = list(model.stream("What is Triton?"))
 
@@ -75,8 +75,8 @@ def test_a_stream_adds_up_to_the_answer(chat):
     assert [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata] == []
 
 
-def test_a_stream_has_usage_where_asked(chat):
-    """stream_usage=True asks for the usage chunk, and the sum carries it."""
+def test_stream_has_usage_on_request(chat):
+    """stream_usage=True requests the usage chunk, and the sum contains it."""
     total: Any = AIMessageChunk(content="")
     for chunk in chat(stream_usage=True, max_tokens=5).stream("What is Triton?"):
         total += chunk
@@ -84,8 +84,8 @@ def test_a_stream_has_usage_where_asked(chat):
     assert total.usage_metadata["output_tokens"] == 5
 
 
-async def test_an_async_stream_adds_up(chat):
-    """astream() ends as stream() does."""
+async def test_async_stream_sums_to_the_answer(chat):
+    """astream() gives the same as stream()."""
     async with httpx2.AsyncClient() as http:
         model = chat(max_tokens=5, http_async_client=http)
         texts = [chunk.text async for chunk in model.astream("What is Triton?")]
@@ -93,8 +93,8 @@ async def test_an_async_stream_adds_up(chat):
     assert "".join(texts) == model.invoke("What is Triton?").text
 
 
-def test_a_batch_keeps_its_order(chat):
-    """batch() sends its inputs together; each answer is the one to its own question."""
+def test_batch_keeps_its_order(chat):
+    """batch() sends its inputs concurrently; each answer belongs to its own question."""
     questions = ["What is Triton?", "Hello!", "Who are you?"]
 
     answers = chat().batch(questions)
@@ -103,7 +103,7 @@ def test_a_batch_keeps_its_order(chat):
 
 
 def test_logprobs_are_in_the_metadata(chat):
-    """logprobs=True gives one entry for each token."""
+    """logprobs=True gives one entry per token."""
     answer = chat(logprobs=True, top_logprobs=2, max_tokens=3).invoke("What is Triton?")
 
     entries = answer.response_metadata["logprobs"]["content"]
@@ -112,7 +112,7 @@ def test_logprobs_are_in_the_metadata(chat):
 
 @pytest.mark.parametrize("method", [None, "json_schema", "json_mode"])
 def test_structured_output_is_an_object(chat, method):
-    """with_structured_output(), by its default and by each method without tools."""
+    """with_structured_output(), with its default method and each method without tools."""
     options = {} if method is None else {"method": method}
 
     person = chat().with_structured_output(Person, **options).invoke(ALICE)
@@ -120,17 +120,17 @@ def test_structured_output_is_an_object(chat, method):
     assert person == Person(name="Alice", age=30)
 
 
-# LangChain dumps the SDK's event with the parsed object in a field that is typed otherwise.
+# LangChain dumps the SDK's event with the parsed object in a field of another type.
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_structured_output_streams(chat):
-    """The object grows to the whole one while it streams."""
+    """The streamed objects grow to the complete one."""
     parts = list(chat().with_structured_output(Person).stream(ALICE))
 
     assert parts[-1] == Person(name="Alice", age=30)
 
 
-def test_function_calling_is_an_object(chat):
-    """with_structured_output() by a named tool whose arguments the engine holds to their schema."""
+def test_function_calling_returns_an_object(chat):
+    """with_structured_output() with a named tool, whose schema constrains the arguments."""
     model = chat().with_structured_output(Weather, method="function_calling")
 
     assert isinstance(model.invoke("What is the weather in Oslo?"), Weather)
@@ -149,8 +149,8 @@ def get_time(city: Literal["Oslo", "Lima"]) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_agent_loop_with_two_tools(chat, stream):
-    """The model calls a tool, reads its result, and may not call again: then it answers."""
+def test_agent_loop_with_two_tools(chat, stream):
+    """The model calls a tool, reads its result, and answers if it may not call again."""
     tools = {each.name: each for each in (get_weather, get_time)}
     model = chat(max_tokens=64, streaming=stream)
     history: list[Any] = [HumanMessage("What is the weather in Oslo?")]
@@ -165,15 +165,15 @@ def test_an_agent_loop_with_two_tools(chat, stream):
     assert (answer.tool_calls, bool(answer.text)) == ([], True)
 
 
-def test_a_system_message_to_an_o_model_is_a_developers(chat):
-    """LangChain says `developer` to models named o1; the template knows what that is."""
+def test_system_message_of_an_o_model_has_the_developer_role(chat):
+    """LangChain sends `developer` to models named o1; the template supports that role."""
     answer = chat(model="o1", temperature=1).invoke([SystemMessage("Be brief."), ("user", "Well?")])
 
     assert answer.text == "yes"
 
 
-def test_a_context_overflow_has_its_code(chat):
-    """The code is what LangChain tells an overflow by, where the SDK still shows it the body."""
+def test_context_overflow_has_a_code(chat):
+    """LangChain detects an overflow by its code, if the SDK still exposes the body."""
     with pytest.raises(openai.BadRequestError) as caught:
         chat().invoke("word " * 5000)
 
@@ -184,7 +184,7 @@ def test_a_context_overflow_has_its_code(chat):
 def embeddings(
     url: str, connections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., OpenAIEmbeddings]:
-    """Makes an embeddings model; tiktoken finds its vocabulary without the internet."""
+    """Returns an embeddings model; tiktoken finds its vocabulary offline."""
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
 
     def make(**options: Any) -> OpenAIEmbeddings:
@@ -193,21 +193,21 @@ def embeddings(
     return make
 
 
-def test_tiktokens_tokens_are_taken(embeddings):
-    """By default LangChain sends token ids of cl100k_base, which are arrays of integers."""
+def test_tiktoken_ids_are_accepted(embeddings):
+    """By default LangChain sends token ids of cl100k_base as arrays of integers."""
     vectors = embeddings().embed_documents(["a b c", "d e"])
 
     assert [len(vector) for vector in vectors] == [384, 384]
 
 
-def test_foreign_tokens_are_refused_by_name(embeddings):
-    """An id beyond the model's vocabulary is a 400 that says so, never a vector of nonsense."""
+def test_token_id_beyond_the_vocabulary_is_refused(embeddings):
+    """An id beyond the model's vocabulary is a 400 with the reason, never a meaningless vector."""
     with pytest.raises(openai.BadRequestError, match="token"):
         embeddings().embed_documents(["antidisestablishmentarianism \N{SNOWMAN}"])
 
 
 def test_texts_are_embedded_as_texts(embeddings):
-    """With check_embedding_ctx_length off the near sentence is the nearer one."""
+    """With check_embedding_ctx_length off, the similar sentence is the closer one."""
     model = embeddings(check_embedding_ctx_length=False)
 
     cat, kitten, rates = model.embed_documents(
@@ -217,13 +217,13 @@ def test_texts_are_embedded_as_texts(embeddings):
     assert dot(cat, kitten) > 0.7 > 0.3 > dot(cat, rates)
 
 
-def test_an_empty_text_has_a_vector(embeddings):
-    """For a text without tokens LangChain asks for the vector of "" alone."""
+def test_empty_text_has_a_vector(embeddings):
+    """For a text without tokens, LangChain requests the vector of "" alone."""
     assert len(embeddings().embed_query("")) == 384
 
 
-def test_an_empty_text_in_a_list_has_a_vector(embeddings):
-    """One empty chunk does not fail the documents beside it."""
+def test_empty_text_in_a_list_has_a_vector(embeddings):
+    """An empty chunk does not fail the other documents."""
     vectors = embeddings(check_embedding_ctx_length=False).embed_documents(["a", ""])
 
     assert [len(vector) for vector in vectors] == [384, 384]

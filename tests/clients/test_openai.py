@@ -1,4 +1,4 @@
-"""What openai-python does beyond `tests/api`: async, parse, events, raw answers, retries."""
+"""Features of openai-python beyond `tests/api`: async, parse, events, raw responses, retries."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ class Colour(BaseModel):
 
 
 class Wardrobe(BaseModel):
-    """Everything that the SDK writes into a schema: $ref, anyOf with null, const, an array."""
+    """All that the SDK writes into a schema: $ref, anyOf with null, const, an array."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -67,8 +67,8 @@ CHOICES: list[tuple[Any, set[str]]] = [
 
 @pytest.mark.parametrize(("choice", "names"), CHOICES)
 @pytest.mark.parametrize("temperature", [0, 1.5])
-def test_parse_gives_the_tools_objects(client, choice, names, temperature):
-    """`.parse()` with strict tools: whatever is demanded comes, as the pydantic model's object."""
+def test_parse_returns_the_tools_objects(client, choice, names, temperature):
+    """`.parse()` with strict tools returns each required call as the pydantic model's object."""
     completion = client.chat.completions.parse(
         model="demo",
         messages=QUESTION,
@@ -84,8 +84,8 @@ def test_parse_gives_the_tools_objects(client, choice, names, temperature):
     assert isinstance(call.function.parsed_arguments, GetWeather | GetTime)
 
 
-def test_stream_gives_the_tools_objects(client):
-    """`.stream()` tells of the arguments as they come, and adds up to what `.parse()` gives."""
+def test_stream_returns_the_tools_objects(client):
+    """`.stream()` reports arguments as they arrive, and accumulates to the result of `.parse()`."""
     asked: dict[str, Any] = {"messages": QUESTION, "tools": TOOLS, "tool_choice": "required",
                              "parallel_tool_calls": False, **GREEDY}  # fmt: skip
 
@@ -99,15 +99,15 @@ def test_stream_gives_the_tools_objects(client):
     assert streamed.function.parsed_arguments == whole.function.parsed_arguments
 
 
-def test_parse_gives_an_object(client):
-    """`.parse()` sends a strict json_schema and gets the pydantic model filled."""
+def test_parse_returns_an_object(client):
+    """`.parse()` sends a strict json_schema and returns the pydantic model."""
     completion = client.chat.completions.parse(messages=ALICE, response_format=Person, **GREEDY)
 
     assert completion.choices[0].message.parsed == Person(name="Alice", age=30)
 
 
-def test_parse_takes_references_unions_and_constants(client):
-    """A nested schema with $defs, null and const holds, whatever the model would have said."""
+def test_parse_supports_references_unions_and_constants(client):
+    """A nested schema with $defs, null and const holds, whatever the model would generate."""
     completion = client.chat.completions.parse(
         messages=ALICE, response_format=Wardrobe, max_tokens=200, **GREEDY
     )
@@ -118,7 +118,7 @@ def test_parse_takes_references_unions_and_constants(client):
 
 
 def test_parse_keeps_the_order_of_properties(client):
-    """The answer's keys come in the order of the schema."""
+    """The answer's keys have the order of the schema."""
     text = client.chat.completions.parse(
         messages=ALICE, response_format=Wardrobe, max_tokens=200, **GREEDY
     ).choices[0].message.content  # fmt: skip
@@ -127,24 +127,24 @@ def test_parse_keeps_the_order_of_properties(client):
     assert places == sorted(places)
 
 
-def test_a_cut_object_is_the_sdks_own_error(client):
-    """An answer that ends with length raises what the SDK has for it."""
+def test_truncated_object_raises_the_sdks_error(client):
+    """An answer with finish_reason length raises the SDK's LengthFinishReasonError."""
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(
             messages=ALICE, response_format=Person, max_tokens=2, **GREEDY
         )
 
 
-def test_a_stream_parses_to_the_same_object(client):
-    """`.stream()` with a response_format parses what it has gathered."""
+def test_stream_parses_to_the_same_object(client):
+    """`.stream()` with a response_format parses the accumulated text."""
     with client.chat.completions.stream(messages=ALICE, response_format=Person, **GREEDY) as stream:
         parsed = stream.get_final_completion().choices[0].message.parsed
 
     assert parsed == Person(name="Alice", age=30)
 
 
-def test_the_helpers_events_come_in_order(client):
-    """Content deltas, one content.done with the whole text, and a chunk event for each chunk."""
+def test_helper_events_are_in_order(client):
+    """Content deltas, one content.done with the complete text, and a chunk event per chunk."""
     with client.chat.completions.stream(messages=QUESTION, **GREEDY) as stream:
         events = list(stream)
 
@@ -154,8 +154,8 @@ def test_the_helpers_events_come_in_order(client):
     assert len(deltas) > 5
 
 
-def test_the_helper_gives_usage_where_asked(client):
-    """With include_usage the final completion has the counts of the stream."""
+def test_helper_returns_usage_on_request(client):
+    """With include_usage, the final completion has the stream's counts."""
     with client.chat.completions.stream(
         messages=QUESTION, stream_options={"include_usage": True}, **GREEDY
     ) as stream:
@@ -164,8 +164,8 @@ def test_the_helper_gives_usage_where_asked(client):
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens > 0
 
 
-def test_the_helper_keeps_several_choices_apart(client):
-    """n=3 through `.stream()` gives three whole messages."""
+def test_helper_separates_choices(client):
+    """n=3 through `.stream()` gives three complete messages."""
     with client.chat.completions.stream(messages=QUESTION, n=3, **GREEDY) as stream:
         choices = stream.get_final_completion().choices
 
@@ -174,8 +174,8 @@ def test_the_helper_keeps_several_choices_apart(client):
     assert texts == [texts[0]] * 3
 
 
-def test_the_async_client_does_the_same(url):
-    """AsyncOpenAI: a whole answer and a stream agree."""
+def test_async_client_gives_the_same(url):
+    """AsyncOpenAI: a complete answer and a stream agree."""
 
     async def ask() -> tuple[str | None, str]:
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
@@ -189,8 +189,8 @@ def test_the_async_client_does_the_same(url):
     assert streamed == whole
 
 
-def test_the_request_id_reaches_the_caller(client):
-    """A raw answer carries x-request-id, and the object has it as _request_id."""
+def test_response_has_the_request_id(client):
+    """A raw response has x-request-id, and the object has it as _request_id."""
     raw = client.chat.completions.with_raw_response.create(
         messages=QUESTION, max_tokens=1, **GREEDY
     )
@@ -198,8 +198,7 @@ def test_the_request_id_reaches_the_caller(client):
     assert raw.headers["x-request-id"] == raw.parse()._request_id != ""
 
 
-def test_an_errors_request_id_reaches_the_caller(client):
-    """So does that of an error."""
+def test_error_has_the_request_id(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("nobody")
 
@@ -207,8 +206,8 @@ def test_an_errors_request_id_reaches_the_caller(client):
     assert caught.value.code == "model_not_found"
 
 
-def test_embeddings_are_asked_for_in_base64(client):
-    """The SDK's default gives floats of norm 1 that equal those asked for as floats."""
+def test_embeddings_are_requested_in_base64(client):
+    """The SDK's default returns floats of norm 1 that equal those requested as floats."""
     default = client.embeddings.create(model="minilm", input="A cat sleeps.")
     floats = client.embeddings.create(
         model="minilm", input="A cat sleeps.", encoding_format="float"
@@ -220,7 +219,7 @@ def test_embeddings_are_asked_for_in_base64(client):
 
 
 def test_embeddings_keep_the_order_of_a_list(client):
-    """Each input of a list gets its own vector, in its place."""
+    """Each input of a list gets its own vector, at its index."""
     texts = ["A cat sleeps.", "Rates rose by a point.", "A cat sleeps."]
 
     data = client.embeddings.create(model="minilm", input=texts).data
@@ -231,8 +230,7 @@ def test_embeddings_keep_the_order_of_a_list(client):
     assert vectors[0] != pytest.approx(vectors[1], abs=1e-2)
 
 
-def test_every_model_is_listed_and_retrieved(client):
-    """What the list names can be retrieved by that name."""
+def test_every_listed_model_can_be_retrieved(client):
     names = [model.id for model in client.models.list()]
 
     assert {"demo", "minilm"} <= set(names)
@@ -240,7 +238,7 @@ def test_every_model_is_listed_and_retrieved(client):
 
 
 def test_streamed_prompts_have_their_index(client):
-    """A list of prompts streams choices whose indexes are prompt-major."""
+    """A list of prompts streams choices with prompt-major indexes."""
     chunks = client.completions.create(
         prompt=["Triton is", "The gateway"], n=2, max_tokens=4, stream=True, **GREEDY
     )
@@ -254,7 +252,7 @@ def test_streamed_prompts_have_their_index(client):
 def counting_client(
     url: str, sent: list[str], seen: Callable[[int], None] = lambda status: None, **options: Any
 ) -> openai.OpenAI:
-    """Notes each request that really leaves, and shows each answer's status."""
+    """Records each request in `sent`, and passes each response's status to `seen`."""
     hooks: dict[str, Any] = {
         "request": [lambda request: sent.append(request.url.path)],
         "response": [lambda response: seen(response.status_code)],
@@ -271,8 +269,8 @@ def counting_client(
         ({"model": "demo", "temperature": 9}, openai.BadRequestError),
     ],
 )
-def test_what_would_fail_again_is_not_sent_again(url, request_fields, error):
-    """A failed inference says x-should-retry: false, so the SDK sends it once, as a 4xx."""
+def test_failed_inference_is_not_retried(url, request_fields, error):
+    """A failed inference has x-should-retry: false, so the SDK sends it once, like a 4xx."""
     sent: list[str] = []
     with counting_client(url, sent, max_retries=2) as client, pytest.raises(error):
         client.chat.completions.create(messages=QUESTION, **request_fields)
@@ -280,8 +278,8 @@ def test_what_would_fail_again_is_not_sent_again(url, request_fields, error):
     assert sent == ["/v1/chat/completions"]
 
 
-def test_a_full_server_is_asked_again(tmp_path):
-    """A 503 carries retry-after, and the SDK's retry gets the answer once there is room."""
+def test_overloaded_server_is_retried(tmp_path):
+    """A 503 has retry-after, and the SDK's retry succeeds once there is capacity."""
     mock_models.write_with_tokenizer(tmp_path / "models", "m", tokens_per_second=20)
     options = ("--max-concurrent-requests=1", "--max-queue-size=0")
     with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as gateway:

@@ -40,7 +40,7 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 @pytest.fixture
 def post(gateway: GatewayProcess):
-    """Posts a short chat with these fields more; the answer as it came."""
+    """Posts a short chat with these additional fields and returns the raw response."""
 
     def send(path: str = CHAT, *, headers: dict[str, str] | None = None, **fields: Any) -> Any:
         body = {"model": "demo", "max_tokens": 4, "messages": HELLO, **fields}
@@ -55,15 +55,15 @@ def events(response: httpx.Response) -> list[str]:
     return [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
 
 
-def test_a_probe_of_one_token_is_answered(post):
-    """aiperf waits for a model with a chat of one token that does not stream."""
+def test_probe_of_one_token_is_answered(post):
+    """aiperf waits for a model with a non-streaming chat of one token."""
     answer = post(max_tokens=None, max_completion_tokens=1, stream=False)
 
     assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 1)
 
 
-def test_the_callers_request_id_comes_back(post):
-    """aiperf joins its records by the X-Request-ID that it sent; X-Correlation-ID does no harm."""
+def test_callers_request_id_is_returned(post):
+    """aiperf joins its records by the X-Request-ID that it sent; X-Correlation-ID is ignored."""
     answer = post(headers={"X-Request-ID": "run-7", "X-Correlation-ID": "c"})
 
     assert answer.headers["x-request-id"] == "run-7"
@@ -81,14 +81,14 @@ def test_the_callers_request_id_comes_back(post):
         ),
     ],
 )
-def test_objects_have_their_exact_names(post, path, fields, whole, part):
-    """aiperf drops an answer, and genai-perf a run, whose `object` has another name."""
+def test_object_fields_are_exact(post, path, fields, whole, part):
+    """aiperf drops an answer, and genai-perf a run, with any other `object`."""
     found = {json.loads(data)["object"] for data in events(post(path, stream=True, **fields))[:-1]}
 
     assert (post(path, **fields).json()["object"], found) == (whole, {part})
 
 
-def test_usage_has_its_details(post):
+def test_usage_has_details(post):
     """aiperf reads cached_tokens and reasoning_tokens below the counts."""
     usage = post().json()["usage"]
 
@@ -96,22 +96,22 @@ def test_usage_has_its_details(post):
     assert usage["completion_tokens_details"]["reasoning_tokens"] == 0
 
 
-def test_ignore_eos_counts_at_the_top_of_the_body(post):
-    """aiperf's scenarios force a length by ignore_eos, which is no field of OpenAI's."""
+def test_ignore_eos_at_the_top_of_the_body(post):
+    """aiperf's scenarios force a length with ignore_eos, which is not an OpenAI field."""
     answer = post(ignore_eos=True, max_tokens=200)
 
     assert answer.json()["usage"]["completion_tokens"] == 200
 
 
-def test_a_uuid_beside_a_part_is_taken(post):
-    """aiperf may put a uuid beside a content part."""
+def test_uuid_next_to_a_content_part_is_accepted(post):
+    """aiperf may add a uuid to a content part."""
     content = [{"type": "text", "text": "Hello!", "uuid": "u-1"}]
 
     assert post(messages=[{"role": "user", "content": content}]).status_code == 200
 
 
-def test_an_image_is_refused_for_being_one(post):
-    """Images come later: the error names the part's type, and not the uuid or detail beside it."""
+def test_image_is_refused_by_its_type(post):
+    """Images are not supported yet: the error names the part's type, not its uuid or detail."""
     image = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}, "uuid": "u-1"}
     answer = post(messages=[{"role": "user", "content": [image]}])
 
@@ -119,7 +119,7 @@ def test_an_image_is_refused_for_being_one(post):
     assert (answer.status_code, error["param"]) == (400, "messages[0].content[0].type")
 
 
-def test_no_event_is_without_a_choice_unasked(post):
+def test_every_event_has_a_choice_by_default(post):
     """genai-perf reads choices[0] of every event."""
     chunks = [json.loads(data) for data in events(post(stream=True))[:-1]]
 
@@ -127,7 +127,7 @@ def test_no_event_is_without_a_choice_unasked(post):
 
 
 def test_each_event_is_a_line_of_data(post):
-    """genai-perf wants `data: ` with its space, no name, no comment, and [DONE] at the end."""
+    """genai-perf expects `data: ` with its space, no name, no comment, and [DONE] at the end."""
     lines = post(stream=True).text.split("\n\n")
 
     assert [line[:6] for line in lines[:-1]] == ["data: "] * (len(lines) - 1)
@@ -135,7 +135,7 @@ def test_each_event_is_a_line_of_data(post):
 
 
 def test_each_read_ends_with_an_event(gateway):
-    """No event is split over two writes: what a socket has read ends where an event ends."""
+    """No event is split over two writes: each read from the socket ends at the end of an event."""
     fields = {"stream": True, "max_tokens": 200, "ignore_eos": True}
     body = json.dumps({"model": "demo", "messages": HELLO, **fields})
     lines = [f"POST {CHAT} HTTP/1.1", "host: localhost", "connection: close"]
@@ -145,26 +145,26 @@ def test_each_read_ends_with_an_event(gateway):
         connection.sendall(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
         reads = list(iter(lambda: connection.recv(1 << 20), b""))
 
-    # A chunk of the transfer ends with a line break of its own after the event's two.
+    # An HTTP chunk ends with its own line break after the event's two.
     ends = [read for read in reads if b"data: " in read]
     assert len(ends) > 3
     assert [read[-40:] for read in ends if not read.endswith((b"\n\n\r\n", b"\r\n0\r\n\r\n"))] == []
 
 
-def test_no_tool_calls_are_mentioned_where_there_are_none(post):
-    """An empty list of tool_calls confuses clients; openai takes either."""
+def test_tool_calls_is_absent_without_calls(post):
+    """An empty list of tool_calls confuses clients; openai accepts either."""
     assert not post().json()["choices"][0]["message"].get("tool_calls")
 
 
-def test_the_context_length_is_listed(gateway):
-    """llama-index's users read their context_window from /v1/models."""
+def test_context_length_is_listed(gateway):
+    """Users of llama-index read their context_window from /v1/models."""
     listed = httpx.get(f"{gateway.url}/v1/models").json()["data"]
 
     assert {model["id"]: model.get("max_model_len") for model in listed}["demo"] == 2048
 
 
-def test_a_json_object_needs_no_schema(post):
-    """Vercel's compatible provider drops the schema and asks for a json_object."""
+def test_json_object_needs_no_schema(post):
+    """Vercel's compatible provider drops the schema and requests a json_object."""
     question = "Give me a JSON object with name Alice and age 30."
     answer = post(
         messages=[{"role": "user", "content": question}], temperature=0, max_tokens=60,
@@ -174,8 +174,8 @@ def test_a_json_object_needs_no_schema(post):
     assert json.loads(answer.json()["choices"][0]["message"]["content"])["name"] == "Alice"
 
 
-def test_an_error_is_nested(post):
-    """openai-node and Vercel look below `error` alone, for strings."""
+def test_errors_are_nested(post):
+    """openai-node and Vercel read strings below `error` only."""
     error = post(temperature=9).json()["error"]
 
     assert {name: type(error[name]) for name in ("message", "type", "param")} == dict.fromkeys(
@@ -184,8 +184,8 @@ def test_an_error_is_nested(post):
     assert isinstance(error["code"], str | None)
 
 
-def test_open_webuis_stray_fields_are_taken(post):
-    """Its releases have leaked fields of its own into requests."""
+def test_open_webuis_stray_fields_are_accepted(post):
+    """Its releases have leaked internal fields into requests."""
     answer = post(
         chat_id="c", id="m", session_id="s", stream_response=False, features={"web": False},
         metadata={"task": "title_generation"}, background_tasks={"title": True},
@@ -195,14 +195,14 @@ def test_open_webuis_stray_fields_are_taken(post):
 
 
 def test_every_listed_model_has_an_id(gateway):
-    """Open WebUI lists what data[].id says, and verifies the address by it."""
+    """Open WebUI shows data[].id, and verifies the URL by it."""
     listed = httpx.get(f"{gateway.url}/v1/models").json()
 
     assert (listed["object"], all(model["id"] for model in listed["data"])) == ("list", True)
 
 
-def test_many_stop_strings_are_taken(post):
-    """Editors send more than OpenAI's four, and each counts."""
+def test_many_stop_strings_are_accepted(post):
+    """Editors send more than OpenAI's four, and each applies."""
     stops = [f"<stop {i}>" for i in range(15)] + ["4"]
     question = [{"role": "user", "content": "Count to 7"}]
     answer = post(messages=question, stop=stops, temperature=0, max_tokens=60)
@@ -212,25 +212,25 @@ def test_many_stop_strings_are_taken(post):
 
 
 @pytest.mark.parametrize("name", ["api-key", "x-api-key"])
-def test_azures_key_does_no_harm(post, name):
-    """Continue sends its key twice, and Anthropic's clients by another name."""
+def test_azures_key_header_is_accepted(post, name):
+    """Continue sends its key twice; Anthropic's clients use another header."""
     assert post(headers={name: "k", "authorization": "Bearer k"}).status_code == 200
 
 
-def test_a_space_is_a_content(post):
-    """Continue sends a space where a message is empty."""
+def test_space_is_valid_content(post):
+    """Continue sends a space for an empty message."""
     assert post(messages=[{"role": "user", "content": " "}]).status_code == 200
 
 
-def test_a_suffix_that_the_model_cannot_fill_is_named(post):
-    """Void sends `suffix`; a model without tokens for a gap says so."""
+def test_unsupported_suffix_is_named(post):
+    """Void sends `suffix`; without fill-in-the-middle tokens, the error names the field."""
     answer = post("/v1/completions", messages=None, prompt="def f(", suffix="return 1")
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "suffix")
 
 
-def test_a_raw_prompt_is_left_as_it_is(post):
-    """Continue writes a model's own tokens into a prompt: no template touches it."""
+def test_raw_prompt_is_unchanged(post):
+    """Continue writes a model's own tokens into a prompt: no template is applied."""
     plain = post("/v1/completions", messages=None, prompt="Triton is", temperature=0)
     ids = post("/tokenize", messages=None, prompt="Triton is", max_tokens=None).json()["tokens"]
     same = post("/v1/completions", messages=None, prompt=ids, temperature=0)
@@ -248,7 +248,7 @@ def test_a_raw_prompt_is_left_as_it_is(post):
         "/v1/fim/completions",
     ],
 )
-def test_an_endpoint_that_comes_later_is_not_found(post, path):
+def test_future_endpoint_is_not_found(post, path):
     """Codex, Vercel and Claude Code get a 404 in OpenAI's envelope that names the path."""
     answer = post(path)
 

@@ -1,4 +1,4 @@
-"""tritonclient and perf_analyzer, in an environment of their own, and the core beside them."""
+"""tritonclient and perf_analyzer, in their own environment, compared with the core."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KSer
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def told(kserve: KServe) -> Any:
-    """What the client's calls gave."""
+    """The results of the client's calls."""
     url = kserve.url.removeprefix("http://")
     return await asyncio.to_thread(Environment("genai-perf").ask, "drive_tritonclient", url)
 
@@ -39,7 +39,7 @@ async def through_the_core(server: Server, name: str, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("form", ["binary", "unnamed", "json"])
 async def test_infer(kserve, told, form):
-    """Tensors of every datatype come back as they do through the core's own interface."""
+    """Tensors of every datatype equal those from the core's own interface."""
     for name, encoded in told[form].items():
         data = base64.b64decode(encoded)
         assert await through_the_core(kserve.server, name, data) == data
@@ -47,19 +47,19 @@ async def test_infer(kserve, told, form):
     assert set(told["binary"]) == set(ALL)
 
 
-async def test_other_ways_to_infer(told):
-    """The client's asynchronous calls, ids, batches, classes and options."""
+async def test_inference_options(told):
+    """Asynchronous calls, ids, batches, classification and request options."""
     assert told["later"] == told["aio"] == told["binary"]["INT32"]
     assert (told["id"], told["batched"]) == ("7", ["2:1", "4:0"])
 
 
 async def test_generate(told):
-    """A text comes back as JSON."""
+    """A text is returned as JSON."""
     assert told["generated"]["text_output"] == "Hello"
 
 
-async def test_what_it_asks(kserve, told):
-    """Health, metadata, config, statistics and log are read by the client as the core has them."""
+async def test_queries(kserve, told):
+    """The client's health, metadata, config, statistics and log settings equal the core's."""
     assert (told["live"], told["ready"], told["model_ready"]) == (True, True, [True, False])
     assert told["metadata"] == kserve.server.model_metadata("all")
     assert told["config"] == kserve.server.model_config("all")
@@ -68,7 +68,7 @@ async def test_what_it_asks(kserve, told):
     assert told["log"]["log_warning"] is True
 
 
-async def test_the_repository(told):
+async def test_repository_control(told):
     """The index, unload, load, and load with a config and a file."""
     assert {"name": "all", "version": "1", "state": "READY", "reason": ""} in told["index"]
     assert told["managed"] == [False, "SENT", "IN"]
@@ -79,13 +79,13 @@ async def test_the_repository(told):
     [("nobody", 404), ("datatype", 400), ("version", 404), ("shared_memory", 501), ("load", 404)],
 )
 async def test_failures(told, call, status):
-    """A refusal is raised with its status and a message."""
+    """The client raises an exception with the status and a message."""
     assert told["failures"][call].startswith(f"{status} ")
     assert len(told["failures"][call]) > 10
 
 
 async def test_perf_analyzer(kserve, tmp_path):
-    """A run against a model that batches ends well, without a failed request."""
+    """A run against a batching model succeeds without a failed request."""
     url = kserve.url.removeprefix("http://")
     run = ["perf_analyzer", "-m", "batched", "-u", url, "-i", "http", "--service-kind=triton",
            "-b", "2", "--concurrency-range=2", "--measurement-interval=300", "--max-trials=3",

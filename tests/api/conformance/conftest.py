@@ -1,4 +1,4 @@
-"""Requests to a gateway over a mock model, for fields whose fate no engine decides."""
+"""Requests to a gateway with a mock model, for fields that do not depend on the engine."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +19,7 @@ Send = Callable[..., httpx.Response]
 
 @pytest.fixture(scope="session")
 def send(mock_gateway: GatewayProcess) -> Iterator[Send]:
-    """Posts fields to a path, with those that it requires."""
+    """Posts the fields to a path, together with the fields that the path requires."""
     with httpx.Client(base_url=mock_gateway.url, timeout=30) as client:
         yield lambda path, **fields: client.post(
             path, json={"model": "mock", **REQUIRED[path], **fields}

@@ -1,4 +1,4 @@
-"""The endpoints of docs/conformance.md, and where the fields of their requests are declared."""
+"""The endpoints of docs/conformance.md and the types that declare their request fields."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from tests.api.conformance.request_fields import RequestField, request_fields
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What the SDK can send to one endpoint, and what only our schema reads."""
+    """The request fields of one endpoint: those of the SDK, and those that only our schema has."""
 
     prefix: str  # of its fields in marks
     title: str
@@ -34,9 +34,9 @@ class Endpoint:
 def endpoint(
     prefix: str, title: str, sdk_type: Any, schema: type[BaseModel], refused: Iterable[str] = ()
 ) -> Endpoint:
-    """Compares the two types: by their places in the body, for the kinds of a union may differ.
+    """Compares the two types by JSON path, because the kinds of a union may differ.
 
-    `refused` are the fields that are known by name, and that the schema does not read.
+    `refused` lists fields that the gateway knows by name but its schema does not read.
     """
     sdk_fields = request_fields(sdk_type)
     known = {(each.path, each.kind) for each in sdk_fields}
@@ -47,7 +47,7 @@ def endpoint(
 
 
 def resource_fields(resource: type) -> list[RequestField]:
-    """The calls of one of the SDK's resources and their arguments, for what has no request type."""
+    """The methods of an SDK resource and their arguments, for endpoints without a request type."""
     fields = []
     for name, call in vars(resource).items():
         if name.startswith(("_", "with_")) or not inspect.isfunction(call):

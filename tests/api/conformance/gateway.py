@@ -1,4 +1,4 @@
-"""A pytest plugin: one gateway over a mock model, for all that no engine decides."""
+"""A pytest plugin: one gateway with a mock model, for engine-independent behaviour."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ TOKENS = ["Hello", " there", ",", " how", " are", " you", "?", "\n", " Größe",
 
 @pytest.fixture(scope="session")
 def mock_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """`mock` answers with twelve set tokens, and runs as many at once as one request may have."""
+    """`mock` answers with twelve fixed tokens and runs enough sequences for one request."""
     folder = tmp_path_factory.mktemp("mock_gateway")
     mock_models.write_with_tokenizer(folder / "models", "mock", tokens=TOKENS, answer_tokens=12)
     with GatewayProcess(

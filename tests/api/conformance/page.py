@@ -1,4 +1,4 @@
-"""docs/conformance.md as text: the SDK's fields beside the tests that show what becomes of them."""
+"""docs/conformance.md as text: the SDK's fields and the tests that show how we handle them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ Deliberate differences from `vllm serve` 0.32:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Claim:
-    """A mark on a test: what it shows of one field."""
+    """A mark on a test: how it shows one field is handled."""
 
     field: str
     status: str
@@ -66,7 +66,7 @@ class Claim:
 
 
 class Conformance:
-    """What the claims of a run come to."""
+    """The combined result of a run's claims."""
 
     def __init__(self, claims: Iterable[Claim], endpoints: Sequence[Endpoint] = ENDPOINTS) -> None:
         self._endpoints = endpoints
@@ -75,22 +75,21 @@ class Conformance:
             self._claims.setdefault(claim.field, set()).add(claim)
 
     def unknown(self) -> list[str]:
-        """The names in marks that are no field."""
+        """Names in marks that match no field."""
         return sorted(
             set(self._claims) - {name for each in self._endpoints for name in _names(each)}
         )
 
     def gaps(self) -> list[str]:
-        """The fields that no test tells anything of."""
+        """The fields without a test."""
         names = (name for each in self._endpoints for name in _names(each))
         return [name for name in names if not self._covering(name)]
 
     def page(self) -> str:
-        """The whole page."""
         return "\n".join([_HEAD, _DIFFERENCES, *(self._section(each) for each in self._endpoints)])
 
     def _covering(self, field: str) -> str:
-        """The field whose claims hold for this one: itself, or one around it; else nothing."""
+        """The field whose claims apply to this one: itself or an enclosing field, else None."""
         if field in self._claims:
             return field
         around = field.rpartition(".")[0]

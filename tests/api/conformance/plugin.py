@@ -1,6 +1,6 @@
-"""Gathers what the tests of a run claim about request fields, and holds docs/conformance.md to it.
+"""Collects what the tests of a run claim about request fields and checks docs/conformance.md.
 
-A whole run compares the page with what its tests showed; `--write-conformance` writes it instead.
+A complete run compares the page with its results; `--write-conformance` writes the page instead.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ CLAIMS = pytest.StashKey["RunClaims"]()
 
 
 class RunClaims:
-    """The claims of the tests of one run, and which of them the run bore out."""
+    """The claims of the tests in one run, and which of them passed."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -27,7 +27,7 @@ class RunClaims:
 
     @property
     def whole(self) -> bool:
-        """True where every test of the project was collected."""
+        """True if pytest collected every test of the project."""
         return not self._deselected and self._config.args == self._config.getini("testpaths")
 
     def collected(self) -> list[Claim]:
@@ -35,7 +35,7 @@ class RunClaims:
         return [claim for claims in self._claims.values() for claim in claims]
 
     def shown(self, *, skipped_too: bool) -> list[Claim]:
-        """The claims of the tests that passed; one that this machine skipped may pass elsewhere."""
+        """Claims of passed tests, and optionally of skipped ones, which may pass elsewhere."""
         tests = self._passed | (self._skipped if skipped_too else set())
         borne_out = tests - self._failed
         return [claim for test in borne_out for claim in self._claims.get(test, ())]
@@ -80,7 +80,7 @@ class RunClaims:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The two ways to have the claims written down."""
+    """The two options that write the claims."""
     group = parser.getgroup("conformance")
     group.addoption(
         "--write-conformance", action="store_true", help="write docs/conformance.md (whole runs)"
@@ -91,7 +91,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One object for the run."""
+    """Registers one object for the run."""
     config.stash[CLAIMS] = claims = RunClaims(config)
     config.pluginmanager.register(claims, "conformance-claims")
 

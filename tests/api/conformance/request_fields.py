@@ -1,7 +1,7 @@
-"""The fields of a request type, found by walking its annotations. Knows no field by name.
+"""The fields of a request type, found by walking its annotations. Lists no field by name.
 
-A union of objects is a choice of kinds: each kind is a step of the name, as its `role` or `type`
-says (`messages.user.name`). Where the kind's own field has the same name, the two are one step
+A union of objects has several kinds. Each kind is a part of the name, taken from its `role` or
+`type` (`messages.user.name`). If the kind has a field of the same name, both are one part
 (`tools.function.name`).
 """
 
@@ -20,15 +20,15 @@ Annotations = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RequestField:
-    """One field, or one kind of what a field may hold."""
+    """One field, or one kind of value that a field accepts."""
 
-    name: str  # as marks and the page say it
-    path: str  # as it stands in the JSON body
-    kind: str | None = None  # what `type` or `role` says, where this is a kind
+    name: str  # as in marks and on the page
+    path: str  # as in the JSON body
+    kind: str | None = None  # the value of `type` or `role`, for a kind
 
 
 def request_fields(request_type: Any) -> list[RequestField]:
-    """Every field of a request type in the order of its declaration, nested ones after theirs."""
+    """Every field of a request type in declaration order, nested fields after their parent."""
     return list(_of_object(request_type, "", "", None))
 
 
@@ -59,7 +59,7 @@ def _of_value(annotation: Any, name: str, path: str) -> Iterator[RequestField]:
 
 
 def _kind(of: Any) -> str | None:
-    """The one word that an object's `role` or `type` may be."""
+    """The only value that an object's `role` or `type` may have."""
     annotations = _annotations(of)
     for field in _DISCRIMINATORS:
         if field in annotations:
@@ -69,7 +69,7 @@ def _kind(of: Any) -> str | None:
 
 
 def _annotations(of: Any) -> Annotations:
-    """The fields of a TypedDict or of one of pydantic's models; nothing for any other type."""
+    """The fields of a TypedDict or pydantic model; empty for any other type."""
     if isinstance(of, type) and issubclass(of, BaseModel):
         return {name: field.annotation for name, field in of.model_fields.items()}
     if typing_extensions.is_typeddict(of):
@@ -82,7 +82,7 @@ def _is_literal(annotation: Any) -> bool:
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:
-    """What an annotation is made of: without unions, sequences, mappings and metadata around it."""
+    """The element types of an annotation, without unions, sequences, mappings and metadata."""
     if isinstance(annotation, typing_extensions.TypeAliasType):
         annotation = annotation.__value__
     if annotation is types.NoneType:

@@ -1,4 +1,4 @@
-"""Fields that promise nothing about the answer are read, and the answer is the same without."""
+"""Fields that are accepted without changing the answer."""
 
 from typing import Any
 
@@ -35,16 +35,16 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize(("path", "fields"), ACCEPTED)
-def test_accepted(send: Send, path, fields):
-    """The answer is that of a request without the field."""
+def test_accepted_fields_do_not_change_the_answer(send: Send, path, fields):
+    """The answer equals that of a request without the field."""
     choices = send(path, **fields).json()["choices"]
 
     assert choices == send(path).json()["choices"]
 
 
 @pytest.mark.accepts("embeddings.user")
-def test_accepted_with_embeddings(send: Send):
-    """A user's name changes no vector."""
+def test_accepted_fields_do_not_change_embeddings(send: Send):
+    """`user` does not change a vector."""
     assert send(EMBEDDINGS, user="u1").json()["data"] == send(EMBEDDINGS).json()["data"]
 
 
@@ -57,8 +57,8 @@ NEUTRAL = [
 
 
 @pytest.mark.parametrize("fields", NEUTRAL)
-def test_words_that_ask_for_nothing(send: Send, fields):
-    """A choice among no tools asks for nothing."""
+def test_tool_choice_without_tools(send: Send, fields):
+    """`tool_choice` has no effect if the request has no tools."""
     assert send(CHAT, **fields).json()["choices"] == send(CHAT).json()["choices"]
 
 
@@ -77,8 +77,8 @@ BREAKPOINTS = [
 
 
 @pytest.mark.parametrize("role", BREAKPOINTS)
-def test_cache_breakpoints(send: Send, role):
-    """The engine keeps prefixes by itself: where a client wants them cut changes no answer."""
+def test_cache_breakpoints_do_not_change_the_answer(send: Send, role):
+    """The engine caches prefixes by itself, so a client's breakpoints have no effect."""
     message = {"role": role, "content": [TEXT]}
     if role == "tool":
         message["tool_call_id"] = "c"

@@ -1,4 +1,4 @@
-"""docs/conformance.md agrees with the SDK that is installed and with the marks of all tests."""
+"""docs/conformance.md agrees with the installed SDK and the marks of all tests."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def conformance(request, tmp_path_factory) -> Conformance:
-    """What the marks of every test claim, whichever tests this run has."""
+    """What the marks of all tests claim, whichever tests this run selects."""
     claims = request.config.stash[CLAIMS]
     if claims.whole:
         return Conformance(claims.collected())
@@ -27,17 +27,17 @@ def conformance(request, tmp_path_factory) -> Conformance:
 
 
 def test_every_field_of_the_sdk_has_a_test(conformance):
-    """A field without a mark is a gap; so is one that OpenAI adds when the SDK is bumped."""
+    """A field without a mark is a gap; so is a field that a new SDK version adds."""
     assert conformance.gaps() == []
 
 
-def test_marks_name_fields(conformance):
-    """A mark whose field does not exist would show nothing."""
+def test_every_mark_names_an_existing_field(conformance):
+    """A mark for a field that does not exist would show nothing."""
     assert conformance.unknown() == []
 
 
-def test_the_page_agrees_with_the_marks(request, conformance):
-    """The page is what a run of all tests would write if they pass."""
+def test_page_agrees_with_the_marks(request, conformance):
+    """The page equals what a complete passing run would write."""
     if request.config.option.write_conformance:
         pytest.skip("this run writes the page")
 

@@ -1,4 +1,4 @@
-"""Fields that decide what the model reads, shown by the token ids that the answer tells."""
+"""Fields that change the prompt, shown by the token ids in the answer."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ honours = pytest.mark.honours
 
 
 def prompt_ids(send: Send, path: str, **fields: Any) -> list[int]:
-    """What the model read."""
+    """The token ids of the prompt."""
     answer = send(path, return_token_ids=True, **fields).json()
     told = answer if path == CHAT else answer["choices"][0]
     ids: list[int] = told["prompt_token_ids"]
@@ -27,7 +27,7 @@ def prompt_ids(send: Send, path: str, **fields: Any) -> list[int]:
 @pytest.mark.parametrize(("side", "kept"), [("right", slice(2)), ("left", slice(-2, None))])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_truncated_prompts(send: Send, path, side, kept):
-    """The prompt is cut to the tokens asked for, at the side asked for."""
+    """The prompt is cut to the requested number of tokens, at the requested side."""
     fields = {"add_special_tokens": False, **REQUIRED[path]}
 
     cut = prompt_ids(send, path, truncate_prompt_tokens=2, truncation_side=side, **fields)
@@ -38,7 +38,7 @@ def test_truncated_prompts(send: Send, path, side, kept):
 @honours("chat.add_special_tokens", "completions.add_special_tokens")
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_special_tokens(send: Send, path):
-    """The tokenizer's own first token stands before the prompt, or it does not."""
+    """The request decides whether the prompt begins with the tokenizer's BOS token."""
     bare = prompt_ids(send, path, add_special_tokens=False)
 
     [_, *rest] = prompt_ids(send, path, add_special_tokens=True)
@@ -59,6 +59,6 @@ def test_tokens_as_ids(send: Send):
 
 @honours("completions.service_tier")
 def test_service_tier(send: Send):
-    """The one tier that there is is told where the request names any."""
+    """The response names the only tier if the request names any."""
     assert send(COMPLETIONS, service_tier="flex").json()["service_tier"] == "default"
     assert "service_tier" not in send(COMPLETIONS).json()

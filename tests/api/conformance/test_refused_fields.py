@@ -1,4 +1,4 @@
-"""Fields that cannot be honoured are a 400 that names them, over HTTP, on every model."""
+"""Fields that the gateway does not support get a 400 that names them, on every model."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ BY_NAME = [
 
 
 @pytest.mark.parametrize(("path", "field"), BY_NAME)
-def test_refused_by_name(send: Send, path, field):
-    """What these fields ask for does not exist here: 400, whatever the value asks for."""
+def test_unsupported_field_is_refused_by_name(send: Send, path, field):
+    """The gateway has no such feature, so any value gets a 400."""
     response = send(path, **{field: {"something": ["else"]}})
 
     error = response.json()["error"]
@@ -51,8 +51,8 @@ TOOL_KINDS = [
 
 
 @pytest.mark.parametrize("tool", TOOL_KINDS)
-def test_tools(send: Send, tool):
-    """Tools of every kind are refused, not ignored, where the model's template shows it none."""
+def test_tools_are_refused_without_tools_in_the_template(send: Send, tool):
+    """Tools of every kind are refused, not ignored, if the chat template does not render them."""
     response = send(CHAT, tools=[tool])
 
     assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
@@ -80,24 +80,24 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_tool_choices(send: Send, choice):
-    """A choice among tools is refused where none is offered."""
+def test_tool_choice_without_tools_is_refused(send: Send, choice):
+    """A choice that requires a tool is refused if the request offers none."""
     response = send(CHAT, tool_choice=choice)
 
     assert (response.status_code, response.json()["error"]["param"]) == (400, "tool_choice")
 
 
 @pytest.mark.refuses("chat.function_call.name")
-def test_function_call(send: Send):
-    """The older form of the same is refused too."""
+def test_function_call_without_functions_is_refused(send: Send):
+    """The deprecated form of `tool_choice` is refused too."""
     response = send(CHAT, function_call={"name": "f"})
 
     assert (response.status_code, response.json()["error"]["param"]) == (400, "function_call")
 
 
 @pytest.mark.refuses("chat.modalities")
-def test_modalities(send: Send):
-    """Answers are text: sound is refused."""
+def test_audio_modality_is_refused(send: Send):
+    """Answers are text; audio is refused."""
     response = send(CHAT, modalities=["text", "audio"])
 
     assert (response.status_code, response.json()["error"]["param"]) == (400, "modalities")
@@ -114,8 +114,8 @@ PARTS = [
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_content_parts(send: Send, part):
-    """Only text can be read: other parts are refused at their place."""
+def test_content_parts_other_than_text_are_refused(send: Send, part):
+    """The error names the position of the part."""
     response = send(CHAT, messages=[{"role": "user", "content": [part]}])
 
     place = "messages[0].content[0].type"
@@ -130,8 +130,8 @@ MESSAGE_FIELDS: list[Any] = [
 
 
 @pytest.mark.parametrize(("fields", "place"), MESSAGE_FIELDS)
-def test_fields_of_an_assistants_message(send: Send, fields, place):
-    """What no template can show is refused at its place."""
+def test_assistant_fields_that_no_template_renders_are_refused(send: Send, fields, place):
+    """The error names the position of the field."""
     response = send(CHAT, messages=[{"role": "assistant", "content": "hi", **fields}])
 
     error = response.json()["error"]
@@ -139,8 +139,8 @@ def test_fields_of_an_assistants_message(send: Send, fields, place):
 
 
 @pytest.mark.refuses("models.delete", "models.delete.model")
-def test_models_cannot_be_deleted(mock_gateway):
-    """The models are the repository's: DELETE is a 405 that says what is allowed."""
+def test_deleting_a_model_is_refused(mock_gateway):
+    """DELETE gets a 405 with the allowed methods; the repository decides which models exist."""
     response = httpx.delete(f"{mock_gateway.url}/v1/models/mock")
 
     assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")

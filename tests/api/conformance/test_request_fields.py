@@ -1,4 +1,4 @@
-"""How the fields of a request type are found, and what the page makes of them."""
+"""How the fields of a request type are found, and how the page shows them."""
 
 from typing import Literal, NotRequired
 
@@ -41,7 +41,7 @@ def names(*fields: RequestField) -> list[str]:
 
 
 def test_nested_fields_and_kinds():
-    """Objects are walked; the kinds of a union, and the words beside objects, are named."""
+    """Objects are walked; the kinds of a union, and strings next to objects, get names."""
     assert names(*request_fields(Sent)) == [
         "plain", "tools", "tools.function", "tools.function.name", "tools.custom",
         "tools.custom.format", "choice", "choice.none", "choice.auto", "choice.name",
@@ -49,12 +49,12 @@ def test_nested_fields_and_kinds():
 
 
 def test_fields_that_only_our_schema_has():
-    """What the SDK's type has, at the same place of the body, is not told as our own."""
+    """A field that the SDK's type has at the same JSON path is not listed as our own."""
     assert names(*endpoint("x", "X", Sent, Read).own_fields) == ["extra", "extra.name"]
 
 
-def test_calls_of_a_resource():
-    """An endpoint without a request type has its calls and their arguments."""
+def test_methods_of_a_resource():
+    """An endpoint without a request type has its methods and their arguments."""
 
     class Resource:
         def retrieve(self, model, *, extra_headers=None, timeout=None): ...
@@ -72,27 +72,25 @@ def conformance(*claims: tuple[str, str]) -> Conformance:
     return Conformance(found, [Endpoint("x", "X", FIELDS)])
 
 
-def test_a_field_without_a_mark_is_a_gap():
-    """Also one inside a field that is honoured: that shows nothing of the inner one."""
+def test_field_without_a_mark_is_a_gap():
+    """A mark on the enclosing field does not show how the inner field is handled."""
     assert conformance(("x.a", "honoured")).gaps() == ["x.a.b", "x.c"]
 
 
-def test_a_field_inside_one_that_is_refused():
-    """What is refused as a whole is refused with all that it holds."""
+def test_fields_inside_a_refused_field_are_refused():
     found = conformance(("x.a", "refused"), ("x.c", "accepted"))
 
     assert found.gaps() == []
     assert "| `a.b` | refused | as `a` |" in found.page()
 
 
-def test_a_field_with_two_fates():
-    """What one test shows honoured and another refused says both, each with its test."""
+def test_field_that_is_honoured_and_refused():
+    """The page shows both results, each with its test."""
     page = conformance(("x.c", "refused"), ("x.c", "honoured")).page()
 
     row = "| `c` | honoured, refused | honoured:<br>`test_honoured`<br>refused:<br>`test_refused` |"
     assert row in page
 
 
-def test_a_name_that_is_no_field():
-    """A mark with a slip of the pen is told."""
+def test_mark_with_a_misspelt_name_is_reported():
     assert conformance(("x.d", "honoured"), ("y.a", "refused")).unknown() == ["x.d", "y.a"]

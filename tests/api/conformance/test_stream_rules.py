@@ -1,4 +1,4 @@
-"""Each rule of tests/stream_rules.py, kept and broken."""
+"""Each rule of tests/stream_rules.py, once kept and once broken."""
 
 import json
 from typing import Any
@@ -64,8 +64,8 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("asked", "events"), KEPT, ids=range(len(KEPT)))
-def test_a_stream_in_order_passes(asked, events):
-    """What OpenAI sends breaks no rule."""
+def test_stream_in_order_passes(asked, events):
+    """A stream as OpenAI sends it breaks no rule."""
     assert run(asked, *events) == ("an error" if ERROR in events else "[DONE]")
 
 
@@ -100,8 +100,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("words", "events"), BROKEN.items(), ids=str)
-def test_a_broken_rule_is_seen(words, events):
-    """Every rule of a plain stream, broken once."""
+def test_broken_rule_is_detected(words, events):
+    """Each rule of a plain stream, broken once."""
     with pytest.raises(OutOfOrder, match=words):
         run({}, *events)
 
@@ -122,14 +122,14 @@ BROKEN_AS_ASKED = [
 
 
 @pytest.mark.parametrize(("words", "asked", "events"), BROKEN_AS_ASKED)
-def test_a_rule_broken_for_what_was_asked(words, asked, events):
-    """The rules that the request itself decides."""
+def test_broken_rule_that_depends_on_the_request_is_detected(words, asked, events):
+    """Rules that depend on the request's fields."""
     with pytest.raises(OutOfOrder, match=words):
         run(asked, *events)
 
 
-def test_logprobs_unasked_for():
-    """Logprobs come where the request asked for them alone."""
+def test_unrequested_logprobs_are_detected():
+    """Only a request with `logprobs` gets log probabilities."""
     choice = {"index": 0, "delta": ROLE, "logprobs": {"content": []}, "finish_reason": None}
 
     with pytest.raises(OutOfOrder, match="logprobs"):
@@ -148,7 +148,7 @@ SECOND_TEXT, LAST_TEXT = text_chunk(index=1, reason="stop"), text_chunk(reason="
         ({"prompt": [[1]], "n": 2}, [SECOND_TEXT, LAST_TEXT, DONE]),
     ],
 )  # fmt: skip
-def test_completions_in_order(asked, events):
+def test_completions_stream_in_order_passes(asked, events):
     """Completions have no roles, and their choices may begin in any order."""
     assert run(asked, *events, chat=False) == "[DONE]"
 
@@ -161,7 +161,7 @@ def test_completions_in_order(asked, events):
         ("has text", [text_chunk().replace('"text"', '"delta"')]),
     ],
 )
-def test_completions_out_of_order(words, events):
-    """The rules of a completions stream, broken once."""
+def test_completions_stream_out_of_order_is_detected(words, events):
+    """Each rule of a completions stream, broken once."""
     with pytest.raises(OutOfOrder, match=words):
         run({"prompt": "a"}, *events, chat=False)

@@ -1,4 +1,4 @@
-"""Answers that break the SDK's types are seen, whoever receives them."""
+"""Responses that violate the SDK's types are detected in every client."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ def application(body: bytes, *, status: int = 200, kind: str = JSON) -> Any:
 async def violations(
     path: str, body: Any, *, http: Any = httpx, status: int = 200, kind: str = JSON
 ) -> list[str]:
-    """What is found wrong with an answer; forgotten then, or it would fail this test too."""
+    """The violations of a response; clears them, or they would fail this test as well."""
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     transport = http.ASGITransport(application(sent, status=status, kind=kind))
     async with http.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -51,8 +51,8 @@ SOUND = [
 
 
 @pytest.mark.parametrize(("path", "body"), SOUND)
-async def test_a_sound_answer(path, body):
-    """What the SDK's types say passes, with fields of our own."""
+async def test_valid_response(path, body):
+    """A response of the SDK's types passes, also with fields of our own."""
     assert await violations(path, {**body, "ours": 1}) == []
 
 
@@ -69,8 +69,8 @@ BROKEN = [
 
 @pytest.mark.parametrize(("path", "body"), BROKEN)
 @pytest.mark.parametrize("http", [httpx, httpx2])
-async def test_a_broken_answer(path, body, http):
-    """A field that is missing, of a wrong type, or no JSON is a violation, on both of httpx."""
+async def test_invalid_response(path, body, http):
+    """A missing field, a wrong type and invalid JSON are violations, with both httpx packages."""
     assert len(await violations(path, body, http=http)) == 1
 
 
@@ -78,13 +78,13 @@ async def test_a_broken_answer(path, body, http):
     "body",
     [{"error": "m"}, ERROR, {"error": {**ERROR, "code": 400}}, {"error": {"message": "m"}}],
 )
-async def test_a_broken_error(body):
-    """An error without its envelope, or without one of its four words, is a violation."""
+async def test_invalid_error(body):
+    """An error without its envelope or one of its four members is a violation."""
     assert len(await violations("/v1/nothing", body, status=400)) == 1
 
 
-async def test_a_sound_error():
-    """The envelope with its four words passes."""
+async def test_valid_error():
+    """An envelope with all four members passes."""
     assert await violations("/v1/nothing", {"error": ERROR}, status=404) == []
 
 
@@ -97,13 +97,13 @@ STREAMS = [
 
 
 @pytest.mark.parametrize("body", STREAMS)
-async def test_a_broken_stream(body):
-    """An event that the SDK's types refuse, or that is not one line of data, is a violation."""
+async def test_invalid_stream(body):
+    """An event that the SDK's types reject, or that is not one line of data, is a violation."""
     assert await violations("/v1/chat/completions", body, kind=EVENTS) != []
 
 
-def test_the_rest_of_an_answer_is_not_missed():
-    """A client that stops early breaks no rule: only an end that was seen is judged."""
+def test_partly_read_response_is_not_a_violation():
+    """A client may stop reading early: only a response that was read to its end is judged."""
     body = wire.Exchange(
         httpx.Request("POST", "http://test/v1/chat/completions", json={"stream": True}),
         httpx.Response(200, headers={"content-type": EVENTS, "x-request-id": "req_1"}),

@@ -1,6 +1,6 @@
-"""Reads along with every client of the suite: each answer is checked, whoever asked for it.
+"""A pytest plugin that checks every response that any client of the suite receives.
 
-A pytest plugin. A broken rule fails the test in which it came, also where its client did not care.
+A violation fails the test in which it occurs, even if the test's client ignores it.
 """
 
 import re
@@ -16,13 +16,13 @@ import pytest
 from tests.sdk_types import EVENTS, check_body, check_error, check_event
 from tests.stream_rules import Asked, StreamRules
 
-# Of what is below /v2, KServe's answers have rules of their own.
+# KServe's responses below /v2 have rules of their own.
 _OURS = re.compile(r"/v1/|/(rerank|score|tokenize|detokenize)$")
 VIOLATIONS: list[str] = []
 
 
 class Exchange:
-    """One request and its answer, fed as it comes. Never raises: VIOLATIONS tells."""
+    """One request and its response, fed as it arrives. Reports to VIOLATIONS, and never raises."""
 
     def __init__(self, request: Any, response: Any) -> None:
         self._path = request.url.path
@@ -35,14 +35,14 @@ class Exchange:
         self._attempt(self._check_headers, response)
 
     def feed(self, data: bytes) -> None:
-        """Takes a piece of the body."""
+        """Adds a piece of the body."""
         self._body += data
         while self._streams and b"\n\n" in self._body:
             event, _, self._body = self._body.partition(b"\n\n")
             self._attempt(self._check_event, event)
 
     def end(self) -> None:
-        """The body has ended well."""
+        """The body ended normally."""
         self._attempt(self._check_end)
 
     def _check_headers(self, response: Any) -> None:
@@ -50,7 +50,7 @@ class Exchange:
             raise ValueError("the answer has no x-request-id")
 
     def _check_event(self, event: bytes) -> None:
-        if event.startswith(b":"):  # a comment, which keeps the connection alive
+        if event.startswith(b":"):  # a comment that keeps the connection alive
             return
         if not event.startswith(b"data: ") or b"\n" in event:
             raise ValueError(f"an event is not one line of data: {event!r}")
@@ -81,7 +81,7 @@ def _rules(request: Any) -> StreamRules | None:
     if request.url.path not in EVENTS:
         return None
     asked = Asked.by(orjson.loads(request.content))
-    if request.extensions.get("force_include_usage"):  # the server's setting, which no body tells
+    if request.extensions.get("force_include_usage"):  # a server setting
         asked = replace(asked, include_usage=True)
     return StreamRules(asked, chat="chat" in request.url.path)
 
@@ -146,7 +146,7 @@ def _async(transport: Any, tee: type) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def every_client_is_read_along() -> Iterator[None]:
-    """Both generations of httpx, for the SDK has moved to the second; sync, async, in-process."""
+    """Patches both httpx packages (the SDK uses the second): sync, async and in-process clients."""
     with pytest.MonkeyPatch.context() as patch:
         for http in (httpx, httpx2):
             sync_tee, async_tee = _sync_tee(http.SyncByteStream), _async_tee(http.AsyncByteStream)
@@ -160,7 +160,7 @@ def every_client_is_read_along() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def every_answer_is_in_order() -> Iterator[None]:
-    """What the test's clients received kept to the SDK's types and to the stream's order."""
+    """Fails the test if a response violates the SDK's types or the order of stream events."""
     VIOLATIONS.clear()
     yield
     assert VIOLATIONS == []

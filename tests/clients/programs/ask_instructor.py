@@ -1,4 +1,4 @@
-"""Asks a gateway through instructor, in each mode that it is given, and prints the objects."""
+"""Sends requests through instructor in each given mode, and prints the objects."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ class Person(BaseModel):
     age: Literal[30]
 
 
-class get_weather(BaseModel):  # instructor calls the tool as the class
+class get_weather(BaseModel):  # instructor calls the tool by its class name
     """Get the current weather in a city"""
 
     city: str = Field(description="The city")
@@ -27,7 +27,7 @@ WEATHER = "What is the weather in Paris and London?"
 
 
 def ask(url: str, mode: str) -> Any:
-    """The object or objects, or the error that instructor ended with."""
+    """The object or objects, or instructor's final error."""
     plain = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
     client = instructor.from_openai(plain, mode=instructor.Mode[mode])
     try:

@@ -1,4 +1,4 @@
-"""Asks a gateway through llama-index, and prints what it understood as JSON."""
+"""Sends requests through llama-index and prints the parsed results as JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""tritonclient's calls over HTTP; prints what came back as JSON."""
+"""tritonclient's calls over HTTP; prints the results as JSON."""
 
 import asyncio
 import base64
@@ -38,7 +38,7 @@ def outputs(names: list[str], *, binary: bool) -> list[http.InferRequestedOutput
 
 
 def raw(result: http.InferResult, name: str) -> str:
-    """An output's bytes, as the client has read it."""
+    """An output's bytes, as the client returns them."""
     array = result.as_numpy(f"{name}_echo")
     if name == "BYTES":
         data = b"".join(len(each).to_bytes(4, "little") + each for each in array.tolist())
@@ -77,7 +77,7 @@ def everything(client: http.InferenceServerClient) -> dict[str, Any]:
 
 
 def batched(client: http.InferenceServerClient) -> list[Any]:
-    """A batch, and its best elements instead of the tensor."""
+    """A batch with classification: its top classes instead of the tensor."""
     pair = http.InferInput("IN", [2, 2], "INT32")
     pair.set_data_from_numpy(np.array([[1, 2], [4, 3]], "i4"))
     best = http.InferRequestedOutput("IN_echo", class_count=1)
@@ -87,7 +87,7 @@ def batched(client: http.InferenceServerClient) -> list[Any]:
 
 
 def generated(client: http.InferenceServerClient) -> dict[str, Any]:
-    """The client has no call for it, so its connection is used."""
+    """The client has no method for it, so its connection is used directly."""
     body = json.dumps({"text_input": "hi there", "parameters": {"temperature": 0}})
     response = client._post("v2/models/mock/generate", body, None, None)
     answer: dict[str, Any] = json.loads(response.read())
@@ -107,7 +107,7 @@ def managed(client: http.InferenceServerClient) -> list[Any]:
 
 
 def failures(client: http.InferenceServerClient) -> dict[str, str]:
-    """What the client raises: the server's status and words."""
+    """The exceptions of the client: the server's status and message."""
     wrong = http.InferInput("IN", [1], "FP32")
     wrong.set_data_from_numpy(np.array([1], "f4"))
     calls = {

@@ -3,8 +3,8 @@ import pytest
 from benchmarks import c_floor
 
 
-def test_a_machine_without_compiler_says_so(tmp_path, monkeypatch):
-    """In a sentence that names what was looked for."""
+def test_machine_without_a_compiler_is_reported(tmp_path, monkeypatch):
+    """One sentence names the compilers that were tried."""
 
     monkeypatch.setenv("CC", "no-such-compiler")
 

@@ -29,8 +29,8 @@ def load(floor, **options) -> Load:
     return Load(port=floor.port, server_pid=floor.pid, **{**usual, **options})
 
 
-def test_the_client_counts_what_the_floors_send(floor):
-    """Against servers that write exactly the tokens asked for, none is lost or invented."""
+def test_client_counts_what_the_floors_send(floor):
+    """Against servers that write exactly the requested tokens, none is lost or invented."""
 
     with Client(load(floor)) as client:
         measured = client.run()
@@ -44,8 +44,8 @@ def test_the_client_counts_what_the_floors_send(floor):
     assert min(measured.latency_s) >= min(measured.ttft_s)
 
 
-def test_an_open_loop_keeps_its_rate(floor):
-    """Requests leave when they are due, not when others are answered, and are timed from then."""
+def test_open_loop_keeps_its_rate(floor):
+    """Requests leave at their due time, whatever the responses do, and are timed from then."""
 
     with Client(load(floor, connections=1, rate_per_s=200, measured_s=0.5)) as client:
         measured = client.run()
@@ -55,8 +55,8 @@ def test_an_open_loop_keeps_its_rate(floor):
     assert min(measured.late_s) >= 0
 
 
-def test_a_stalled_server_shows_in_an_open_loop(floor):
-    """While the server stands, requests fall due all the same, and each of them counts its wait."""
+def test_open_loop_includes_the_wait_for_a_stalled_server(floor):
+    """Requests fall due while the server stalls, and the latency of each includes its wait."""
 
     stopped_s = 0.2
     stall = threading.Timer(0.2, _stall, (floor.pid, stopped_s))
@@ -75,8 +75,8 @@ def _stall(pid: int, seconds: float) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-def test_gaps_are_recorded_where_they_are_wanted(floor):
-    """One for each arrival of text after a stream's first."""
+def test_gaps_are_recorded_on_request(floor):
+    """One gap for each arrival of text after a stream's first."""
 
     with Client(load(floor, tokens=(50, 50), gaps=True)) as client:
         measured = client.run()
@@ -86,8 +86,8 @@ def test_gaps_are_recorded_where_they_are_wanted(floor):
     assert max(measured.gap_s) < measured.seconds
 
 
-def test_an_aligned_load_holds_whole_answers():
-    """Measured from one answer's end to another's, so CPU time and answers belong together."""
+def test_aligned_load_has_complete_answers():
+    """It is measured between the ends of two answers, so CPU time and answers match."""
 
     with (
         server_process.floor(None) as floor,
@@ -99,8 +99,10 @@ def test_an_aligned_load_holds_whole_answers():
     assert measured.tokens == pytest.approx(2000 * measured.responses, abs=300)
 
 
-def test_a_wrong_number_of_tokens_fails_the_run():
-    """An answer that lost some is no fast one. The floor sends one where none are asked for."""
+def test_wrong_number_of_tokens_fails_the_run():
+    """An answer that lost tokens is not a fast one. The floor sends one token if none is
+    requested.
+    """
 
     with (
         server_process.floor(None) as floor,
@@ -110,8 +112,8 @@ def test_a_wrong_number_of_tokens_fails_the_run():
         client.run()
 
 
-def test_measured_is_what_lies_between_two_snapshots():
-    """The warm-up counts nowhere; times were forgotten before the second one."""
+def test_only_the_time_between_two_snapshots_is_measured():
+    """The warm-up does not count; times before the second snapshot are dropped."""
 
     before = Measured(seconds=10.0, server_cpu_s=3.0, chunks=1000, tokens=2000, responses=4)
     after = Measured(
@@ -127,8 +129,8 @@ def test_measured_is_what_lies_between_two_snapshots():
     assert between.ttft_s == [0.5]
 
 
-def test_messages_survive_the_way_between_processes():
-    """Load and Measured are read as they were written."""
+def test_messages_survive_serialization_between_processes():
+    """Load and Measured equal what was written."""
 
     load = Load(port=1, server_pid=2, connections=3, warm_up_s=0.5, measured_s=1.0, core=0)
     measured = Measured(seconds=1.5, ttft_s=[0.25], chunks=7)

@@ -14,8 +14,8 @@ _OPTIONAL = {each.name for each in SCENARIOS if each.optional}
 
 
 @pytest.mark.slow
-def test_the_quick_benchmark_measures_everything(tmp_path):
-    """Against the real server every figure is there and stored; what it refuses is named."""
+def test_quick_benchmark_measures_everything(tmp_path):
+    """The real server gives every figure, which is stored; refused scenarios are named."""
 
     command = [sys.executable, "-m", "benchmarks", "--quick", "--store", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -36,18 +36,18 @@ def test_the_quick_benchmark_measures_everything(tmp_path):
 
 
 def test_every_budget_has_its_figure():
-    """A budget of a figure that nobody measures would never be looked at."""
+    """A budget for a figure that is not measured would never be checked."""
 
     assert set(BUDGETS) <= {figure.name for figure in FIGURES}
 
 
-def test_every_figure_has_a_name_of_its_own():
-    """Of two with one name, the second would hide the first."""
+def test_figure_names_are_unique():
+    """Of two figures with one name, the second would replace the first."""
 
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)
 
 
-def test_results_are_kept_beside_the_benchmarks():
-    """`--store` without a folder writes where the documentation points to."""
+def test_results_are_stored_next_to_the_benchmarks():
+    """`--store` without a folder writes to the folder that the documentation names."""
 
     assert results.FOLDER == ROOT / "benchmarks" / "results"

@@ -1,4 +1,4 @@
-"""The guard of the hot path: what a streamed chunk costs, in CPU time and never by the clock."""
+"""Guards the hot path: the CPU time of a streamed chunk, never its wall-clock time."""
 
 import statistics
 
@@ -9,17 +9,18 @@ from benchmarks.plan import QUICK
 from benchmarks.scenario import MOST_STREAMS
 from tests.cpu_time import budget
 
-# 1.5 times the 16 us that are designed for, and three times what it takes (docs/benchmarks.md): a
-# gross regression, and no noise, reaches it.
+# 1.5 times the designed 16 us, and three times the actual cost (docs/benchmarks.md): only a
+# gross regression reaches it, not noise.
 _MOST_CPU_S = 24e-6
 _RUNS = 5
 
 
 @pytest.mark.slow
-def test_a_streamed_chunk_costs_little_cpu(tmp_path):
-    """The whole process's CPU time per chunk at 64 streams; tokens merged into one count once.
+def test_streamed_chunk_costs_little_cpu(tmp_path):
+    """CPU time of the whole process per chunk at 64 streams; tokens merged into one chunk count
+    once.
 
-    The median of short runs: one that something else disturbed does not move it.
+    The median of short runs, which one disturbed run does not change.
     """
 
     bench = Bench.prepare(tmp_path, QUICK, c_floor=None, say=lambda text: None)

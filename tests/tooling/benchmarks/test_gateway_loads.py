@@ -1,4 +1,4 @@
-"""Loads against the real gateway, short ones: that each scenario is what its name says."""
+"""Short loads against the real gateway: each scenario is what its name says."""
 
 import base64
 import http.client
@@ -53,7 +53,7 @@ def ask(gateway, message: bytes) -> Any:
     ids=lambda chosen: chosen.name,
 )
 def test_each_scenario_is_answered(gateway, chosen):
-    """By the server that ships, to the last token, with every metric that is told of it."""
+    """The shipped server answers to the last token, with every promised metric."""
 
     few = {"connections": 4, "idle": min(chosen.options.get("idle", 0), 10)}
     measured = run(gateway, **{**chosen.options, **few})
@@ -62,8 +62,8 @@ def test_each_scenario_is_answered(gateway, chosen):
     assert all(metric.of(measured) > 0 for metric in chosen.metrics)
 
 
-def test_four_tokens_a_step_arrive_as_one_chunk(gateway):
-    """Of answers with 4 n tokens each chunk has four, and their usage says all of them."""
+def test_four_tokens_per_step_arrive_as_one_chunk(gateway):
+    """Each chunk of an answer of 4 n tokens has four, and usage counts all of them."""
 
     measured = run(gateway, model=request.BY_FOUR_MODEL, tokens=(64, 64))
     message = request.request("chat", request.BY_FOUR_MODEL, stream=False, tokens=10)
@@ -74,8 +74,8 @@ def test_four_tokens_a_step_arrive_as_one_chunk(gateway):
     assert answer["choices"][0]["message"]["content"] == " token" * 10
 
 
-def test_the_vectors_are_those_of_the_engine(gateway):
-    """As many as inputs, of the length that the budget is about, the same in both encodings."""
+def test_vectors_come_from_the_engine(gateway):
+    """As many as inputs, with the budget's length, equal in both encodings."""
 
     numbers, text = (
         ask(gateway, request.request(kind, request.EMBEDDING_MODEL, stream=False, tokens=1))["data"]
@@ -93,7 +93,7 @@ def test_the_vectors_are_those_of_the_engine(gateway):
 
 
 def test_paced_streams_keep_their_pace(gateway):
-    """The gap between two tokens is the pace's, not the loop's."""
+    """The time between two tokens is set by the pace, not by the event loop."""
 
     measured = run(gateway, **{**scenario.PACED.options, "connections": 4, "measured_s": 0.5})
 
@@ -101,8 +101,8 @@ def test_paced_streams_keep_their_pace(gateway):
     assert sum(measured.gap_s) / len(measured.gap_s) == pytest.approx(gap_s, rel=0.5)
 
 
-def test_a_prompt_of_a_megabyte_is_taken(gateway):
-    """Whole: neither the body's limit nor the context refuses it."""
+def test_prompt_of_one_megabyte_is_accepted(gateway):
+    """Neither the body limit nor the context refuses it."""
 
     [chosen] = [each for each in SCENARIOS if each.name == "prompt_1mb"]
     measured = run(gateway, **{**chosen.options, "warm_up_s": 0, "measured_s": 0.1})
@@ -110,8 +110,8 @@ def test_a_prompt_of_a_megabyte_is_taken(gateway):
     assert measured.responses >= 1
 
 
-def test_a_refusal_is_the_servers_reason(gateway):
-    """What the server takes has none; what it answers with 400 has its message."""
+def test_refusal_is_the_servers_message(gateway):
+    """An accepted scenario has none; a refused one has the message of the 400."""
 
     long = {"model": request.MODEL, "prompt_bytes": 100_000}  # beyond that model's context
 
@@ -120,7 +120,7 @@ def test_a_refusal_is_the_servers_reason(gateway):
 
 
 def test_idle_streams_wait(gateway):
-    """They are open and get nothing; one that was answered is none."""
+    """They are open and get nothing; an answered stream is not idle."""
 
     with IdleStreams(gateway.port, gateway.pid) as idle:
         idle.add(5)
@@ -128,8 +128,8 @@ def test_idle_streams_wait(gateway):
         assert len(idle) == 5
 
 
-def test_a_client_that_is_the_limit_fails_the_run(bench, gateway, monkeypatch):
-    """Its figures would be the client's, not the server's."""
+def test_saturated_client_fails_the_run(bench, gateway, monkeypatch):
+    """The figures would be the client's, not the server's."""
 
     busy = Measured(seconds=10, client_cpu_s=8.1)
     monkeypatch.setattr(Bench, "load", lambda self, server, **options: busy)

@@ -1,4 +1,4 @@
-"""The client against a small server of our own, in this process."""
+"""The client against a small test server in this process."""
 
 import json
 import os
@@ -89,8 +89,8 @@ def measure(server: _Server, **values: Any) -> Measured:
         client.close()
 
 
-def test_a_closed_loop_counts_tokens_by_usage():
-    """Three chunks hold six tokens; the ends of the window may cut an answer of each connection."""
+def test_closed_loop_counts_tokens_by_usage():
+    """Three chunks have six tokens; the ends of the window may cut an answer of each connection."""
 
     with serving(stream()) as server:
         measured = measure(server)
@@ -104,8 +104,8 @@ def test_a_closed_loop_counts_tokens_by_usage():
     assert measured.cpu_s[FRONTEND] > 0
 
 
-def test_every_prompt_is_another_one_and_asks_for_usage():
-    """A prefix cache finds no whole prompt, and no answer ends early."""
+def test_prompts_differ_and_request_usage():
+    """A prefix cache matches no whole prompt, and no answer ends early."""
 
     with serving(stream()) as server:
         measure(server, connections=1)
@@ -117,8 +117,8 @@ def test_every_prompt_is_another_one_and_asks_for_usage():
     assert (first["max_tokens"], first["ignore_eos"], first["temperature"]) == (TOKENS, True, 0)
 
 
-def test_an_open_loop_keeps_its_schedule():
-    """As many requests as the rate says, whatever the answers do."""
+def test_open_loop_keeps_its_schedule():
+    """It sends as many requests as the rate says, whatever the answers do."""
 
     with serving(stream()) as server:
         measured = measure(server, rate_per_s=50.0, connections=20, measured_s=0.5)
@@ -136,15 +136,15 @@ def test_an_open_loop_keeps_its_schedule():
         ([b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"], "500"),
     ],
 )
-def test_one_bad_answer_ends_the_load(pieces, message):
-    """A failed stream is no fast one."""
+def test_one_failed_answer_ends_the_load(pieces, message):
+    """A failed stream must not count as a fast one."""
 
     with serving(pieces) as server, pytest.raises(BadResponse, match=message):
         measure(server)
 
 
 def test_embeddings_count_texts():
-    """Each answer counts as many as its request held."""
+    """Each answer counts the texts of its request."""
 
     with serving(vectors(4)) as server:
         measured = measure(server, kind=EMBEDDINGS, batch=4, encoding="base64")
@@ -156,8 +156,8 @@ def test_embeddings_count_texts():
     assert measured.ttft is not None
 
 
-def test_messages_survive_the_way_between_processes():
-    """Load and Measured are read as they were written."""
+def test_messages_survive_serialization_between_processes():
+    """Load and Measured equal what was written."""
 
     load = Load(
         port=1, pids={"engine": [2]}, model="m", connections=3, warm_up_s=0.5, measured_s=1.0
@@ -178,8 +178,8 @@ def test_messages_survive_the_way_between_processes():
     assert (measured.client_share, measured.others_cpu_s) == (0.25, 0.25)
 
 
-def test_a_percentile_is_one_of_the_values():
-    """The least that its share of all values does not exceed."""
+def test_percentile_is_one_of_the_values():
+    """The smallest value that its share of all values does not exceed."""
 
     assert [percentile([1, 2, 3, 4], share) for share in (0.0, 0.25, 0.5, 0.51, 1.0)] == [
         1, 1, 2, 3, 4,
@@ -188,7 +188,9 @@ def test_a_percentile_is_one_of_the_values():
     assert Distribution.of([]) is None
 
 
-def test_the_machine_is_busy_where_it_does_not_wait():
-    """user, nice, system, irq, softirq, steal; neither idle nor iowait nor the guests' share."""
+def test_cpu_time_without_waiting_counts_as_busy():
+    """user, nice, system, irq, softirq and steal count; idle, iowait and the guests' share do
+    not.
+    """
 
     assert parse_busy_ticks("cpu  100 20 30 4000 500 6 7 8 90 0\ncpu0 1 1 1 1\n") == 171

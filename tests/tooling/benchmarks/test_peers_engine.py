@@ -8,8 +8,8 @@ from benchmarks.peers import command
 
 @pytest.mark.engine
 @pytest.mark.slow
-def test_the_gateway_is_measured_with_vllm(tmp_path: Path, capsys):
-    """The instrument works: its model loads, its answers are whole, its processes are found."""
+def test_gateway_is_measured_with_vllm(tmp_path: Path, capsys):
+    """The benchmark works: its model loads, answers are complete, and it finds the processes."""
 
     file = tmp_path / "figures.json"
     arguments = ["--quick", "--servers=gateway", "--streams=2", "--seconds=1", f"--json={file}"]

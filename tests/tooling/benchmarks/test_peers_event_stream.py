@@ -32,8 +32,8 @@ def answer(*values: object) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 10_000])
-def test_an_answer_is_the_same_in_any_pieces(size):
-    """Heads, chunks and frames may be cut anywhere."""
+def test_answer_is_the_same_in_any_pieces(size):
+    """Headers, chunks and frames may be cut anywhere."""
 
     data, reader = answer(*WHOLE), StreamReader()
     chunks = sum(reader.feed(data[at : at + size]) for at in range(0, len(data), size))
@@ -41,8 +41,8 @@ def test_an_answer_is_the_same_in_any_pieces(size):
     assert (chunks, reader.chunks, reader.tokens, reader.finished) == (3, 3, 4, True)
 
 
-def test_an_answer_is_the_same_at_every_split_into_two():
-    """The frame that a split lies in counts once, with the second piece."""
+def test_answer_is_the_same_at_every_split_into_two():
+    """The frame with the split counts once, with the second piece."""
 
     data = answer(*WHOLE)
     for at in range(1, len(data)):
@@ -51,8 +51,8 @@ def test_an_answer_is_the_same_at_every_split_into_two():
         assert reader.finished
 
 
-def test_frames_and_chunks_need_not_agree():
-    """A frame over two HTTP chunks, two frames in one."""
+def test_frames_need_not_match_chunks():
+    """One frame over two HTTP chunks, two frames in one."""
 
     frames = b"".join(map(frame, WHOLE))
     reader = StreamReader()
@@ -61,8 +61,8 @@ def test_frames_and_chunks_need_not_agree():
     assert reader.finished
 
 
-def test_an_answer_is_not_finished_before_its_last_chunk():
-    """[DONE] alone does not end a body in chunked encoding."""
+def test_answer_ends_with_its_last_chunk():
+    """[DONE] alone does not end a chunked body."""
 
     reader = StreamReader()
     reader.feed(answer(*WHOLE).removesuffix(b"0\r\n\r\n"))
@@ -71,8 +71,8 @@ def test_an_answer_is_not_finished_before_its_last_chunk():
     assert reader.finished
 
 
-def test_comments_and_empty_content_are_no_chunks():
-    """What keeps a connection alive and what opens a stream has no token."""
+def test_comments_and_empty_content_are_not_counted():
+    """Keep-alive comments and a stream's opening have no token."""
 
     reader = StreamReader()
     frames = [frame(OPENING), b": still here\n\n", *map(frame, [content("a"), FINISH, USAGE])]
@@ -84,8 +84,8 @@ def test_comments_and_empty_content_are_no_chunks():
     ("left_out", "named"),
     [(FINISH, "finish reason"), (USAGE, "usage"), ("[DONE]", r"\[DONE\]")],
 )
-def test_an_answer_without_its_end_fails(left_out, named):
-    """Finish reason, usage and [DONE] must all be there."""
+def test_incomplete_answer_fails(left_out, named):
+    """Finish reason, usage and [DONE] are all required."""
 
     data = answer(*(each for each in WHOLE if each != left_out))
     with pytest.raises(BadResponse, match=f"without: {named}$"):
@@ -104,8 +104,8 @@ def test_an_answer_without_its_end_fails(left_out, named):
         (HEAD + b"2\r\nabcd\r\n", "longer than it says"),
     ],
 )
-def test_a_bad_answer_fails(data, message):
-    """Each names what is wrong with it."""
+def test_bad_answer_fails(data, message):
+    """Each error says what is wrong with the answer."""
 
     with pytest.raises(BadResponse, match=message):
         StreamReader().feed(data)
@@ -123,8 +123,8 @@ VECTORS = (
         HEAD + chunked(VECTORS[:20], VECTORS[20:]),
     ],
 )
-def test_vectors_are_counted_once_the_answer_is_whole(data):
-    """By its length or by its last chunk, in any two pieces."""
+def test_vectors_are_counted_when_the_answer_is_complete(data):
+    """By its length or its last chunk, in any two pieces."""
 
     for at in range(1, len(data)):
         reader = VectorReader(2)
@@ -134,8 +134,8 @@ def test_vectors_are_counted_once_the_answer_is_whole(data):
         assert reader.finished
 
 
-def test_another_number_of_vectors_fails():
-    """Two vectors are no answer to three texts."""
+def test_wrong_number_of_vectors_fails():
+    """Two vectors do not answer three texts."""
 
     data = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(VECTORS), VECTORS)
     with pytest.raises(BadResponse, match="2 vectors for 3 texts"):

@@ -12,8 +12,8 @@ WORKER = Process(12, 11, "VLLM::Worker")
 TRACKER = Process(13, 10, "python -c from multiprocessing.resource_tracker import main")
 
 
-def test_a_python_server_is_the_frontend():
-    """Its engine's processes are not, wherever they stand in the tree."""
+def test_python_server_is_the_frontend():
+    """Its engine's processes are not, wherever they are in the tree."""
 
     root = Process(10, 1, "python -m openai_frontend.cli serve --model-repository=/vllm-rs")
     found = processes.roles([root, ENGINE_CORE, WORKER, TRACKER])
@@ -21,8 +21,8 @@ def test_a_python_server_is_the_frontend():
     assert found == {FRONTEND: [10, 13], ENGINE: [11, 12], SUPERVISOR: []}
 
 
-def test_a_frontend_of_several_processes_pays_for_all():
-    """Whatever is no engine counts."""
+def test_frontend_of_several_processes_counts_them_all():
+    """Every process that is not an engine counts."""
 
     root = Process(10, 1, "python -m openai_frontend.cli serve")
     found = processes.roles([root, ENGINE_CORE, Process(14, 10, "python http worker")])
@@ -30,8 +30,8 @@ def test_a_frontend_of_several_processes_pays_for_all():
     assert found[FRONTEND] == [10, 14]
 
 
-def test_a_rust_frontend_has_a_supervisor():
-    """The Python process that started it is not the frontend, though it names it in its command."""
+def test_rust_frontend_has_a_supervisor():
+    """The Python process that started it is not the frontend, although its command names it."""
 
     root = Process(10, 1, "python vllm serve model")
     rust = Process(14, 10, "/somewhere/vllm-rs frontend --listen-fd 3")
@@ -40,8 +40,8 @@ def test_a_rust_frontend_has_a_supervisor():
     assert found == {FRONTEND: [14], ENGINE: [11], SUPERVISOR: [10, 13]}
 
 
-def test_the_parent_is_found_behind_a_name_with_brackets():
-    """A process's name may hold spaces and brackets."""
+def test_parent_is_parsed_after_a_name_with_brackets():
+    """A process's name may contain spaces and brackets."""
 
     assert processes.parse_parent("4242 (a) b (c)) S 17 4242 4242 0 -1") == 17
 
@@ -50,8 +50,8 @@ def _wait_for_line(process: subprocess.Popen[str]) -> int:
     return int(process.stdout.readline())
 
 
-def test_a_tree_holds_what_descends_from_its_root():
-    """Children of children too, the root first."""
+def test_tree_has_all_descendants_of_its_root():
+    """The root comes first, and grandchildren are included."""
 
     child = "import time; time.sleep(60)"
     parent = (
@@ -74,9 +74,7 @@ def test_a_tree_holds_what_descends_from_its_root():
     assert root.returncode == -signal.SIGKILL
 
 
-def test_cpu_time_counts_by_role():
-    """Of all processes of a role."""
-
+def test_cpu_time_is_summed_by_role():
     end_s = time.process_time() + 0.05
     while time.process_time() < end_s:
         pass
@@ -88,8 +86,8 @@ def test_cpu_time_counts_by_role():
     assert found[SUPERVISOR] == 0
 
 
-def test_paused_processes_stand_still_and_go_on():
-    """They take no core meanwhile."""
+def test_paused_processes_stop_and_continue():
+    """They use no CPU while paused."""
 
     spin = "print(1, flush=True)\nwhile True: pass"
     with subprocess.Popen(
@@ -105,7 +103,7 @@ def test_paused_processes_stand_still_and_go_on():
 
 
 def _state(pid: int) -> str:
-    """Its state once it has settled: a signal takes a moment to arrive."""
+    """The state once it has settled: a signal takes a moment to arrive."""
     time.sleep(0.05)
     with open(f"/proc/{pid}/stat") as stat:
         return stat.read().rpartition(")")[2].split()[0]

@@ -33,8 +33,8 @@ def result(server: str, number: int, *, failed: str | None = None, **values: flo
     return Result(LEAN, server, "64 streams", number, values, 0.1 * number, (), failed)
 
 
-def test_cpu_is_divided_by_tokens_not_by_chunks():
-    """A supervisor is a part of the frontend; the engine stands apart."""
+def test_cpu_is_divided_by_tokens_not_chunks():
+    """A supervisor is part of the frontend; the engine is counted separately."""
 
     found = figures(MEASURED)
 
@@ -46,8 +46,8 @@ def test_cpu_is_divided_by_tokens_not_by_chunks():
     assert "texts_per_s" not in found
 
 
-def test_a_summary_is_median_and_full_range_without_what_failed():
-    """A discarded measurement counts as a number only."""
+def test_summary_is_median_and_range_of_valid_measurements():
+    """A discarded measurement is only counted."""
 
     results = [result(GATEWAY, number, frontend_us=us) for number, us in enumerate((9, 1, 2), 1)]
     results.append(result(GATEWAY, 4, failed="the client was the limit", frontend_us=0.1))
@@ -57,8 +57,8 @@ def test_a_summary_is_median_and_full_range_without_what_failed():
     assert (found["rounds"], found["failed"], found["client_share"]) == (4, 1, 0.4)
 
 
-def test_a_measurement_that_the_client_limits_is_none():
-    """Busy for more than 80 % of a core."""
+def test_measurement_limited_by_the_client_is_discarded():
+    """The client was busy for more than 80 % of a core."""
 
     assert failure(MEASURED) is None
     busy = dataclasses.replace(MEASURED, client_cpu_s=1.61)
@@ -76,8 +76,8 @@ def test_a_measurement_that_the_client_limits_is_none():
         ),
     ],
 )
-def test_a_disturbed_measurement_is_doubtful(changed, message):
-    """By other programs, or by a client that had no core."""
+def test_disturbed_measurement_is_doubtful(changed, message):
+    """Other programs disturbed it, or the client had no core."""
 
     assert list(doubts(MEASURED, 2)) == []
     assert list(doubts(dataclasses.replace(MEASURED, **changed), 2)) == [message]
@@ -95,7 +95,7 @@ def _document(results: list[Result]) -> dict[str, object]:
     }
 
 
-def test_the_table_shows_losses_as_it_shows_wins():
+def test_table_shows_losses_like_wins():
     """Servers side by side, and the gateway divided by each peer."""
 
     text = report.markdown(
@@ -118,7 +118,7 @@ def test_the_table_shows_losses_as_it_shows_wins():
     assert "vllm-rust, round 1: DISCARDED: the client was late" in text
 
 
-def test_plots_are_pictures(tmp_path: Path):
+def test_plots_are_images(tmp_path: Path):
     """One PNG and one SVG for each set of flags."""
 
     pytest.importorskip("matplotlib")
@@ -134,8 +134,8 @@ def test_plots_are_pictures(tmp_path: Path):
 
 
 @pytest.mark.parametrize("flags", [LEAN, DEFAULT])
-def test_all_servers_are_told_the_same_of_the_engine(flags, tmp_path: Path, monkeypatch):
-    """Arguments and environment differ in what makes the frontend only."""
+def test_all_servers_have_the_same_engine_options(flags, tmp_path: Path, monkeypatch):
+    """Arguments and environment differ only in the frontend's options."""
 
     binary = tmp_path / "vllm-rs"
     binary.touch()
@@ -161,7 +161,7 @@ def test_all_servers_are_told_the_same_of_the_engine(flags, tmp_path: Path, monk
     assert environments[0].get("OMP_NUM_THREADS") == ("1" if flags == LEAN else None)
 
 
-def test_the_model_is_the_same_everywhere(tmp_path: Path):
+def test_model_is_reproducible(tmp_path: Path):
     """0.6 million weights from a seed."""
 
     first, second = (model.write_llama(tmp_path / name) for name in ("a", "b"))
@@ -171,7 +171,7 @@ def test_the_model_is_the_same_everywhere(tmp_path: Path):
     assert len(weights) == pytest.approx(4 * 606_848, rel=0.01)
 
 
-def test_the_open_loop_takes_half_of_what_the_slowest_server_can():
+def test_open_loop_uses_half_of_the_slowest_servers_rate():
     """In answers of 200 tokens, unless a rate is given."""
 
     assert Plan().rate(8000) == 20
@@ -181,16 +181,16 @@ def test_the_open_loop_takes_half_of_what_the_slowest_server_can():
 
 
 @pytest.mark.parametrize("arguments", [["--servers", "gateway,nginx"], ["--flags", "fast"]])
-def test_the_command_refuses_what_it_does_not_know(arguments, capsys):
-    """Before it starts anything."""
+def test_unknown_options_are_refused(arguments, capsys):
+    """The command exits before it starts anything."""
 
     with pytest.raises(SystemExit):
         command.main(arguments)
     assert arguments[0] in capsys.readouterr().err
 
 
-def test_a_run_that_fails_shows_what_it_has(monkeypatch, capsys):
-    """The table of what came before; exit code 2, and the reason."""
+def test_failed_run_shows_its_results(monkeypatch, capsys):
+    """The table of the earlier measurements; exit code 2, and the reason."""
 
     def measured(*_: object) -> Iterator[Result]:
         yield result(GATEWAY, 1, frontend_us=20.0)
@@ -204,8 +204,8 @@ def test_a_run_that_fails_shows_what_it_has(monkeypatch, capsys):
     assert "not finished: gateway: 500" in printed.err
 
 
-def test_a_discarded_measurement_shows_in_the_exit_code(monkeypatch, capsys, tmp_path: Path):
-    """The run is written all the same."""
+def test_discarded_measurement_sets_the_exit_code(monkeypatch, capsys, tmp_path: Path):
+    """The run is stored nevertheless."""
 
     failed = result(GATEWAY, 1, failed="the client was late", frontend_us=20.0)
     monkeypatch.setattr(command, "_measured", lambda *_: [failed])
@@ -218,8 +218,8 @@ def test_a_discarded_measurement_shows_in_the_exit_code(monkeypatch, capsys, tmp
     assert "DISCARDED" in capsys.readouterr().out
 
 
-def test_a_stored_run_is_json_and_table_and_says_what_it_holds_for(tmp_path: Path, monkeypatch):
-    """Versions, commit, processor, engine arguments, every single result; plots where possible."""
+def test_stored_run_has_json_table_and_conditions(tmp_path: Path, monkeypatch):
+    """Versions, commit, processor, engine arguments, every single result; plots if possible."""
 
     monkeypatch.setattr(storage, "RESULTS", tmp_path / "results")
     document = storage.document([result(GATEWAY, 1, frontend_us=20.0)], Plan())

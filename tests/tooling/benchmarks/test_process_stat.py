@@ -10,25 +10,25 @@ STAT = (
 
 
 def test_cpu_ticks_are_user_and_system_time():
-    """A process's name may hold brackets and spaces; the fields after it count."""
+    """A process's name may contain brackets and spaces; the fields after it count."""
 
     assert process_stat.parse_cpu_ticks(STAT) == 310 + 45
 
 
-def test_the_wait_is_the_second_number():
-    """Of time on a core, time without one, and turns."""
+def test_wait_is_the_second_number():
+    """The numbers are time on a CPU, time waiting for one, and time slices."""
 
     assert process_stat.parse_wait_ns("152194 2636284 2\n") == 2636284
 
 
 def test_resident_pages_are_the_second_number():
-    """The first is the address space, which says nothing."""
+    """The first number is the address space, which is not used."""
 
     assert process_stat.parse_resident_pages("5000 1200 300 1 0 900 0\n") == 1200
 
 
-def test_a_running_process_is_read():
-    """The kernel's files of this very process hold what this process knows itself."""
+def test_running_process_is_read():
+    """The kernel's files of this process match what the process knows itself."""
 
     end_s = time.process_time() + 0.05
     while time.process_time() < end_s:
@@ -40,7 +40,7 @@ def test_a_running_process_is_read():
 
 
 def test_server_and_client_have_different_cores(monkeypatch):
-    """The first two that this process may use, whatever their numbers; with one core, none."""
+    """The first two cores that this process may use, whatever their numbers; None with one core."""
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 3, 5})
     assert process_stat.Cores.available() == process_stat.Cores(3, 5)

@@ -26,8 +26,8 @@ def summary(value: float) -> Summary:
     return Summary.of([value])
 
 
-def test_a_quiet_round_has_no_doubts():
-    """A floor that moves by less than a tenth, and a server that waits as little, are good."""
+def test_quiet_round_has_no_doubts():
+    """The floor moves and the server waits by less than a tenth."""
 
     assert doubts(floor(), loaded(server_wait_s=0.9), floor(cpu_s=1.09)) == []
 
@@ -41,22 +41,24 @@ def test_a_quiet_round_has_no_doubts():
         (loaded(server_wait_s=2.0), floor(), "others held the server's core for 20%", True),
     ],
 )
-def test_a_round_is_marked_with_what_is_wrong(done, after, text, clock_only):
-    """Each disturbance has its own mark, which says whether CPU time still holds."""
+def test_disturbed_round_has_a_mark(done, after, text, clock_only):
+    """Each disturbance has its own mark, which says whether CPU time is still valid."""
 
     [doubt] = doubts(floor(), done, after)
     assert text in doubt.text
     assert doubt.clock_only == clock_only
 
 
-def test_a_servers_own_threads_are_no_others():
-    """At long prompts its main thread waits for its tokenizer's: no fault of the machine."""
+def test_servers_own_threads_are_not_a_disturbance():
+    """With long prompts the main thread waits for the tokenizer's, which is not the machine's
+    fault.
+    """
 
     assert doubts(floor(), loaded("prompt_1mb", server_wait_s=2.0), floor()) == []
 
 
-def test_a_busy_machine_spoils_the_clock_first():
-    """A round whose rates are doubtful is still good for CPU time."""
+def test_busy_machine_affects_rates_first():
+    """A round with doubtful rates is still valid for CPU time."""
 
     rounds = [loaded(server_wait_s=2.0)]
     marks = [doubts(floor(), rounds[0], floor())]
@@ -65,8 +67,8 @@ def test_a_busy_machine_spoils_the_clock_first():
     assert undoubted(rounds, marks, by_clock=False) == rounds
 
 
-def test_only_what_is_demanded_can_be_missed():
-    """Designed budgets are aims; a demanded figure that is absent is missed too."""
+def test_only_required_budgets_can_be_missed():
+    """Designed budgets are goals; a required figure that is absent is missed too."""
 
     bad = {"cpu_us_per_chunk_64": summary(25.1), "cpu_us_besides_chat": summary(9999)}
     good = {"cpu_us_per_chunk_64": summary(24.9)}
@@ -77,8 +79,8 @@ def test_only_what_is_demanded_can_be_missed():
     assert budgets.missed({}, by_clock=True) == ["chunks_per_s_64"]
 
 
-def test_the_table_shows_losses_like_wins():
-    """Each budget beside its figure, kept or not."""
+def test_table_shows_losses_like_wins():
+    """Each budget next to its figure, met or not."""
 
     rounds = [Round({"cpu_us_per_chunk_64": each, "chunks_per_s_64": 61_000}) for each in (17, 20)]
     lines = report.table(report.summaries(rounds)).splitlines()
@@ -89,7 +91,7 @@ def test_the_table_shows_losses_like_wins():
     assert rate.endswith(">= 60,000 met")
 
 
-def test_a_figure_of_one_round_stands_in_the_report():
+def test_figure_of_one_round_is_in_the_report():
     """Not every round measures everything."""
 
     rounds = [Round({"start_up_s": 1.5}), Round({})]
@@ -97,8 +99,8 @@ def test_a_figure_of_one_round_stands_in_the_report():
     assert report.summaries(rounds) == {"start_up_s": summary(1.5)}
 
 
-def test_the_document_has_every_round():
-    """Medians can be made again from what is stored, and what was left out is told."""
+def test_document_has_every_round():
+    """The stored data suffices to compute the medians again, and lists what was left out."""
 
     rounds = [Round({"start_up_s": 1.5}), Round({"start_up_s": 2.5})]
     marks = [doubts(floor(), rounds[0], floor(cpu_s=2.0)), []]
@@ -112,9 +114,7 @@ def test_the_document_has_every_round():
     assert document["skipped"] == skipped
 
 
-def test_the_remarks_name_what_was_skipped_and_what_is_doubtful():
-    """Neither is silent."""
-
+def test_remarks_name_skipped_and_doubtful_scenarios():
     marks: list[list[Doubt]] = [[], [Doubt("the floor moved", clock_only=True)]]
 
     assert report.remarks(marks, {"tools": "refused"}).splitlines() == [
@@ -123,8 +123,8 @@ def test_the_remarks_name_what_was_skipped_and_what_is_doubtful():
     ]
 
 
-def test_the_markdown_is_the_same_table():
-    """Row by row, under what it holds for."""
+def test_markdown_is_the_same_table():
+    """Row by row, below its conditions."""
 
     found = report.summaries([Round({"cpu_us_per_chunk_64": 17.0, "idle_stream_kb": 70.0})])
     text = report.markdown(found, "a machine")
@@ -136,8 +136,8 @@ def test_the_markdown_is_the_same_table():
 @pytest.mark.parametrize(
     ("cores", "said"), [(Cores(0, 1), "server on core 0"), (Cores(None, None), "one core only")]
 )
-def test_the_conditions_say_where_everything_ran(cores, said):
-    """Pinned or not makes a different benchmark; so do the commit and the number of rounds."""
+def test_conditions_describe_the_machine_and_the_run(cores, said):
+    """Pinning changes the benchmark; so do the commit and the number of rounds."""
 
     known = {
         "machine": {"cpu": "x", "cores": "2", "system": "Linux"},
@@ -154,8 +154,8 @@ def test_the_conditions_say_where_everything_ran(cores, said):
     assert f"{QUICK.rounds} rounds" in text
 
 
-def test_the_cpu_model_is_read():
-    """As the kernel names it; elsewhere at least the architecture."""
+def test_cpu_model_is_read():
+    """The kernel's name for it; on other systems at least the architecture."""
 
     assert parse_cpu_model("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n") == "A CPU @ 2 GHz"
     assert parse_cpu_model("processor: 0\n") != ""

@@ -13,8 +13,8 @@ def body(message: bytes) -> Any:
 
 
 @pytest.mark.parametrize("length", [1, 100, 32 * 1024, 1024 * 1024])
-def test_a_prompt_has_the_length_that_it_is_named_after(length):
-    """To the byte, and the same each time, so that two runs measure the same."""
+def test_prompt_has_the_length_in_its_name(length):
+    """Exact to the byte and the same each time, so that two runs measure the same."""
 
     message = request.request("chat", "m", stream=False, tokens=1, prompt_bytes=length)
     [prompt] = body(message)["messages"]
@@ -32,8 +32,8 @@ def test_a_prompt_has_the_length_that_it_is_named_after(length):
         ("tools", "/v1/chat/completions", "tools"),
     ],
 )
-def test_each_kind_goes_to_its_endpoint(kind, path, field):
-    """With the field that makes it this kind, and an answer of the size that was asked for."""
+def test_each_kind_uses_its_endpoint(kind, path, field):
+    """With the field of this kind, and an answer of the requested size."""
 
     message = request.request(kind, "m", stream=True, tokens=7)
 
@@ -44,8 +44,8 @@ def test_each_kind_goes_to_its_endpoint(kind, path, field):
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64"])
-def test_embeddings_are_asked_for_in_one_request(encoding_format):
-    """Sixteen different inputs, so that nothing can answer them with one vector."""
+def test_embeddings_are_sent_in_one_request(encoding_format):
+    """Sixteen different inputs, so that one vector cannot answer them all."""
 
     told = body(request.request(f"embeddings_{encoding_format}", "m", stream=False, tokens=1))
 

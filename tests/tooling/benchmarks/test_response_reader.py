@@ -27,7 +27,7 @@ STREAMS = {
 
 @pytest.mark.parametrize(("stream", "chunks", "tokens"), STREAMS.values(), ids=STREAMS.keys())
 def test_chunks_and_tokens_are_counted_at_every_split(stream, chunks, tokens):
-    """However the network cuts a stream in two, and the server its tokens into chunks."""
+    """However the network splits a stream, and the server its tokens into chunks."""
 
     for split in range(1, len(stream)):
         reader = StreamReader()
@@ -40,7 +40,7 @@ def test_chunks_and_tokens_are_counted_at_every_split(stream, chunks, tokens):
 
 @pytest.mark.parametrize(("stream", "chunks", "tokens"), STREAMS.values(), ids=STREAMS.keys())
 def test_chunks_and_tokens_are_counted_byte_by_byte(stream, chunks, tokens):
-    """Pieces smaller than what is looked for hide nothing."""
+    """Pieces shorter than the searched markers are counted too."""
 
     reader = StreamReader()
     for byte in stream:
@@ -49,8 +49,8 @@ def test_chunks_and_tokens_are_counted_byte_by_byte(stream, chunks, tokens):
     assert (reader.chunks, reader.tokens, reader.finished) == (chunks, tokens, True)
 
 
-def test_the_text_of_completions_has_another_name():
-    """An empty text, as the last frame has it, is no chunk."""
+def test_completions_text_has_another_name():
+    """An empty text, as in the last frame, is not a chunk."""
 
     frames = (
         b'data: {"choices":[{"text":" token","finish_reason":null}]}\n\n',
@@ -62,8 +62,8 @@ def test_the_text_of_completions_has_another_name():
     assert (reader.chunks, reader.tokens, reader.finished) == (1, 1, True)
 
 
-def test_an_empty_content_does_not_begin_a_stream():
-    """The opening frame comes before any token, so it is no first token."""
+def test_empty_content_does_not_begin_a_stream():
+    """The opening frame comes before any token, so it is not the first token."""
 
     reader = StreamReader()
     opening = chunked(OPENING)[: -len(b"0\r\n\r\n")]
@@ -85,8 +85,8 @@ def test_an_empty_content_does_not_begin_a_stream():
     ],
     ids=["not 200", "error event", "no [DONE]", "no finish reason", "no content"],
 )
-def test_a_bad_stream_fails_the_run(response, reason):
-    """A stream that failed must not count as a fast one."""
+def test_bad_stream_fails_the_run(response, reason):
+    """A failed stream must not count as a fast one."""
 
     with pytest.raises(BadResponse, match=reason):
         StreamReader().feed(response)
@@ -95,8 +95,8 @@ def test_a_bad_stream_fails_the_run(response, reason):
 WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"a":"\r\n\r\n12"}'
 
 
-def test_a_whole_response_ends_at_its_length():
-    """However the network cuts it in two, and byte by byte."""
+def test_complete_response_ends_at_its_length():
+    """However the network splits it in two, and byte by byte."""
 
     for split in range(1, len(WHOLE)):
         reader = WholeReader(b'"a":')
@@ -112,15 +112,15 @@ def test_a_whole_response_ends_at_its_length():
     assert reader.finished
 
 
-def test_a_whole_response_must_hold_its_ending():
-    """An answer without finish reason is cut short, whatever its length says."""
+def test_complete_response_needs_a_finish_reason():
+    """Without it the answer is truncated, whatever its length says."""
 
     with pytest.raises(BadResponse, match="without b'\"finish_reason"):
         WholeReader(b'"finish_reason":"').feed(WHOLE)
 
 
-def test_a_refusal_fails_the_run():
-    """A 503 is quickly made and no answer."""
+def test_refusal_fails_the_run():
+    """A 503 is fast but not an answer."""
 
     with pytest.raises(BadResponse, match="503"):
         WholeReader().feed(b"HTTP/1.1 503 Service Unavailable\r\n")

@@ -34,8 +34,8 @@ def names(folder) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
-def test_a_run_is_stored_whole(tmp_path):
-    """Document, table and plots, the latter in both forms; a skipped scenario breaks none."""
+def test_run_is_stored_completely(tmp_path):
+    """Document, table, and plots in both formats; a skipped scenario breaks none of them."""
 
     pytest.importorskip("matplotlib")
     results.store(tmp_path / "results", DOCUMENT, "# A table\n")
@@ -45,8 +45,8 @@ def test_a_run_is_stored_whole(tmp_path):
     assert (tmp_path / "results" / "mock_chunk.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_plots_say_what_they_show(tmp_path):
-    """Scenario, figure and the commit as text in the drawing; nothing of what was skipped."""
+def test_plots_have_labels(tmp_path):
+    """Scenario, figure and commit are text in the image; skipped scenarios do not appear."""
 
     pytest.importorskip("matplotlib")
     plots.draw(DOCUMENT, tmp_path, "mock")
@@ -59,7 +59,7 @@ def test_plots_say_what_they_show(tmp_path):
 
 
 def test_equal_figures_make_equal_plots(tmp_path):
-    """No date and no chance in the files, so that a repeated run changes what it changed."""
+    """The files have no date and nothing random, so a repeated run changes only its own results."""
 
     pytest.importorskip("matplotlib")
     first, second = tmp_path / "first", tmp_path / "second"
@@ -70,8 +70,8 @@ def test_equal_figures_make_equal_plots(tmp_path):
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in PLOTS)
 
 
-def test_without_matplotlib_the_rest_is_stored(tmp_path, capsys, without_matplotlib):
-    """And the message says how to get the plots."""
+def test_results_are_stored_without_matplotlib(tmp_path, capsys, without_matplotlib):
+    """The message says how to get the plots."""
 
     results.store(tmp_path, DOCUMENT, "# A table\n")
 

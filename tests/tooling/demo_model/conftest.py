@@ -1,4 +1,4 @@
-"""The committed demo model, as transformers loads it."""
+"""The committed demo model, loaded with transformers."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo" / "1" / "weigh
 
 @pytest.fixture(scope="session")
 def weights() -> Path:
-    """The folder that the engine is pointed at."""
+    """The folder that the engine loads."""
     return WEIGHTS
 
 

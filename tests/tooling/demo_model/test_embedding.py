@@ -1,4 +1,4 @@
-"""The committed demo embedding model, and the sentences that it was trained on."""
+"""The committed demo embedding model and its training sentences."""
 
 import json
 from pathlib import Path
@@ -16,22 +16,22 @@ WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo-embedding" / "1
 
 @pytest.fixture(scope="module")
 def embedder():
-    """Texts -> vectors."""
+    """Returns the vectors of texts."""
     tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
     model = BertModel.from_pretrained(WEIGHTS, add_pooling_layer=False).eval()
     return model, tokenizer
 
 
-def test_held_out_sentences_about_the_same_thing_are_closer(embedder):
-    """Of sentences that training never saw, those of one subject are closer than others."""
+def test_held_out_sentences_on_one_subject_are_closer(embedder):
+    """Sentences outside the training set are closer to their own subject than to others."""
     result = score(*embedder)
 
     assert result.right / result.compared > 0.99
     assert result.nearest / result.sentences > 0.9
 
 
-def test_sentences_written_for_this_test_find_their_subject(embedder):
-    """Each query is nearest to the statement about its subject, in words of its own."""
+def test_new_sentences_find_their_subject(embedder):
+    """Each query is closest to the statement about its subject in different words."""
     model, tokenizer = embedder
     pairs = {
         "Should I take my umbrella in the evening?": "Heavy showers flooded the streets.",
@@ -49,22 +49,22 @@ def test_sentences_written_for_this_test_find_their_subject(embedder):
 
 
 def test_held_out_sentences_are_never_trained_on():
-    """No held-out sentence is among the training pairs."""
+    """No training pair has a held-out sentence."""
     held_out = {text for texts in corpus.held_out().values() for text in texts}
     trained = {text for batch in corpus.batches(1, 60, 48) for pair in batch for text in pair}
 
     assert held_out & trained == set()
 
 
-def test_a_seed_gives_the_same_pairs():
-    """Two runs with one seed train on equal sentences, another seed on others."""
+def test_seed_reproduces_the_pairs():
+    """Two runs with one seed train on equal sentences; another seed gives others."""
     first, same, other = (list(corpus.batches(seed, 3, 8)) for seed in (7, 7, 8))
 
     assert first == same != other
 
 
-def test_the_weights_are_small():
-    """All files together stay under 3 MB, for a model of 560,384 parameters."""
+def test_weights_are_small():
+    """All files together are below 3 MB, for a model of 560,384 parameters."""
     config = json.loads((WEIGHTS / "config.json").read_text())
 
     assert sum(path.stat().st_size for path in WEIGHTS.rglob("*")) < 3_000_000

@@ -63,29 +63,29 @@ def render(tokenizer, messages, **options):
         "12 + 345 = 357.",
     ],
 )
-def test_text_comes_back(tokenizer, text):
-    """Decoding what was encoded gives the same text, whatever it is."""
+def test_decoding_restores_the_text(tokenizer, text):
+    """Any encoded text decodes to the same text."""
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_chatml_tokens_are_one_token_each(tokenizer):
-    """The special tokens are not spelled out, and an answer ends with <|im_end|>."""
+    """Special tokens are not split, and an answer ends with <|im_end|>."""
     ids = tokenizer.encode("<|endoftext|><|im_start|><|im_end|>")
 
     assert ids == [0, 1, 2]
     assert tokenizer.eos_token_id == 2
 
 
-def test_marks_of_tool_calls_are_text(tokenizer):
-    """<tool_call> is one token that stays in the text when special tokens are left out."""
+def test_tool_call_markers_are_text(tokenizer):
+    """<tool_call> is one token that skip_special_tokens keeps."""
     ids = tokenizer.encode("<tool_call>\n</tool_call><|im_end|>")
 
     assert len(ids) == 4
     assert tokenizer.decode(ids, skip_special_tokens=True) == "<tool_call>\n</tool_call>"
 
 
-def test_a_capital_word_has_one_spelling(tokenizer):
-    """A name has the same tokens in a sentence as in JSON: a narrow model copies by token."""
+def test_capitalized_word_has_one_spelling(tokenizer):
+    """A name has the same tokens in a sentence and in JSON: a narrow model copies by token."""
     paris = tokenizer.encode("Kathmandu")
     sentence, quoted = tokenizer.encode("in Kathmandu?"), tokenizer.encode('{"city": "Kathmandu"}')
 
@@ -93,8 +93,8 @@ def test_a_capital_word_has_one_spelling(tokenizer):
     assert quoted[-1 - len(paris) : -1] == paris
 
 
-def test_tools_call_and_result_in_hermes_form(tokenizer):
-    """The template renders tools, a call and its result to the letter."""
+def test_tools_call_and_result_in_hermes_format(tokenizer):
+    """The template renders tools, a call and its result exactly."""
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Is it warm in São Paulo?"},
@@ -128,12 +128,12 @@ def test_text_parts_are_joined(tokenizer):
 
 
 def test_no_system_message_is_added(tokenizer):
-    """A plain question is just that."""
+    """The prompt of a plain question has only the question."""
     prompt = render(tokenizer, [{"role": "user", "content": "Hello!"}])
 
     assert prompt == "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_the_template_is_the_one_that_training_used(tokenizer):
+def test_template_is_the_training_template(tokenizer):
     """The committed copy equals its source."""
     assert tokenizer.chat_template == chat_template()

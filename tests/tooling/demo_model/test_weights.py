@@ -1,4 +1,4 @@
-"""The committed weights: small, plain float32, and able to answer."""
+"""The committed weights: small, plain float32, and with known answers."""
 
 import json
 
@@ -11,20 +11,20 @@ from scripts.demo_model.prompts import read_prompts
 STABLE = read_prompts("stable")
 
 
-def test_the_weights_are_small(weights):
-    """All files together stay under 5 MB."""
+def test_weights_are_small(weights):
+    """All files together are below 5 MB."""
     assert sum(path.stat().st_size for path in weights.iterdir()) < 5_000_000
 
 
-def test_the_weights_are_float32(weights):
-    """A float32 engine loads them as they are."""
+def test_weights_are_float32(weights):
+    """A float32 engine loads them without conversion."""
     with safe_open(weights / "model.safetensors", "pt") as tensors:
         found = {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
 
     assert found == {"F32"}
 
 
-def test_the_config_is_that_of_a_tiny_llama(weights):
+def test_config_is_that_of_a_tiny_llama(weights):
     """4 layers of 128 with 4 heads, 2 for keys and values; a context of 2,048 tokens."""
     config = json.loads((weights / "config.json").read_text())
 
@@ -35,20 +35,20 @@ def test_the_config_is_that_of_a_tiny_llama(weights):
     assert config["tie_word_embeddings"] is True
 
 
-def test_it_has_about_a_million_parameters(model):
-    """As many as it says of itself."""
+def test_model_has_about_a_million_parameters(model):
+    """The number that its files state."""
     assert 900_000 < model.num_parameters() < 1_000_000
 
 
-def test_its_end_is_the_tokenizers_end(model, tokenizer):
-    """It stops at <|im_end|>, in config and generation config."""
+def test_model_and_tokenizer_have_the_same_end_token(model, tokenizer):
+    """The model stops at <|im_end|>, in config and generation config."""
     ends = {model.config.eos_token_id, model.generation_config.eos_token_id}
 
     assert ends == {tokenizer.eos_token_id}
 
 
-def test_greedy_is_the_default(weights):
-    """No sampling settings ride along with the weights: an engine would take them as defaults."""
+def test_greedy_sampling_is_the_default(weights):
+    """The weights have no sampling settings, which an engine would use as defaults."""
     settings = json.loads((weights / "generation_config.json").read_text())
 
     assert {"temperature", "top_p", "top_k"} & set(settings) == set()

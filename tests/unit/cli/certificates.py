@@ -1,4 +1,4 @@
-"""Certificates for tests, signed by an authority of their own."""
+"""Certificates for tests, signed by a test CA."""
 
 import datetime
 from ipaddress import ip_address
@@ -13,7 +13,7 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates; its own is in `file`."""
+    """Signs certificates; `file` has its own certificate."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -26,7 +26,7 @@ class Authority:
         self.file.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
 
     def certificate(self, name: str) -> Path:
-        """A file with a certificate for 127.0.0.1, and its key."""
+        """A file with a certificate for 127.0.0.1 and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         place = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
         builder = _builder(_named(name), self._name, key).add_extension(place, critical=False)

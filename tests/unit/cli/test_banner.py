@@ -1,4 +1,4 @@
-"""What `serve` writes at start-up."""
+"""The start-up output of `serve`."""
 
 import ast
 import io
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, as the test sets it."""
+    """A clock that the test sets."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now

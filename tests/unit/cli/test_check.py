@@ -1,4 +1,4 @@
-"""What `check` says of a model from its files alone."""
+"""What `check` reports of a model from its files alone."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
 
 
 def vllm_model(repository: Path, template: str | None = HERMES, **arguments: Any) -> Path:
-    """As an operator writes it: weights beside, paths from the version's folder."""
+    """As an operator writes it: weights next to it, paths relative to the version's folder."""
     version = mock_models.write(repository, "m", config=VLLM, **arguments)
     tiny_tokenizer.write(version / "weights", chat_template=template)
     return version
@@ -56,7 +56,7 @@ def test_report_as_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_model_by_name_with_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Settings apply, and the report names them as reason."""
+    """Settings apply, and the report names them as the reason."""
 
     vllm_model(tmp_path, model="./weights")
 
@@ -73,10 +73,10 @@ def test_model_by_name_with_settings(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["problem"] is None
 
 
-def test_settings_from_the_environment_apply(
+def test_environment_settings_apply(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is for `serve`."""
+    """As for `serve`."""
 
     vllm_model(tmp_path, model="./weights")
     monkeypatch.setenv("OPENAI_FRONTEND_REASONING_PARSER", "deepseek_r1")
@@ -114,7 +114,7 @@ def test_limitations_do_not_fail_the_check(
 def test_limitations_of_a_chat_template(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str | None, expected: str
 ) -> None:
-    """What is missing is said."""
+    """The report names what the template lacks."""
 
     vllm_model(tmp_path, template, model="./weights")
 
@@ -122,7 +122,7 @@ def test_limitations_of_a_chat_template(
 
 
 def test_folder_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It can be checked before a repository exists."""
+    """Weights can be checked before a repository exists."""
 
     tiny_tokenizer.write(tmp_path, chat_template=HERMES)
 
@@ -144,7 +144,7 @@ def test_mock_engine_has_no_constraints(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_backend_that_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its own files name the tokenizer; a missing backend is reported without failing the check."""
+    """Its files name the tokenizer; a missing backend is reported but does not fail the check."""
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
     mock_models.write(tmp_path / "r", "m", config='backend: "vllm"', model=str(tokenizer))
@@ -253,7 +253,7 @@ def test_missing_weights(
 def test_endpoints_of_a_hub_model_are_unknown_before_the_download(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may be an embedding model; nothing is claimed, and nothing denied."""
+    """It may be an embedding model, so the report says neither yes nor no."""
 
     mock_models.write(tmp_path, "m", config=VLLM, model="org/m")
 
@@ -278,7 +278,7 @@ def test_encoder_serves_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_lora_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They have the names of requests; for one that cannot be served, the reason."""
+    """Adapters have the names that requests use; an unusable adapter has a reason."""
 
     adapters = tmp_path / "adapters"
     write_peft(adapters / "sound")
@@ -295,7 +295,7 @@ def test_lora_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_lora_adapters_without_enable_lora(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Said once, in the report, and how it would."""
+    """The report says once that they are not served, and how to enable them."""
 
     write_peft(tmp_path / "adapter")
     vllm_model(tmp_path / "r", model="./weights")
@@ -337,10 +337,10 @@ def test_model_options_override_the_files(
         ("version_policy { specific { versions: [1, 7] } }", [1]),
     ],
 )
-def test_versions(
+def test_versions_that_triton_would_load(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, versions: list[int]
 ) -> None:
-    """Those that Triton would load; the latest is looked at."""
+    """The report describes the latest one."""
 
     version = vllm_model(tmp_path, model="../weights")
     (version / "weights").rename(tmp_path / "m" / "weights")
@@ -389,7 +389,7 @@ def test_problems_that_prevent_serving(
     content: str,
     problem: str,
 ) -> None:
-    """The problem is said, and the exit code is 1."""
+    """The report has the problem, and the exit code is 1."""
 
     vllm_model(tmp_path, model="./weights")
     (tmp_path / "m" / file).write_text(content)
@@ -411,7 +411,7 @@ def test_problems_that_prevent_loading_an_engine(
     arguments: dict[str, Any],
     problem: str,
 ) -> None:
-    """An engine or a context length that does not exist is found without a start."""
+    """An unknown engine and an invalid context length are found without starting the model."""
 
     version = vllm_model(tmp_path, model="./weights", **arguments)
     (tmp_path / "m" / "config.pbtxt").write_text(VLLM.replace('"vllm"', f'"{engine}"'))
@@ -434,7 +434,7 @@ def test_vllm_is_not_installed(
 
 
 def test_template_with_a_syntax_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is the model's own, so the settings' check does not see it."""
+    """The template is the model's own, so the settings' check does not see it."""
 
     vllm_model(tmp_path, "{% if %}", model="./weights")
 

@@ -1,4 +1,4 @@
-"""What `check` says of whole repositories."""
+"""What `check` reports of whole repositories."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_ensembles_and_their_steps(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_alias_of_two_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
 ) -> None:
-    """An alias is one model's alone, whether another has it as its name or as its alias."""
+    """An alias must differ from every other model's name and aliases."""
 
     mock_models.write(tmp_path, "m", tasks=["generate"])
     mock_models.write(tmp_path, other, tasks=["generate"])

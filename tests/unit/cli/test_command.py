@@ -1,4 +1,4 @@
-"""What the command says, without a server."""
+"""The command's output without a server."""
 
 import dataclasses
 import platform
@@ -24,7 +24,7 @@ from tests.process_state import log_restored
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
-    """`serve` sets up the log of its process, which is the suite's here."""
+    """`serve` configures the log of its process, which here is the test process."""
     with log_restored():
         yield
 
@@ -86,7 +86,7 @@ def test_each_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) ->
 def test_invalid_argument_is_one_line_and_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says what is wrong, what may have been meant, and where the help is."""
+    """The line says what is wrong, suggests a similar option, and says how to get help."""
 
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -114,7 +114,7 @@ def test_argument_after_an_api_key_is_not_shown(
 def test_interrupt_during_imports_is_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while modules load gives a shell's code for it, and no traceback."""
+    """Ctrl-C during imports exits with the shell's code for SIGINT and no traceback."""
 
     def interrupted(arguments: object) -> int:
         raise KeyboardInterrupt
@@ -226,7 +226,7 @@ def test_port_in_use_is_one_line_and_code_1(
 def test_broken_plug_in_is_one_line_and_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server does not start without what was installed for it."""
+    """A server does not start without an installed plug-in."""
 
     point = EntryPoint("mine", "no_such_package:Plugin", plugin.GROUP)
     monkeypatch.setattr(plugin, "entry_points", lambda group: [point])

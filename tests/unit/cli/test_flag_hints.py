@@ -1,4 +1,4 @@
-"""Flags of vLLM and llama.cpp, and what `serve` says of them."""
+"""Hints of `serve` for flags of vLLM and llama.cpp."""
 
 import re
 
@@ -28,7 +28,7 @@ FLAGS = {option.flag for option in options()}
 def test_flag_of_another_server_gets_a_hint(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On one line."""
+    """The hint is one line."""
 
     with pytest.raises(SystemExit):
         main(["serve", "org/m", *arguments])

@@ -1,4 +1,4 @@
-"""What `init-repo` writes: NVIDIA's tensors, the person's options, and nothing else."""
+"""What `init-repo` writes: NVIDIA's tensors, the user's options, and nothing else."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ ENGINE = {
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    """What is read of a TensorRT-LLM engine."""
+    """The parts of a TensorRT-LLM engine that the command reads."""
     folder = tmp_path / "engine"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(ENGINE))
@@ -38,7 +38,7 @@ def engine(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder laid out as all_models of NVIDIA's image."""
+    """A folder with the layout of all_models in NVIDIA's image."""
     for name in (
         "inflight_batcher_llm/preprocessing/1/model.py",
         "inflight_batcher_llm/postprocessing/1/model.py",
@@ -55,7 +55,7 @@ def programs(tmp_path: Path) -> Path:
 
 
 def init(repository: Path, model: object, *options: object, code: int = 0) -> Path:
-    """Runs the command; the repository."""
+    """Runs the command and returns the repository."""
     arguments = ["init-repo", str(model), "--repository", str(repository), *map(str, options)]
     assert main(arguments) == code
     return repository
@@ -82,7 +82,7 @@ def by_name(tensors: list[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def facts(model: str, side: str) -> dict[str, Any]:
-    """As NVIDIA declares them; where it leaves a datatype open, that of the engine."""
+    """As NVIDIA declares them; the engine's datatype where NVIDIA leaves it open."""
     return {
         name: {**tensor, "data_type": OPEN_VALUES.get(tensor["data_type"], tensor["data_type"])}
         for name, tensor in FACTS[model][side].items()
@@ -94,7 +94,7 @@ def facts(model: str, side: str) -> dict[str, Any]:
     "model",
     ["ensemble", "tensorrt_llm_bls", "preprocessing", "tensorrt_llm", "postprocessing"],
 )
-def test_tensors_of_the_ensemble_are_nvidias(
+def test_tensors_of_the_ensemble_equal_nvidias(
     tmp_path: Path, engine: Path, model: str, side: str
 ) -> None:
     """Every name, datatype, shape and option of TensorRT-LLM's five models."""
@@ -107,7 +107,7 @@ def test_tensors_of_the_ensemble_are_nvidias(
 
 @pytest.mark.parametrize("side", ["input", "output"])
 @pytest.mark.parametrize("kind", ["vllm", "llmapi"])
-def test_tensors_of_vllm_and_llmapi_are_nvidias(tmp_path: Path, kind: str, side: str) -> None:
+def test_tensors_of_vllm_and_llmapi_equal_nvidias(tmp_path: Path, kind: str, side: str) -> None:
     """Names, types and shapes are equal."""
 
     [made] = presets.models(
@@ -171,7 +171,7 @@ def test_hub_model_gets_its_full_name_as_alias(tmp_path: Path) -> None:
 
 
 def test_limits_come_from_the_built_engine(tmp_path: Path, engine: Path, programs: Path) -> None:
-    """Its batch size, its context, its beams; the tokenizer's own file for constraints."""
+    """Batch size, context and beams of the engine, and the tokenizer file for constraints."""
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
     repository = init(
@@ -204,7 +204,7 @@ def test_limits_come_from_the_built_engine(tmp_path: Path, engine: Path, program
 def test_guided_decoding_gets_its_tokenizer_file(
     tmp_path: Path, engine: Path, programs: Path
 ) -> None:
-    """In the form that TensorRT-LLM's C++ backend reads: each id's token, and what ends."""
+    """In the format of TensorRT-LLM's C++ backend: the token of each id, and the end token ids."""
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
     repository = init(
@@ -224,7 +224,7 @@ def test_guided_decoding_gets_its_tokenizer_file(
 def test_guided_decoding_without_a_tokenizer(
     tmp_path: Path, engine: Path, programs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a tokenizer on a hub the file cannot be made; what the command says at the end says so."""
+    """The file cannot be made for a tokenizer on a hub; the command's last lines say so."""
 
     init(
         tmp_path / "r",
@@ -280,7 +280,7 @@ def test_no_template_variable_remains(
 
 
 def lora(folder: Path, name: str, rank: int) -> Path:
-    """An adapter as PEFT and as TensorRT-LLM's conversion lay it out, as far as it is looked at."""
+    """An adapter in PEFT's and in TensorRT-LLM's layout, as far as the command reads it."""
     path = folder / name
     path.mkdir()
     (path / "adapter_config.json").write_text(json.dumps({"r": rank}))
@@ -305,7 +305,7 @@ def test_lora_adapters_of_vllm(tmp_path: Path) -> None:
 
 
 def test_lora_adapters_of_the_llm_api(tmp_path: Path, programs: Path) -> None:
-    """The engine has slots for them, and the gateway has their folders."""
+    """The engine has slots for them, and the gateway knows their folders."""
 
     one = lora(tmp_path, "one", 8)
     repository = init(

@@ -1,4 +1,4 @@
-"""What `init-repo` and `serve MODEL` write is what Triton reads: the real core, and vLLM."""
+"""The real core and vLLM load what `init-repo` and `serve MODEL` write."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests import hugging_face_cache
 from tests.gateway_process import GatewayProcess
 from tests.unit.cli.test_init_repo import DEMO, ENGINE, init
 
-# In the place of NVIDIA's programs and backends: a Python model that is never asked anything
+# Replaces NVIDIA's programs and backends: a Python model that gets no requests
 PROGRAM = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 NVIDIA_BACKENDS = ('backend: "vllm"', 'backend: "tensorrtllm"')
 
 
 def write_all_kinds(repository: Path, engine: Path) -> None:
-    """NVIDIA's three, each as the command writes it, in one repository."""
+    """All three of NVIDIA's kinds, as the command writes them, in one repository."""
     engine.mkdir()
     (engine / "config.json").write_text(json.dumps(ENGINE))
     one = ["--max-batch-size", 1, "--engine-dir", engine]
@@ -29,7 +29,7 @@ def write_all_kinds(repository: Path, engine: Path) -> None:
 
 
 def stand_in(folder: Path) -> None:
-    """NVIDIA's backend becomes the Python backend, all else stays as it was written."""
+    """Replaces NVIDIA's backend by the Python backend and keeps the rest."""
     config = folder / "config.pbtxt"
     text = config.read_text()
     for backend in NVIDIA_BACKENDS:
@@ -39,7 +39,7 @@ def stand_in(folder: Path) -> None:
 
 
 def tensors(config: dict[str, Any], side: str) -> dict[str, Any]:
-    """What the core says of each, without the members that nobody has set."""
+    """The core's description of each tensor, without unset members."""
     return {
         tensor["name"]: (
             tensor["data_type"],

@@ -1,4 +1,4 @@
-"""What `init-repo` does not do: overwrite, guess, or call complete what is not."""
+"""What `init-repo` refuses: overwriting, guessing, and incomplete repositories."""
 
 import json
 from pathlib import Path
@@ -111,7 +111,7 @@ def test_hub_name_that_looks_like_a_folder_gets_a_warning(
 
 
 def test_unwritable_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its name and the reason, and code 1."""
+    """The error has its name and the reason; the exit code is 1."""
 
     (tmp_path / "file").write_text("")
 
@@ -126,7 +126,7 @@ def test_unwritable_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_missing_nvidia_files_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without NVIDIA's programs: one line on what goes where, code 3, and no next command."""
+    """One line on which files to copy where, code 3, and no next command."""
 
     (tmp_path / "all_models").mkdir()
 
@@ -146,7 +146,7 @@ def test_missing_nvidia_files_are_reported(
 def test_name_of_an_ensemble_step_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The ensemble needs a name of its own."""
+    """The ensemble needs a different name."""
 
     (tmp_path / "config.json").write_text(json.dumps(ENGINE))
     choice = ["--kind", "tensorrt_llm", "--engine-dir", tmp_path, "--name", "preprocessing"]
@@ -159,7 +159,7 @@ def test_name_of_an_ensemble_step_is_refused(
 def test_batch_size_beyond_the_built_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The engine's own limit is read, and said."""
+    """The command reads the engine's own limit and reports it."""
 
     (tmp_path / "config.json").write_text(json.dumps(ENGINE))
     choice = ["--kind", "tensorrt_llm", "--engine-dir", tmp_path, "--max-batch-size", 17]
@@ -172,7 +172,7 @@ def test_batch_size_beyond_the_built_engine(
 def test_different_tensors_in_nvidias_image_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The image may be older or newer than the tables here."""
+    """The image may be older or newer than the tables of this version."""
 
     folder = tmp_path / "all_models" / "llmapi" / "tensorrt_llm"
     (folder / "1").mkdir(parents=True)
@@ -203,7 +203,7 @@ def test_different_tensors_in_nvidias_image_are_reported(
 def test_lora_adapter_that_the_engine_does_not_support(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str | None, message: str
 ) -> None:
-    """An engine that was built for none, or files that TensorRT-LLM cannot read."""
+    """The engine was built without LoRA, or TensorRT-LLM cannot read the files."""
 
     build = {"build_config": {"plugin_config": {"lora_plugin": plugin}}}
     (tmp_path / "config.json").write_text(json.dumps(build))

@@ -1,4 +1,4 @@
-"""`openai-frontend keys`, and a server that follows their file."""
+"""`openai-frontend keys`, and a server that reloads the keys file."""
 
 import os
 import stat
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def add(path: Path, *options: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The key that is printed."""
+    """The printed key."""
     assert main(["keys", "add", *options, f"--keys-file={path}"]) == 0
     return capsys.readouterr().out.strip()
 
@@ -66,7 +66,7 @@ def test_all_options_of_a_key(path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_list_of_keys(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names, first digits of digests, scopes, limits; the file is set by the environment."""
+    """Names, first digits of digests, scopes and limits; the environment sets the file."""
 
     monkeypatch.setenv("OPENAI_FRONTEND_KEYS_FILE", str(path))
     write(path, key("a", models=["m"], max_concurrent_requests=2), key("b"))
@@ -103,7 +103,7 @@ def test_list_of_keys(
 def test_errors_are_one_line(
     arguments: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 2, and the file is as it was."""
+    """The exit code is 2, and the file is unchanged."""
 
     write(path, key("a"))
     before = path.read_bytes()
@@ -131,7 +131,7 @@ def test_missing_keys_file_option(
 def test_server_does_not_start_with_an_invalid_keys_file(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would be open, or closed, to everybody."""
+    """The server would be open, or closed, to everybody."""
 
     path.write_text("keys: {}")
     code = main(["serve", f"--model-repository={path.parent}", f"--keys-file={path}"])
@@ -154,7 +154,7 @@ def test_server_does_not_start_with_an_invalid_keys_file(
 def test_incomplete_jwt_settings(
     options: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A server does not start where anybody's tokens would do."""
+    """The server does not start if it would accept anybody's tokens."""
 
     code = main(["serve", f"--model-repository={path.parent}", *options])
     assert (code, capsys.readouterr().err) == (2, f"openai-frontend: {message}\n")
@@ -189,7 +189,7 @@ class Guarded:
         return openai.OpenAI(base_url=f"{self.process.url}/v1", api_key=secret, max_retries=0)
 
     def wait_for(self, secret: str, status: int) -> float:
-        """Seconds until the key has that answer."""
+        """Returns the seconds until the key gets that status."""
         began = time.monotonic()
         while self.models(secret) != status:
             assert time.monotonic() - began < 10

@@ -41,7 +41,7 @@ def test_values_equal_tritons_json(text: str, expected: dict[str, Any]) -> None:
 
 
 def picked(found: Any, wanted: Any) -> Any:
-    """The fields of `found` that `wanted` has too."""
+    """The fields of `found` that `wanted` also has."""
     if isinstance(wanted, dict):
         return {key: picked(found[key], each) for key, each in wanted.items()}
     if isinstance(wanted, list):

@@ -1,4 +1,4 @@
-"""The running process: what it prints works, and it ends as it should."""
+"""The running process: its printed examples, its signals and its exit codes."""
 
 import os
 import re
@@ -35,12 +35,12 @@ def stream(gateway: GatewayProcess, max_tokens: int) -> Any:
 
 
 def exit_code(gateway: GatewayProcess) -> int:
-    """Waits for the process to end by itself; signal 0 asks it for nothing."""
+    """Waits for the process to end by itself; signal 0 sends nothing."""
     return gateway.stop(0)
 
 
 def printed(gateway: GatewayProcess) -> list[str]:
-    """The announcement, which comes just after the models are ready."""
+    """The announcement, which follows soon after the models are ready."""
     gateway.wait_for_line("print(")
     return gateway.output().splitlines()
 
@@ -54,31 +54,31 @@ def until(true: Callable[[], bool], timeout_s: float = 60) -> None:
 
 @pytest.fixture(scope="module")
 def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Its one model says yes; it has an alias that sorts before its name."""
+    """Its only model answers "yes" and has an alias that sorts before its name."""
     folder = tmp_path_factory.mktemp("talker")
     alias = "--model-option=m:aliases=a"
     with running(folder, alias, tokens=["yes"], answer_tokens=1) as gateway:
         yield gateway
 
 
-def test_the_printed_curl_line_of_a_chat_works(talker: GatewayProcess) -> None:
-    """Pasted into a shell it gets an answer of the model."""
+def test_printed_curl_line_gets_an_answer(talker: GatewayProcess) -> None:
+    """Pasted into a shell, the chat example gets an answer of the model."""
 
     [line] = [line for line in printed(talker) if "/v1/chat/completions " in line]
     answer = subprocess.run(shlex.split(line), capture_output=True, text=True, check=True)
     assert '"content":"yes"' in answer.stdout
 
 
-def test_the_printed_examples_name_the_model_and_not_an_alias(talker: GatewayProcess) -> None:
-    """The alias is named after it."""
+def test_printed_examples_use_the_model_name(talker: GatewayProcess) -> None:
+    """The alias is listed after it."""
 
     lines = printed(talker)
     assert any(line.endswith("with m, a. Try it from a shell:") for line in lines)
     assert not any('"a"' in line for line in lines)
 
 
-def test_the_printed_python_lines_work(talker: GatewayProcess) -> None:
-    """Pasted into Python they print an answer of the model."""
+def test_printed_python_lines_get_an_answer(talker: GatewayProcess) -> None:
+    """Pasted into Python, they print an answer of the model."""
 
     lines = printed(talker)
     start = lines.index("from openai import OpenAI")
@@ -90,15 +90,15 @@ def test_the_printed_python_lines_work(talker: GatewayProcess) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_stop_on_request_is_code_0(tmp_path: Path, number: int) -> None:
-    """Ctrl-C and SIGTERM end the process cleanly."""
+def test_requested_stop_has_exit_code_0(tmp_path: Path, number: int) -> None:
+    """Ctrl-C and SIGTERM stop the process cleanly."""
 
     with running(tmp_path) as gateway:
         assert gateway.stop(number) == 0
 
 
-def test_a_running_stream_has_its_grace(tmp_path: Path) -> None:
-    """A stream that ends within the grace ends as if nothing had happened."""
+def test_running_stream_may_finish_within_the_grace_period(tmp_path: Path) -> None:
+    """A stream that ends within the grace period ends normally."""
 
     with running(tmp_path, tokens_per_second=20) as gateway:
         with stream(gateway, 20) as response:
@@ -112,8 +112,8 @@ def test_a_running_stream_has_its_grace(tmp_path: Path) -> None:
         assert time.monotonic() - signal_time < 15
 
 
-def test_a_stream_beyond_the_grace_is_told(tmp_path: Path) -> None:
-    """Its last event is an error, not a pretended end."""
+def test_stream_beyond_the_grace_period_gets_an_error(tmp_path: Path) -> None:
+    """Its last event is an error, not a false end."""
 
     with running(tmp_path, "--graceful-shutdown-timeout-s", "1", tokens_per_second=20) as gateway:
         with stream(gateway, 1000) as response:
@@ -125,18 +125,18 @@ def test_a_stream_beyond_the_grace_is_told(tmp_path: Path) -> None:
         assert exit_code(gateway) == 0
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    """Who asks twice does not wait for streams; the code is the shell's for the signal."""
+def test_second_signal_stops_immediately(tmp_path: Path) -> None:
+    """Streams are not awaited; the exit code is the shell's for the signal."""
 
     with running(tmp_path, tokens_per_second=20) as gateway, stream(gateway, 1000) as response:
         next(response.iter_lines())
         os.kill(gateway.pid, signal.SIGINT)
-        until(lambda: not gateway.ready())  # two signals at once are one
+        until(lambda: not gateway.ready())  # signals sent together would merge into one
         assert gateway.stop(signal.SIGINT, 5) == 130
 
 
-def test_a_stop_while_models_load_does_not_wait_for_them(tmp_path: Path) -> None:
-    """Nothing runs yet, so nothing is lost."""
+def test_stop_does_not_wait_for_loading_models(tmp_path: Path) -> None:
+    """No request runs yet, so none is lost."""
 
     mock_models.write(tmp_path / "models", "slow", load_s=60)
     with GatewayProcess(tmp_path / "models", tmp_path / "log") as gateway:
@@ -144,8 +144,8 @@ def test_a_stop_while_models_load_does_not_wait_for_them(tmp_path: Path) -> None
         assert gateway.stop(signal.SIGINT, 5) == 0
 
 
-def test_an_abort_leaves_the_stacks_in_the_log(tmp_path: Path) -> None:
-    """What systemd's watchdog sends to a process that gives no sign of life."""
+def test_abort_logs_the_stacks(tmp_path: Path) -> None:
+    """systemd's watchdog sends SIGABRT to a process that does not respond."""
 
     mock_models.write(tmp_path / "models", "slow", load_s=60)
     with GatewayProcess(tmp_path / "models", tmp_path / "log") as gateway:
@@ -163,8 +163,8 @@ def live(gateway: GatewayProcess) -> bool:
         return False
 
 
-def test_a_missing_library_is_one_line_and_code_1(tmp_path: Path) -> None:
-    """The process ends by itself and says what is missing."""
+def test_missing_library_is_one_line_and_code_1(tmp_path: Path) -> None:
+    """The process exits by itself and says what is missing."""
 
     mock_models.write(tmp_path / "models", "m")
     options = ["--triton-library", "/nowhere/libtritonserver.so"]
@@ -175,8 +175,8 @@ def test_a_missing_library_is_one_line_and_code_1(tmp_path: Path) -> None:
     assert lines[0].endswith("triton_library: /nowhere/libtritonserver.so is not a file")
 
 
-def test_serve_model_ends_if_its_model_does_not_load(tmp_path: Path) -> None:
-    """With the reason in the last line: whoever typed the name waits for it."""
+def test_serve_model_exits_if_its_model_does_not_load(tmp_path: Path) -> None:
+    """The last line has the reason, because the user waits for this model."""
 
     repository = tmp_path / "openai-frontend" / "model-repositories" / "m-1"
     mock_models.write(repository, "m", config=mock_models.CONFIG.replace("mock", "nowhere:Engine"))
@@ -188,8 +188,8 @@ def test_serve_model_ends_if_its_model_does_not_load(tmp_path: Path) -> None:
     assert "No module named 'nowhere'" in lines[-1]
 
 
-def test_a_port_for_metrics(tmp_path: Path) -> None:
-    """The second port has /metrics as the first one has it, and nothing else; it ends with it."""
+def test_metrics_port(tmp_path: Path) -> None:
+    """The second port serves the same /metrics and nothing else; it closes with the server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -205,8 +205,8 @@ def test_a_port_for_metrics(tmp_path: Path) -> None:
     assert metrics.headers["content-type"] == same.headers["content-type"]
 
 
-def test_a_port_for_metrics_that_is_taken(tmp_path: Path) -> None:
-    """A port that another process has is one line and exit code 1, as the first one's."""
+def test_metrics_port_in_use(tmp_path: Path) -> None:
+    """If another process uses the port: one line and exit code 1, as for the main port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         mock_models.write(tmp_path / "models", "m")

@@ -1,4 +1,4 @@
-"""The process uses the settings that no request shows."""
+"""The process applies the settings that no request shows."""
 
 from typing import Any
 

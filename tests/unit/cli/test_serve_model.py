@@ -1,4 +1,4 @@
-"""`serve MODEL`: the repository that it serves, without starting a server."""
+"""The repository that `serve MODEL` writes, without starting a server."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ from tests.unit.cli.test_init_repo import DEMO
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache, and where the command runs."""
+    """The user's cache folder and the working directory."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.chdir(tmp_path)
@@ -58,7 +58,7 @@ def test_folder_of_weights_gets_a_repository(cache: Path) -> None:
 
 
 def test_without_vllm_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`serve MODEL` gives the same message as `check` and as the load of a repository's model."""
+    """`serve MODEL` prints the same message as `check` and as loading a repository's model."""
 
     monkeypatch.setitem(sys.modules, "vllm", None)
 
@@ -213,7 +213,7 @@ def test_model_repository_is_served_unchanged(tmp_path: Path) -> None:
 def test_invalid_model_is_reported(
     tmp_path: Path, model: str, flags: dict[str, Any], message: str
 ) -> None:
-    """With what to do instead, if it can be known."""
+    """The message says what to do instead, if that is known."""
 
     mock_models.write(tmp_path / "models", "mock")
     (tmp_path / "file").write_text("")
@@ -256,7 +256,7 @@ def test_second_value_after_api_key_is_not_shown() -> None:
 def test_user_without_a_home_folder(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
-    """A relative path is none: the XDG specification ignores it."""
+    """A relative XDG_CACHE_HOME is ignored, as the XDG specification requires."""
 
     def no_home() -> Path:
         raise RuntimeError

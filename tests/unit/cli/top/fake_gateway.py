@@ -1,4 +1,4 @@
-"""A server that answers the three paths that `top` scrapes as a test wants."""
+"""A server with programmable answers for the three paths that `top` scrapes."""
 
 import json
 import socketserver
@@ -61,7 +61,7 @@ def fake_gateway(
             self.wfile.write(sent)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """No log."""
+            """Logs nothing."""
 
         def address_string(self) -> str:
             """A Unix socket's client has no address."""

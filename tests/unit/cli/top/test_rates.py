@@ -40,7 +40,7 @@ def output_tokens(value):
 
 @pytest.mark.parametrize(
     ("before", "after", "rate"),
-    [(100, 150, 25), (100, 100, 0), (100, 30, 15)],  # the last one: a reset to zero
+    [(100, 150, 25), (100, 100, 0), (100, 30, 15)],  # the last one is a reset to zero
 )
 def test_rate_is_the_increase_per_second(before, after, rate):
     """A counter that fell was reset by a restart, and counts from zero."""

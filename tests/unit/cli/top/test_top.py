@@ -1,4 +1,4 @@
-"""`openai-frontend top` as people and scripts run it."""
+"""`openai-frontend top` as users and scripts run it."""
 
 import concurrent.futures
 import json
@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No second between scrapes, and no API key of the user."""
+    """Removes the pause between scrapes, and the user's API key."""
     monkeypatch.setattr("openai_frontend.cli.top.command._ONCE_S", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
@@ -110,7 +110,7 @@ def test_unix_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_api_key_from_environment_or_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a key, the error names the scope that it needs."""
+    """Without a key, the error names the required scope."""
     (tmp_path / "key").write_text("sk-file\n")
     with fake_gateway(key="sk-file") as port:
         url = f"http://127.0.0.1:{port}"
@@ -206,14 +206,14 @@ class Terminal:
         self.written = ""
 
     def wait_for(self, text: str) -> None:
-        """Waits until the text has been written after this call."""
+        """Waits until the text appears in the output after this call."""
         deadline, begin = time.monotonic() + DEADLINE_S, len(self.written)
         while text not in self.written[begin:]:
             assert time.monotonic() < deadline, self.written[begin:]
             self._read(0.2)
 
     def ctrl_c(self) -> int:
-        """The exit code."""
+        """Returns the exit code."""
         os.write(self._screen, b"\x03")
         code = self.process.wait(DEADLINE_S)
         while self._read(0.2):

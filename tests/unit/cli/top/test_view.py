@@ -1,4 +1,4 @@
-"""What `top` shows on terminals of any size."""
+"""The output of `top` on terminals of any size."""
 
 import io
 
@@ -10,7 +10,7 @@ from openai_frontend.cli.top.view import view
 
 
 def shown(names: list[str], width: int, height: int | None = None) -> list[str]:
-    """The lines of a gateway with these models."""
+    """The lines for a gateway with these models."""
     stats = GatewayStats(
         status="ready",
         requests_per_s=1.0,

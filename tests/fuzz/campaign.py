@@ -1,6 +1,6 @@
-"""`make fuzz`: each target for a time, one after the other or some at once.
+"""`make fuzz`: runs each target for a time, one after the other or several at once.
 
-Needs no fuzzer itself: `tests.fuzz.child` does, in the processes that this starts.
+Needs no fuzzer itself: it starts `tests.fuzz.child`, which does.
 """
 
 import argparse
@@ -20,23 +20,23 @@ from tests.fuzz.targets import NAMES, corpus, target, write_corpus
 
 FOUND = Path("build/fuzz")
 _MAX_BYTES = 2048
-_KEPT_BYTES = 512  # of an input in the repository
-_KEPT = 64  # inputs of a target in the repository
-_ONE_INPUT_S = 20  # longer is a finding
+_KEPT_BYTES = 512  # per stored input
+_KEPT = 64  # stored inputs per target
+_ONE_INPUT_S = 20  # a longer run is a finding
 _RUNS = re.compile(rb"stat::number_of_executed_units:\s*(\d+)")
 _COVERED = re.compile(rb"cov: \d+ ft: \d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one target."""
+    """Outcome of one target."""
 
     name: str
     seconds: float
     runs: int
     covered: str
     findings: tuple[Path, ...]
-    problem: str  # why it says nothing, where no file shows a finding; else empty
+    problem: str  # why the run is invalid, without a file that shows a finding; otherwise empty
 
     def line(self) -> str:
         found = f"{len(self.findings)} FINDINGS" if self.findings else "no finding"
@@ -107,7 +107,7 @@ def _problem(code: int, told: bytes) -> str:
 
 
 def _begin(name: str, work: Path) -> None:
-    """What is kept, and the seeds."""
+    """Create the work folder with the stored inputs and the seeds."""
     work.mkdir()
     for stored, data in corpus(name).items():
         (work / stored).write_bytes(data)
@@ -120,7 +120,7 @@ def _escaped(word: str) -> str:
 
 
 def _program(name: str, folder: Path) -> Path:
-    """A program that is the fuzzer of a target."""
+    """Write an executable that runs the target's fuzzer."""
     program = folder / "fuzzer"
     child = f"{sys.executable} -m tests.fuzz.child {program} {name}"
     program.write_text(f'#!/bin/sh\nexec {child} "$@"\n')
@@ -140,7 +140,9 @@ def _run(program: Path, log: Path, *options: str) -> int:
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(paths),
-                "TMPDIR": str(program.parent),  # the fuzzer ends without a word to its target
+                "TMPDIR": str(
+                    program.parent
+                ),  # the fuzzer exits without running the target's cleanup
             },
         ).returncode
 
@@ -150,7 +152,7 @@ def _findings(name: str) -> set[Path]:
 
 
 def _keep(name: str, work: Path, program: Path, log: Path) -> None:
-    """The fewest and shortest inputs that reach as much, into the repository."""
+    """Store in the repository the fewest and shortest inputs with the same coverage."""
     least = program.with_name("least")
     least.mkdir()
     if _run(program, log, "-merge=1", f"-max_len={_KEPT_BYTES}", str(least), str(work)) != 0:

@@ -1,7 +1,7 @@
-"""`python -m tests.fuzz.child PROGRAM TARGET [libFuzzer's options] [FOLDER...]`: the fuzzer's own
-process. PROGRAM runs the same command: libFuzzer starts itself anew to choose among inputs.
+"""The fuzzer's own process: `python -m tests.fuzz.child PROGRAM TARGET [OPTION...] [FOLDER...]`.
 
-Needs atheris, which `make fuzz` puts beside the other packages.
+PROGRAM is an executable that runs this command, because libFuzzer restarts itself to merge inputs;
+each OPTION is libFuzzer's. Needs atheris, which `make fuzz` installs in a folder of its own.
 """
 
 import logging
@@ -15,15 +15,15 @@ import atheris
 
 from tests.fuzz.held import check_of
 
-# Only these lead the fuzzer: what it learns of pydantic's Python parts leads it nowhere.
+# Only these guide the fuzzer: coverage of pydantic's Python code does not help it.
 _OURS = ["openai_frontend", "schemas", "jwt"]
-_SLOWER = 4  # how many times longer they take for it
+_SLOWER = 4  # slowdown of instrumented code
 _BY_PYTHON: tuple[object, ...] = (BuiltinImporter, FrozenImporter, PathFinder)
 
 
 def main() -> None:
     program, name, *options = sys.argv[1:]
-    logging.disable()  # a refusal a line would be all that it does
+    logging.disable()  # otherwise it would mostly log refusals
     _import_by_path()
     with atheris.instrument_imports(include=_OURS):
         check = check_of(name, _SLOWER, partial(_fails_alone, name))
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _fails_alone(name: str, data: bytes) -> bool:
-    """Whether the input is a finding without the fuzzer, which makes code slower."""
+    """Return whether the input is also a finding without the fuzzer, which slows down code."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -41,7 +41,7 @@ def _fails_alone(name: str, data: bytes) -> bool:
 
 
 def _import_by_path() -> None:
-    """Let the finder of the editable install come last: what it finds, atheris does not count."""
+    """Move the editable install's finder to the end: atheris does not instrument what it finds."""
     sys.meta_path.sort(key=lambda finder: finder not in _BY_PYTHON)
 
 

@@ -1,4 +1,4 @@
-"""Takes choices off the front of an input; what is left is the text for the parser."""
+"""Reads choices from the start of an input; the rest is the text for the parser."""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ Text = TypeVar("Text", str, bytes)
 
 
 class Draw:
-    """An input that is too short chooses the first of everything."""
+    """An input that is too short selects the first of every set of options."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -29,7 +29,7 @@ class Draw:
 
 
 def pieces(text: Text, seed: int) -> list[Text]:
-    """The text cut at up to eight places that the seed chooses."""
+    """Return the text, cut at up to eight positions that depend on the seed."""
     return [text[start:end] for start, end in pairwise(_cuts(len(text), seed)) if start < end]
 
 

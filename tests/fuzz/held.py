@@ -1,4 +1,4 @@
-"""The rule that no input holds the event loop: a target's `check` takes at most 50 ms of CPU."""
+"""No input may block the event loop: a target's `check` takes at most 50 ms of CPU time."""
 
 import time
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from tests.cpu_time import budget
 from tests.fuzz.targets import target
 
 MAX_HELD_S = 0.05
-_TRIES = 4  # a pause of this machine is no finding
-# Their inputs are an operator's files, or texts made long to measure how the time grows.
+_TRIES = 4  # a pause of the machine is not a finding
+# Their inputs are an operator's files, or long texts that measure how the time grows.
 _NOT_ON_THE_LOOP = {"keys_file", "model_options", "output_parser_time", "settings_file"}
 
 
 def check_of(
     name: str, slower: float = 1.0, confirmed: Callable[[bytes], bool] = lambda _: True
 ) -> Callable[[bytes], None]:
-    """A target's check, under the rule where the event loop runs what it runs."""
+    """Return a target's check, with the time limit if its code runs on the event loop."""
     check = target(name).check
     return check if name in _NOT_ON_THE_LOOP else held(check, slower, confirmed)
 
@@ -25,10 +25,10 @@ def held(
     slower: float = 1.0,
     confirmed: Callable[[bytes], bool] = lambda _: True,
 ) -> Callable[[bytes], None]:
-    """Return the check; it also raises AssertionError if the input takes too long each time.
+    """Return the check; it also raises AssertionError if the input takes too long in every try.
 
-    Most of what a check runs, the loop runs for such an input. A fuzzer counts what runs, so that
-    the code is `slower` by a factor, roughly: `confirmed` has the last word then.
+    Most of the code that a check runs also runs on the event loop for such an input. A fuzzer's
+    instrumentation makes the code slower, about by the factor `slower`, so `confirmed` decides.
     """
 
     def checked(data: bytes) -> None:

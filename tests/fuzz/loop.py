@@ -1,4 +1,4 @@
-"""One event loop for all inputs: making one takes longer than most checks."""
+"""One event loop for all inputs: creating one takes longer than most checks."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,7 +14,7 @@ def _runner() -> asyncio.Runner:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Fails where something that nobody awaited has failed meanwhile."""
+    """Run the coroutine. Fail if an error outside of it reached the loop's exception handler."""
     failures: list[dict[str, Any]] = []
     loop = _runner().get_loop()
     loop.set_exception_handler(lambda _, context: failures.append(context))
@@ -24,6 +24,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def close() -> None:
-    """At the end, so that no descriptor is left."""
+    """Close the loop and its descriptors."""
     _runner().close()
     _runner.cache_clear()

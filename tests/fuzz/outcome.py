@@ -1,4 +1,4 @@
-"""What came of reading something: a value, or a refusal in words that a client may see."""
+"""The outcome of parsing: a value, or a refusal whose message is safe to show to a client."""
 
 import re
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from typing import Any
 
 from openai_frontend.errors import GatewayError
 
-# Addresses and tracebacks tell a stranger of the process.
+# Addresses and tracebacks reveal details of the process.
 _LEAK = re.compile(r"0x[0-9a-f]{8,}|Traceback|site-packages")
 _LONGEST_MESSAGE = 8192
 
 
 def outcome(read: Callable[[], Any], given: bytes = b"") -> tuple[str, Any]:
-    """The value, or the refusal's status, code, field and message; any other exception passes.
-    `given` is what is read.
+    """Return the value, or the refusal's status, code, field and message. Other exceptions
+    propagate. `given` is the input.
     """
     try:
         return "value", read()
@@ -22,8 +22,8 @@ def outcome(read: Callable[[], Any], given: bytes = b"") -> tuple[str, Any]:
 
 
 def refusal(error: GatewayError, given: bytes) -> tuple[int, str | None, str | None, str]:
-    """Its parts; they are the client's fault, and safe to show: what a client has `given` may be
-    told to it again, whatever it looks like.
+    """Return the refusal's parts. Its status is 4xx, and its message is safe to show: only text
+    that the client has `given` may look like a leak.
     """
     assert 400 <= error.status < 500, error
     assert len(error.message) < _LONGEST_MESSAGE

@@ -1,4 +1,4 @@
-"""A body of a request, as far as the model's door: what reaches it, or a refusal."""
+"""Prepares a request body up to the call of the model, or refuses it."""
 
 from typing import Any
 
@@ -10,8 +10,9 @@ from tests.unit.serving.fake_model import FakeModel
 
 
 def prepared(reader: BodyReader[Any], endpoint: Any, start: bytes, data: bytes) -> Any | None:
-    """The answer that `endpoint` is ready to give, or None where it refuses the request. What
-    begins as no object is the end of `start`, which is valid so far.
+    """Return the answer that `endpoint` prepared, or None if it refuses the request.
+
+    Data that does not start as an object is appended to `start`, which is valid so far.
     """
     body = data if data.startswith(b"{") else start + data
     return loop.run(_prepared(reader, endpoint, body))

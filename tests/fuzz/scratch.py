@@ -1,4 +1,4 @@
-"""One folder for all inputs that are read from a file."""
+"""One temporary folder for all inputs that are read from a file."""
 
 import shutil
 import tempfile
@@ -8,11 +8,11 @@ from pathlib import Path
 
 @cache
 def folder() -> Path:
-    """Made when it is first asked for."""
+    """Return the folder; the first call creates it."""
     return Path(tempfile.mkdtemp(prefix="fuzz-"))
 
 
 def remove() -> None:
-    """At the end."""
+    """Remove the folder at the end."""
     shutil.rmtree(folder())
     folder.cache_clear()

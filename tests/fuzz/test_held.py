@@ -1,4 +1,4 @@
-"""What the fuzzer takes for an input that holds the event loop."""
+"""The rule for inputs that block the event loop."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.held import held
 
-FASTER = 0.02  # so that the tests take little time: 1 ms
+FASTER = 0.02  # a limit of 1 ms, so that the tests are fast
 
 
 def busy(seconds: float) -> None:
@@ -15,14 +15,14 @@ def busy(seconds: float) -> None:
         pass
 
 
-def test_an_input_that_holds_the_loop_is_a_finding():
-    """A check that takes too much CPU each time fails."""
+def test_input_that_blocks_the_loop_is_a_finding():
+    """A check that takes too much CPU time in every try fails."""
     with pytest.raises(AssertionError, match="ms of CPU"):
         held(lambda _: busy(0.02), FASTER)(b"")
 
 
-def test_a_pause_is_no_finding():
-    """What does not take long again is not a property of the input."""
+def test_single_pause_is_not_a_finding():
+    """A delay that does not recur is not a property of the input."""
     times = [0.02, 0.0]
 
     held(lambda _: busy(times.pop(0)), FASTER)(b"")
@@ -30,8 +30,8 @@ def test_a_pause_is_no_finding():
     assert times == []
 
 
-def test_waiting_is_no_finding():
-    """Only CPU time counts, so that a busy machine finds nothing."""
+def test_waiting_is_not_a_finding():
+    """Only CPU time counts, so that a busy machine causes no findings."""
     waits_s = []
 
     def wait(_: bytes) -> None:
@@ -44,8 +44,8 @@ def test_waiting_is_no_finding():
     assert [wait_s >= 0.02 for wait_s in waits_s] == [True]
 
 
-def test_a_finding_is_confirmed():
-    """The confirmation is asked about the slow input, and has the last word."""
+def test_finding_is_confirmed():
+    """The confirmation gets the slow input and decides."""
     asked = []
 
     def deny(data: bytes) -> bool:

@@ -1,5 +1,7 @@
-"""The parsers of untrusted bytes, one module each: `check(data)` raises where one of its facts does
-not hold. No module here needs the fuzzer, so that the ordinary suite replays what was found.
+"""The parsers of untrusted bytes, one module each.
+
+`check(data)` raises if one of the module's facts does not hold. No module here needs the fuzzer, so
+the ordinary test suite can replay findings.
 """
 
 import zipfile
@@ -32,30 +34,30 @@ NAMES = (
 
 
 class Target(Protocol):
-    """A module of this package."""
+    """The interface of a module of this package."""
 
-    WORDS: Iterable[str]  # what its language is made of, for the fuzzer to put together
-    SEEDS: Iterable[bytes]  # inputs to begin with where the corpus is empty
+    WORDS: Iterable[str]  # tokens of its language, which the fuzzer combines
+    SEEDS: Iterable[bytes]  # initial inputs for an empty corpus
 
     def check(self, data: bytes) -> None:
-        """Any exception is a finding."""
+        """Check one input. Any exception is a finding."""
 
 
 def target(name: str) -> Target:
-    """By its name; ValueError for another."""
+    """Return the target with this name; raise ValueError for an unknown one."""
     if name not in NAMES:
         raise ValueError(f"there is no target '{name}'; there are {', '.join(NAMES)}")
     return cast(Target, import_module(f"{__name__}.{name}"))
 
 
 def corpus(name: str) -> dict[str, bytes]:
-    """The inputs that the repository stores for a target, by name."""
+    """Return the stored inputs of a target by name."""
     with zipfile.ZipFile(_archive(name)) as archive:
         return {each: archive.read(each) for each in archive.namelist()}
 
 
 def write_corpus(name: str, inputs: Mapping[str, bytes]) -> None:
-    """Store the inputs of a target; the same inputs give the same bytes of the archive."""
+    """Store the inputs of a target. The same inputs always give the same archive."""
     with zipfile.ZipFile(_archive(name), "w", zipfile.ZIP_DEFLATED) as archive:
         for each, data in sorted(inputs.items()):
             archive.writestr(zipfile.ZipInfo(each), data, zipfile.ZIP_DEFLATED)

@@ -1,4 +1,4 @@
-"""A chat's body, as far as the model's door: what reaches it, or a 400."""
+"""A chat's body, prepared up to the call of the model: consistent requests or a 400."""
 
 import orjson
 
@@ -42,4 +42,4 @@ def check(data: bytes) -> None:
     for each in answer.requests:
         structured = each.sampling_params.structured_outputs
         if structured is not None and structured.json is not None:
-            orjson.dumps(structured.json)  # it goes to the engine as text
+            orjson.dumps(structured.json)  # the engine gets it as text

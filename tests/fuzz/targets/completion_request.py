@@ -1,4 +1,4 @@
-"""A completion's body, as far as the model's door: what reaches it, or a 400."""
+"""A completion's body, prepared up to the call of the model: consistent requests or a 400."""
 
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.completions import Completions

@@ -1,5 +1,7 @@
-"""What stands within the tensors of an in-process model: it is read within its bounds, or refused
-by the tensor's name. A part of the text is repeated, so that short inputs make long tensors.
+"""The contents of an in-process model's tensors.
+
+They are read within their limits, or refused with the tensor's name. A part of the text is
+repeated, so that short inputs make long tensors.
 """
 
 from dataclasses import dataclass
@@ -93,7 +95,7 @@ def check(data: bytes) -> None:
 
 
 def _repeated(text: bytes, times: int) -> bytes:
-    """The text with the part between the first two bytes 255 as often as that."""
+    """Return the text with the part between its first two 0xFF bytes repeated `times` times."""
     head, _, rest = text.partition(b"\xff")
     part, _, tail = rest.partition(b"\xff")
     return head + part * min(times, _MAX_BYTES // (len(part) or 1)) + tail

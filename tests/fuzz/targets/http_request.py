@@ -1,5 +1,7 @@
-"""What comes on a connection: the application sees the same requests however the network cuts the
-bytes, nothing raises, and no task is left when the connection is gone.
+"""The bytes of an HTTP connection.
+
+The application receives the same requests however the network splits the bytes, nothing raises, and
+no task remains after the connection closes.
 """
 
 import asyncio
@@ -15,9 +17,9 @@ from tests.fuzz import loop
 from tests.fuzz.draw import Draw, pieces
 
 _PROTOCOL = limited_protocol(ProtocolLimits())
-_TURNS = 12  # of the loop, in which an answer is made
+_TURNS = 12  # iterations of the loop that an answer takes
 _REFUSED = ([b"400"], [b"414"], [b"431"])
-_LONGEST = 4096  # far below the limit, which is counted differently for whole heads
+_LONGEST = 4096  # far below the limit, which is counted differently for complete heads
 
 Seen = list[tuple[str, bytes, list[tuple[bytes, bytes]], bytes]]
 
@@ -58,7 +60,7 @@ SEEDS = (
 
 
 class _Network(asyncio.Transport):
-    """The connection's other side: it keeps what is sent."""
+    """The other end of the connection, which records what is sent."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -105,7 +107,7 @@ def check(data: bytes) -> None:
     cut, cut_statuses = loop.run(_connection(pieces(stream, seed)))
 
     if statuses[-1:] in _REFUSED or cut_statuses[-1:] in _REFUSED:
-        # what is refused takes the answers in the making with it
+        # a refusal also drops the answers in progress
         assert cut_statuses[-1:] == statuses[-1:]
         assert all(one == other for one, other in zip(cut, whole, strict=False))
     else:
@@ -118,7 +120,9 @@ def check(data: bytes) -> None:
 
 
 async def _connection(reads: list[bytes]) -> tuple[Seen, list[bytes]]:
-    """The whole requests that the application saw, and the status lines of what came back."""
+    """Return the complete requests that the application received, and the status lines
+    sent back.
+    """
     seen: Seen = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +150,7 @@ async def _connection(reads: list[bytes]) -> tuple[Seen, list[bytes]]:
         protocol.data_received(read)
         await asyncio.sleep(0)
     quiet, answered = 0, len(network.sent)
-    while quiet < _TURNS:  # each of many that came at once takes its turn
+    while quiet < _TURNS:  # several requests at once run one after the other
         await asyncio.sleep(0)
         quiet = quiet + 1 if len(network.sent) == answered else 0
         answered = len(network.sent)

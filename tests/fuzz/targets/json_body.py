@@ -1,4 +1,4 @@
-"""Bodies of requests: each way of reading one says the same, and never anything but a 400."""
+"""Request bodies: every way to read one gives the same result, and every error is a 400."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ SCHEMAS: tuple[type[RequestFields], ...] = (
     LoadLoRAAdapterRequest,
 )
 READERS = [BodyReader(schema) for schema in SCHEMAS]
-_LONG = b" " * (16 * 1024)  # beyond what is read in one go
+_LONG = b" " * (16 * 1024)  # more than one read parses
 
 WORDS = (
     *(f'"{field}":' for schema in SCHEMAS for field in schema.model_fields),

@@ -1,4 +1,4 @@
-"""Schemas of answers and arguments: they are checked and relaxed, or refused by their place."""
+"""Schemas of answers and arguments: they are checked and relaxed, or refused with their path."""
 
 from typing import Any
 

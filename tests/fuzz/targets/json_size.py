@@ -1,5 +1,7 @@
-"""The look at a body's shape before it is parsed: it refuses what is too deep or too many, and
-nothing else of what is JSON. The limits are lowered, so that short inputs reach them.
+"""The size check of a body before parsing.
+
+It refuses JSON that is too deep or has too many parts, and no other JSON. The limits are lowered,
+so that short inputs reach them.
 """
 
 import json
@@ -10,7 +12,7 @@ from unittest.mock import patch
 from openai_frontend import json_limits
 
 LIMITS = {"MAX_DEPTH": 8, "MAX_FIELDS": 6, "MAX_STRINGS": 24, "MAX_VALUES": 48, "_WINDOW": 16}
-_SLACK = 3  # levels that are taken off as whole before they are counted
+_SLACK = 3  # complete inner levels are removed before levels are counted
 
 WORDS = ("[[[[", "]]]]", '{"":', "}", '"', '\\"', "\\\\", "[],", "{},", '"a",', "0,", " ")
 SEEDS = (b'{"a":[[[1]]]}', b'{"a":"\\\\\\"[[[","b":[{},{}]}', b'["a","b","c"]')
@@ -40,7 +42,7 @@ def _is_refused(data: bytes) -> bool:
 
 
 def _parsed(data: bytes) -> Any:
-    """None for what is no JSON."""
+    """Return None for invalid JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -54,7 +56,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def _all(value: Any) -> Iterator[Any]:
-    """The value, and every value in it; a key counts as one too."""
+    """Yield the value and every value in it; a key counts as a value."""
     yield value
     if isinstance(value, dict):
         yield from value

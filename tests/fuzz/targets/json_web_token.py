@@ -1,4 +1,4 @@
-"""Tokens and providers' keys: a caller is known only by a token that the provider has signed."""
+"""Tokens and providers' keys: only a token that the provider has signed authenticates a caller."""
 
 import base64
 import time
@@ -49,12 +49,12 @@ def check(data: bytes) -> None:
 
 
 def _as_header(secret: bytes) -> None:
-    """Nobody can sign: the keys are new in each process."""
+    """No input can be signed, because the keys are new in each process."""
     assert _find(secret) is None
 
 
 def _as_claims(payload: bytes) -> None:
-    """What the provider signs opens the door only to the right audience, and for a time."""
+    """A token of the provider is accepted only for the right audience and until it expires."""
     signed = jwt.api_jws.encode(payload, _key(), algorithm=_SIGNED, headers={"kid": _SIGNED})
     caller = _find(signed.encode())
     if caller is not None:
@@ -66,7 +66,7 @@ def _as_claims(payload: bytes) -> None:
 
 
 def _as_parts(data: bytes) -> None:
-    """Any header, any claims, no signature that counts."""
+    """Any header and any claims, without a valid signature."""
     header, _, payload = data.partition(b"\n")
     parts = [base64.urlsafe_b64encode(part).rstrip(b"=") for part in (header, payload, b"x" * 64)]
     assert _find(b".".join(parts)) is None

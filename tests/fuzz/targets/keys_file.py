@@ -1,5 +1,6 @@
-"""The file of keys: keys, or one line that shows nothing of what stands in it; what is written is
-read as it was.
+"""The keys file: keys, or a one-line error that shows none of its content.
+
+A file that is written is read back unchanged.
 """
 
 from openai_frontend.auth.keys_file import InvalidKeysFile, parse, render

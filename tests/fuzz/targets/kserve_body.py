@@ -1,5 +1,6 @@
-"""Bodies of KServe inference: JSON with binary tensors behind it, or one tensor's bytes. What goes
-to the core has the size that its shape says.
+"""Bodies of KServe inference: JSON with binary tensors after it, or the bytes of one tensor.
+
+Tensors for the core have the size of their shape.
 """
 
 from math import prod
@@ -32,7 +33,7 @@ SEEDS = (
 
 
 class _Models:
-    """What the reading of a body asks of the core."""
+    """The part of the core that reading a body needs."""
 
     INPUTS = (
         [{"name": "a", "datatype": "INT16", "shape": [-1]}],

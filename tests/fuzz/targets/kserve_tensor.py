@@ -1,4 +1,4 @@
-"""A tensor's JSON: what is taken and given back is the same JSON; and any bytes as JSON."""
+"""A tensor's JSON survives decoding and encoding unchanged; any bytes can be encoded as JSON."""
 
 import math
 from itertools import chain
@@ -60,7 +60,9 @@ def _flat(given: Any) -> list[Any]:
 
 
 def _same(given: Any, back: Any) -> bool:
-    """Numbers of a smaller type have lost digits, or all of a value that is next to nothing."""
+    """Return whether the values are equal, except for digits that a smaller type cannot represent
+    and values close to zero.
+    """
     if isinstance(given, float):
         return math.isclose(given, back, rel_tol=1e-6, abs_tol=1e-44)
     return bool(given == back) or math.isclose(given, back, rel_tol=1e-6)

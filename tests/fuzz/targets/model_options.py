@@ -1,4 +1,4 @@
-"""`openai_frontend.yaml` beside a model, and the same options as settings' text."""
+"""`openai_frontend.yaml` next to a model, and the same options in the text of a setting."""
 
 from pathlib import Path
 

@@ -1,5 +1,7 @@
-"""What a model writes, in every family's syntax: no text raises, no way of cutting it changes what
-is read, a complete call's arguments are an object, and nothing is invented.
+"""Model output in every family's syntax.
+
+No text raises, no split changes the result, a complete call's arguments are an object, and the
+parser adds nothing to the text.
 """
 
 import json

@@ -1,5 +1,7 @@
-"""The time for a character does not grow with the text: whatever a short unit is, eight times as
-many of it take about eight times as long, whole and in pieces as small as tokens.
+"""Parsing takes linear time.
+
+Eight times as many repetitions of any short unit take about eight times as long, whole and in
+pieces as small as tokens.
 """
 
 import time
@@ -13,8 +15,8 @@ from tests.unit.parsing.samples import parser_for
 
 _SHORT, _LONG = 1_000, 8_000
 _PIECES = (3, _LONG)
-_GROWTH = 24  # a quadratic one is 64
-_TRIES = 4  # a pause of this machine is no finding
+_GROWTH = 24  # quadratic time would give 64
+_TRIES = 4  # a pause of the machine is not a finding
 
 WORDS = output_parser.WORDS
 SEEDS = tuple(
@@ -34,7 +36,7 @@ def check(data: bytes) -> None:
 
 
 def _growth(family: Family, way: dict[str, object], unit: str, piece: int) -> float:
-    """How many seconds of CPU the long text takes beyond its bound."""
+    """Return by how many seconds of CPU time the long text exceeds its bound."""
     short, long = (_seconds(family, way, unit, length, piece) for length in (_SHORT, _LONG))
     return long - _GROWTH * short - budget(0.05)
 

@@ -1,6 +1,4 @@
-"""The settings' file, which is read again while the server runs: settings, or one line that says
-what is wrong with it.
-"""
+"""The settings file, which the server reads again while it runs: settings, or a one-line error."""
 
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.config.settings import Settings

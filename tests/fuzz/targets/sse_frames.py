@@ -1,5 +1,7 @@
-"""Frames of a stream: whatever the text, and however the network cuts them, OpenAI's client reads
-one event for each, which holds the text.
+"""Frames of a stream.
+
+Whatever the text, and however the network splits the frames, OpenAI's client reads one event per
+frame, and the event contains the text.
 """
 
 from collections.abc import Iterator, Mapping

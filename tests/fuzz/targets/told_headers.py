@@ -1,4 +1,4 @@
-"""Headers that tell of the client and of its trace: what is malformed is none; nothing raises."""
+"""Headers that describe the client and its trace: malformed ones are ignored; nothing raises."""
 
 import ipaddress
 import re
@@ -46,7 +46,7 @@ def check(data: bytes) -> None:
 
 
 async def _believed(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """The scope that the application sees behind a proxy that is trusted."""
+    """Return the scope that the application receives behind a trusted proxy."""
     seen: dict[str, Any] = {}
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""A tiny tokenizer, made once."""
+"""Fixtures of a tiny tokenizer, built once."""
 
 from pathlib import Path
 

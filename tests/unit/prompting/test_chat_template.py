@@ -1,4 +1,4 @@
-"""Messages as OpenAI's clients send them, rendered by templates with habits of their own."""
+"""Messages in the form of OpenAI's clients, rendered by templates that expect other forms."""
 
 import json
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_template_error_is_an_invalid_request(
     assert refused.value.param == "messages"
 
 
-def test_non_text_part_is_refused() -> None:
+def test_unsupported_content_part_is_refused() -> None:
     """`param` is the path of the part."""
 
     image = {"type": "image_url", "image_url": {"url": "x"}}
@@ -111,8 +111,8 @@ def test_non_text_part_is_refused() -> None:
 
 @pytest.mark.parametrize("content", [None, []])
 @pytest.mark.parametrize("source", [PLAIN, PARTS])
-def test_assistant_without_content(source: str, content: Any) -> None:
-    """Its content is empty for every template, and never the word None."""
+def test_assistant_content_null_becomes_empty(source: str, content: Any) -> None:
+    """In every template, and never the word None."""
 
     text = render(source, {"role": "assistant", "content": content})
     assert text in ("[assistant:]", "")
@@ -131,8 +131,8 @@ def test_arguments_that_are_not_a_json_object(source: str, arguments: str | None
 
 
 @pytest.mark.parametrize("source", SHAPES)
-def test_parsed_arguments(source: str) -> None:
-    """Some clients send the parsed object."""
+def test_arguments_as_a_parsed_object(source: str) -> None:
+    """Some clients send them instead of a string."""
 
     assert json.loads(render(source, called({"x": 1}))[1:-1]) == {"x": 1}
 
@@ -154,20 +154,18 @@ EFFORTS = "{% if effort not in ['low', none] %}{{ raise_exception('no') }}{% end
 
 
 @pytest.mark.parametrize(("value", "accepted"), [("low", True), ("minimal", False)])
-def test_accepts(value: str, accepted: bool) -> None:
-    """A template that raises for a variable's value does not accept it."""
-
+def test_template_that_raises_does_not_accept_the_value(value: str, accepted: bool) -> None:
     source = "{% set effort = effort | default(none) %}" + EFFORTS + PLAIN
     assert ChatTemplate(source, {}).accepts("effort", value) is accepted
 
 
-def test_accepts_without_a_renderable_chat() -> None:
-    """A failure then says nothing about the value."""
+def test_template_that_always_raises_accepts_every_value() -> None:
+    """The failure says nothing about the value."""
 
     assert ChatTemplate("{{ raise_exception('no') }}{{ effort }}", {}).accepts("effort", "low")
 
 
-def test_internal_objects_are_not_shown() -> None:
+def test_errors_hide_internal_objects() -> None:
     """An error whose message shows an internal object gets a general message."""
     source = "{{ raise_exception(namespace | string) }}"
 
@@ -177,29 +175,25 @@ def test_internal_objects_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "chat_template", "bos_token"])
-def test_reserved_variables(name: str) -> None:
-    """A request cannot override the gateway's variables."""
-
+def test_reserved_variables_cannot_be_overridden(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"'{name}'") as refused:
         render(PLAIN, template_kwargs={name: "x"})
     assert refused.value.param == "chat_template_kwargs"
 
 
-def test_template_arguments_reach_the_template() -> None:
-    """A request can set a template's own variables."""
-
+def test_request_sets_template_variables() -> None:
     assert render("{{ thinking }}", template_kwargs={"thinking": False}) == "False"
 
 
 def test_without_generation_prompt() -> None:
-    """The text then ends with the last message."""
+    """The text ends with the last message."""
 
     text = render(CHATML, {"role": "user", "content": "a"}, add_generation_prompt=False)
     assert text == "<|im_start|>user\na<|im_end|>\n"
 
 
-def test_syntax_error() -> None:
-    """A template that does not compile makes its model unavailable; the error has the line."""
+def test_syntax_error_makes_the_model_unavailable() -> None:
+    """The error has the line."""
 
     with pytest.raises(ModelUnavailable, match="line 2 of the chat template"):
         ChatTemplate("a\n{% if %}", {})
@@ -262,7 +256,7 @@ def test_chatml_without_tools() -> None:
 
 
 def test_unknown_template_name() -> None:
-    """Only the files in the package are names."""
+    """Names are only those of the files in the package."""
 
     with pytest.raises(KeyError):
         chat_templates.read("../chat_templates/chatml")

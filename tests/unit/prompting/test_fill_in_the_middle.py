@@ -1,4 +1,4 @@
-"""The prompts by which families of code models fill a gap."""
+"""Fill-in-the-middle prompts of families of code models."""
 
 import pytest
 
@@ -16,8 +16,8 @@ PROMPTS = {
 
 
 @pytest.mark.parametrize(("name", "prompt"), PROMPTS.items())
-def test_prompt(name: str, prompt: str) -> None:
-    """Tokens and order are those of the model's training."""
+def test_prompt_has_the_format_of_the_training(name: str, prompt: str) -> None:
+    """Its tokens and their order."""
 
     [found] = [each for each in FORMATS if each.names.split(", ")[0].startswith(name)]
     assert prompt == found.prompt("a", "b")
@@ -30,9 +30,7 @@ def test_format_is_detected_by_its_tokens(expected: InfillFormat) -> None:
     assert detect(expected.tokens.__contains__) is expected
 
 
-def test_incomplete_tokens() -> None:
-    """A single token is not enough."""
-
+def test_single_token_detects_no_format() -> None:
     assert detect(["<fim_prefix>", "<fim_suffix>", "[PREFIX]"].__contains__) is None
 
 

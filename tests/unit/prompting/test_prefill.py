@@ -1,4 +1,4 @@
-"""Messages whose last one is left open. What templates make of them: tests/unit/chat_templates."""
+"""Chats whose last message the model continues. tests/unit/chat_templates tests real templates."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ def rendered(source: str, content: Any) -> str:
 
 @pytest.mark.parametrize("source", [AS_IT_IS, TRIMS])
 @pytest.mark.parametrize("content", ["b", "b ", " b\n\n", "", "[a]", "left-open-5e1c b"])
-def test_the_prompt_ends_as_in_transformers(source: str, content: str) -> None:
-    """Whether or not the template trims, and whatever the text looks like."""
+def test_prompt_ends_as_in_transformers(source: str, content: str) -> None:
+    """Whether or not the template trims text, and whatever the text contains."""
 
     messages = [USER, {"role": "assistant", "content": content}]
     theirs, _ = render_jinja_template([messages], chat_template=source, continue_final_message=True)
@@ -36,8 +36,8 @@ def test_the_prompt_ends_as_in_transformers(source: str, content: str) -> None:
 
 
 @pytest.mark.parametrize(("content", "text"), [(ONE_PART, "<a><b"), (TWO_PARTS, "<a><b><c ")])
-def test_last_text_part_stays_open(content: list[dict[str, str]], text: str) -> None:
-    """Parts after it are not continued."""
+def test_last_text_part_is_continued(content: list[dict[str, str]], text: str) -> None:
+    """Later parts are dropped."""
 
     assert text == rendered(PARTS, content)
 
@@ -51,8 +51,8 @@ def test_client_message_is_not_modified() -> None:
 
 
 @pytest.mark.parametrize("source", [DROPS, "{{ messages[-1].role }}"])
-def test_dropped_message(source: str) -> None:
-    """Some templates remove what looks like reasoning; then there is nothing to continue."""
+def test_message_dropped_by_the_template_is_refused(source: str) -> None:
+    """Some templates remove text that looks like reasoning, so nothing is left to continue."""
 
     with pytest.raises(InvalidRequest, match="drops the last message") as refused:
         rendered(source, "b")
@@ -60,16 +60,12 @@ def test_dropped_message(source: str) -> None:
 
 
 @pytest.mark.parametrize("content", [[{"type": "refusal", "refusal": "no"}], [{"type": "image"}]])
-def test_message_without_text(content: list[dict[str, str]]) -> None:
-    """There is nothing to continue."""
-
+def test_message_without_text_is_refused(content: list[dict[str, str]]) -> None:
     with pytest.raises(InvalidRequest, match="no text") as refused:
         rendered(PARTS, content)
     assert refused.value.param == "continue_final_message"
 
 
-def test_no_message() -> None:
-    """The list of messages may be empty."""
-
+def test_empty_list_of_messages() -> None:
     with pytest.raises(InvalidRequest, match="no text"):
         ChatTemplate(AS_IT_IS, {}).render([], continue_final_message=True)

@@ -36,14 +36,12 @@ def test_completion_uses_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
     assert decoded == "<|endoftext|>Hello"
 
 
-def test_configured_template(tiny: Tokenizer) -> None:
-    """The setting overrides the folder's template."""
-
+def test_configured_template_overrides_the_folders(tiny: Tokenizer) -> None:
     assert PromptBuilder(tiny, chat_template="mine").chat([USER]).text == "mine"
 
 
-def test_no_chat_template(tiny: Tokenizer) -> None:
-    """A base model refuses chats with the reason."""
+def test_base_model_refuses_chats(tiny: Tokenizer) -> None:
+    """The error says that it has no chat template."""
 
     base = dataclasses.replace(tiny, chat_templates={})
     with pytest.raises(InvalidRequest, match="has no chat template") as refused:
@@ -65,7 +63,7 @@ DOCUMENT = {"text": "x"}
     ],
 )
 def test_template_by_purpose(tiny: Tokenizer, options: dict[str, Any], purpose: str) -> None:
-    """With templates by purpose, the content of the chat decides."""
+    """If a model has several templates, the content of the chat selects one."""
 
     named = {
         name: f"{name}{{{{ documents and '' or '' }}}}" for name in ("default", "tool_use", "rag")
@@ -74,7 +72,7 @@ def test_template_by_purpose(tiny: Tokenizer, options: dict[str, Any], purpose: 
     assert builder.chat([USER], **options).text == purpose
 
 
-def test_unsupported_documents(tiny: Tokenizer) -> None:
+def test_unsupported_documents_are_refused(tiny: Tokenizer) -> None:
     """Otherwise they would be dropped silently."""
 
     with pytest.raises(InvalidRequest) as refused:
@@ -89,8 +87,8 @@ def test_documents_reach_the_template(tiny: Tokenizer) -> None:
     assert builder.chat([USER], documents=[DOCUMENT]).text == "x"
 
 
-def test_template_knows(tiny: Tokenizer) -> None:
-    """Any template counts: which one renders depends on the chat."""
+def test_template_knows_a_variable(tiny: Tokenizer) -> None:
+    """If any of the model's templates does: the chat selects the one that renders."""
 
     named = {"default": "{{ effort }}", "rag": "{{ documents }}"}
     builder = PromptBuilder(dataclasses.replace(tiny, chat_templates=named))
@@ -98,7 +96,7 @@ def test_template_knows(tiny: Tokenizer) -> None:
     assert known == [True, True, False]
 
 
-def test_prefill(tiny: Tokenizer) -> None:
+def test_prefill_continues_the_last_message(tiny: Tokenizer) -> None:
     """The model continues the assistant's last message."""
 
     prefill = {"role": "assistant", "content": "I am"}
@@ -124,7 +122,7 @@ def test_chat_with_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
     ("side", "kept"), [("left", "<|endoftext|> you?"), ("right", "<|endoftext|>Hello")]
 )
 def test_truncation(tiny: Tokenizer, side: Literal["left", "right"], kept: str) -> None:
-    """On the requested side, and the special tokens stay."""
+    """It removes tokens on the requested side and keeps the special tokens."""
 
     text = "Hello! Hello you?" if side == "right" else "Hello! Hello! you?"
     whole = tiny.encode(kept, add_special_tokens=False)
@@ -145,14 +143,14 @@ def test_short_prompt_is_not_truncated(tiny: Tokenizer) -> None:
 
 
 def test_counting_beyond_the_context(tiny: Tokenizer) -> None:
-    """Counting requests get the number of tokens."""
+    """Requests that only count get the number of tokens."""
 
     reading = TokenizeOptions(add_special_tokens=False, param="prompt", within_context=False)
     prompt = PromptBuilder(tiny, max_model_len=8).completion("!" * 50, reading)
     assert len(prompt.token_ids) > 8
 
 
-def test_counting_limit(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_has_a_limit(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unlimited list of ids would block the event loop."""
 
     monkeypatch.setattr(prompt_module, "MAX_COUNTED_TOKENS", 49)
@@ -162,8 +160,8 @@ def test_counting_limit(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Non
     assert refused.value.param == "prompt"
 
 
-def test_pair() -> None:
-    """A cross-encoder gets both texts in one sequence, with each token's type."""
+def test_pair_is_one_sequence_with_token_types() -> None:
+    """A cross-encoder gets both texts in one sequence."""
 
     fast = vocabularies.word_piece()
     builder = PromptBuilder(Tokenizer(fast, {}, {}))
@@ -180,23 +178,19 @@ def test_pair_beyond_the_context() -> None:
 
 
 @pytest.mark.parametrize(("skip", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")])
-def test_decode(tiny: Tokenizer, skip: bool, text: str) -> None:
-    """With or without special tokens."""
-
+def test_decode_with_and_without_special_tokens(tiny: Tokenizer, skip: bool, text: str) -> None:
     builder = PromptBuilder(tiny)
     token_ids = builder.completion("Hello").token_ids
     assert text == builder.decode(token_ids, skip_special_tokens=skip)
 
 
-def test_fill_in_the_middle() -> None:
-    """Uses the format whose tokens the vocabulary has."""
-
+def test_fill_in_the_middle_format_follows_the_vocabulary() -> None:
     fast = vocabularies.of_words("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
     builder = PromptBuilder(Tokenizer(fast, {}, {}))
     assert builder.fill_in_the_middle("a", "b") == "<fim_prefix>a<fim_suffix>b<fim_middle>"
 
 
-def test_unsupported_suffix(tiny: Tokenizer) -> None:
+def test_unsupported_suffix_is_refused(tiny: Tokenizer) -> None:
     """The error is OpenAI's for a parameter that the model does not support."""
 
     with pytest.raises(InvalidRequest) as refused:
@@ -225,7 +219,7 @@ def test_prompt_beyond_the_context(
 
 
 async def _worst_lag_s(work: asyncio.Future[object] | asyncio.Task[object]) -> float:
-    """The longest time that the loop stood still while `work` ran elsewhere."""
+    """Return the longest time that `work` blocked the event loop."""
     worst = 0.0
     while not work.done():
         started = time.perf_counter()
@@ -253,7 +247,7 @@ def test_large_prompt_does_not_block_the_event_loop(tiny: Tokenizer) -> None:
 
 
 class Counting:
-    """A fast tokenizer that counts the texts that it encodes."""
+    """A fast tokenizer that records the texts that it encodes."""
 
     def __init__(self, fast: Any) -> None:
         self._fast = fast
@@ -279,7 +273,7 @@ def test_prompt_is_tokenized_once(tiny: Tokenizer, limit: int) -> None:
 
 
 def test_many_ids_are_packed(tiny: Tokenizer) -> None:
-    """They are the same numbers, in the format of a tensor."""
+    """In the format of a tensor, with the same values."""
 
     text = "Hello there " * 8000
     prompt = PromptBuilder(tiny).completion(text)
@@ -288,7 +282,7 @@ def test_many_ids_are_packed(tiny: Tokenizer) -> None:
 
 
 def test_batch_equals_single_texts(tiny: Tokenizer) -> None:
-    """More texts than one batch, some of them truncated."""
+    """With more texts than one batch, some of them truncated."""
 
     texts = [f"Hello {'!' * (number % 7)} {number}" for number in range(300)]
     readings = [
@@ -303,9 +297,7 @@ def test_batch_equals_single_texts(tiny: Tokenizer) -> None:
     assert {prompt.text is None for prompt in one_by_one} == {True, False}
 
 
-def test_text_that_is_too_long_in_a_batch(tiny: Tokenizer) -> None:
-    """The error names its own index."""
-
+def test_too_long_text_of_a_batch_is_named_by_its_index(tiny: Tokenizer) -> None:
     texts = ["Hello"] * 200 + ["!" * 50] + ["Hello"]
     readings = [
         TokenizeOptions(add_special_tokens=True, param=f"input[{at}]") for at in range(len(texts))
@@ -315,7 +307,7 @@ def test_text_that_is_too_long_in_a_batch(tiny: Tokenizer) -> None:
     assert refused.value.param == "input[200]"
 
 
-def test_vocabulary(tiny: Tokenizer) -> None:
+def test_vocabulary_methods(tiny: Tokenizer) -> None:
     """Ids without special tokens, the text of one token, a text without the automatic BOS."""
 
     prompts = PromptBuilder(tiny)

@@ -1,4 +1,4 @@
-"""The sandbox of chat templates: Hugging Face's dialect, nothing beyond it, within a budget."""
+"""The sandbox of chat templates: Hugging Face's dialect and nothing else, within a budget."""
 
 import json
 import threading
@@ -65,8 +65,8 @@ def test_renders_like_transformers(source: str) -> None:
     assert theirs[0] == render(source, {"messages": MESSAGES})
 
 
-def test_strftime_now() -> None:
-    """Templates that name the date get the machine's."""
+def test_strftime_now_has_the_machines_date() -> None:
+    """Some templates write the date into the prompt."""
 
     assert datetime.now().strftime("%Y") == render("{{ strftime_now('%Y') }}", {})
 
@@ -90,7 +90,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("source", ESCAPES)
-def test_sandbox_escape(source: str) -> None:
+def test_sandbox_escapes_are_refused(source: str) -> None:
     """An untrusted template reaches only its own variables."""
 
     with pytest.raises(InvalidRequest) as refused:
@@ -106,8 +106,8 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
-def test_endless_template(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    """After its second of CPU time the request is refused, and the thread is free."""
+def test_endless_template_is_stopped(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """After its CPU time budget (1 s by default) the request is refused, and the thread is free."""
 
     monkeypatch.setattr(template_environment, "MAX_CPU_S", 0.05)
     with pytest.raises(TemplateLimit, match="took longer than"):
@@ -133,15 +133,15 @@ DOUBLING = (
 
 
 @pytest.mark.parametrize("source", GROWING.values(), ids=GROWING.keys())
-def test_growing_value(source: str) -> None:
-    """It is refused before it fills the memory."""
+def test_growing_value_is_refused(source: str) -> None:
+    """Before it fills the memory."""
 
     with pytest.raises(TemplateLimit, match=r"longer than|larger than"):
         render(source if "{" in source else DOUBLING % source, {})
 
 
-def test_text_at_the_limit() -> None:
-    """The limit itself is allowed."""
+def test_text_at_the_limit_is_allowed() -> None:
+    """One more character is refused."""
 
     content = "a" * template_environment.MAX_CHARACTERS
     assert render("{{ x }}", {"x": content}) == content
@@ -162,9 +162,7 @@ def test_each_rendering_has_its_own_budget() -> None:
     assert steps == ["x"]
 
 
-def test_raise_exception() -> None:
-    """The error has the template author's message."""
-
+def test_raise_exception_has_the_templates_message() -> None:
     with pytest.raises(TemplateError, match="no such role"):
         render("{{ raise_exception('no such role') }}", {})
 
@@ -179,7 +177,7 @@ def test_raise_exception() -> None:
         ("{{ strftime_now('x') }}{{ raise_exception('y') }}{{ 'documents' }}", set()),
     ],
 )
-def test_variables_of(source: str, known: set[str]) -> None:
+def test_variables_of_a_template(source: str, known: set[str]) -> None:
     """Only undeclared ones, not its own and not the environment's."""
 
     assert known == variables_of(source)

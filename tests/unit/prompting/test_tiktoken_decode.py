@@ -11,27 +11,26 @@ TOKENS = [b"Hel", b"lo", " wörld".encode()[:3], " wörld".encode()[3:]]
 
 @pytest.fixture
 def vocabulary(tmp_path: Path) -> Path:
-    """A file as tiktoken has it; its third and fourth token share a character."""
+    """Return a tiktoken vocabulary file; its third and fourth token share a character."""
     path = tmp_path / "tiny.tiktoken"
     lines = [base64.b64encode(token) + b" %d" % at for at, token in enumerate(TOKENS)]
     path.write_bytes(b"\n".join(lines) + b"\n")
     return path
 
 
-def test_text(vocabulary):
-    """The bytes of all tokens are joined before they are decoded."""
+def test_bytes_are_joined_before_decoding(vocabulary):
     text = tiktoken_decode.read(vocabulary).decode([0, 1, 2, 3], param="input")
 
     assert text == "Hello wörld"
 
 
-def test_cut_character(vocabulary):
-    """A character that the client cut is replaced."""
+def test_incomplete_character_is_replaced(vocabulary):
+    """Clients may cut a list of tokens within a character."""
     assert tiktoken_decode.read(vocabulary).decode([0, 2], param="input") == "Hel w\ufffd"
 
 
-def test_unknown_token(vocabulary):
-    """An id that OpenAI's tokenizer does not have is refused; the error names its index."""
+def test_unknown_token_is_refused(vocabulary):
+    """An id that OpenAI's tokenizer does not have; the error names its index."""
     with pytest.raises(InvalidRequest, match="unknown token 4") as refused:
         tiktoken_decode.read(vocabulary).decode([0, 4], param="input[1]")
 
@@ -39,8 +38,7 @@ def test_unknown_token(vocabulary):
 
 
 @pytest.mark.parametrize("content", [b"", b"SGVs 0\nnonsense\n", b"SGVs zero\n", b"*** 0\n"])
-def test_invalid_file(tmp_path, content):
-    """A file of another kind is refused."""
+def test_invalid_vocabulary_file_is_refused(tmp_path, content):
     path = tmp_path / "other"
     path.write_bytes(content)
 

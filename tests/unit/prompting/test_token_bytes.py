@@ -1,4 +1,4 @@
-"""The bytes of single tokens, in the vocabularies of several kinds."""
+"""The bytes of single tokens, in several kinds of vocabularies."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ AWKWARD = [
     "\x00",
 ]
 
-# without surrogates, which no UTF-8 has, and sentencepiece's own letter for the space
+# without surrogates, which UTF-8 excludes, and sentencepiece's own character for the space
 texts = st.lists(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁"))
     | st.sampled_from(AWKWARD)
@@ -30,14 +30,14 @@ texts = st.lists(
 
 
 def bytes_of(tokenizer: Tokenizer, token: str) -> bytes | None:
-    """The bytes of the token that the vocabulary spells so."""
+    """Return the bytes of the token with this spelling in the vocabulary."""
     token_id = tokenizer.token_to_id(token)
     assert token_id is not None
     return TokenBytes(tokenizer).get(token_id)
 
 
 def joined(tokenizer: Tokenizer, text: str) -> bytes:
-    """The bytes of all tokens of the text."""
+    """Return the joined bytes of all tokens of the text."""
     known = TokenBytes(tokenizer)
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     return b"".join(known.get(token_id) or b"?" for token_id in ids)
@@ -45,8 +45,8 @@ def joined(tokenizer: Tokenizer, text: str) -> bytes:
 
 @settings(deadline=None)
 @given(text=texts)
-def test_the_demo_models_tokens_join_to_the_texts_bytes(text: str) -> None:
-    """Byte-level BPE: each token is exact, also where it ends within a character."""
+def test_demo_models_tokens_join_to_the_texts_bytes(text: str) -> None:
+    """Byte-level BPE: each token is exact, even if it ends within a character."""
 
     assert joined(DEMO, text) == text.encode()
 
@@ -62,14 +62,14 @@ def test_byte_level_tokens_join_to_the_texts_bytes(tiny_fast: Tokenizer, text: s
 @settings(deadline=None)
 @given(text=texts)
 def test_sentencepiece_tokens_join_to_the_texts_bytes(text: str) -> None:
-    """But for the space before the first word, which the tokenizer puts there."""
+    """Except for the space before the first word, which the tokenizer adds."""
 
     expected = f" {text}".encode() if text else b""
     assert joined(vocabularies.sentencepiece(), text) == expected
 
 
-def test_each_token_of_the_demo_model_is_what_it_decodes_to() -> None:
-    """Over the whole vocabulary, special and added tokens among it."""
+def test_token_bytes_equal_decoded_text() -> None:
+    """For the whole vocabulary of the demo model, including special and added tokens."""
 
     known, ids = TokenBytes(DEMO), range(DEMO.get_vocab_size())
     expected = [DEMO.decode([id], skip_special_tokens=False) for id in ids]
@@ -80,16 +80,16 @@ def test_each_token_of_the_demo_model_is_what_it_decodes_to() -> None:
     ("token", "expected"),
     [("<0xE2>", b"\xe2"), ("▁w", b" w"), ("he", b"he"), ("<unk>", b"<unk>")],
 )
-def test_a_sentencepiece_token(token: str, expected: bytes) -> None:
-    """A byte's token is the byte, the low line is a space."""
+def test_sentencepiece_token(token: str, expected: bytes) -> None:
+    """A byte token is its byte; U+2581 is a space."""
 
     tokenizer = vocabularies.sentencepiece()
     assert expected == bytes_of(tokenizer, token)
 
 
 @pytest.mark.parametrize(("token", "expected"), [("play", b" play"), ("##ing", b"ing")])
-def test_a_word_piece(token: str, expected: bytes) -> None:
-    """A word begins with the space before it; what goes on in a word has none."""
+def test_word_piece(token: str, expected: bytes) -> None:
+    """A word starts with the space before it; a continuation (`##`) has none."""
 
     tokenizer = vocabularies.word_piece()
     assert expected == bytes_of(tokenizer, token)
@@ -100,14 +100,14 @@ def test_a_word_piece(token: str, expected: bytes) -> None:
     [
         (decoders.Metaspace(), "▁a", b" a"),
         (decoders.BPEDecoder("</w>"), "a</w>", b"a "),
-        (decoders.ByteLevel(), "漢", "漢".encode()),  # not in the alphabet: stands for itself
+        (decoders.ByteLevel(), "漢", "漢".encode()),  # not in the alphabet, so it represents itself
         (None, "a", b"a"),
     ],
 )
-def test_a_token_of_other_decoders(
+def test_tokens_of_other_decoders(
     decoder: decoders.Decoder | None, token: str, expected: bytes
 ) -> None:
-    """Each kind of decoder has its own letter for the space."""
+    """Each kind of decoder has its own character for the space."""
 
     tokenizer = vocabularies.of_words(token)
     if decoder is not None:
@@ -116,16 +116,16 @@ def test_a_token_of_other_decoders(
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_an_added_token_is_its_own_text(special: bool) -> None:
-    """Whatever letters the vocabulary is written in: an added token was never written in them."""
+def test_added_token_is_its_own_text(special: bool) -> None:
+    """Added tokens do not use the alphabet of the vocabulary."""
 
     tokenizer = vocabularies.sentencepiece()
     tokenizer.add_tokens([AddedToken("<x▁Ġ>", special=special)])
     assert bytes_of(tokenizer, "<x▁Ġ>") == "<x▁Ġ>".encode()
 
 
-def test_an_id_that_no_token_has_is_none() -> None:
-    """Models pad their vocabularies; such ids stand for nothing."""
+def test_unknown_id_has_no_bytes() -> None:
+    """Models pad their vocabularies with unused ids."""
 
     tokenizer = vocabularies.word_piece()
     assert TokenBytes(tokenizer).get(tokenizer.get_vocab_size()) is None

@@ -19,28 +19,24 @@ TEXT = "Hello <|im_start|>über \U0001f600\n\n  you"
 def test_ids_equal_transformers(
     tiny: tokenizer.Tokenizer, tokenizer_folder: Path, special: bool
 ) -> None:
-    """Transformers' tokenizer and ours return the same ids."""
-
     expected = AutoTokenizer.from_pretrained(tokenizer_folder).encode(
         TEXT, add_special_tokens=special
     )
     assert expected == tiny.encode(TEXT, add_special_tokens=special).ids
 
 
-def test_special_tokens(tiny: tokenizer.Tokenizer) -> None:
-    """Templates get the special tokens of the folder's configuration."""
+def test_special_tokens_are_those_of_the_folder(tiny: tokenizer.Tokenizer) -> None:
+    """Templates get them from its configuration."""
 
     expected = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
     assert expected == tiny.special_tokens
 
 
-def test_single_template(tiny: tokenizer.Tokenizer) -> None:
-    """A single template is the default."""
-
+def test_single_template_is_the_default(tiny: tokenizer.Tokenizer) -> None:
     assert tiny.chat_templates == {"default": tiny_tokenizer.CHATML}
 
 
-def test_no_template(tmp_path: Path) -> None:
+def test_folder_without_a_template(tmp_path: Path) -> None:
     """A base model's tokenizer loads without a chat template."""
 
     folder = tiny_tokenizer.write(tmp_path, chat_template=None)
@@ -48,8 +44,8 @@ def test_no_template(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["not json", "{}", '{"model": {"type": "Nope"}}'])
-def test_corrupt_tokenizer(tmp_path: Path, content: str) -> None:
-    """The model is unavailable, and the error names the tokenizer."""
+def test_corrupt_tokenizer_makes_the_model_unavailable(tmp_path: Path, content: str) -> None:
+    """The error names the tokenizer."""
 
     tiny_tokenizer.write(tmp_path)
     (tmp_path / "tokenizer.json").write_text(content)
@@ -57,8 +53,8 @@ def test_corrupt_tokenizer(tmp_path: Path, content: str) -> None:
         tokenizer.load(tmp_path)
 
 
-def test_missing_folder(tmp_path: Path) -> None:
-    """A missing folder has a clear error, and nothing is downloaded."""
+def test_missing_folder_is_an_error(tmp_path: Path) -> None:
+    """Nothing is downloaded."""
 
     with pytest.raises(ModelUnavailable, match="its tokenizer cannot be loaded: "):
         tokenizer.load(tmp_path / "missing")
@@ -90,8 +86,8 @@ def test_templates_by_purpose(tmp_path: Path, write: Callable[[Path], None]) -> 
     assert tokenizer.load(tmp_path).chat_templates == NAMED
 
 
-def test_template_file(tmp_path: Path) -> None:
-    """`chat_template.jinja` overrides the configuration."""
+def test_template_file_overrides_the_configuration(tmp_path: Path) -> None:
+    """The file is `chat_template.jinja`."""
 
     tiny_tokenizer.write(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("file")

@@ -1,4 +1,4 @@
-"""The bounded pool."""
+"""The pool of tokenizer threads, with a bounded queue."""
 
 import asyncio
 import threading
@@ -10,8 +10,8 @@ from openai_frontend.errors import ServerOverloaded
 from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 
 
-def test_work_runs_on_a_thread() -> None:
-    """The work's thread is not the loop's."""
+def test_work_runs_on_another_thread() -> None:
+    """Not on the event loop's."""
 
     async def thread_name() -> str:
         return await TokenizerPool(threads=1, queue=0).run(lambda: threading.current_thread().name)
@@ -37,8 +37,6 @@ def test_work_beyond_the_queue_is_refused() -> None:
 
 
 def test_cancelled_work_leaves_the_queue() -> None:
-    """Cancelled work no longer counts."""
-
     async def last() -> str:
         pool, go = TokenizerPool(threads=1, queue=1), threading.Event()
         running = asyncio.ensure_future(pool.run(partial(go.wait, 5)))
@@ -55,7 +53,7 @@ def test_cancelled_work_leaves_the_queue() -> None:
     assert asyncio.run(last()) == "taken"
 
 
-def test_an_error_reaches_the_caller() -> None:
+def test_error_reaches_the_caller() -> None:
     """The caller gets the exception of the work."""
 
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""A tokenizer small enough to make in a test: byte-level BPE with ChatML's tokens."""
+"""A tokenizer small enough to build in a test: byte-level BPE with ChatML's tokens."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ CHATML = (
 
 
 def write(folder: Path, *, chat_template: str | None = CHATML) -> Path:
-    """Writes a tokenizer whose BOS is <|endoftext|> into `folder`, as `transformers` reads it."""
+    """Write a tokenizer whose BOS is <|endoftext|> into `folder`, in transformers' format."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,10 +1,10 @@
-"""Small tokenizers of the kinds that models have, built by hand."""
+"""Small tokenizers of several kinds, built by hand."""
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 
 def sentencepiece() -> Tokenizer:
-    """Like Llama 2's: words begin with a low line, what is no letter of it falls back to bytes."""
+    """Like Llama 2's: words start with U+2581, and unknown characters become byte tokens."""
     tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"helowrd", "he", "▁w"]
     tokenizer = Tokenizer(
         models.BPE(
@@ -30,7 +30,7 @@ def sentencepiece() -> Tokenizer:
 
 
 def word_piece() -> Tokenizer:
-    """Like BERT's: what goes on in a word begins with ##."""
+    """Like BERT's: the continuation of a word starts with ##."""
     tokens = ["[UNK]", "play", "##ing", "chess"]
     tokenizer = Tokenizer(
         models.WordPiece({token: rank for rank, token in enumerate(tokens)}, unk_token="[UNK]")
@@ -44,7 +44,7 @@ def word_piece() -> Tokenizer:
 
 
 def of_words(*tokens: str) -> Tokenizer:
-    """Holds these tokens, and splits at spaces."""
+    """A tokenizer with these tokens that splits at spaces."""
     vocabulary = {token: rank for rank, token in enumerate(("[UNK]", *tokens))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -1,5 +1,6 @@
 """The built-in templates, compared with `transformers` and with the formats that the families
-publish."""
+publish.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -54,7 +54,7 @@ def test_requests_of_known_clients_are_accepted(fields):
 
 
 def test_unknown_fields_are_kept():
-    """The field policy, not the schema, decides if they are an error."""
+    """The field policy, not the schema, decides whether they are an error."""
 
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": [USER], "x": [1]})
 

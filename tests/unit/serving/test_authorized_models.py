@@ -30,7 +30,8 @@ PROMPT = [1] * 100
 
 def charged(model, **fields):
     """A model for one request of a key with a token limit, and the key's rate limiter. The clock
-    does not advance."""
+    does not advance.
+    """
     who = caller(key("k", tokens_per_minute=LIMIT, **fields), FakeClock())
     return MeteredModel(model, who, Reservation(who.rate_limiter)), who.rate_limiter
 
@@ -126,7 +127,8 @@ LENGTHS = [(None, None), (None, 50_000), (49_900, 50_000), (900, 1000)]
 @pytest.mark.parametrize(("max_tokens", "context"), LENGTHS)
 async def test_unlimited_answer_reserves_at_most_the_default(max_tokens, context):
     """An answer that may fill the context reserves a number of tokens that most answers do not
-    exceed."""
+    exceed.
+    """
     fake = FakeModel(endless=True, max_model_len=context)
     model, quota = charged(fake)
     generation = model.generate(request(max_tokens))

@@ -295,7 +295,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-async def test_unsupported_field_is_refused_before_rendering(fields, param):
+async def test_invalid_request_is_refused_before_rendering(fields, param):
     model = FakeModel()
 
     with pytest.raises(InvalidRequest) as refused:

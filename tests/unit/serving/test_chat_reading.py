@@ -210,7 +210,7 @@ async def test_message_with_only_tool_calls_has_no_content():
 
 
 async def test_call_is_text_if_the_request_has_no_tools():
-    """The same applies with `tool_choice` "none"."""
+    """A request with `tool_choice` "none" gets text, too."""
     for fields in ({"tools": None}, {"tool_choice": "none"}):
         [answer] = said(await whole(model([CALL]), **fields))
 
@@ -464,7 +464,8 @@ async def test_engine_failure_within_a_call_is_an_error():
 
 async def test_parser_gets_token_ids_and_special_tokens():
     """The request asks for each token's id and for special tokens in the text, and bypasses the
-    relay."""
+    relay.
+    """
     of = model([CALL], "mistral")
     await streamed(of)
 

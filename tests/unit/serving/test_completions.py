@@ -103,7 +103,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-async def test_unsupported_field_is_refused_by_name(fields, param):
+async def test_invalid_request_is_refused_by_field(fields, param):
     with pytest.raises(InvalidRequest) as refused:
         await prepare(FakeModel(), **fields)
 

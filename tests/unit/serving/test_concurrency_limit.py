@@ -172,7 +172,8 @@ async def test_full_server_serves_the_queues_of_its_models_in_turn():
 
 async def test_key_with_many_queued_requests_does_not_block_other_keys():
     """The first request of another key runs after the next one. If the queue is full, it
-    displaces the newest request of the key with many."""
+    displaces the newest request of the key with many.
+    """
     own = slots(ConcurrencyLimiter(1, max_queue_size=10))
     await own.acquire(1)
     many = await began(*(own.acquire(1, A) for _ in range(10)))
@@ -316,7 +317,8 @@ async def test_raised_limit_of_a_model():
 
 async def test_cancelled_requests_keep_their_slots_until_triton_releases_them():
     """They count towards the limits of the server and the model. Queued requests get the slots
-    on release."""
+    on release.
+    """
     limiter = ConcurrencyLimiter(3, max_queue_size=2)
     own = slots(limiter, max_concurrent_requests=1)
     limiter.retain("fake", 10)
@@ -344,8 +346,10 @@ class Counted:
         self.waits.append(model)
 
 
-async def test_metrics_count_every_wait_and_its_outcome():
-    """Requests that get a slot immediately, or that cannot queue, are not counted."""
+async def test_metrics_count_every_wait():
+    """A wait can end with a slot, a timeout or a shutdown. Requests that get a slot immediately,
+    or that cannot queue, are not counted.
+    """
     metrics = Counted()
     limiter = ConcurrencyLimiter(1, max_queue_size=1, metrics=metrics)
     own = slots(limiter)
@@ -372,7 +376,8 @@ async def test_metrics_count_every_wait_and_its_outcome():
 
 class AnyLoad(RuleBasedStateMachine):
     """Under any sequence of arrivals, finishes and cancellations, no slot is lost and none
-    idles."""
+    idles.
+    """
 
     models = ("one", "other")
 

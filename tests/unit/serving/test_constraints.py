@@ -451,7 +451,8 @@ def test_required_calls_as_a_schema_are_an_array(parallel):
 
 def test_constraints_beyond_a_schema_need_a_structural_tag():
     """Reasoning before a call, grammars of custom tools, and references need one. A model
-    without structural tags refuses them by the field."""
+    without structural tags refuses them by the field.
+    """
     referring = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}}
     thinking = held_by_a_schema(tools(choice="required"), family="deepseek_r1")
     two = held_by_a_schema(tools(choice="required", functions={"f": referring, "g": SCHEMA}))

@@ -221,7 +221,8 @@ async def test_a_field_is_honoured_or_refused_by_name(
     name: str, chat: bool, field: str, fields: dict[str, Any]
 ) -> None:
     """The model gets it, the gateway applies it, or the answer is a 400. No field is dropped
-    silently."""
+    silently.
+    """
 
     refused = field in REFUSED[name] and not (chat and field == "echo")
     expected = "refused" if refused else "honoured"

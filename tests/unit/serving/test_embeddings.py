@@ -168,7 +168,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
-async def test_unsupported_field_is_refused_by_name(fields, param, code):
+async def test_invalid_request_is_refused_by_field(fields, param, code):
     """The request does not reach the model."""
     model = FakePoolingModel()
 

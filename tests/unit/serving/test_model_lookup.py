@@ -82,7 +82,8 @@ ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Task, str]] = [
 @pytest.mark.parametrize(("capabilities", "task", "expected"), ONE_FOR_THE_TASK)
 async def test_request_without_a_model_uses_the_only_one_for_the_task(capabilities, task, expected):
     """The endpoint determines the task. For ranking, a cross-encoder is preferred to embedding
-    models."""
+    models.
+    """
     models = Models(list(capabilities), capabilities=capabilities)
 
     assert await found(models, None, task) == expected

@@ -104,7 +104,8 @@ def test_delta_without_token_ids_counts_as_one_reasoning_token():
 
 def test_text_and_tokens_need_not_match():
     """Special tokens are not in the text, and some text belongs to no token. The parser reads
-    all of it."""
+    all of it.
+    """
     read = reader().parse(CompletionDelta("<think>é</think>Hi", [999, 104, 0xE9, 7, 8]))
 
     assert [ReasoningText("é"), ContentText("Hi")] == read.events

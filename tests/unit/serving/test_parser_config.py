@@ -45,7 +45,8 @@ def asked(tools: Tools, max_tokens: int | None, *, able: bool = True) -> Generat
 )
 def test_answer_that_the_parser_may_end_is_streamed(tools, max_tokens, stream, interval):
     """The engine streams it even if the client wants a complete answer. The first call, or
-    arguments of 128 KiB, can end the answer, and the server then stops the engine."""
+    arguments of 128 KiB, can end the answer, and the server then stops the engine.
+    """
     request = asked(tools, max_tokens)
 
     assert (request.stream, request.stream_interval) == (stream, interval)

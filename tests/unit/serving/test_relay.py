@@ -117,7 +117,8 @@ def timeless(stream: bytes) -> list[bytes]:
 
 def test_relay_passes_backpressure_in_both_directions():
     """The relay gets the writer's return value, and the callable that `relay` returns resumes
-    the relay."""
+    the relay.
+    """
     way = Way()
     answers = [True, False]
     stream = ChunkStream(answer(way.relay), *KINDS["chat"])

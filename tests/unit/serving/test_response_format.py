@@ -89,7 +89,7 @@ DIALECTS: list[tuple[dict[str, Any], StructuredOutputs]] = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), DIALECTS, ids=str)
-def test_guided_fields_equal_structured_outputs(fields, expected):
+def test_older_constraint_fields_equal_structured_outputs(fields, expected):
     """The names come from older versions of vLLM and from SGLang."""
     assert constraint(**fields) == expected
 
@@ -140,8 +140,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_ambiguous_or_incomplete_format_is_refused_by_path(fields, param):
-    """A format needs exactly one constraint, and `json_schema` needs its schema."""
+def test_invalid_constraint_is_refused_by_path(fields, param):
+    """Examples: several constraints, none, an invalid or a too large schema."""
     with pytest.raises(InvalidRequest) as refused:
         constraint(**fields)
 
@@ -153,7 +153,8 @@ def test_ambiguous_or_incomplete_format_is_refused_by_path(fields, param):
 )
 def test_constraint_size_limit(size, fits):
     """A constraint at the limit in bytes of JSON is accepted; one byte more is an error of the
-    field."""
+    field.
+    """
     given: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": ""}}}
     frame = len(json.dumps(given, separators=(",", ":")))
     given["json_schema"]["schema"]["const"] = "a" * (size - frame)

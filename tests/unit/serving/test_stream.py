@@ -174,7 +174,7 @@ def test_continuous_usage_counts_up_to_each_chunk():
 
 
 def test_usage_counts_a_prompt_once_for_all_its_choices():
-    """Two prompts with two choices each: the usage has four answers and two prompts."""
+    """For two prompts with two choices each, the usage counts four answers and two prompts."""
     collector = Collector(answer(4, n=2))
     for choice, prompt in enumerate([10, 10, 20, 20]):
         collector.feed(choice, [last(prompt=prompt, completion=5)])

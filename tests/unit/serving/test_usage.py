@@ -84,7 +84,8 @@ ONE_CALL: list[dict[str, Any]] = [
 async def test_answer_that_ends_with_its_only_call_is_fully_accounted(tmp_path, fields, stream):
     """It ends with `stop` although the server stopped the engine.
 
-    The key pays for the tokens used, not for the reservation."""
+    The key pays for the tokens used, not for the reservation.
+    """
     write(tmp_path, CALL, tokens_per_second=200)
     async with accounts(tmp_path) as each:
         answer = await prepare(each.model, stream=stream, max_tokens=1000, **fields)
@@ -154,7 +155,8 @@ async def test_cancelled_relayed_answer_counts_its_tokens(tmp_path):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_time_to_first_token_is_measured_at_the_engine(tmp_path, stream):
     """vLLM does the same. Streamed and complete answers agree, and the time per output token
-    covers the other tokens."""
+    covers the other tokens.
+    """
     write(tmp_path, "abc", tokens_per_second=50)
     async with accounts(tmp_path) as each:
         await collect(await prepare(each.model, stream=stream, max_tokens=25))

@@ -18,7 +18,7 @@ def _nothing_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stored_inputs_pass(name: str) -> None:
-    """Both those that the fuzzer kept and its seeds."""
+    """No stored input and no seed breaks its target."""
     check = check_of(name)
     kept = corpus(name).values()
 

@@ -26,7 +26,7 @@ def grammar(pattern: str, *, accepted: str = "") -> Any:
 
 
 def test_bitmasks_filled_together_equal_vllms():
-    """Including a grammar that has ended and one of another engine."""
+    """One of the grammars has ended, and one belongs to another engine."""
     import torch
 
     from openai_frontend.engines.vllm.scheduler import BatchedBitmaskMixin

@@ -154,7 +154,7 @@ def test_parallel_tool_calls_false_allows_one_call(family):
 
 
 def test_named_function_is_called_once():
-    """In the syntax of the family."""
+    """The call has the syntax of the family."""
     possible = answers(held("hermes", tools(allowed=frozenset({"nothing"}))))
     call = '<tool_call>\n{"name": "nothing", "arguments": {}}\n</tool_call>'
 
@@ -256,7 +256,7 @@ INPUT = {
     ("form", "pattern"), [(REGEX, r'[a-z]+ = "\d+"'), (LARK, r'[a-z]+ = "[a-z]+"')]
 )
 def test_custom_tool_input_matches_its_grammar(family, form, pattern):
-    """After the JSON escapes of the input are decoded."""
+    """The JSON escapes of the input are decoded first."""
     offered = tools(
         functions={"set": INPUT},
         strict=frozenset(),

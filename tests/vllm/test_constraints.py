@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[StructuredOutputs, str]] = {
 @pytest.mark.parametrize("model", ["demo", "demo-async-llm"])
 @pytest.mark.parametrize(("structured", "message"), REFUSED.values(), ids=REFUSED)
 async def test_unsupported_constraint_is_refused(server: Server, model, structured, message):
-    """At once and with the reason; the next request is served."""
+    """The error comes at once and has the reason; the next request is served."""
     begun = time.perf_counter()
     with pytest.raises(errors.InvalidRequest, match=message):
         await answer(server, model, QUESTION, structured_outputs=structured, max_tokens=9)

@@ -57,7 +57,7 @@ def extra_args(**fields: object) -> dict[str, object]:
 
 
 def test_documented_plug_in_is_found(package):
-    """By its entry point. Only requests with `characters` in their metadata use it."""
+    """Its entry point is found. Only requests with `characters` in their metadata use it."""
     assert [each.name for each in plugin.installed()] == ["characters"]
     assert extra_args() == {}
     assert extra_args(metadata={"characters": "ab"}) == {

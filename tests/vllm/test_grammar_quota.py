@@ -70,7 +70,7 @@ def test_waiting_unconstrained_requests_enforce_the_quota():
 
 
 def test_quota_ignores_requests_that_will_not_run():
-    """Such as one that waits for something else, or one whose failed grammar must be reported."""
+    """One waits for something else; another has a failed grammar, which must be reported."""
     running = [request("r", grammar="g") for _ in range(8)]
     failed = request("failed", grammar=ValueError("no"))
 

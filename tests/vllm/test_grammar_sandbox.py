@@ -58,14 +58,14 @@ def test_valid_grammar_is_returned_in_the_engines_form(trials: GrammarSandbox):
 
 @pytest.mark.parametrize("text", ["root ::= root", "root ::= a\na ::= root"])
 def test_grammar_that_matches_nothing_is_refused(trials: GrammarSandbox, text: str):
-    """If it allows no first token. A grammar that matches only the empty text is valid."""
+    """It allows no first token. A grammar that matches only the empty text is valid."""
     with pytest.raises(ValueError, match="no text matches it"):
         tried(trials, GrammarSpec("grammar", text))
     assert tried(trials, GrammarSpec("grammar", 'root ::= ""')).kind == "grammar"
 
 
 def test_slow_grammar_is_stopped(trials: GrammarSandbox):
-    """After 1 s of CPU time; the next grammar does not wait for it."""
+    """It stops after 1 s of CPU time; the next grammar does not wait for it."""
     begun = time.perf_counter()
     hostile = trials.submit(HOSTILE, vocabulary)
 
@@ -166,7 +166,7 @@ async def test_internal_failure_is_not_cached():
 
 
 def test_close_ends_the_process():
-    """Including the compilation that is running."""
+    """The running compilation ends, too."""
     trials = GrammarSandbox()
     assert tried(trials, VALID) == VALID
     trials.submit(HOSTILE, vocabulary)

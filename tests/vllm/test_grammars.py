@@ -60,7 +60,7 @@ def test_other_constraints_are_unchanged(constraint):
 
 
 def test_deeply_nested_schema_is_refused():
-    """Before any function walks through it."""
+    """The error comes before any function walks through the schema."""
     from vllm.exceptions import VLLMClientError
 
     schema: dict[str, Any] = {}
@@ -193,7 +193,7 @@ def test_whole_schema_is_enforced(schema, right, wrong):
 
 
 def test_invalid_schema_is_named_by_its_index():
-    """If one grammar has several schemas."""
+    """The index tells the several schemas of one grammar apart."""
     schemas = [{"type": "integer"}, {"type": "string", "pattern": "("}, {"type": "null"}]
     forms = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
 
@@ -228,7 +228,7 @@ def test_nested_repetitions_are_refused(constraint):
 
 @pytest.mark.parametrize("text", [r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", "a{5000}", "{}"])
 def test_ordinary_repetitions_are_accepted(text):
-    """Such as those of an identifier or a long text."""
+    """Identifiers and long texts need them."""
     check_expansion(text)
 
 

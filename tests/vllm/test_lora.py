@@ -95,7 +95,7 @@ async def test_base_and_adapters_at_once(client: openai.AsyncOpenAI, model: str)
 
 
 async def test_adapters_are_listed_with_their_parent(client: openai.AsyncOpenAI):
-    """By the name that requests use."""
+    """Their ids are the names that requests use."""
     models = {model.id: model.to_dict() async for model in client.models.list()}
 
     for base in MODELS:

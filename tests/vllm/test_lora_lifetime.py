@@ -121,7 +121,7 @@ async def test_unloaded_adapter_stays_while_requests_need_it(adapter: Adapter) -
 
 
 async def test_idle_adapter_stays_loaded(adapter: Adapter) -> None:
-    """Until it is unloaded, because it may be requested again."""
+    """It is removed only when it is unloaded, because it may be requested again."""
     engine = Engine()
     adapters, sink = LoRALoader(engine), Sink()
     adapters.keep([adapter])

@@ -75,7 +75,7 @@ async def until(met: Callable[[], bool]) -> None:
 
 
 async def test_steps_arrive_in_order(engine):
-    """Those sent before the reader started, those sent together, and those sent one by one."""
+    """Some were sent before the reader started, some together, and some one by one."""
     seen: list[int] = []
     engine.send(*map(step, range(3)))
     await asyncio.sleep(0.05)

@@ -86,7 +86,7 @@ HERMES = {output["name"]: output for output in outputs(FOLDER / "hermes.json")}
 
 @pytest.mark.parametrize("name", WELL_FORMED)
 def test_hermes_equals_the_gateways_parser(folder: Path, name: str) -> None:
-    """On the well-formed sample outputs."""
+    """The two return the same for the well-formed sample outputs."""
     output = HERMES[name]
 
     found = read(reading(folder, "hermes"), [output["text"]])
@@ -135,7 +135,7 @@ def test_prompt_decides_whether_reasoning_is_open(
 
 
 def test_whether_reasoning_is_open_is_known(folder: Path) -> None:
-    """Before the answer starts, and while it arrives."""
+    """It is known before the answer starts and while it arrives."""
     found = reading(folder, reasoning="qwen3")
     parser = found.parser({}, prompt=OPEN)
 

@@ -149,7 +149,7 @@ async def test_any_seed_is_deterministic(server: Server, model: str, seed: int):
 
 
 async def test_different_seeds_give_different_answers(server: Server):
-    """At a high temperature."""
+    """The answers are generated at a high temperature."""
     texts = {
         (await answer(server, "demo", QUESTION, seed=seed, temperature=2.0, max_tokens=12)).text
         for seed in (-1, 0, 1)

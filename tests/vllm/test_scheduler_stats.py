@@ -64,7 +64,7 @@ def test_load_is_reported_at_intervals() -> None:
 
 
 def test_idle_state_is_reported_at_once() -> None:
-    """After the last request ends, because the next one may come much later."""
+    """The next request, and with it the next report, may come much later."""
     scheduler = Saying(lora=False)
     scheduler.make_stats()
     scheduler.running = []
@@ -74,7 +74,7 @@ def test_idle_state_is_reported_at_once() -> None:
 
 @pytest.mark.parametrize(("lora", "told"), [(False, None), (True, [["a", "b"], ["c"]])])
 def test_running_and_waiting_adapters_are_reported(lora: bool, told: Any) -> None:
-    """Each once; None for a model without LoRA."""
+    """Each adapter is reported once; a model without LoRA reports None."""
     assert Saying(lora=lora).make_stats().kv_connector_stats[ADAPTERS] == told
 
 

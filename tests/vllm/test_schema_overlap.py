@@ -37,7 +37,7 @@ ROOT = {"$defs": {"a": TAGGED[0], "b": TAGGED[1], "loop": {"$ref": "#/$defs/loop
 
 @pytest.mark.parametrize("schemas", APART, ids=str)
 def test_mutually_exclusive_schemas(schemas):
-    """By their types, values, bounds or properties."""
+    """They differ in types, values, bounds or properties."""
     assert are_disjoint(schemas, ROOT)
 
 

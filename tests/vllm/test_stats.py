@@ -64,7 +64,7 @@ def test_metrics_of_an_idle_engine() -> None:
 
 
 def test_metrics_before_the_first_step() -> None:
-    """Only those that are known from the start."""
+    """Only metrics that are known from the start have samples."""
     names = {name for name, *_ in told(latest=None, at_work=False, config=config(lora=False))}
 
     assert names == {"vllm:cache_config_info", "vllm:num_requests_waiting_by_reason"}

@@ -37,7 +37,7 @@ class Target(Protocol):
     """The interface of a module of this package."""
 
     WORDS: Iterable[str]  # tokens of its language, which the fuzzer combines
-    SEEDS: Iterable[bytes]  # initial inputs for an empty corpus
+    SEEDS: Iterable[bytes]  # initial inputs, next to those of the corpus
 
     def check(self, data: bytes) -> None:
         """Check one input. Any exception is a finding."""

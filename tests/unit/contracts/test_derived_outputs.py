@@ -75,7 +75,7 @@ def test_deltas_from_complete_texts(empty_end: bool) -> None:
 
 
 def test_incomplete_character_is_sent_at_the_end() -> None:
-    """If no more bytes come, it stays incomplete."""
+    """It stays incomplete if no more bytes come."""
 
     assert text(answers({"deltas"}, [CompletionDelta("a"), CompletionDelta("a\ufffd")])) == [
         "a",
@@ -126,7 +126,7 @@ def test_nothing_follows_a_stop_string() -> None:
 
 
 def test_prompt_is_removed_from_the_answer() -> None:
-    """Only at its start, and only once."""
+    """It is removed only at the start, and only once."""
 
     assert text(answers({"prompt"}, [CompletionDelta("Hi there"), CompletionDelta("Hi")])) == [
         " there",
@@ -155,7 +155,7 @@ def entry(value: float, decoded: str) -> dict[str, Any]:
     ids=["as many", "one token of two letters", "no text", "the end's own"],
 )  # fmt: skip
 def test_logprobs_get_tokens(piece: str, values: Any, expected: Any) -> None:
-    """From the tokenizer, or from the text of a response with one token."""
+    """They come from the tokenizer, or from the text of a response with one token."""
 
     (delta,) = answers({"logprobs"}, [CompletionDelta(piece, logprobs=numbers(*values))])
     assert delta.logprobs == expected

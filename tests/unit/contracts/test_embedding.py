@@ -38,7 +38,7 @@ def config(inputs: str, outputs: str, *, batch: int = 0, length: int = 3) -> dic
 def test_prompt_has_the_models_form(
     inputs: str, named: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    """As text, or as token ids with the further inputs of encoders."""
+    """It is text, or token ids with the further inputs of encoders."""
 
     options = ContractOptions(name="embeddings", tensors=named)
     chosen = select_contracts(config(inputs, "v:FP32"), options=options)
@@ -62,7 +62,7 @@ def test_default_names_need_no_option() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (1, 3)])
 def test_vector_is_not_copied(shape: tuple[int, ...]) -> None:
-    """With or without a batch dimension, it is the response's own memory."""
+    """It is the response's own memory, with or without a batch dimension."""
 
     vector = np.array([1.0, 2.0, 0.5], dtype="<f4").reshape(shape)
     contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32"))
@@ -96,7 +96,7 @@ def test_other_dimensions_are_rejected() -> None:
 
 @pytest.mark.parametrize("inputs", ["text_input:STRING", "input_ids:INT64"])
 def test_prompt_of_the_other_form_is_rejected(inputs: str) -> None:
-    """If the request has only text and the model needs ids, or the reverse."""
+    """The request has only text and the model needs ids, or the reverse."""
 
     contract = GenericEmbeddingContract(config(inputs, "v:FP32"))
     known = {"prompt": "a"} if "ids" in inputs else {"prompt_token_ids": [1]}

@@ -81,7 +81,7 @@ ADAPTER = Adapter(name="x", id=7, path=Path("/loras/x"))
     ],
 )
 def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Under the model's name. Fields that the request does not set are not sent."""
+    """The tensor has the model's name. Fields that the request does not set are not sent."""
 
     assert told(**params) == expected
 
@@ -97,7 +97,7 @@ def test_only_decoupled_models_stream(config: dict[str, Any], expected: dict[str
 
 
 def test_plug_in_selects_the_models_logits_processor() -> None:
-    """If the model declares the input for it."""
+    """The model must declare the input for it."""
 
     held = {"logits_processor": "json_only"}
     name = "sampling_param_logits_post_processor_name"
@@ -158,7 +158,7 @@ def test_stream_of_cumulative_texts_becomes_deltas() -> None:
     ("told", "expected"), [(b"END", "END"), (b"13", 13), (b"None", None), (b"", None)]
 )
 def test_whole_answer_has_its_stop_reason(told: bytes, expected: Any) -> None:
-    """A stop string or a stop token."""
+    """The stop reason is a stop string or a stop token."""
 
     outputs = RecordedOutputs(
         final=True, text_output=[b"ab"], finish_reason=[b"stop"], stop_reason=[told]

@@ -51,7 +51,7 @@ def test_encode_embedding_request(config: Any, values: Any, expected: Any) -> No
     ids=["in-process", "NVIDIA's"],
 )
 def test_token_ids_are_preferred_to_text(config: Any, expected: Any, tensors: Any) -> None:
-    """As a tensor if the model has one for them, which needs no parsing."""
+    """They are sent as a tensor, which needs no parsing, if the model has one."""
 
     request = EmbedRequest(request_id="r", prompt="a", prompt_token_ids=[1, 2])
     inputs = EmbeddingContract(config).encode(request)

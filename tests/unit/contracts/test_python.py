@@ -72,13 +72,15 @@ def told(model: SelectedContracts, **params: Any) -> dict[str, Any]:
     ],
 )
 def test_named_tensors_are_sent(model: SelectedContracts, expected: dict[str, Any]) -> None:
-    """By the default name, by the option's name, or as the only text input."""
+    """Tensors have their default name or the option's; the only text input needs neither."""
 
     assert (model.name, told(model, temperature=0.5)) == ("python", expected)
 
 
 def test_required_inputs_get_neutral_values() -> None:
-    """If the request does not set them. `max_tokens` has no neutral value, so it is required."""
+    """They get them if the request sets no value. `max_tokens` has no neutral value, so it is
+    required.
+    """
 
     model = select_contracts(
         PYTHON, options=ContractOptions(tensors=PYTHON_TENSORS), vocabulary=Letters()
@@ -138,7 +140,7 @@ def test_text_alone_gives_a_complete_answer() -> None:
 
 
 def test_outputs_of_the_model_are_not_replaced() -> None:
-    """Under the names of the options."""
+    """The options give the names of these outputs."""
 
     contract = chosen(
         "p:STRING",

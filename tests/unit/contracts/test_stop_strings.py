@@ -30,7 +30,7 @@ def cut(pieces: list[str], stops: list[str], *, included: bool = False) -> tuple
 def test_text_ends_at_the_first_stop_string(
     text: str, stops: list[str], expected: tuple[str, str | None]
 ) -> None:
-    """At every split into two pieces, and one character at a time."""
+    """The result is the same for every split into two pieces, and one character at a time."""
 
     splits = [[text[:at], text[at:]] for at in range(len(text) + 1)]
     assert [cut(pieces, stops) for pieces in [*splits, list(text)]] == [expected] * (
@@ -39,7 +39,7 @@ def test_text_ends_at_the_first_stop_string(
 
 
 def test_stop_string_can_be_included() -> None:
-    """With `include_stop_str_in_output`; nothing after it is kept."""
+    """`include_stop_str_in_output` keeps it, but nothing after it."""
 
     assert cut(["one E", "ND two"], ["END"], included=True) == ("one END", "END")
 

@@ -103,7 +103,7 @@ def told(config: dict[str, Any] = ENSEMBLE, **params: Any) -> dict[str, Any]:
     ],
 )
 def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Under the model's name. Fields that the request does not set are not sent."""
+    """The tensor has the model's name. Fields that the request does not set are not sent."""
 
     assert told(**params) == expected
 
@@ -120,7 +120,7 @@ def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, A
     ],
 )
 def test_constraint_becomes_a_guide(structured: dict[str, Any], expected: tuple[str, str]) -> None:
-    """With the backend's own guide types."""
+    """It has one of the backend's own guide types."""
 
     inputs = told(structured_outputs=StructuredOutputs(**structured))
     assert inputs == {
@@ -130,7 +130,7 @@ def test_constraint_becomes_a_guide(structured: dict[str, Any], expected: tuple[
 
 
 def test_tensors_have_the_declared_type_and_rank() -> None:
-    """With the batch dimension if the model batches; the bytes are exact."""
+    """They have a batch dimension if the model batches; the bytes are exact."""
 
     inputs = contract().encode(request(stop=["é", "b"], seed=1))
     assert inputs["stop_words"] == ("BYTES", (1, 2), b"\x02\0\0\0\xc3\xa9\x01\0\0\0b")
@@ -347,7 +347,7 @@ def test_beam_search_returns_all_sequences_at_once(empty_end: bool) -> None:
 
 
 def test_metrics_and_logits_are_returned_on_request() -> None:
-    """Under the model's own names, next to the token counts."""
+    """They have the model's own names and come with the token counts."""
 
     logits = np.zeros((1, 2, 4), dtype="<f4")
     told = response("ab", 2, final=True, kv_cache_reused_blocks=[5], context_logits=logits)

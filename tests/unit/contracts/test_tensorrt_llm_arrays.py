@@ -53,7 +53,7 @@ def test_known_adapter_is_sent_by_id() -> None:
 
 
 def test_adapter_with_weights() -> None:
-    """In the shapes of the files: [1, modules, values] and [1, modules, 3]."""
+    """The tensors have the shapes of the files: [1, modules, values] and [1, modules, 3]."""
     weights = numpy.array([[[1.0, -2.5]]], dtype="<f2")
 
     assert encode(config(), arrays(weights)) == {
@@ -88,7 +88,7 @@ def test_weights_are_converted_to_the_declared_type(declared: str, stored: str) 
 
 
 def test_bfloat16_rounding() -> None:
-    """To the nearest value, and to even in a tie."""
+    """Values are rounded to the nearest, and ties to even."""
     bits = numpy.array([[[0x3F808000, 0x3F818000, 0x3F808001]]], dtype="<u4")
 
     encoded = encode(config("TYPE_BF16"), arrays(bits.view("<f4")))
@@ -97,7 +97,7 @@ def test_bfloat16_rounding() -> None:
 
 
 def test_weights_with_extra_dimensions_are_refused() -> None:
-    """Unless the model declares the dimensions, their elements cannot be sent."""
+    """The model declares no dimensions for their elements."""
     with pytest.raises(ModelUnavailable, match="lora_weights does not fit"):
         encode(config(), arrays(numpy.ones((2, 1, 1, 2), "<f2")))
 

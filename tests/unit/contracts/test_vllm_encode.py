@@ -270,7 +270,7 @@ def test_support_follows_the_declared_tensors(
 
 @pytest.mark.parametrize("config", [INPROCESS, NVIDIA_VLLM])
 def test_adapter_is_sent_by_name_alone(config: dict[str, Any]) -> None:
-    """As NVIDIA's backend expects: the model knows the adapter's path."""
+    """NVIDIA's backend expects only the name, because the model knows the adapter's path."""
     adapter = Adapter(name="pirate", id=3, path=Path("/adapters/pirate"))
     params = SamplingParams(top_k=2)
     asked = request(prompt="a", prompt_token_ids=[1], sampling_params=params, adapter=adapter)

@@ -112,7 +112,7 @@ def test_unsupported_content_part_is_refused() -> None:
 @pytest.mark.parametrize("content", [None, []])
 @pytest.mark.parametrize("source", [PLAIN, PARTS])
 def test_assistant_content_null_becomes_empty(source: str, content: Any) -> None:
-    """In every template, and never the word None."""
+    """Every template renders it as empty, and never as the word None."""
 
     text = render(source, {"role": "assistant", "content": content})
     assert text in ("[assistant:]", "")

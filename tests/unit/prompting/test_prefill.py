@@ -28,7 +28,7 @@ def rendered(source: str, content: Any) -> str:
 @pytest.mark.parametrize("source", [AS_IT_IS, TRIMS])
 @pytest.mark.parametrize("content", ["b", "b ", " b\n\n", "", "[a]", "left-open-5e1c b"])
 def test_prompt_ends_as_in_transformers(source: str, content: str) -> None:
-    """Whether or not the template trims text, and whatever the text contains."""
+    """The template may trim text, and the text may look like the mark."""
 
     messages = [USER, {"role": "assistant", "content": content}]
     theirs, _ = render_jinja_template([messages], chat_template=source, continue_final_message=True)

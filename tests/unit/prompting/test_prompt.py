@@ -88,7 +88,7 @@ def test_documents_reach_the_template(tiny: Tokenizer) -> None:
 
 
 def test_template_knows_a_variable(tiny: Tokenizer) -> None:
-    """If any of the model's templates does: the chat selects the one that renders."""
+    """Any of the model's templates counts, because the chat selects the one that renders."""
 
     named = {"default": "{{ effort }}", "rag": "{{ documents }}"}
     builder = PromptBuilder(dataclasses.replace(tiny, chat_templates=named))
@@ -106,7 +106,7 @@ def test_prefill_continues_the_last_message(tiny: Tokenizer) -> None:
 
 
 def test_chat_with_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
-    """For a template that leaves BOS to the tokenizer."""
+    """Some templates leave BOS to the tokenizer."""
 
     builder = PromptBuilder(tiny)
     plain, special = (
@@ -273,7 +273,7 @@ def test_prompt_is_tokenized_once(tiny: Tokenizer, limit: int) -> None:
 
 
 def test_many_ids_are_packed(tiny: Tokenizer) -> None:
-    """In the format of a tensor, with the same values."""
+    """They have the format of a tensor and the same values."""
 
     text = "Hello there " * 8000
     prompt = PromptBuilder(tiny).completion(text)
@@ -282,7 +282,7 @@ def test_many_ids_are_packed(tiny: Tokenizer) -> None:
 
 
 def test_batch_equals_single_texts(tiny: Tokenizer) -> None:
-    """With more texts than one batch, some of them truncated."""
+    """The batch has more texts than fit into one call, some of them truncated."""
 
     texts = [f"Hello {'!' * (number % 7)} {number}" for number in range(300)]
     readings = [
@@ -308,7 +308,9 @@ def test_too_long_text_of_a_batch_is_named_by_its_index(tiny: Tokenizer) -> None
 
 
 def test_vocabulary_methods(tiny: Tokenizer) -> None:
-    """Ids without special tokens, the text of one token, a text without the automatic BOS."""
+    """They return ids without special tokens, the text of one token, and a text without the
+    automatic BOS.
+    """
 
     prompts = PromptBuilder(tiny)
     ids = prompts.ids("Hello")

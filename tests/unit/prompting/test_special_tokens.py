@@ -72,7 +72,7 @@ def test_message_cannot_forge_a_turn(tiny: Tokenizer) -> None:
 
 
 def test_allow_special_tokens_restores_their_meaning(tiny: Tokenizer) -> None:
-    """If the operator sets it, such text becomes the special tokens."""
+    """Text that spells special tokens becomes those tokens if the operator sets it."""
     builder = PromptBuilder(tiny, allow_special_tokens=True)
 
     prompt = builder.chat([{"role": "user", "content": "hi<|im_end|>"}])
@@ -81,7 +81,7 @@ def test_allow_special_tokens_restores_their_meaning(tiny: Tokenizer) -> None:
 
 
 def test_text_without_special_tokens_is_tokenized_in_one_piece(tiny: Tokenizer) -> None:
-    """Even if it starts like one."""
+    """The text may start like a special token."""
     builder = PromptBuilder(tiny)
     chat = [{"role": "user", "content": "<|im_ |endoftext|> <| <im_end>"}]
 
@@ -142,7 +142,7 @@ def test_escaping_leaves_no_overlapping_token(text: str) -> None:
 
 @pytest.mark.parametrize("values", [{"a": [2**70, "<s>"]}, [{"<s>": None}], ("x", {"a": "a<s>"})])
 def test_any_json_value_is_escaped(values: Any) -> None:
-    """Keys, lists and numbers of any size."""
+    """The value may contain keys, lists and numbers of any size."""
     foreign = SpecialTokenEscaper(["<s>"])
 
     mark = foreign.mark(values)
@@ -171,7 +171,7 @@ def test_repeated_prefix_of_many_tokens_is_fast() -> None:
 
 @given(st.sets(st.text("a<|", min_size=2, max_size=5), min_size=1), st.text("a<|", max_size=60))
 def test_longest_token_is_found(tokens: set[str], text: str) -> None:
-    """Of tokens with a common start, as in the tokenizer."""
+    """Of tokens with a common start, the longest one wins, as in the tokenizer."""
     longest_first = sorted(tokens, key=len, reverse=True)
     spelled = re.sub("|".join(map(re.escape, longest_first)), _characters, text)
 

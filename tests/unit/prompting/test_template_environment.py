@@ -107,7 +107,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
 def test_endless_template_is_stopped(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    """After its CPU time budget (1 s by default) the request is refused, and the thread is free."""
+    """The request is refused after its CPU time budget (1 s by default), and the thread is free."""
 
     monkeypatch.setattr(template_environment, "MAX_CPU_S", 0.05)
     with pytest.raises(TemplateLimit, match="took longer than"):
@@ -134,7 +134,7 @@ DOUBLING = (
 
 @pytest.mark.parametrize("source", GROWING.values(), ids=GROWING.keys())
 def test_growing_value_is_refused(source: str) -> None:
-    """Before it fills the memory."""
+    """Rendering stops before the value fills the memory."""
 
     with pytest.raises(TemplateLimit, match=r"longer than|larger than"):
         render(source if "{" in source else DOUBLING % source, {})
@@ -178,7 +178,7 @@ def test_raise_exception_has_the_templates_message() -> None:
     ],
 )
 def test_variables_of_a_template(source: str, known: set[str]) -> None:
-    """Only undeclared ones, not its own and not the environment's."""
+    """They are the undeclared ones, without the template's own and those of the environment."""
 
     assert known == variables_of(source)
 

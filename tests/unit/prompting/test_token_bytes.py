@@ -62,14 +62,14 @@ def test_byte_level_tokens_join_to_the_texts_bytes(tiny_fast: Tokenizer, text: s
 @settings(deadline=None)
 @given(text=texts)
 def test_sentencepiece_tokens_join_to_the_texts_bytes(text: str) -> None:
-    """Except for the space before the first word, which the tokenizer adds."""
+    """The tokenizer adds only the space before the first word."""
 
     expected = f" {text}".encode() if text else b""
     assert joined(vocabularies.sentencepiece(), text) == expected
 
 
 def test_token_bytes_equal_decoded_text() -> None:
-    """For the whole vocabulary of the demo model, including special and added tokens."""
+    """This holds for the demo model's whole vocabulary, including special and added tokens."""
 
     known, ids = TokenBytes(DEMO), range(DEMO.get_vocab_size())
     expected = [DEMO.decode([id], skip_special_tokens=False) for id in ids]

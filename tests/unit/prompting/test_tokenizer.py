@@ -80,7 +80,7 @@ def _in_a_list(folder: Path) -> None:
 
 @pytest.mark.parametrize("write", [_in_files, _in_a_list])
 def test_templates_by_purpose(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    """As separate files, or as a list in the configuration."""
+    """They are separate files, or a list in the configuration."""
 
     write(tiny_tokenizer.write(tmp_path, chat_template=None))
     assert tokenizer.load(tmp_path).chat_templates == NAMED

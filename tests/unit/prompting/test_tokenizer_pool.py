@@ -11,7 +11,7 @@ from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 
 
 def test_work_runs_on_another_thread() -> None:
-    """Not on the event loop's."""
+    """The event loop's thread stays free."""
 
     async def thread_name() -> str:
         return await TokenizerPool(threads=1, queue=0).run(lambda: threading.current_thread().name)

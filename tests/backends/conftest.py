@@ -1,4 +1,4 @@
-"""One gateway that serves a model of each contract, at OpenAI's own client."""
+"""One gateway that serves a model of each contract, with OpenAI's client."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +11,11 @@ from tests.backends import models, repository
 from tests.gateway_process import GatewayProcess
 from tests.unit.lora.trained import ANSWERS
 
-REAL_MODELS_S = 1800  # engines of many GPUs are slow to load
+REAL_MODELS_S = 1800  # engines of many GPUs load slowly
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes a `model` is run with each of them."""
+    """A test with a `model` parameter runs with each of them."""
     if "model" in metafunc.fixturenames and metafunc.module.__name__.endswith("test_api"):
         metafunc.parametrize("model", models.params())
 
@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def standins_gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayProcess]:
-    """Every stand-in; that of vLLM only where a test of this run wants it, for it starts late."""
+    """Every stand-in; the slow vLLM only if a test of this run needs it."""
     folder = tmp_path_factory.mktemp("backends")
     written = repository.write_quick(folder / "models")
     if any(each.get_closest_marker("engine") for each in _here(request)):
@@ -41,7 +41,7 @@ def standins_gateway(
 
 @pytest.fixture(scope="session")
 def real_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """The repository that the environment names."""
+    """The repository named in the environment."""
     named = models.repository()
     if named is None:
         pytest.skip(f"{models.VARIABLE} names no model repository")
@@ -78,7 +78,7 @@ def first_token(gateway: GatewayProcess) -> "FirstToken":
 
 
 class FirstToken:
-    """Asks the gateway for the first token of a text."""
+    """Requests the first token of a text from the gateway."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,5 +1,5 @@
-"""The models that the API's suite is run against: the stand-ins, or those of a repository that an
-environment variable names, on a machine with a GPU.
+"""The models of the API tests: the stand-ins, or those of a repository that an environment
+variable names, on a machine with a GPU.
 """
 
 import os
@@ -21,7 +21,7 @@ STANDINS = ("ensemble", "tensorrt_llm_bls", "llmapi", "llmapi_whole", "own_chat"
 
 
 class Model(NamedTuple):
-    """A model, and what its contract says of it."""
+    """A model and the facts of its contract."""
 
     name: str
     chosen: SelectedContracts
@@ -33,14 +33,14 @@ class Model(NamedTuple):
 
 
 def repository() -> Path | None:
-    """The repository of real models, if one is named."""
+    """The repository of real models, if one is set."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else None
 
 
 @cache
 def params() -> list[Any]:
-    """Every model as a parameter of a test, marked by what it needs."""
+    """Every model as a parameter of a test, with marks for its requirements."""
     made = kinds()
     standins = [
         pytest.param(
@@ -57,7 +57,7 @@ def params() -> list[Any]:
 
 
 def _real(folder: Path | None) -> list[Model]:
-    """Those that take text and that no other model calls."""
+    """Models that accept text and are not part of another model."""
     if folder is None:
         return []
     models = {each.name: each for each in sorted(folder.iterdir()) if each.is_dir()}

@@ -37,7 +37,7 @@ def write(
     config: str,
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """One model whose class is that of a module of `standins`; returns its version's folder."""
+    """Writes one model with the class of a module in `standins`; returns its version's folder."""
     version = repository / name / "1"
     version.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(config)
@@ -107,7 +107,7 @@ def write_tensorrt_llm(repository: Path) -> None:
 
 
 def _engine(repository: Path) -> Path:
-    """The folder of an engine: what it was built for, and here the weights."""
+    """An engine's folder: its build config, and here the weights."""
     folder = repository.parent / "engine"
     folder.mkdir()
     (folder / "config.json").write_text(
@@ -131,7 +131,7 @@ triton_config:
 
 
 def write_chat(repository: Path, name: str) -> None:
-    """A Python model of text under names of its own."""
+    """A Python model of text with its own tensor names."""
     parameters = {"weights": str(WEIGHTS)}
     config = configs.pbtxt(configs.CHAT, parameters=parameters)
     write(repository, name, "chat", config)
@@ -151,7 +151,7 @@ max_model_len: {MAX_MODEL_LEN}
 
 
 def write_vllm(repository: Path, name: str, *, adapters: Mapping[str, Path] | None = None) -> None:
-    """NVIDIA's vLLM model, vLLM on the CPU; `adapters` are those of its multi_lora.json."""
+    """NVIDIA's vLLM model, with vLLM on the CPU; `adapters` are those of its multi_lora.json."""
     arguments = {
         "model": str(WEIGHTS),
         "max_model_len": MAX_MODEL_LEN,
@@ -170,7 +170,7 @@ def write_vllm(repository: Path, name: str, *, adapters: Mapping[str, Path] | No
 
 
 def write_vllm_backend(folder: Path) -> Path:
-    """A backend directory with NVIDIA's vLLM backend: a program in Python for all its models."""
+    """A backend directory with NVIDIA's vLLM backend: one Python program for all its models."""
     (folder / "vllm").mkdir(parents=True)
     program = MODEL.format(root=str(ROOT), module="vllm_backend")
     (folder / "vllm" / "model.py").write_text(program)
@@ -178,7 +178,7 @@ def write_vllm_backend(folder: Path) -> Path:
 
 
 def write_quick(repository: Path) -> Path:
-    """Every stand-in that starts at once: all but vLLM."""
+    """Writes every stand-in that starts quickly: all except vLLM."""
     repository.mkdir(parents=True, exist_ok=True)
     write_tensorrt_llm(repository)
     write_llmapi(repository, "llmapi", decoupled=True)

@@ -1,4 +1,4 @@
-"""Adapters of TensorRT-LLM's pipelines: told once, and again where the engine has evicted them."""
+"""Adapters of TensorRT-LLM's pipelines: sent once, and again after the engine evicted them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -27,8 +27,8 @@ PIPELINES = ["ensemble", "tensorrt_llm_bls"]
 
 
 def write_tensorrt_llm(peft: Path, folder: Path) -> None:
-    """What TensorRT-LLM's converter makes of an adapter: A and B of a layer in one row, the scale
-    in B.
+    """The output of TensorRT-LLM's converter for an adapter: A and B of a layer in one row, with
+    the scale in B.
     """
     layers: dict[tuple[int, int], list[numpy.ndarray]] = {}
     numbers = {name: number for number, name in MODULES.items()}
@@ -49,7 +49,7 @@ def write_tensorrt_llm(peft: Path, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Both pipelines over one engine, which has room for two adapters."""
+    """Both pipelines on one engine, whose cache has room for two adapters."""
     folder = tmp_path_factory.mktemp("adapters")
     for name, answer in ANSWERS.items():
         tiny_adapter.write(folder / "peft" / name, answer, base=repository.WEIGHTS)
@@ -76,8 +76,8 @@ async def client(gateway: GatewayProcess) -> AsyncIterator[openai.AsyncOpenAI]:
 async def test_more_adapters_than_the_engine_caches(
     client: openai.AsyncOpenAI, model: str, stream: bool
 ):
-    """Each answers as itself in every round, whichever of them has been evicted before it; so does
-    the base.
+    """Each gives its own answers in every round, whichever was evicted before it; so does the
+    base model.
     """
     for _ in range(2):
         for name, answer in ANSWERS.items():
@@ -87,17 +87,17 @@ async def test_more_adapters_than_the_engine_caches(
 
 @on_one_loop
 @pytest.mark.parametrize("model", PIPELINES)
-async def test_all_of_them_at_once(client: openai.AsyncOpenAI, model: str):
-    """They push each other out while they are asked, and none fails."""
+async def test_concurrent_requests_to_all_adapters(client: openai.AsyncOpenAI, model: str):
+    """They evict each other during the requests, and none fails."""
     names = list(ANSWERS) * 3
     said = await asyncio.gather(*(say(client, f"{model}:{name}") for name in names))
 
     assert said == [ANSWERS[name] for name in names]
 
 
-def test_evictions_are_no_failures(gateway: GatewayProcess):
-    """The engine refused requests for want of weights, as its own count of answers tells, and no
-    client was told of any.
+def test_evictions_do_not_reach_clients(gateway: GatewayProcess):
+    """The engine rejected requests for missing weights, as its own count of responses shows, and
+    no client got an error.
     """
     text = httpx.get(f"{gateway.url}/metrics").text
     families = {each.name: each.samples for each in text_string_to_metric_families(text)}
@@ -114,8 +114,8 @@ def test_evictions_are_no_failures(gateway: GatewayProcess):
     assert not {status for status in statuses if status.startswith("5")} - {"503"}
 
 
-def test_nvidias_vllm_backend_knows_adapters_by_name(standins_gateway: GatewayProcess):
-    """It reads multi_lora.json itself; the gateway lists what is there, and tells it the name."""
+def test_nvidias_vllm_backend_selects_adapters_by_name(standins_gateway: GatewayProcess):
+    """It reads multi_lora.json itself; the gateway lists its adapters and sends it the name."""
     url = f"{standins_gateway.url}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         model = client.models.retrieve("nvidia_vllm:pirate").to_dict()

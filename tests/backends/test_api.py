@@ -1,6 +1,6 @@
-"""OpenAI's API on each kind of model: what its contract can honour holds, the rest is refused.
+"""OpenAI's API on each kind of model: supported fields take effect, others are refused.
 
-Nothing here knows what a model says, so that the same tests run against real models.
+The tests do not depend on a model's text, so that they also run against real models.
 """
 
 import json
@@ -37,7 +37,7 @@ TOKENS = 12
 
 
 def chat(client: openai.OpenAI, model: Model, **fields: Any) -> Any:
-    """A short answer, always the same where the request does not say otherwise."""
+    """A short answer, reproducible unless the request says otherwise."""
     request = {"model": model.name, "messages": QUESTION, "max_tokens": TOKENS, "temperature": 0}
     return client.chat.completions.create(**{**request, **fields})
 
@@ -48,7 +48,7 @@ def text_of(client: openai.OpenAI, model: Model, **fields: Any) -> str:
 
 
 def test_chat(client, model):
-    """An answer has a text, a reason for its end, and counts that add up."""
+    """An answer has a text, a finish reason, and counts that add up."""
     completion = chat(client, model)
 
     [choice] = completion.choices
@@ -60,8 +60,8 @@ def test_chat(client, model):
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
 
-def test_a_stream_equals_the_whole_answer(client, model):
-    """The pieces are the whole answer, with its reason and its counts; many where it streams."""
+def test_stream_equals_the_complete_answer(client, model):
+    """Joined pieces equal the answer, with reason and counts; a streaming model sends many."""
     whole = chat(client, model)
     chunks = list(chat(client, model, stream=True, stream_options={"include_usage": True}))
 
@@ -75,7 +75,7 @@ def test_a_stream_equals_the_whole_answer(client, model):
 
 
 def test_completions(client, model):
-    """A completion goes on from its prompt; the prompt is no part of it."""
+    """A completion continues its prompt and does not contain it."""
     prompt = "Triton Inference Server is"
 
     completion = client.completions.create(
@@ -87,7 +87,7 @@ def test_completions(client, model):
 
 
 def test_max_tokens(client, model):
-    """The limit holds, is the reason for the end, and is counted."""
+    """The limit holds, sets the finish reason, and matches the count."""
     completion = chat(client, model, max_tokens=3)
 
     assert completion.choices[0].finish_reason == "length"
@@ -96,9 +96,9 @@ def test_max_tokens(client, model):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_stop(client, model, stream):
-    """The answer ends before the stop text, which is no part of it."""
+    """The answer ends before the stop text."""
     whole = text_of(client, model)
-    stop = whole[len(whole) // 2 :][:4]  # of no token's own, as a rule
+    stop = whole[len(whole) // 2 :][:4]  # usually not a single token
 
     told = chat(client, model, stop=[stop], stream=stream)
 
@@ -113,7 +113,7 @@ def test_stop(client, model, stream):
 
 
 def test_choices_and_seeds(client, model):
-    """A seed gives the same choices again, and n of them that differ."""
+    """A seed reproduces the choices, and its n choices differ."""
     if not model.honours("seed"):
         refused(client, model, "seed", seed=1)
         return
@@ -128,7 +128,7 @@ def test_choices_and_seeds(client, model):
 
 
 def test_logprobs(client, model):
-    """Each token has its log probability, and their texts are the answer."""
+    """Each token has its log probability, and the joined tokens are the answer."""
     if not model.honours("logprobs"):
         refused(client, model, "logprobs", logprobs=True)
         return
@@ -141,7 +141,7 @@ def test_logprobs(client, model):
 
 
 def test_logit_bias(client, model, first_token):
-    """A bias of -100 keeps the likeliest token out."""
+    """A bias of -100 excludes the most likely token."""
     whole = text_of(client, model)
     bias = {str(first_token(model.name, whole)): -100}
     if not model.honours("logit_bias"):
@@ -152,13 +152,13 @@ def test_logit_bias(client, model, first_token):
 
 
 def test_response_format(client, model):
-    """A schema holds, whatever the model would have said."""
+    """The answer matches the schema, whatever the model would generate."""
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
     if not model.honours("response_format"):
         refused(client, model, "response_format", response_format=form)
         return
 
-    # Against white space without end, which a schema allows and a small model likes
+    # Against endless white space, which a schema allows and a small model prefers
     held = {"response_format": form, "frequency_penalty": 2.0, "max_tokens": 120}
     answer = json.loads(text_of(client, model, **held))
 
@@ -166,7 +166,7 @@ def test_response_format(client, model):
 
 
 def test_tools(client, model):
-    """Tools may be offered to every model; one that must be called has arguments of its schema."""
+    """Tools may be offered to every model; a required call has arguments of its schema."""
     asked = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 80}
     assert chat(client, model, tools=[WEATHER]).choices
     if not model.honours("tool_choice"):
@@ -181,7 +181,7 @@ def test_tools(client, model):
 
 
 def test_beam_search(client, model):
-    """A beam search gives n answers, the first at least as likely as what is said greedily."""
+    """A beam search returns n answers, the first at least as likely as the greedy one."""
     beams = {"extra_body": {"use_beam_search": True}, "n": 2, "max_tokens": 40}
     if not model.honours("use_beam_search"):
         refused(client, model, "use_beam_search", **beams)
@@ -194,7 +194,7 @@ def test_beam_search(client, model):
 
 
 def test_performance_metrics(client, model):
-    """What the engine measured of the request stands in its usage, where it tells it."""
+    """The engine's measurements of the request are in its usage, if the model reports them."""
     asked = {"extra_body": {"vllm_xargs": {"return_perf_metrics": True}}}
     if model.chosen.name != "tensorrt_llm":
         pytest.skip("only TensorRT-LLM's pipelines tell them")
@@ -204,7 +204,7 @@ def test_performance_metrics(client, model):
     assert measured["arrival_time_ns"] <= measured["last_token_time_ns"]
 
 
-# Fields whose values are taken as they are: a model honours them, or refuses them by name
+# Fields whose values are passed on: a model honours them, or refuses them by name
 TAKEN: dict[str, Any] = {
     "min_tokens": 1,
     "top_p": 0.9,
@@ -225,7 +225,7 @@ TAKEN: dict[str, Any] = {
     "priority": 1,
     "cache_salt": "salt",
 }
-# What makes no sense without another field
+# Fields that need another field
 TAKEN_WITH: dict[str, dict[str, Any]] = {
     "include_stop_str_in_output": {"stop": ["zebra"]},
     "top_logprobs": {"logprobs": True},
@@ -233,7 +233,7 @@ TAKEN_WITH: dict[str, dict[str, Any]] = {
 
 
 def test_each_field_is_honoured_or_refused(client, model):
-    """No field is dropped: what the table of docs/backends.md says no to is a 400 that names it."""
+    """No field is dropped: a field that docs/backends.md marks "no" is a 400 that names it."""
     for field, value in TAKEN.items():
         company = TAKEN_WITH.get(field, {})
         asked = {"extra_body": {field: value, **company}, "max_tokens": 2}
@@ -249,7 +249,7 @@ def test_each_field_is_honoured_or_refused(client, model):
 
 
 def test_bad_words_and_min_tokens(client, model):
-    """A word is kept out, and an answer does not end early."""
+    """A word is excluded, and an answer does not end early."""
     if not (model.honours("bad_words") and model.honours("min_tokens")):
         pytest.skip("refused, as test_each_field_is_honoured_or_refused shows")
     word = text_of(client, model).split()[0]
@@ -270,16 +270,16 @@ ERRORS: list[tuple[dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "status", "param"), ERRORS)
-def test_errors(client, model, fields, status, param):
-    """Bad input is OpenAI's error, by the field's name."""
+def test_invalid_input(client, model, fields, status, param):
+    """Invalid input gets OpenAI's error with the field's name."""
     with pytest.raises(openai.APIStatusError) as raised:
         chat(client, model, **fields)
 
     assert (raised.value.status_code, raised.value.param) == (status, param)
 
 
-def test_a_prompt_that_does_not_fit(client, model):
-    """A prompt longer than the context is refused before the model sees it."""
+def test_prompt_longer_than_the_context(client, model):
+    """It is refused before the model sees it."""
     card = client.models.retrieve(model.name)
 
     with pytest.raises(openai.BadRequestError) as raised:
@@ -289,8 +289,8 @@ def test_a_prompt_that_does_not_fit(client, model):
 
 
 @pytest.mark.slow
-def test_a_stream_that_is_dropped_ends_in_the_model(client, model, gateway):
-    """When the client goes, the model stops working; NVIDIA's BLS model goes on to the end."""
+def test_disconnect_cancels_the_generation(client, model, gateway):
+    """The model stops when the client disconnects; NVIDIA's BLS model continues to the end."""
     if not (model.honours("stream") and model.honours("ignore_eos")):
         pytest.skip("its answers are too short to tell")
     if model.name == "tensorrt_llm_bls":
@@ -325,7 +325,7 @@ def refused(client: openai.OpenAI, model: Model, param: str, **fields: Any) -> N
 
 
 def test_embeddings(client):
-    """A Python model's vectors: as numbers and packed, of each form of input, and counted."""
+    """A Python model's vectors: as numbers and base64, for each form of input, with usage."""
     texts = ["hello there", "good day"]
 
     told = client.embeddings.create(model="own_vectors", input=texts, encoding_format="float")
@@ -339,8 +339,8 @@ def test_embeddings(client):
 
 
 @pytest.mark.gpu
-def test_real_models_are_named():
-    """`pytest -m gpu` wants a repository; each of its models runs through the tests above."""
+def test_gpu_tests_need_a_repository():
+    """`pytest -m gpu` needs a repository; each of its models runs through the tests above."""
     if repository() is None:
         pytest.skip(f"{VARIABLE} names no model repository")
 

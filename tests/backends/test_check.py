@@ -1,4 +1,4 @@
-"""`check` says before a start what the gateway shows after it."""
+"""`check` reports before a start what the gateway serves after it."""
 
 import json
 from typing import Any
@@ -21,22 +21,22 @@ def checked(standins_gateway: GatewayProcess, capsys: pytest.CaptureFixture[str]
 
 
 def listed(gateway: GatewayProcess) -> list[dict[str, Any]]:
-    """The models, without their adapters, which stand in their reports."""
+    """The models without their adapters, which are in the models' reports."""
     models = httpx.get(f"{gateway.url}/v1/models", timeout=10).json()["data"]
     return [model for model in models if model["parent"] is None]
 
 
-def test_the_same_models_are_servable(
+def test_same_models_are_servable(
     checked: dict[str, Any], standins_gateway: GatewayProcess
 ) -> None:
-    """The parts of the others are said to be parts."""
+    """Steps of other models are reported as steps."""
 
     assert {name for name, report in checked.items() if not report["ensemble"]} == {
         model["id"] for model in listed(standins_gateway)
     }
 
 
-def test_what_each_model_can_do_is_the_same(
+def test_capabilities_are_the_same(
     checked: dict[str, Any], standins_gateway: GatewayProcess
 ) -> None:
     """Kinds of request, context length and tools."""
@@ -54,10 +54,10 @@ def test_what_each_model_can_do_is_the_same(
             assert report["tool_calls"] != "none"
 
 
-def test_a_field_that_is_said_to_be_refused_is(
+def test_reported_fields_are_refused(
     checked: dict[str, Any], standins_gateway: GatewayProcess
 ) -> None:
-    """Of each model that chats, by name; and one that is not said to be, is taken."""
+    """For each chat model: every reported field is refused by name, and another one is accepted."""
 
     values = {"min_p": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 1.0}, "min_tokens": 1}
     for name, report in checked.items():

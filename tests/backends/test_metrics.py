@@ -1,4 +1,4 @@
-"""What backends report through Triton's metrics API, as it comes out at `/metrics`."""
+"""Metrics that backends report through Triton's metrics API, as `/metrics` exposes them."""
 
 import httpx
 import openai
@@ -30,8 +30,8 @@ NVIDIA = {
 
 @pytest.fixture
 def samples(standins_gateway: GatewayProcess) -> dict[str, list[Sample]]:
-    """Family -> its samples, after an answer of TensorRT-LLM's pipeline; the same in both formats
-    that scrapers ask for.
+    """Family -> its samples after an answer of TensorRT-LLM's pipeline; the same in both formats
+    that scrapers request.
     """
     url = standins_gateway.url
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
@@ -47,7 +47,7 @@ def samples(standins_gateway: GatewayProcess) -> dict[str, list[Sample]]:
 
 
 def test_series_of_tensorrt_llm(samples: dict[str, list[Sample]]) -> None:
-    """Each family has the labels and values that NVIDIA's backend gives it, and no others."""
+    """Each family has exactly the labels and values of NVIDIA's backend."""
     for family, words in NVIDIA.items():
         label, *values = words.split()
         expected = {frozenset({**ENGINE, label: value}.items()) for value in values}
@@ -55,7 +55,7 @@ def test_series_of_tensorrt_llm(samples: dict[str, list[Sample]]) -> None:
 
 
 def test_values_of_tensorrt_llm(samples: dict[str, list[Sample]]) -> None:
-    """A gauge says what the engine set it to, a histogram what it saw."""
+    """A gauge has the value that the engine set, a histogram its observations."""
     blocks = {
         sample.labels["kv_cache_block_type"]: sample.value
         for sample in samples["nv_trt_llm_kv_cache_block_metrics"]

@@ -1,4 +1,4 @@
-"""What TensorRT-LLM's pipelines do beyond OpenAI's fields, tensor by tensor, at the real core."""
+"""Features of TensorRT-LLM's pipelines beyond OpenAI's fields, by tensor, on the real core."""
 
 import json
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ def numbers(datatype: str, values: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def asked(**inputs: Any) -> dict[str, Any]:
-    """A request for the answer alone, and what else a test wants."""
+    """A request for the answer alone, plus a test's own inputs."""
     return {
         "text_input": texts(PROMPT),
         "max_tokens": numbers("INT32", [50]),
@@ -67,8 +67,8 @@ async def told(server: Server, model: str, *outputs: str, **inputs: Any) -> list
 
 
 @pytest.mark.parametrize("model", PIPELINES)
-async def test_the_answer_follows_the_prompt_where_it_is_not_excluded(server, model):
-    """Without exclude_input_in_output a whole answer begins with the prompt."""
+async def test_prompt_is_included_by_default(server, model):
+    """Without exclude_input_in_output, a complete answer begins with the prompt."""
     [[[text]]] = await told(server, model, exclude_input_in_output=numbers("BOOL", [False]))
 
     assert text.decode().endswith(ANSWER)
@@ -76,7 +76,7 @@ async def test_the_answer_follows_the_prompt_where_it_is_not_excluded(server, mo
 
 
 async def test_sequences(server):
-    """num_return_sequences gives a response for each; NVIDIA's BLS model does not pass it on."""
+    """num_return_sequences gives one response each; NVIDIA's BLS model does not pass it on."""
     drawn = {
         "num_return_sequences": numbers("INT32", [3]),
         "max_tokens": numbers("INT32", [8]),
@@ -95,7 +95,7 @@ async def test_sequences(server):
 
 @pytest.mark.parametrize("model", PIPELINES)
 async def test_beams(server, model):
-    """beam_width gives one response with all of them, the best first."""
+    """beam_width gives one response with all of them, best first."""
     [[beams, scores]] = await told(
         server,
         model,
@@ -111,7 +111,7 @@ async def test_beams(server, model):
 
 @pytest.mark.parametrize("model", PIPELINES)
 async def test_logits_and_performance_on_request(server, model):
-    """Logits of the prompt and of the answer, and the times, come where they are asked for."""
+    """Logits of prompt and answer, and the times, are returned on request."""
     names = ("context_logits", "generation_logits", "arrival_time_ns", "last_token_time_ns")
     flags = ("return_context_logits", "return_generation_logits", "return_perf_metrics")
     [[context, generated, arrival, last]] = await told(
@@ -129,7 +129,7 @@ async def test_logits_and_performance_on_request(server, model):
 
 @pytest.mark.parametrize("model", PIPELINES)
 async def test_guides(server, model):
-    """A guide holds the answer to a schema, a regular expression or a grammar."""
+    """A guide constrains the answer to a schema, a regular expression or a grammar."""
     schema = {
         "type": "object",
         "properties": {"tokens": {"type": "integer"}},
@@ -159,7 +159,7 @@ async def test_guides(server, model):
 
 
 def lora() -> dict[str, Any]:
-    """An adapter that makes the model's keys of its first layer nothing."""
+    """An adapter that zeroes the keys of the model's first layer."""
     weight = Llama(standins.WEIGHTS).weights["model.layers.0.self_attn.k_proj.weight"]
     outer, singular, inner = np.linalg.svd(weight, full_matrices=False)
     row = np.concatenate([inner.ravel(), (-outer * singular).ravel()])
@@ -170,8 +170,8 @@ def lora() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", PIPELINES)
-async def test_the_cache_of_adapters(server, model):
-    """Weights come once; later requests name the task alone, until others have evicted it."""
+async def test_adapter_cache(server, model):
+    """Weights are sent once; later requests have only the task id, until it is evicted."""
     weights = lora()
 
     def task(number: int) -> dict[str, Any]:
@@ -190,8 +190,8 @@ async def test_the_cache_of_adapters(server, model):
     assert not ANSWER.startswith(first[0][0][0].decode())
 
 
-async def test_refusals_of_the_engine(server):
-    """Too wide a beam and a guide that is none are errors with a reason."""
+async def test_invalid_requests_of_the_engine(server):
+    """Too wide a beam and an invalid guide are errors with a reason."""
     with pytest.raises(InferenceFailed, match="beam width 9"):
         await told(server, "ensemble", beam_width=numbers("INT32", [9]))
     with pytest.raises(InferenceFailed, match="EOF while parsing"):

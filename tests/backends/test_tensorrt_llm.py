@@ -1,4 +1,4 @@
-"""What TensorRT-LLM's pipelines alone can do, through the real core, ensemble and BLS."""
+"""Features of TensorRT-LLM's pipelines only, through the real core, ensemble and BLS."""
 
 import base64
 import math
@@ -22,8 +22,8 @@ def completion(client: openai.OpenAI, model: Model, **fields: Any) -> Any:
     )
 
 
-def test_a_beam_search(client: openai.OpenAI, model: Model) -> None:
-    """Two answers of one request, which differ, and are counted each."""
+def test_beam_search(client: openai.OpenAI, model: Model) -> None:
+    """Two different answers of one request, both counted."""
 
     whole = completion(client, model, n=2, extra_body={"use_beam_search": True})
     assert len({choice.text for choice in whole.choices}) == 2
@@ -31,7 +31,7 @@ def test_a_beam_search(client: openai.OpenAI, model: Model) -> None:
 
 
 def test_metrics(client: openai.OpenAI, model: Model) -> None:
-    """They stand in the usage of who asks for them."""
+    """They are in the usage if the request asks for them."""
 
     asked = {"vllm_xargs": {"return_perf_metrics": True}}
     usage = completion(client, model, extra_body=asked).usage.model_dump()
@@ -40,7 +40,7 @@ def test_metrics(client: openai.OpenAI, model: Model) -> None:
 
 
 def test_logits(client: openai.OpenAI, model: Model) -> None:
-    """A tensor of the datatype and shape that stand beside it."""
+    """A tensor with the datatype and shape given next to it."""
 
     asked = {"vllm_xargs": {"return_generation_logits": True}}
     choice = completion(client, model, extra_body=asked).choices[0].model_dump()
@@ -50,8 +50,8 @@ def test_logits(client: openai.OpenAI, model: Model) -> None:
     assert TOKENS in logits["shape"]
 
 
-def test_a_biased_token(client: openai.OpenAI, model: Model) -> None:
-    """It is all that is said, and BOS is not."""
+def test_biased_token(client: openai.OpenAI, model: Model) -> None:
+    """It is the only generated token, and BOS is absent."""
 
     text = completion(client, model, logit_bias={"300": 100}).choices[0].text
     once = text[: len(text) // TOKENS]
@@ -60,7 +60,7 @@ def test_a_biased_token(client: openai.OpenAI, model: Model) -> None:
 
 
 def test_log_probabilities(client: openai.OpenAI, model: Model) -> None:
-    """One for each token, each with its text."""
+    """One for each token, with its text."""
 
     choice = completion(client, model, logprobs=0).choices[0]
     assert "".join(choice.logprobs.tokens) == choice.text

@@ -1,10 +1,10 @@
-"""The LoRA cache of TensorRT-LLM's executor: weights come with the first request of a task."""
+"""The LoRA cache of TensorRT-LLM's executor: the first request of a task brings the weights."""
 
 from collections import OrderedDict
 
 from tests.backends.standins.llama import Adapter, Array, Llama
 
-# TensorRT-LLM's numbers of a Llama's modules
+# TensorRT-LLM's module numbers of a Llama
 MODULES = {
     1: "self_attn.q_proj",
     2: "self_attn.k_proj",
@@ -17,7 +17,7 @@ MODULES = {
 
 
 class Adapters:
-    """The adapters of the last tasks; the one that waited longest makes room."""
+    """The adapters of the latest tasks; the least recently used one is evicted."""
 
     def __init__(self, llama: Llama, capacity: int) -> None:
         self._llama = llama
@@ -25,7 +25,7 @@ class Adapters:
         self._cached: OrderedDict[int, Adapter] = OrderedDict()
 
     def adapter(self, task_id: int, weights: Array | None, config: Array | None) -> Adapter:
-        """The task's adapter. Raises LookupError where it is unknown and no weights came."""
+        """The task's adapter. Raises LookupError if it is unknown and sent without weights."""
         if weights is not None and config is not None:
             self._cached[task_id] = self._read(weights, config)
         elif task_id not in self._cached:

@@ -1,4 +1,4 @@
-"""A model of somebody's own: a question in, a reply out, once for each request."""
+"""A user's own model: a question in, one reply out per request."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.backends.standins.tensors import parameter, scalar, strings, text
 
 
 class TritonPythonModel:
-    """Knows a limit and a temperature, and nothing else of sampling."""
+    """Supports a token limit and a temperature, and no other sampling parameter."""
 
     def initialize(self, args: dict[str, str]) -> None:
         weights = Path(parameter(json.loads(args["model_config"]), "weights"))

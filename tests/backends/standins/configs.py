@@ -1,4 +1,4 @@
-"""Configs of the stand-ins: the inputs and outputs of NVIDIA's models, and what a test sets."""
+"""Configs of the stand-ins: the inputs and outputs of NVIDIA's models, and a test's settings."""
 
 import json
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def pbtxt(
     parameters: Mapping[str, str] | None = None,
 ) -> str:
     """The config.pbtxt of a Python model with the tensors of one of NVIDIA's, or with its own;
-    `decoupled` None leaves the policy to the model.
+    with `decoupled` None the model sets the policy.
     """
     policy = {} if decoupled is None else {"model_transaction_policy": {"decoupled": decoupled}}
     return model_config_text.write(

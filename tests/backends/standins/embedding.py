@@ -1,4 +1,4 @@
-"""A model of vectors with the tensors of NVIDIA's vLLM backend for embeddings."""
+"""An embedding model with the tensors of NVIDIA's vLLM backend."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.backends.standins.tensors import failure, parameter, scalar, strings,
 
 
 class TritonPythonModel:
-    """A text's vector is the mean of its tokens' embeddings, of length one."""
+    """A text's vector is the mean of its tokens' embeddings, normalized to length one."""
 
     def initialize(self, args: dict[str, str]) -> None:
         weights = Path(parameter(json.loads(args["model_config"]), "weights"))
@@ -35,6 +35,6 @@ class TritonPythonModel:
         vector = vector / np.linalg.norm(vector)
         outputs = [strings("text_output", [json.dumps(vector.tolist())])]
         if scalar(request, "return_num_input_tokens", False):
-            number = np.asarray(len(ids), np.uint32)  # of no dimension, as NVIDIA's
+            number = np.asarray(len(ids), np.uint32)  # a scalar, as in NVIDIA's
             outputs.append(pb_utils.Tensor("num_input_tokens", number))
         return pb_utils.InferenceResponse(outputs)

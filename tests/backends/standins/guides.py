@@ -1,4 +1,4 @@
-"""Guided decoding: what TensorRT-LLM's four types of guides let an answer hold."""
+"""Guided decoding with TensorRT-LLM's four types of guides."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ KINDS = ("json", "json_schema", "regex", "ebnf_grammar")
 
 
 class Guides:
-    """Makes guides over one vocabulary."""
+    """Makes guides for one vocabulary."""
 
     def __init__(self, folder: Path, end_id: int) -> None:
         text = (folder / "tokenizer.json").read_text()
         self._tokenizer = LLTokenizer(text, eos_token=end_id)
 
     def guide(self, kind: str, text: str) -> "Guide":
-        """Raises ValueError where there is no such type, or the text is no such guide."""
+        """Raises ValueError for an unknown type or an invalid guide."""
         if kind not in KINDS:
             raise ValueError(f"unknown guide type {kind!r}")
         grammar = _grammar(kind, text)
@@ -32,25 +32,25 @@ class Guides:
 
 
 class Guide:
-    """Where one answer stands in its grammar."""
+    """The position of one answer in its grammar."""
 
     def __init__(self, matcher: LLMatcher, vocabulary_size: int) -> None:
         self._matcher = matcher
         self._mask = llguidance.numpy.allocate_token_bitmask(1, vocabulary_size)
 
     def restrict(self, logits: Array) -> None:
-        """Set what may not come next to minus infinity."""
+        """Sets the logits of tokens that must not follow to minus infinity."""
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask)
         allowed = np.unpackbits(self._mask.view(np.uint8), bitorder="little")[: len(logits)]
         logits[allowed == 0] = -np.inf
 
     def take(self, token_id: int) -> None:
-        """Go on behind this token."""
+        """Advances by this token."""
         self._matcher.consume_token(token_id)
 
 
 def _grammar(kind: str, text: str) -> str:
-    if kind in ("json", "json_schema"):  # a small model would go on with spaces for ever
+    if kind in ("json", "json_schema"):  # a small model would generate spaces for ever
         schema = text if kind == "json_schema" else '{"type": "object"}'
         compact: Any = {"whitespace_flexible": False}
         return str(LLMatcher.grammar_from_json_schema(schema, overrides=compact))

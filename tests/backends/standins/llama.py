@@ -32,7 +32,7 @@ class Cache:
 
 
 class Llama:
-    """The model of a folder in Hugging Face's form."""
+    """The model of a folder in Hugging Face's format."""
 
     def __init__(self, folder: Path) -> None:
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
@@ -126,7 +126,7 @@ def log_softmax(logits: Array) -> Array:
 
 
 def _turned(heads: Array, turn: tuple[Array, Array]) -> Array:
-    """Rotary positions: the first half of each head against the second."""
+    """Rotary positions: rotates the first half of each head against the second."""
     cos, sin = turn
     first, second = np.split(heads, 2, axis=-1)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's LLM-API model: text in, the whole text so far out."""
+"""TensorRT-LLM's LLM-API model: text in, the complete text so far out."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.backends.standins.scheduler import Scheduler
 from tests.backends.standins.sequence import Sampling, Sequence
 from tests.backends.standins.tensors import FINAL, failure, scalar, strings, texts
 
-# Sampling parameters that have the names of ours
+# Sampling parameters with the same names as ours
 _NUMBERS = (
     "max_tokens", "temperature", "top_k", "top_p", "frequency_penalty", "presence_penalty", "seed",
 )  # fmt: skip
@@ -20,7 +20,7 @@ DEFAULT_MAX_TOKENS = 32
 
 
 class TritonPythonModel:
-    """Without a batch dimension; `model.yaml` says whether it is decoupled."""
+    """Has no batch dimension; `model.yaml` says whether it is decoupled."""
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
@@ -85,7 +85,7 @@ class Answer:
         self._before = "" if excludes or streams else texts(request, "text_input")[0]
 
     def advance(self) -> bool:
-        """A token more; the tokens of a stop text end the answer and are no part of it."""
+        """One more token; the tokens of a stop text end the answer and are not part of it."""
         self._sequence.step()
         ids = self._sequence.token_ids
         for stop, tokens in self._stops.items():
@@ -109,7 +109,7 @@ class Answer:
         self._sender.send(failure("Request cancelled by client", code), flags=FINAL)
 
     def _asked(self) -> list[Any]:
-        """NVIDIA's model tells these as text, whatever type its config declares."""
+        """NVIDIA's model returns these as text, whatever type its config declares."""
         sequence = self._sequence
         values = {
             "finish_reason": sequence.finish_reason,

@@ -1,4 +1,4 @@
-"""What TensorRT-LLM's backend reports through Triton's metrics API: families, labels, kinds.
+"""TensorRT-LLM's metrics in Triton's metrics API: families, labels, types.
 
 The names are those of its custom_metrics_reporter.cc (NVIDIA/TensorRT-LLM, triton_backend).
 """
@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 
 BLOCK_TOKENS = 64
 
-# Family -> (its text, its own label, that label's values); all of them gauges
+# Family -> (its help text, its own label, that label's values); all of them gauges
 GAUGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "nv_trt_llm_request_metrics": (
         "TRT LLM request metrics",
@@ -53,11 +53,11 @@ BUCKETS = [10.0, 50.0, 100.0, 500.0, 1000.0]
 
 
 class Reporter:
-    """One model's series, each with the labels `model` and `version` besides its own."""
+    """One model's series, each with the labels `model` and `version` in addition to its own."""
 
     def __init__(self, model: str, version: str) -> None:
         self._labels = {"model": model, "version": version}
-        self._families: list[Any] = []  # a metric lives for as long as its family
+        self._families: list[Any] = []  # a metric lives as long as its family
         self._gauges: dict[tuple[str, str], Any] = {}
         kinds = pb_utils.MetricFamily
         for name, (text, label, values) in GAUGES.items():
@@ -76,7 +76,7 @@ class Reporter:
             )
 
     def set(self, family: str, values: Mapping[str, float]) -> None:
-        """By the value of the family's own label."""
+        """Sets values by the value of the family's own label."""
         for value, number in values.items():
             self._gauges[family, value].set(number)
 

@@ -11,7 +11,7 @@ from tests.backends.standins.tensors import array, parameter, strings
 
 
 class TritonPythonModel:
-    """Knows nothing of the response before: each is detokenized alone."""
+    """Has no state between responses: each is detokenized alone."""
 
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])

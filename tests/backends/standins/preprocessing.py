@@ -58,7 +58,9 @@ class TritonPythonModel:
         return ids
 
     def words(self, words: list[str]) -> Ids:
-        """[1, 2, tokens]: the tokens of all words, and where each word ends; the rest is -1."""
+        """[1, 2, tokens]: the tokens of all words, and the end offset of each word, padded with
+        -1.
+        """
         split = [self.tokenizer.encode(word, add_special_tokens=False).ids for word in words]
         flat = [token for word in split for token in word]
         if not flat:
@@ -67,7 +69,7 @@ class TritonPythonModel:
         return np.array([[flat, ends + [-1] * (len(flat) - len(ends))]], np.int32)
 
     def bias(self, request: Any) -> NDArray[np.float32]:
-        """[1, vocabulary], or [1, 0] where nothing is asked for."""
+        """[1, vocabulary], or [1, 0] without a bias."""
         words = texts(request, "EMBEDDING_BIAS_WORDS")
         weights = array(request, "EMBEDDING_BIAS_WEIGHTS")
         if not words or weights is None:

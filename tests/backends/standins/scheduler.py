@@ -1,24 +1,24 @@
-"""Takes turns among the answers of one model: each gets a token in each round."""
+"""Round-robin over the answers of one model: each gets one token per round."""
 
 import queue
 import threading
 import time
 from typing import Protocol
 
-CANCEL_CHECK_S = 0.1  # as often as NVIDIA's models look by default
+CANCEL_CHECK_S = 0.1  # NVIDIA's models check as often by default
 
 
 class Job(Protocol):
     """One request's work."""
 
     def advance(self) -> bool:
-        """One step; True once it was the last one. Tells its own errors to its caller."""
+        """One step; True after the last one. Reports its own errors to its caller."""
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether the caller has left."""
 
     def cancel(self) -> None:
-        """End it."""
+        """Ends it."""
 
 
 class Scheduler:
@@ -34,7 +34,7 @@ class Scheduler:
         self._new.put(job)
 
     def stop(self) -> None:
-        """Return once the thread has ended; what is in flight stays unfinished."""
+        """Returns when the thread has ended; jobs in flight stay unfinished."""
         self._new.put(None)
         self._thread.join()
 
@@ -47,7 +47,7 @@ class Scheduler:
             self._jobs = [job for job in self._jobs if not job.advance()]
 
     def _take(self) -> bool:
-        """Every new job; waits where there is nothing else to do. False at the end."""
+        """Takes every new job; waits if there is no other work. False at the end."""
         while not self._jobs or not self._new.empty():
             job = self._new.get()
             if job is None:

@@ -1,4 +1,4 @@
-"""One answer of the small Llama, a token at a time, by the rules of TensorRT-LLM's executor."""
+"""One answer of the small Llama, one token per step, by the rules of TensorRT-LLM's executor."""
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from tests.backends.standins.llama import Adapter, Array, Cache, Llama, log_soft
 
 
 class Guide(Protocol):
-    """What an answer may hold."""
+    """Restricts an answer."""
 
     def restrict(self, logits: Array) -> None:
-        """Set what may not come next to minus infinity."""
+        """Sets the logits of tokens that must not follow to minus infinity."""
 
     def take(self, token_id: int) -> None:
-        """Go on behind this token."""
+        """Advances by this token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How tokens are chosen: greedily, unless top_k or top_p says more."""
+    """Sampling parameters: greedy unless top_k or top_p is set."""
 
     max_tokens: int
     min_tokens: int = 0
-    end_id: int = -1  # which no token has
+    end_id: int = -1  # no token has this id
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 0.0
@@ -39,7 +39,7 @@ class Sampling:
 
 
 class Sequence:
-    """A prompt and what has been said to it; `step` says one token more."""
+    """A prompt and its generated tokens; `step` adds one."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Sequence:
         self._random = np.random.default_rng(sampling.seed)
 
     def step(self) -> int | None:
-        """One token more, or None where the answer ends without one."""
+        """The next token, or None if the answer ends without one."""
         raw = self._next_logits()
         chosen = self._chosen(self._adjusted(raw))
         if chosen == self.sampling.end_id:
@@ -104,7 +104,7 @@ class Sequence:
         return logits
 
     def _penalize(self, logits: Array) -> None:
-        """Repetition counts the prompt too; the two of OpenAI's count the answer alone."""
+        """The repetition penalty includes the prompt; OpenAI's two count only the answer."""
         sampling = self.sampling
         if sampling.repetition_penalty != 1.0:
             seen = np.unique(self.prompt + self.token_ids)
@@ -135,7 +135,7 @@ def _ends_with(token_ids: Many[int], word: Many[int]) -> bool:
 
 
 def beams(llama: Llama, prompt: Many[int], sampling: Sampling, width: int) -> list[Sequence]:
-    """The likeliest answers that a search of this width finds, the best first."""
+    """The most likely answers of a search of this width, best first."""
     cache = Cache()
     scores = log_softmax(llama.logits(prompt, cache)[-1])
     frontier: list[tuple[list[int], float, Cache, Array]] = [([], 0.0, cache, scores)]

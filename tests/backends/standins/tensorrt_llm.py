@@ -17,7 +17,7 @@ from tests.backends.standins.scheduler import Scheduler
 from tests.backends.standins.sequence import Sampling, Sequence, beams
 from tests.backends.standins.tensors import FINAL, array, failure, parameter, scalar, text
 
-# Inputs of one number -> what they are to Sampling
+# Inputs of one number -> their names in Sampling
 _NUMBERS = {
     "request_output_len": "max_tokens",
     "min_tokens": "min_tokens",
@@ -74,7 +74,7 @@ class TritonPythonModel:
         self.scheduler.stop()
 
     def report(self, answer: "Answer") -> None:
-        """NVIDIA's backend does so four times a second; here it is with each request."""
+        """NVIDIA's backend reports four times a second; this one with each request."""
         self.reporter.set(
             "nv_trt_llm_request_metrics", {"active": len(self.jobs), "max": MAX_REQUESTS}
         )
@@ -174,12 +174,12 @@ class Answer:
         self.over = False
 
     def blocks(self) -> int:
-        """Of the cache, that it holds."""
+        """The number of cache blocks in use."""
         answers = [len(each.token_ids) for each in self._sequences]
         return sum(-(-(self.prompt_tokens + tokens) // BLOCK_TOKENS) for tokens in answers)
 
     def advance(self) -> bool:
-        """A token of each sequence."""
+        """One token of each sequence."""
         self.over = self._advance()
         return self.over
 
@@ -205,7 +205,7 @@ class Answer:
         return cancelled
 
     def cancel(self) -> None:
-        """The executor ends a cancelled request with what there is, and no error."""
+        """The executor ends a cancelled request with its tokens so far, without an error."""
         self.over = True
         if not self._streams:
             self._send(self._sequences[:1], 0, final=True)
@@ -218,7 +218,7 @@ class Answer:
         self._sender.send(pb_utils.InferenceResponse(outputs), flags=FINAL if final else 0)
 
     def _tokens(self, told: list[Sequence], number: int) -> dict[str, Any]:
-        """The new ones while streaming; else all, behind those of the prompt where it stays."""
+        """The new ones if streaming; otherwise all, with the prompt's unless it is excluded."""
         if self._streams:
             ids = [told[0].token_ids[self._told[number] :]]
             self._told[number] += len(ids[0])
@@ -240,12 +240,12 @@ class Answer:
         return tensors
 
     def _asked(self, told: list[Sequence], number: int) -> dict[str, Any]:
-        """What the request asks for besides."""
+        """The additional outputs that the request asks for."""
         tensors: dict[str, Any] = {}
         flags = self._request
         if scalar(flags, "return_num_input_tokens", False):
             tensors["num_input_tokens"] = np.array([[len(told[0].prompt)]], np.int32)
-        if scalar(flags, "return_log_probs", False):  # all of them, while streaming too
+        if scalar(flags, "return_log_probs", False):  # all of them, also if streaming
             lists = [each.log_probabilities for each in told]
             longest = max(map(len, lists))
             padded = [[*each, *[-1.0] * (longest - len(each))] for each in lists]
@@ -287,12 +287,12 @@ def _of_executor(error: Exception) -> str:
 
 
 def _seeded(sampling: Sampling, index: int) -> Sampling:
-    """The answers to one request differ."""
+    """A different seed for each answer to one request."""
     return replace(sampling, seed=sampling.seed + index)
 
 
 def _words(given: Any) -> list[list[int]]:
-    """The words of a tensor [1, 2, tokens]: tokens, and where each word ends."""
+    """The words of a tensor [1, 2, tokens]: tokens, and the end offset of each word."""
     if given is None or not given.size:
         return []
     tokens, ends = given[0].tolist()

@@ -46,7 +46,7 @@ _TOKENS = {
     "OUT_PAD_ID": "pad_id",
     "OUT_PROMPT_TABLE_EXTRA_IDS": "prompt_table_extra_ids",
 }
-# Our input -> the engine's; NVIDIA's declares num_return_sequences too, and does not pass it on
+# Our input -> the engine's; NVIDIA's declares num_return_sequences but does not pass it on
 _GENERATE = {
     "max_tokens": "request_output_len",
     "top_k": "runtime_top_k",
@@ -76,7 +76,7 @@ _TOLD = (
 
 
 class TritonPythonModel:
-    """Decoupled: each answer ends with a response that holds nothing."""
+    """Decoupled: each answer ends with an empty response."""
 
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
@@ -92,7 +92,7 @@ class TritonPythonModel:
                     sender.send(response)
                 sender.send(flags=FINAL)
             except (ValueError, pb_utils.TritonModelException):
-                # NVIDIA's tells the whole traceback too
+                # NVIDIA's returns the whole traceback too
                 sender.send(failure(traceback.format_exc()), flags=FINAL)
 
     def responses(self, request: Any) -> Iterator[Any]:
@@ -145,7 +145,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(outputs)
 
     def cut(self, request: Any, written: str) -> str:
-        """A whole answer ends behind its first stop word."""
+        """A complete answer ends after its first stop word."""
         if scalar(request, "stream", False):
             return written
         start = 0
@@ -162,7 +162,7 @@ def _inputs(request: Any) -> dict[str, Any]:
 
 
 def _tensors(arrays: dict[str, Any], names: dict[str, str]) -> list[Any]:
-    """Those that are there, under other names, with their batch dimension."""
+    """The tensors that exist, renamed, with their batch dimension."""
     return [
         pb_utils.Tensor(theirs, given[None] if given.ndim == 1 and ours in names else given)
         for ours, theirs in names.items()

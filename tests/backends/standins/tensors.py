@@ -1,4 +1,4 @@
-"""Reading a request's tensors and writing a response's, inside a stub."""
+"""Reads a request's tensors and writes a response's, inside a stub."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ import triton_python_backend_utils as pb_utils
 
 
 def array(request: Any, name: str) -> Any:
-    """The input as a NumPy array; None where the request has none of this name."""
+    """The input as a NumPy array; None if the request has no such input."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     return None if tensor is None else tensor.as_numpy()
 
 
 def scalar(request: Any, name: str, default: Any = None) -> Any:
-    """The one element of an input."""
+    """The only element of an input."""
     given = array(request, name)
     return default if given is None else given.item()
 
 
 def text(request: Any, name: str) -> str | None:
-    """The one text of an input."""
+    """The only text of an input."""
     given = scalar(request, name)
     return None if given is None else given.decode()
 
@@ -36,7 +36,7 @@ def strings(name: str, values: list[str]) -> Any:
 
 
 def failure(message: str, code: int | None = None) -> Any:
-    """A response that is an error."""
+    """An error response."""
     error = pb_utils.TritonError(message) if code is None else pb_utils.TritonError(message, code)
     return pb_utils.InferenceResponse(output_tensors=[], error=error)
 

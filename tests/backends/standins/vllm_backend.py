@@ -28,11 +28,11 @@ _ENVIRONMENT = {
 
 
 class TritonPythonModel:
-    """Decoupled, without a batch dimension; `model.json` holds vLLM's engine arguments."""
+    """Decoupled, without a batch dimension; `model.json` has vLLM's engine arguments."""
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
-        """Users' configs name the backend alone."""
+        """Users' configs have only the backend's name."""
         for side, add in (("input", config.add_input), ("output", config.add_output)):
             for name, said in NVIDIAS["vllm"][side].items():
                 add({"name": name, **said})
@@ -49,7 +49,7 @@ class TritonPythonModel:
             self.adapters = json.loads((folder / "multi_lora.json").read_text())
         os.environ.update(_ENVIRONMENT)
         self.loop = asyncio.new_event_loop()
-        # A daemon: where the engine does not start, nobody stops the loop
+        # A daemon: if the engine does not start, the loop is never stopped
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.engine = asyncio.run_coroutine_threadsafe(self.start(), self.loop).result()
@@ -75,7 +75,7 @@ class TritonPythonModel:
         self.thread.join()
 
     def send(self) -> None:
-        """Sending waits for Triton, which the engine's loop must not."""
+        """Sending waits for Triton, which must not block the engine's loop."""
         while (item := self.responses.get()) is not None:
             answer, response, flags = item
             answer.sender.send(response, flags=flags)
@@ -138,7 +138,7 @@ def _sampling_params(given: dict[str, Any]) -> Any:
 
 
 class _Answer:
-    """What of the answer has been told: vLLM tells the whole one each time."""
+    """The part of the answer already sent: vLLM returns the complete text each time."""
 
     def __init__(self, request: Any) -> None:
         self.request = request
@@ -165,7 +165,7 @@ class _Answer:
         if self.asks("logprobs"):
             outputs.append(strings("logprobs", [self.logprobs(said.logprobs)]))
         if self.asks("num_input_tokens"):
-            number = np.asarray(len(output.prompt_token_ids), np.uint32)  # of no dimension
+            number = np.asarray(len(output.prompt_token_ids), np.uint32)  # a scalar
             outputs.append(pb_utils.Tensor("num_input_tokens", number))
         if self.asks("num_output_tokens"):
             outputs.append(pb_utils.Tensor("num_output_tokens", np.array([count], np.uint32)))

@@ -100,9 +100,7 @@ def test_aligned_load_has_complete_answers():
 
 
 def test_wrong_number_of_tokens_fails_the_run():
-    """An answer that lost tokens is not a fast one. The floor sends one token if none is
-    requested.
-    """
+    """An answer that lost tokens must not count as fast. This floor sends one token."""
 
     with (
         server_process.floor(None) as floor,

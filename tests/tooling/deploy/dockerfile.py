@@ -1,11 +1,11 @@
-"""Reads a Dockerfile as far as the tests need it: its stages and their instructions."""
+"""Parses a Dockerfile for the tests: its stages and their instructions."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Instruction(NamedTuple):
-    """One instruction, its lines joined."""
+    """One instruction with its continuation lines joined."""
 
     keyword: str
     text: str
@@ -20,7 +20,7 @@ def instructions(path: Path) -> list[Instruction]:
 
 
 def stages(path: Path) -> dict[str, list[Instruction]]:
-    """Stage name -> its instructions, the first being FROM."""
+    """Stage name -> its instructions, beginning with FROM."""
     found: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
     for instruction in instructions(path):

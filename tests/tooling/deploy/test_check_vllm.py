@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).parents[3] / "deploy/docker/check_vllm.py"
 def test_vllm_version_is_checked(
     monkeypatch: pytest.MonkeyPatch, found: str, problem: str | None
 ) -> None:
-    """Against the range in pyproject.toml; a local build tag is ignored."""
+    """It must be in the range of pyproject.toml; a local build tag is ignored."""
 
     script = runpy.run_path(str(SCRIPT))
     monkeypatch.setitem(script["problem"].__globals__, "version", lambda _: found)

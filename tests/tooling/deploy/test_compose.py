@@ -44,42 +44,38 @@ def test_profiles() -> None:
 
 @pytest.mark.parametrize("service", SERVICES.values(), ids=list(SERVICES))
 class TestEachService:
-    """What holds for both."""
+    """Both services."""
 
-    def test_its_port_is_published_on_this_machine_alone(self, service: dict[str, Any]) -> None:
-        """Nobody else reaches a gateway without keys."""
+    def test_port_is_published_on_the_loopback_interface(self, service: dict[str, Any]) -> None:
+        """Other hosts cannot reach a gateway without keys."""
 
         assert service["ports"] == ["127.0.0.1:9000:9000"]
 
-    def test_it_is_healthy_once_it_is_ready(self, service: dict[str, Any]) -> None:
-        """The check asks the gateway whether its models can serve."""
+    def test_health_check_asks_for_readiness(self, service: dict[str, Any]) -> None:
+        """It asks the gateway whether its models can serve."""
 
         assert "http://127.0.0.1:9000/health/ready" in service["healthcheck"]["test"][-1]
 
-    def test_its_health_check_fails_on_an_error(self, service: dict[str, Any]) -> None:
-        """The check is Python that compiles; urlopen raises for a 503."""
+    def test_health_check_fails_on_an_error(self, service: dict[str, Any]) -> None:
+        """It is Python that compiles; urlopen raises for a 503."""
 
         kind, program, flag, code = service["healthcheck"]["test"]
         compile(code, "healthcheck", "exec")
         assert (kind, program, flag) == ("CMD", "python", "-c")
 
-    def test_it_cannot_write_but_to_its_temporary_folder(self, service: dict[str, Any]) -> None:
-        """The root is read-only, models too, and no privilege can be gained."""
+    def test_only_the_temporary_folder_is_writable(self, service: dict[str, Any]) -> None:
+        """The root and the models are read-only, and privileges cannot be gained."""
 
         held = (service["read_only"], service["tmpfs"], service["cap_drop"])
         assert held == (True, ["/tmp:exec"], ["ALL"])  # noqa: S108  a folder of the container
         assert [volume.rpartition(":")[2] for volume in service["volumes"]] == ["ro"]
 
-    def test_its_target_is_a_stage_of_the_dockerfile(self, service: dict[str, Any]) -> None:
-        """The stage that it builds exists."""
-
+    def test_target_is_a_stage_of_the_dockerfile(self, service: dict[str, Any]) -> None:
         build = service["build"]
         assert build["target"] in stages(ROOT / build["dockerfile"])
 
-    def test_it_is_killed_only_after_the_gateways_own_patience(
-        self, service: dict[str, Any]
-    ) -> None:
-        """Streams have their grace, and the core its time to end, before Docker kills."""
+    def test_stop_grace_period_covers_the_shutdown_timeouts(self, service: dict[str, Any]) -> None:
+        """Docker waits for the grace period of streams and the core's shutdown time."""
 
         patience_s = Settings().graceful_shutdown_timeout_s + Settings().exit_timeout_s
         assert int(service["stop_grace_period"].removesuffix("s")) > patience_s

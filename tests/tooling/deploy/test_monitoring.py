@@ -29,12 +29,12 @@ SELECTED = re.compile(r"((?:openai_frontend_|vllm:|nv_)\w+)\{([^}]*)\}")
 # Triton's own, with its labels (docs/user_guide/metrics.md of triton-inference-server/server)
 TRITON = {"nv_inference_pending_request_count": {"model", "version"}}
 
-# TensorRT-LLM's, which come out as they are (tests/backends/test_metrics.py)
+# TensorRT-LLM's, passed through unchanged (tests/backends/test_metrics.py)
 TENSORRT_LLM = {family: {"model", "version", words.split()[0]} for family, words in NVIDIA.items()}
 
 
 def known() -> dict[str, set[str]]:
-    """Every sample that /metrics can have, with the names of its labels."""
+    """Every sample that /metrics can have, with its label names."""
     metrics = GatewayMetrics()
     metrics.answered("/v1/models", "m", 200, 0.1)
     metrics.rejected("m", "queue_full")

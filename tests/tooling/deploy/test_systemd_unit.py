@@ -17,7 +17,7 @@ needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is n
 
 
 def read(path: Path) -> configparser.ConfigParser:
-    """systemd's own form, as far as this file uses it."""
+    """Parses systemd's format, as far as this file uses it."""
     parser = configparser.ConfigParser(interpolation=None, delimiters="=")
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(path)
@@ -26,7 +26,7 @@ def read(path: Path) -> configparser.ConfigParser:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The unit with a command that is there."""
+    """The unit with a command that exists."""
     unit = tmp_path / UNIT.name
     command = read(UNIT)["Service"]["ExecStart"].split()[0]
     unit.write_text(UNIT.read_text().replace(command, shutil.which("true") or "/bin/true"))
@@ -72,6 +72,6 @@ def test_unit_matches_the_process() -> None:
     service = read(UNIT)["Service"]
 
     assert service["Type"] == "notify"
-    assert service["KillMode"] == "mixed"  # engines do not hear SIGTERM
+    assert service["KillMode"] == "mixed"  # engines do not receive SIGTERM
     assert service["TimeoutStartSec"] == "infinity"
     assert float(service["WatchdogSec"]) >= 10

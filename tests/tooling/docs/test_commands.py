@@ -19,14 +19,14 @@ PROGRAM = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?openai-frontend
 
 
 def lines(page: Path) -> Iterator[str]:
-    """Lines of code blocks, continued lines joined."""
+    """Lines of code blocks, with continuation lines joined."""
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL):
         yield from block.replace("\\\n", " ").splitlines()
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Of each page; lines with `...` or `[` are descriptions of the syntax."""
+    """The commands of each page, without lines with `...` or `[`, which describe the syntax."""
     for page in PAGES:
         for line in lines(page):
             found = PROGRAM.match(line.partition(" && ")[2] or line)
@@ -37,12 +37,12 @@ def commands() -> Iterator[tuple[str, str]]:
 COMMANDS = sorted(set(commands()))
 
 
-def test_there_are_commands() -> None:
+def test_pages_have_commands() -> None:
     assert len(COMMANDS) > 20
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
-def test_the_command_line_accepts_it(page: str, command: str) -> None:
+def test_command_line_accepts_each_command(page: str, command: str) -> None:
     """The parser exits with an error for an unknown subcommand or option."""
     assert parser().parse_args(shlex.split(command, comments=True)).command
 

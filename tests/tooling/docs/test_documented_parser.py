@@ -26,7 +26,7 @@ def read(reading: OutputFormat, size: int) -> Answer:
 
 
 @pytest.mark.parametrize("size", range(1, len(TEXT) + 1))
-def test_the_documented_parser_reads_calls(line_calls: OutputFormat, size: int) -> None:
+def test_documented_parser_reads_calls(line_calls: OutputFormat, size: int) -> None:
     """At every chunk size, calls of offered tools are parsed and other text is content."""
 
     found = read(line_calls, size)

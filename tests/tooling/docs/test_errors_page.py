@@ -19,7 +19,7 @@ ROWS = [
 ]
 BY_CODE = {code: (int(status), type_, again) for status, type_, code, _, again in ROWS}
 
-# `validation_error.py` puts these together from what is wrong and with what
+# `validation_error.py` composes these from the kind of error and its subject
 SIDES = ("above_max", "below_min")
 NUMBERS = ("integer", "decimal")
 LENGTHS = ("array", "object", "string")
@@ -48,8 +48,8 @@ def words(node: ast.AST) -> Iterator[str]:
         yield node.value
 
 
-def test_the_table_has_every_code_of_the_source() -> None:
-    """And no other codes."""
+def test_table_has_every_code_of_the_source() -> None:
+    """It has no other codes."""
     wordings = ast.parse((ROOT / "openai_frontend/serving/request/validation_error.py").read_text())
     named = set(COMPOSED) | {"unknown_url", "method_not_supported"}
     for tuple_ in (node for node in ast.walk(wordings) if isinstance(node, ast.Tuple)):

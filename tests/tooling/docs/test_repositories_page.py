@@ -24,17 +24,17 @@ def flags() -> list[str]:
 
 
 @pytest.mark.parametrize("flag", flags())
-def test_every_option_of_init_repo_is_there(flag: str) -> None:
+def test_page_has_every_option_of_init_repo(flag: str) -> None:
     assert f"`{flag}" in PAGE
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_there(kind: str) -> None:
+def test_page_has_every_kind(kind: str) -> None:
     assert f"| `{kind}`" in PAGE
 
 
-def test_every_line_of_check_is_there() -> None:
-    """Except members that only the JSON output has."""
+def test_page_has_every_line_of_check() -> None:
+    """Members that only the JSON output has are exempt."""
 
     lines = {each.name for each in dataclasses.fields(Report)} - {"no_endpoint", "expose"}
     words = {line.replace("_", " ") for line in lines} - {"model"}
@@ -42,7 +42,7 @@ def test_every_line_of_check_is_there() -> None:
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if "..." not in line])
-def test_the_commands_are_commands(line: str) -> None:
+def test_commands_exist(line: str) -> None:
     """Every example uses existing options."""
 
     assert parser().parse_args(shlex.split(line, comments=True)[1:]).command in (

@@ -21,8 +21,8 @@ def paths(cell: str) -> list[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_row(row):
-    """It has a countermeasure and existing tests; the first one is in tests/security."""
+def test_row_has_a_countermeasure_and_tests(row):
+    """The tests exist, and the first one is in tests/security."""
     name, rule, tests = row
 
     assert name
@@ -32,23 +32,21 @@ def test_row(row):
     assert [path for path in paths(tests) if not (ROOT / path).is_file()] == []
 
 
-def test_every_test_is_in_the_table():
-    """Every test in tests/security has a row."""
+def test_every_security_test_has_a_row():
     told = {path for _, _, tests in ROWS for path in paths(tests)}
 
     assert {str(path) for path in TESTS} - told == set()
     assert len(ROWS) >= 19
 
 
-def test_how_to_report():
+def test_security_policy_and_page_are_linked():
     """SECURITY.md and the page refer to each other."""
     assert "docs/security.md" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert "SECURITY.md" in PAGE
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`--([a-z-]+)", PAGE))))
-def test_settings_that_it_names(name):
-    """Each setting on the page exists."""
+def test_named_settings_exist(name):
     from openai_frontend.config.settings import Settings
 
     assert name.replace("-", "_") in Settings.model_fields

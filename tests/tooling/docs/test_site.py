@@ -20,7 +20,7 @@ def nav_pages(entry: object) -> list[str]:
     raise TypeError(entry)
 
 
-def test_the_navigation_lists_every_page() -> None:
+def test_navigation_lists_every_page() -> None:
     """Decisions are linked from their index."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     _, _, nav = text.partition("\nnav:\n")

@@ -7,7 +7,7 @@ from scripts.generate_tools_docs import PAGE
 from tests.gateway_process import ROOT
 
 
-def test_the_output_of_check(
+def test_output_of_check_is_current(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`openai-frontend check demo` prints the block on the page."""

@@ -1,6 +1,6 @@
 """Documentation, help texts and messages avoid the words of a list.
 
-A hit names the text and what to write instead.
+A failure names the text and the replacement.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from openai_frontend.config.settings import Settings
 from openai_frontend.metrics import catalog, vllm_catalog
 from tests.gateway_process import ROOT
 
-# Pattern -> what to write instead
+# Pattern -> replacement
 WORDS = {
     r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|more\b)": "is not a, has no",
     r"\b(?:is|are) none\b(?! of\b)": "is not one, is missing",
@@ -134,11 +134,11 @@ def test_texts_avoid_banned_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_each_source_has_texts(name: str) -> None:
-    """The check above has something to check."""
+    """Otherwise the check above would pass trivially."""
     assert len(list(SOURCES[name]())) > 20
 
 
-def test_a_banned_word_is_found() -> None:
+def test_banned_word_is_found() -> None:
     found = list(hits(iter([Text("page", "The server is no gateway."), Text("page", "It runs.")])))
 
     assert len(found) == 1

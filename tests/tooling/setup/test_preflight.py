@@ -100,7 +100,7 @@ def test_compiler_without_cxx20_is_detected():
     assert not preflight.compiles(compiler, "static_assert(__cplusplus < 0);\n")
 
 
-def test_a_wrong_python_is_one_line():
+def test_unsupported_python_is_one_line():
     """The command exits with code 1 and one line on stderr."""
 
     script = (

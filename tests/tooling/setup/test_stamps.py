@@ -9,7 +9,7 @@ from scripts.setup.stamps import Stamp, digest
 
 @pytest.fixture
 def sources(tmp_path):
-    """A folder with one source in it."""
+    """A folder with one source file."""
     folder = tmp_path / "native"
     folder.mkdir()
     (folder / "a.cc").write_text("int a;")
@@ -42,7 +42,7 @@ def test_digest_changes_with_the_contents(sources, change):
 
 
 def test_digest_separates_facts():
-    """Two lists of facts with the same letters differ."""
+    """Two lists of facts differ even if their concatenations are equal."""
 
     assert digest([], "ab", "c") != digest([], "a", "bc")
 
@@ -71,7 +71,7 @@ def test_stamp_is_fresh_only_for_its_digest(tmp_path):
 
 
 def copy_inputs(folder: Path) -> None:
-    """Lay out what the steps read, small."""
+    """Creates small versions of the steps' inputs."""
     for path in ("requirements", "native", "schemas", "scripts/setup"):
         (folder / path).mkdir(parents=True)
     for path in (

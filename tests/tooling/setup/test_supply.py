@@ -1,4 +1,4 @@
-"""What is in an installation, and what is known against it."""
+"""The packages of an installation and their known vulnerabilities."""
 
 import json
 import re
@@ -15,7 +15,7 @@ PROJECT = lock.read_project(ROOT / "pyproject.toml")
 
 
 def reasons() -> dict[str, str]:
-    """Package -> the reason that the README's table gives."""
+    """Package -> the reason in the README's table."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text.partition("## Dependencies\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", table, re.MULTILINE)[1:]
@@ -24,7 +24,7 @@ def reasons() -> dict[str, str]:
 
 
 def of_users() -> set[str]:
-    """What an installation may bring: dependencies, extras, and what builds it."""
+    """The packages that an installation may have: dependencies, extras and build requirements."""
     project = PROJECT["project"]
     extras = [each for extra in project["optional-dependencies"].values() for each in extra]
     texts = [*project["dependencies"], *extras, *PROJECT["build-system"]["requires"]]
@@ -71,7 +71,7 @@ def test_audit_without_a_database_is_reported(tmp_path: Path, answer: object, re
 
 
 def test_failed_audit_fails(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """Nothing counts as audited."""
+    """No package counts as audited."""
     monkeypatch.setattr(supply, "KNOWN_BAD", "file:///nowhere")
 
     assert supply.audit() == 2

@@ -1,4 +1,4 @@
-"""The wheel is the same bytes wherever the same commit is built."""
+"""The wheel is reproducible: every build of a commit has the same bytes."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from scripts import wheel
 
 ROOT = Path(__file__).parents[3]
-# Builders differ in their folders, rights, time and words.
+# Builders differ in folder, permissions, time and language.
 BUILDERS: dict[str, tuple[int, dict[str, str]]] = {
     "a": (0o022, {"TZ": "UTC", "LC_ALL": "C"}),
     "another-with-a-longer-name/b": (0o077, {"TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}),
@@ -20,7 +20,7 @@ BUILDERS: dict[str, tuple[int, dict[str, str]]] = {
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One of each builder; they work at the same time."""
+    """One wheel of each builder; the builders run concurrently."""
     folder = tmp_path_factory.mktemp("wheels")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
@@ -34,7 +34,7 @@ def _start(folder: Path, umask: int, environment: dict[str, str]) -> "subprocess
     sources = folder / "sources"
     sources.mkdir(parents=True)
     wheel.unpack(sources)
-    for path in sources.rglob("*"):  # as a clone of this builder's has them
+    for path in sources.rglob("*"):  # as in a clone of this builder
         path.chmod(path.stat().st_mode & ~umask)
         os.utime(path)
     command, needed = wheel.building(sources, folder / "dist")
@@ -45,7 +45,7 @@ def _start(folder: Path, umask: int, environment: dict[str, str]) -> "subprocess
 
 
 def members(path: Path) -> dict[str, tuple[bytes, tuple[object, ...]]]:
-    """Name -> content, and what the archive says of it."""
+    """Name -> content and metadata in the archive."""
     with ZipFile(path) as archive:
         return {each.filename: (archive.read(each), _told(each)) for each in archive.infolist()}
 
@@ -67,7 +67,7 @@ def test_wheel_is_reproducible(wheels: list[Path]) -> None:
 
 @pytest.mark.slow
 def test_wheel_contains_no_local_path(wheels: list[Path]) -> None:
-    """Not even of the environment, the interpreter, its headers or nanobind."""
+    """Not even those of the environment, the interpreter, its headers or nanobind."""
     places = {ROOT, wheels[0].parents[2], *map(Path, (sys.prefix, sys.base_prefix))}
     places |= {each.resolve() for each in places}
     contents = {name: content for name, (content, _) in members(wheels[0]).items()}

@@ -1,4 +1,4 @@
-"""The event loops that the core is tested on."""
+"""The event loops of the core's tests."""
 
 import asyncio
 from typing import Any
@@ -11,6 +11,6 @@ ON_BOTH = ("test_streams.py", "test_cancel.py")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Any]:
-    """uvloop, as the gateway; where the order of callbacks matters, asyncio's loop too."""
+    """uvloop, as in the gateway; asyncio's loop too if the order of callbacks matters."""
     both = item.path.name in ON_BOTH
     return FACTORIES if both else {"uvloop": FACTORIES["uvloop"]}

@@ -1,4 +1,4 @@
-"""A runtime whose models answer with what they got, so that any tensor may go in and out."""
+"""A runtime whose models return their inputs, to send any tensor in and out."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def load(
 
 
 class EchoHost:
-    """Sends inputs, parameters and id back in one response."""
+    """Returns inputs, parameters and id in one response."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
 

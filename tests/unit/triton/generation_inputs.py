@@ -1,4 +1,4 @@
-"""The tensors of a request to an in-process model, and what comes back."""
+"""The tensors of a request to an in-process model, and its responses."""
 
 import json
 import struct
@@ -46,7 +46,7 @@ def generate(server: Server, tokens: int, *, model: str = "mock") -> ResponseStr
 async def collect(
     stream: ResponseStream, into: list[InferenceResponse] | None = None
 ) -> list[InferenceResponse]:
-    """All responses of a stream; `into` has those before an error too."""
+    """Collects all responses of a stream; `into` also has those before an error."""
     responses = [] if into is None else into
     async for burst in stream:
         responses.extend(burst)
@@ -54,7 +54,7 @@ async def collect(
 
 
 async def count(stream: ResponseStream) -> int:
-    """How many responses a stream has; none of them is kept."""
+    """The number of responses of a stream, without keeping any."""
     number = 0
     async for burst in stream:
         number += len(burst)

@@ -1,6 +1,6 @@
-"""Prints how many bytes this process grows by, from the middle of a run of requests to its end.
+"""Prints by how many bytes this process grows from the middle of a run of requests to its end.
 
-A process of its own: in one that has run other tests, a leak fills memory that they have freed.
+It runs in its own process: after other tests, a leak would fill memory that they freed.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def resident_bytes() -> int:
 
 
 async def growth(server: Server, requests: int, kept: list[Any] | None) -> int:
-    """Where there is a list, each burst is kept in it: a leak on purpose."""
+    """With a list, each burst is kept in it: a deliberate leak."""
 
     async def client(number: int) -> None:
         for _ in range(number):
@@ -40,7 +40,7 @@ async def growth(server: Server, requests: int, kept: list[Any] | None) -> int:
 
 async def main(requests: int, leaks: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        # Tokens of some size, so that one that is kept shows.
+        # Large tokens, so that a kept one is visible.
         mock_models.write(Path(folder), "mock", tokens=["x" * 1024])
         server = Server(Options(model_repositories=[Path(folder)]))
         await server.start()

@@ -1,4 +1,4 @@
-"""The wheel's core with the readiness questions of cores since 2025-12 (newer_core.c)."""
+"""The wheel's core with the readiness queries of cores since 2025-12 (newer_core.c)."""
 
 import os
 import subprocess
@@ -11,9 +11,9 @@ _SOURCE = Path(__file__).with_name("newer_core.c")
 
 
 class NewerCore:
-    """A library that gcc makes, in a copy of the wheel's folder of libraries.
+    """A library that gcc builds in a copy of the wheel's library folder.
 
-    A process has one core for its life, so this is for processes that a test starts.
+    A process can load only one core, so tests use it in processes that they start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,14 +34,14 @@ class NewerCore:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What the process needs beside the path of `library`."""
+        """Environment variables that the process needs in addition to the path of `library`."""
         return {
             "NEWER_CORE": os.fspath(self._told),
             "NEWER_CORE_REAL": os.fspath(self.library.with_name(self._real.name)),
         }
 
     def say(self, model: str, *, after_s: float = 0, ready: bool = True, stub: int = 0) -> None:
-        """From now on the model's instance answers so; `stub` is reaped when it has died."""
+        """Sets the answer of the model's instance; `stub` is reaped when it has died."""
         written = self._told / f".{model}"
         written.write_text(f"{int(1000 * after_s)} {int(ready)} {stub}")
         written.rename(self._told / model)

@@ -1,4 +1,4 @@
-"""A model whose requests the test answers itself: it is the engine, and it is the client."""
+"""A model whose requests the test answers: the test is both engine and client."""
 
 import asyncio
 import contextlib
@@ -31,19 +31,19 @@ class Puppet:
         execution.fail(error_codes.CANCELLED, "the request was cancelled")
 
     def unload(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there is nothing to release."""
 
     def failure(self) -> str | None:
-        """It never fails."""
+        """Returns None: it never fails."""
 
     def stats(self) -> None:
-        """It counts nothing."""
+        """Returns no statistics."""
 
 
 def load(
     name: str, version: int, folder: Path, config: dict[str, Any], loop: asyncio.AbstractEventLoop
 ) -> tuple[Puppet, dict[str, Any]]:
-    """What the in-process backend calls in place of the engines' runtime."""
+    """The in-process backend calls it instead of the engines' runtime."""
     return Puppet(), config
 
 
@@ -60,7 +60,7 @@ CONFIG = {
 
 
 class Request:
-    """Both ends of one request: what the engine sends, and what comes of it, in its order."""
+    """Both ends of one request: the engine's responses, and what the client gets, in order."""
 
     def __init__(self, stream: ResponseStream, execution: _core.Execution, core: Any) -> None:
         self.stream = stream
@@ -86,7 +86,7 @@ class Request:
             self.execution.send_bytes("text_output", each)
 
     def turn(self) -> None:
-        """What the loop does once responses have come: frames are written, waiters are woken."""
+        """What the loop does after responses arrived: writes frames, wakes waiters."""
         for waiter in self._core.drain():
             if not waiter.done():
                 waiter.set_result(None)
@@ -97,7 +97,7 @@ class Request:
 
 
 def frame_texts(written: bytes) -> list[str]:
-    """The text of each frame of one write; JSON holds no newline, so that AFTER ends each."""
+    """The text of each frame of one write; JSON has no newline, so AFTER ends each."""
     *frames, end = written.split(AFTER)
     assert frames
     assert not end
@@ -112,9 +112,10 @@ def unframed(written: bytes) -> str:
 
 @contextlib.asynccontextmanager
 async def model(server: Server) -> AsyncGenerator[Callable[[], Awaitable[Request]], None]:
-    """Gives what asks the model `puppet`; what is still open at the end is ended.
+    """Returns a function that sends requests to the model `puppet`; requests still open at the
+    end are ended.
 
-    The server's in-process backend must have this module as its runtime.
+    The server's in-process backend must use this module as its runtime.
     """
     Puppet.arrived, Puppet.cancelled = asyncio.Queue(), 0
     await server.load_model("puppet", config=json.dumps(CONFIG), model_files={"1/none": b""})
@@ -129,7 +130,7 @@ async def model(server: Server) -> AsyncGenerator[Callable[[], Awaitable[Request
         return Request(stream, executions[-1], core)
 
     yield asked
-    while executions:  # pytest still holds what was yielded, and so this list
+    while executions:  # pytest still refers to what was yielded, and so to this list
         executions.pop().finish()
     server._resolve(core)
     del Puppet.arrived

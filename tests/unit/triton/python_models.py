@@ -1,4 +1,4 @@
-"""Folders of models for Triton's Python backend."""
+"""Model folders for Triton's Python backend."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,8 +53,8 @@ ensemble_scheduling { step [
 def write(
     repository: Path, name: str, *, answer: str = ECHO, inputs: Mapping[str, str] = STRING
 ) -> None:
-    """A model whose module has the text `answer`, which defines the function `answer`; `inputs`
-    are names that begin with IN, and their datatypes.
+    """A model whose module has the source `answer`, which defines the function `answer`;
+    `inputs` maps names that begin with IN to their datatypes.
     """
     version = repository / name / "1"
     version.mkdir(parents=True)
@@ -66,7 +66,7 @@ def write(
 
 
 def write_backend(folder: Path, repository: Path) -> None:
-    """A backend directory with the backend `own`, a program in Python, and its model `model`."""
+    """A backend directory with the Python-based backend `own` and its model `model`."""
     write(repository, "model")
     config = repository / "model" / "config.pbtxt"
     config.write_text(config.read_text().replace('"python"', '"own"'))
@@ -75,7 +75,7 @@ def write_backend(folder: Path, repository: Path) -> None:
 
 
 def write_ensemble(repository: Path) -> None:
-    """Two models in a row: the second gets what the first says."""
+    """Two models in sequence: the second gets the output of the first."""
     (repository / "ensemble" / "1").mkdir(parents=True)
     (repository / "ensemble" / "config.pbtxt").write_text(ENSEMBLE)
 

@@ -1,6 +1,6 @@
-"""Prints how requests end whose callbacks from the core find no memory, each allocation in turn.
+"""Prints how requests end if allocations of the core's callbacks fail, one after the other.
 
-A process of its own, started with failing_allocations.cc loaded.
+It runs in its own process with failing_allocations.cc loaded.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ async def received(stream: ResponseStream) -> str:
 
 
 async def response(server: Server, allocations: ctypes.CDLL, number: int) -> tuple[bool, str]:
-    """One that holds more than text, and comes on the thread that sends it."""
+    """A response with more than text, delivered on the sending thread."""
     stream = server.infer("puppet", {"text_input": text("go")})
     execution = await puppet.Puppet.arrived.get()
     _, shape, data = text(TEXT)
@@ -82,7 +82,7 @@ async def arrival(server: Server, allocations: ctypes.CDLL, number: int) -> tupl
 
 
 async def asked(server: Server, allocations: ctypes.CDLL, number: int) -> tuple[bool, str]:
-    """A request whose inputs are copied and lent; says so where one stays lent after a refusal."""
+    """A request with copied and borrowed inputs; reports one still borrowed after a rejection."""
     inputs = [bytearray(b"\x00" * size) for size in (8, 100_000)]
     tensors = {name: ("UINT8", (len(data),), data) for name, data in zip("ab", inputs, strict=True)}
     core = server._core
@@ -96,12 +96,12 @@ async def asked(server: Server, allocations: ctypes.CDLL, number: int) -> tuple[
         end = str(error)
     failed = bool(allocations.disarm())
     for data in inputs:
-        data.append(0)  # BufferError while it is lent
+        data.append(0)  # BufferError while it is borrowed
     return failed, end
 
 
 async def outcomes(ask: Callable[[int], Awaitable[tuple[bool, str]]]) -> list[str]:
-    """How requests end, each with another allocation that fails, to the one that lacks none."""
+    """How requests end if another allocation fails each time, until none fails."""
     ends = []
     for number in range(1, MOST):
         failed, end = await ask(number)

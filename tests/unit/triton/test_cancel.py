@@ -16,7 +16,7 @@ IDLE = {"requests": 0, "responses": 0, "buffers": 0, "executions": 0}
 
 @pytest.fixture
 async def slow(repository, start_server):
-    """A core whose model `mock` sends a token each 10 ms."""
+    """A core whose model `mock` sends a token every 10 ms."""
     mock_models.write(repository, "mock", tokens_per_second=100)
     return await start_server()
 
@@ -34,12 +34,12 @@ async def until_idle():
 
 
 def running(server):
-    """How many answers the mock works on."""
+    """The number of requests that the mock works on."""
     return inprocess.host("mock")._engine.stats().running
 
 
 async def test_cancel_before_the_first_response(slow):
-    """A request that is cancelled before anything came ends as cancelled."""
+    """A request that is cancelled before the first response ends as cancelled."""
     stream = generate(slow, 1000)
     stream.cancel()
 
@@ -85,7 +85,7 @@ async def test_no_cancel_is_lost(server):
     for _ in range(600):
         stream = generate(server, 4000)
         stream.cancel()
-        inprocess._on_executions()  # what the loop might do just now
+        inprocess._on_executions()  # what the loop might do at that moment
         with pytest.raises(errors.RequestCancelled):
             await collect(stream)
 
@@ -102,7 +102,7 @@ async def test_cancel_reaches_a_coroutine(endless):
     assert (NeverEnds.cancelled, NeverEnds.running) == (1, 0)
 
 
-async def test_a_stream_that_is_dropped(slow):
+async def test_dropped_stream(slow):
     """A stream without references is cancelled."""
     stream = generate(slow, 1000)
     await anext(stream)
@@ -113,7 +113,7 @@ async def test_a_stream_that_is_dropped(slow):
     assert running(slow) == 0
 
 
-async def test_a_stream_that_was_never_read(slow):
+async def test_unread_stream(slow):
     """A stream that is dropped unread is cancelled."""
     generate(slow, 1000)
     gc.collect()
@@ -121,7 +121,7 @@ async def test_a_stream_that_was_never_read(slow):
     assert await until_idle() is None
 
 
-async def test_a_task_that_is_cancelled_while_it_waits(endless):
+async def test_cancelled_waiting_task(endless):
     """Cancelling a waiting consumer cancels its request."""
     waiting = asyncio.create_task(collect(generate(endless, 10)))
     await until(lambda: NeverEnds.running == 1)
@@ -135,7 +135,7 @@ async def test_a_task_that_is_cancelled_while_it_waits(endless):
     assert await until_idle() is None
 
 
-async def test_a_task_that_is_forgotten_while_it_waits(endless):
+async def test_forgotten_waiting_task(endless):
     """A waiting consumer without references is collected together with its stream."""
     loop = asyncio.get_running_loop()
     seen = []
@@ -143,7 +143,7 @@ async def test_a_task_that_is_forgotten_while_it_waits(endless):
     waiting = loop.create_task(collect(generate(endless, 10)))
     await until(lambda: NeverEnds.running == 1)
     del waiting
-    # A task that is about to go on is the loop's: it is found once it waits again.
+    # The loop refers to a task that is scheduled: it is collected once it waits again.
     await until(lambda: gc.collect() >= 0 and _core.live_counts() == IDLE)
 
     assert seen == ["Task was destroyed but it is pending!"]
@@ -171,7 +171,7 @@ async def test_many_cancels(slow):
     assert {type(error) for error in ended} == {errors.RequestCancelled}
 
 
-async def test_an_engine_that_fails_in_cancel(repository, start_server):
+async def test_engine_that_fails_in_cancel(repository, start_server):
     """An exception in an engine's `cancel` affects only its request."""
     FailsInCancel.requests = FailsInCancel.cancels = 0
     mock_models.write(repository, "mock", config=failing_engines.config("FailsInCancel"))
@@ -187,7 +187,7 @@ async def test_an_engine_that_fails_in_cancel(repository, start_server):
 
 
 class Observer:
-    """Notes what is retained, and what comes back."""
+    """Records what is retained and released."""
 
     def __init__(self):
         self.noted = []
@@ -230,7 +230,7 @@ async def test_abandoned_request(slow, observer):
     assert observer.noted == []
 
 
-async def test_a_request_that_has_ended(slow, observer):
+async def test_finished_request(slow, observer):
     """Nothing is retained."""
     stream = generate(slow, 2)
     await collect(stream)
@@ -239,7 +239,7 @@ async def test_a_request_that_has_ended(slow, observer):
     assert observer.noted == []
 
 
-async def test_a_core_that_stops(slow, observer):
+async def test_core_that_stops(slow, observer):
     """Nothing stays retained."""
     generate(slow, 1000).cancel()
     await slow.stop()
@@ -247,7 +247,7 @@ async def test_a_core_that_stops(slow, observer):
     assert observer.noted == []
 
 
-async def test_a_lease(slow):
+async def test_lease(slow):
     """It is retained until Triton has released all cancelled requests of its own client."""
     lease.current.set(own := lease.Lease())
     streams = [generate(slow, 1000) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Token ids to text, one at a time: like tokenizers' own streams, at a bounded cost."""
+"""Token ids to text, one at a time: equal to tokenizers' own streams, at a bounded cost."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -86,13 +86,13 @@ def texts(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str | None]:
 
 
 def unbounded_texts(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str | None]:
-    """What tokenizers gives; it starts anew where vLLM does."""
+    """The texts of tokenizers, which starts a new stream where vLLM does."""
     stream = DecodeStream(skip_special_tokens=True)
     given = []
     for each in ids:
         try:
             text = stream.step(tokenizer, each)
-        except Exception as error:  # noqa: BLE001  tokenizers has no other
+        except Exception as error:  # noqa: BLE001  tokenizers raises no other
             assert str(error).startswith("Invalid prefix")  # noqa: PT017
             stream = DecodeStream(skip_special_tokens=True)
             text = stream.step(tokenizer, each)
@@ -101,7 +101,7 @@ def unbounded_texts(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str | None
 
 
 def longest_run(given: Sequence[str | None]) -> int:
-    """The most ids in a row that gave no text."""
+    """The longest run of ids without text."""
     longest = run = 0
     for text in given:
         run = run + 1 if text is None else 0
@@ -110,7 +110,7 @@ def longest_run(given: Sequence[str | None]) -> int:
 
 
 def ids_of(tokenizer: Tokenizer) -> st.SearchStrategy[list[int]]:
-    """Any tokens; many bytes that complete no character, and special ones."""
+    """Any tokens; many bytes that form no character, and special tokens."""
     size = tokenizer.get_vocab_size()
     special = id_of(tokenizer, SPECIAL)
     some = st.sampled_from([special, *range(min(size, 4)), *range(0x80, min(size, 0x84))])
@@ -133,7 +133,7 @@ def test_text_is_that_of_the_tokenizers_own_stream(kind, data):
 
 @given(ids=ids_of(TOKENIZERS["byte level"]), letter=st.just(ord("x")))
 def test_runs_beyond_the_bound_change_no_byte_level_text(ids, letter):
-    """However long a run without text is, the joined text is the same as without a bound."""
+    """After any run without text, the joined text is the same as without a bound."""
     tokenizer = TOKENIZERS["byte level"]
     ids = [each for each in ids if each != id_of(tokenizer, SPECIAL)] * 3 + [letter]
 
@@ -156,8 +156,8 @@ def test_tokens_that_end_within_characters_lose_nothing():
     assert longest_run(given) < BOUND
 
 
-def test_bytes_that_are_no_characters_are_replaced():
-    """Bytes that complete no character become U+FFFD after 16 ids, but for the last ones."""
+def test_bytes_that_form_no_character_are_replaced():
+    """They become U+FFFD after 16 ids, except for the last ones."""
     given = texts(TOKENIZERS["byte level"], [0xC3] * 64)
 
     assert longest_run(given) == BOUND - 1
@@ -166,8 +166,8 @@ def test_bytes_that_are_no_characters_are_replaced():
 
 
 @pytest.mark.parametrize("kind", ["byte level", "sentencepiece"])
-def test_character_that_begins_before_the_bound_is_whole(kind):
-    """A character whose first bytes are the last of a long run is not torn."""
+def test_character_that_begins_before_the_bound_is_complete(kind):
+    """A character is not split if its first bytes are the last of a long run."""
     tokenizer = TOKENIZERS[kind]
     special = id_of(tokenizer, SPECIAL)
     first = 1 if kind == "sentencepiece" else 0
@@ -178,8 +178,8 @@ def test_character_that_begins_before_the_bound_is_whole(kind):
         assert joined(texts(tokenizer, ids)) == "😀"
 
 
-def test_skipped_tokens_send_nothing():
-    """Special tokens that are left out give no text, and the next word keeps its space."""
+def test_skipped_tokens_give_no_text():
+    """Omitted special tokens give no text, and the next word keeps its space."""
     tokenizer = TOKENIZERS["sentencepiece"]
     he, world, special = (id_of(tokenizer, token) for token in ("he", "▁w", SPECIAL))
 
@@ -191,7 +191,7 @@ def test_skipped_tokens_send_nothing():
 
 @pytest.mark.parametrize("token", [SPECIAL, "À", "a"])
 def test_each_id_costs_the_same(token):
-    """However many ids have given no text, the next one decodes no more than 200 ids."""
+    """After any number of ids without text, the next one decodes at most 200 ids."""
     tokenizer = TOKENIZERS["byte level"]
     counts: list[int] = []
 
@@ -210,7 +210,7 @@ def test_each_id_costs_the_same(token):
 
 
 class Panic(BaseException):
-    """As tokenizers raises it where its own code fails."""
+    """The exception that tokenizers raises if its own code panics."""
 
 
 def test_panic_of_the_tokenizer_is_an_exception():

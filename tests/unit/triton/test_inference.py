@@ -12,7 +12,7 @@ from tests import mock_models
 from tests.unit.triton import echo_runtime
 from tests.unit.triton.generation_inputs import collect, generation, text
 
-# Three elements of each datatype, as bytes and as Python shows them.
+# Three elements of each datatype, as bytes and as Python values.
 VALUES: dict[str, tuple[Any, list[Any]]] = {
     "BOOL": (bytes([1, 0, 1]), [True, False, True]),
     "UINT8": (struct.pack("<3B", 0, 1, 2**8 - 1), [0, 1, 2**8 - 1]),
@@ -29,7 +29,7 @@ VALUES: dict[str, tuple[Any, list[Any]]] = {
     "BYTES": (text("", "é", b"\0\xff")[2], [b"", "é".encode(), b"\0\xff"]),
     "BF16": (struct.pack("<3H", 0xBFC0, 0, 0x7180), [-1.5, 0, 2.0**100]),
 }
-# The struct module's letters for what a memoryview of the tensor shows; BYTES shows raw memory.
+# The struct format of the tensor's memoryview; BYTES shows raw memory.
 FORMATS = dict(zip(VALUES, "?BHIQbhiqefdBH", strict=True))
 
 MIB = 1024 * 1024
@@ -37,7 +37,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def start_echo(repository, start_server, monkeypatch):
-    """Starts a core with the model `echo`, whose inputs are as given: name -> (datatype, dims)."""
+    """Starts a core with the model `echo` and the given inputs: name -> (datatype, dims)."""
     monkeypatch.setattr(inprocess, "RUNTIME", "tests.unit.triton.echo_runtime")
 
     async def start(optional=False, **inputs):
@@ -56,13 +56,13 @@ def start_echo(repository, start_server, monkeypatch):
 
 
 async def echo(server, inputs, **options):
-    """The one response to a request."""
+    """The only response to a request."""
     (response,) = await collect(server.infer("echo", inputs, **options))
     return response
 
 
 @pytest.mark.parametrize("dtype", VALUES)
-async def test_every_datatype_goes_in_and_out(start_echo, dtype):
+async def test_every_datatype_is_returned(start_echo, dtype):
     """A tensor of each datatype arrives as it was sent."""
     data, values = VALUES[dtype]
     server = await start_echo(x=(dtype, [-1]))
@@ -73,8 +73,8 @@ async def test_every_datatype_goes_in_and_out(start_echo, dtype):
 
 
 @pytest.mark.parametrize("dtype", VALUES)
-async def test_the_buffer_of_every_datatype(start_echo, dtype):
-    """A tensor's buffer is flat and typed as its elements are."""
+async def test_buffer_of_every_datatype(start_echo, dtype):
+    """A tensor's buffer is flat and has the type of its elements."""
     data, _ = VALUES[dtype]
     server = await start_echo(x=(dtype, [-1]))
     view = memoryview((await echo(server, {"x": (dtype, (3,), data)})).tensor("x_echo"))
@@ -97,7 +97,7 @@ async def test_item_is_the_first_element(start_echo, dtype):
 
 
 @pytest.mark.parametrize("dtype", VALUES)
-async def test_a_tensor_without_elements(start_echo, dtype):
+async def test_tensor_without_elements(start_echo, dtype):
     """A tensor of size zero has no first element and an empty buffer."""
     server = await start_echo(x=(dtype, [-1]))
     tensor = (await echo(server, {"x": (dtype, (0,), b"")})).tensor("x_echo")
@@ -131,7 +131,7 @@ async def test_several_inputs_and_outputs(start_echo):
 
 
 async def test_parameters(start_echo):
-    """Parameters of each kind reach the model as what they are."""
+    """Parameters of each type reach the model with their type."""
     server = await start_echo(x=("BOOL", [1]))
     sent = {"text": "é", "number": -(2**40), "yes": True, "no": False, "fraction": 0.25}
     response = await echo(server, {"x": ("BOOL", (1,), b"\1")}, parameters=sent)
@@ -140,8 +140,8 @@ async def test_parameters(start_echo):
 
 
 @pytest.mark.parametrize("value", [None, 2**70, [1]])
-async def test_a_parameter_of_another_kind(start_echo, nothing_left, value):
-    """A parameter of an unsupported type is rejected and leaves nothing behind."""
+async def test_parameter_of_an_unsupported_type(start_echo, nothing_left, value):
+    """It is rejected and leaves nothing behind."""
     server = await start_echo(x=("BOOL", [1]))
 
     with pytest.raises((TypeError, ValueError, RuntimeError)):
@@ -156,10 +156,8 @@ async def test_request_id(start_echo):
     assert response.item("request_id") == b"chat-7"
 
 
-async def test_a_request_that_its_host_drops(start_echo, monkeypatch):
-    """A request that Python drops without a response ends with an error: the caller does
-    not hang.
-    """
+async def test_dropped_request(start_echo, monkeypatch):
+    """A request that Python drops without a response fails, so the caller does not hang."""
     monkeypatch.setattr(echo_runtime.EchoHost, "start", lambda self, execution: None)
     server = await start_echo(x=("BOOL", [1]))
 
@@ -168,7 +166,7 @@ async def test_a_request_that_its_host_drops(start_echo, monkeypatch):
             await echo(server, {"x": ("BOOL", (1,), b"\1")})
 
 
-async def test_a_request_that_is_answered_twice(start_echo, monkeypatch):
+async def test_second_final_response(start_echo, monkeypatch):
     """A response after the end raises in the engine; the caller gets the first one."""
     refusals = []
 
@@ -193,7 +191,7 @@ async def test_priority_and_timeout(start_echo):
     assert response.final
 
 
-async def test_outputs_that_are_asked_for(start_echo):
+async def test_requested_outputs(start_echo):
     """A request may name outputs; in-process models send the others too."""
     server = await start_echo(x=("BOOL", [1]))
     response = await echo(server, {"x": ("BOOL", (1,), b"\1")}, outputs=["x_echo"])
@@ -201,7 +199,7 @@ async def test_outputs_that_are_asked_for(start_echo):
     assert response.item("x_echo")
 
 
-async def test_an_output_that_the_model_lacks(start_echo):
+async def test_unknown_output(start_echo):
     """Requesting an output that the model does not declare is the client's error."""
     server = await start_echo(x=("BOOL", [1]))
 
@@ -209,7 +207,7 @@ async def test_an_output_that_the_model_lacks(start_echo):
         await echo(server, {"x": ("BOOL", (1,), b"\1")}, outputs=["absent"])
 
 
-async def test_an_output_that_is_absent(start_echo):
+async def test_absent_output(start_echo):
     """A response returns None for an output that it does not have."""
     server = await start_echo(x=("BOOL", [1]))
     response = await echo(server, {"x": ("BOOL", (1,), b"\1")})
@@ -229,7 +227,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("inputs", REFUSED.values(), ids=REFUSED.keys())
-async def test_inputs_that_the_model_does_not_take(start_echo, inputs):
+async def test_inputs_that_the_model_does_not_declare(start_echo, inputs):
     """Inputs that differ from the model's declaration are the client's error."""
     server = await start_echo(x=("INT8", [-1]))
 
@@ -248,7 +246,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("inputs", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_inputs_that_are_no_tensors(start_echo, inputs):
+async def test_inputs_that_are_not_tensors(start_echo, inputs):
     """A value that is not a tensor is a programming error and leaves nothing behind."""
     server = await start_echo(x=("INT8", [-1]))
 
@@ -259,7 +257,7 @@ async def test_inputs_that_are_no_tensors(start_echo, inputs):
 @pytest.mark.parametrize(
     "data", [struct.pack("<I", 5) + b"four", b"\1\0", struct.pack("<I", 2**32 - 1)]
 )
-async def test_bytes_that_end_too_early(server, data):
+async def test_truncated_strings(server, data):
     """A string whose length does not match its bytes is the client's error."""
     with pytest.raises(errors.InvalidRequest):
         await collect(server.infer("mock", {"text_input": ("BYTES", (1,), data)}))
@@ -276,33 +274,33 @@ NULS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changed", NULS.values(), ids=NULS)
-async def test_a_nul(server, changed):
+async def test_string_with_a_nul(server, changed):
     """A string that the core would cut at a NUL is rejected."""
     asked = {"model_name": "mock", "inputs": generation(max_tokens=1), **changed}
     with pytest.raises(errors.InvalidRequest, match="NUL"):
         server.infer(**asked)
 
 
-async def test_a_models_name_with_a_nul(server):
+async def test_model_name_with_a_nul(server):
     """The name matches no loaded model."""
     assert server.model_is_ready("mock")
     assert not server.model_is_ready("mock\0")
 
 
-async def test_an_unknown_model(server):
+async def test_unknown_model(server):
     """A request to an unknown model is rejected with its name."""
     with pytest.raises(errors.ModelNotFound, match="absent"):
         server.infer("absent", generation())
 
 
-async def test_an_unknown_version(server):
+async def test_unknown_version(server):
     """A request to an unknown version is rejected."""
     with pytest.raises(errors.GatewayError, match="mock"):
         server.infer("mock", generation(), version=7)
 
 
-async def test_a_large_input_is_lent(start_echo):
-    """A large input is not copied: the caller's memory is used until the request ends."""
+async def test_large_input_is_not_copied(start_echo):
+    """The caller's memory is used until the request ends."""
     server = await start_echo(x=("UINT8", [-1]))
     data = bytearray(b"\1" * MIB)
     stream = server.infer("echo", {"x": ("UINT8", (MIB,), data)})
@@ -314,8 +312,8 @@ async def test_a_large_input_is_lent(start_echo):
     assert len(data) == MIB + 1
 
 
-async def test_a_large_input_that_is_refused_is_free(start_echo):
-    """The memory of a large input is released if the core rejects the request."""
+async def test_large_input_of_a_rejected_request_is_released(start_echo):
+    """The core releases its memory."""
     server = await start_echo(x=("INT8", [-1]))
     data = bytearray(MIB)
     with pytest.raises(errors.InvalidRequest):
@@ -325,8 +323,8 @@ async def test_a_large_input_that_is_refused_is_free(start_echo):
     assert len(data) == MIB + 1
 
 
-async def test_a_small_input_is_copied(start_echo):
-    """The caller may reuse a small input's memory at once."""
+async def test_small_input_is_copied(start_echo):
+    """The caller may reuse its memory at once."""
     server = await start_echo(x=("UINT8", [-1]))
     data = bytearray(b"old")
     stream = server.infer("echo", {"x": ("UINT8", (3,), data)})
@@ -336,8 +334,8 @@ async def test_a_small_input_is_copied(start_echo):
     assert bytes(memoryview(response.tensor("x_echo"))) == b"old"  # type: ignore[arg-type]
 
 
-async def test_a_large_tensor_goes_through(start_echo):
-    """A megabyte arrives as it was sent, in and out."""
+async def test_large_tensor(start_echo):
+    """A megabyte arrives as it was sent, in both directions."""
     server = await start_echo(x=("UINT32", [-1]))
     data = struct.pack(f"<{MIB // 4}I", *range(MIB // 4))
     response = await echo(server, {"x": ("UINT32", (MIB // 4,), data)})
@@ -345,16 +343,16 @@ async def test_a_large_tensor_goes_through(start_echo):
     assert memoryview(response.tensor("x_echo")).cast("B") == data
 
 
-async def test_memory_that_is_not_contiguous(start_echo):
-    """Non-contiguous data is rejected instead of sent in a wrong order."""
+async def test_non_contiguous_memory(start_echo):
+    """It is rejected instead of sent in the wrong order."""
     server = await start_echo(x=("UINT8", [-1]))
 
     with pytest.raises(BufferError):
         server.infer("echo", {"x": ("UINT8", (2,), memoryview(b"1234")[::2])})
 
 
-async def test_an_embedding_is_not_copied(server):
-    """An embedding reaches Python as the memory that the model wrote, and outlives its response."""
+async def test_embedding_is_not_copied(server):
+    """Python reads the memory that the model wrote, which outlives the response."""
     request = {"input": "hello", "pooling_params": {"dimensions": 4096}}
     inputs = {"embedding_request": text(json.dumps(request))}
     (response,) = await collect(server.infer("mock", inputs))
@@ -367,8 +365,8 @@ async def test_an_embedding_is_not_copied(server):
     assert (before, _core.live_counts()["buffers"]) == (2, 1)
 
 
-async def test_a_tensor_outlives_the_core(repository, start_server):
-    """A tensor that is still held is whole after the core has gone."""
+async def test_tensor_outlives_the_core(repository, start_server):
+    """A tensor with references is valid after the core is gone."""
     mock_models.write(repository, "mock")
     server = await start_server()
     (response,) = await collect(server.infer("mock", generation(stream=False, max_tokens=1)))

@@ -18,7 +18,7 @@ except LibraryNotFound as error:
 
 
 def refusal(path: Path) -> str:
-    """What loading `path` says, in a process that has loaded no library yet."""
+    """The error of loading `path`, in a process that has loaded no library yet."""
     command = [sys.executable, "-c", LOAD, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -26,7 +26,7 @@ def refusal(path: Path) -> str:
 
 
 def compiled(folder: Path, minor: int) -> Path:
-    """A library with one function, which says that the API is 1.`minor`."""
+    """A library with one function, which returns the API version 1.`minor`."""
     source, made = folder / "stub.c", folder / "libtritonserver.so"
     source.write_text(
         "void* TRITONSERVER_ApiVersion(unsigned* major, unsigned* minor)"
@@ -36,15 +36,15 @@ def compiled(folder: Path, minor: int) -> Path:
     return made
 
 
-def test_the_setting_comes_first(tmp_path):
-    """A configured library wins over installed ones."""
+def test_setting_has_priority(tmp_path):
+    """A configured library is used instead of installed ones."""
     chosen = tmp_path / "libtritonserver.so"
     chosen.touch()
 
     assert library.find(chosen) == chosen
 
 
-def test_a_setting_without_a_file(tmp_path):
+def test_setting_without_a_file(tmp_path):
     """A setting that names a missing file is rejected with its name."""
     absent = tmp_path / "absent.so"
 
@@ -52,8 +52,8 @@ def test_a_setting_without_a_file(tmp_path):
         library.find(absent)
 
 
-def test_an_image_comes_before_the_wheel(tmp_path, monkeypatch):
-    """In NVIDIA's images their own library is used."""
+def test_image_has_priority_over_the_wheel(tmp_path, monkeypatch):
+    """In NVIDIA's images, their own library is used."""
     image = tmp_path / "libtritonserver.so"
     image.touch()
     monkeypatch.setattr(library, "IMAGE_LIBRARY", image)
@@ -61,14 +61,14 @@ def test_an_image_comes_before_the_wheel(tmp_path, monkeypatch):
     assert library.find() == image
 
 
-def test_the_wheel_is_found_by_pattern(tmp_path, monkeypatch):
+def test_wheel_is_found_by_pattern(tmp_path, monkeypatch):
     """Outside an image the wheel's library is used, whatever hash its name contains."""
     monkeypatch.setattr(library, "IMAGE_LIBRARY", tmp_path / "absent.so")
 
     assert library.find().match(f"{library.WHEEL_FOLDER}/libtritonserver-*.so")
 
 
-def test_no_library_at_all(tmp_path, monkeypatch):
+def test_no_library(tmp_path, monkeypatch):
     """One line says where it was searched and what to install."""
     monkeypatch.setattr(library, "IMAGE_LIBRARY", tmp_path / "absent.so")
     monkeypatch.setattr(library, "_wheel_folder", lambda: tmp_path)
@@ -77,7 +77,7 @@ def test_no_library_at_all(tmp_path, monkeypatch):
         library.find()
 
 
-def test_a_file_that_is_no_library(tmp_path):
+def test_file_that_is_not_a_library(tmp_path):
     """Another kind of file is rejected in one line with its path and the loader's reason."""
     path = tmp_path / "libtritonserver.so"
     path.write_text("not a library" * 100)
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_library(tmp_path):
     assert refusal(path) == f"cannot use {path}: {path}: invalid ELF header\n"
 
 
-def test_a_library_that_lacks_a_function(tmp_path):
+def test_library_without_a_function(tmp_path):
     """A library without one of the functions is rejected in one line that names it."""
     path = compiled(tmp_path, minor=34)
 
@@ -94,7 +94,7 @@ def test_a_library_that_lacks_a_function(tmp_path):
     )
 
 
-def test_a_library_that_is_too_old(tmp_path):
+def test_library_that_is_too_old(tmp_path):
     """The version of the C API is checked before anything else is called."""
     path = compiled(tmp_path, minor=32)
 
@@ -111,7 +111,7 @@ def test_loading_twice():
     assert library.load(path) == library.load(path)
 
 
-def test_loading_another_one(tmp_path):
+def test_loading_another_library(tmp_path):
     """A process has one core: a second library is rejected."""
     library.load(library.find())
 
@@ -119,8 +119,8 @@ def test_loading_another_one(tmp_path):
         library.load(tmp_path / "libtritonserver.so")
 
 
-async def test_a_server_without_a_library(tmp_path, repository):
-    """A server without its library does not start, with the reason."""
+async def test_server_without_a_library(tmp_path, repository):
+    """The server does not start, and the error has the reason."""
     server = Server(Options(model_repositories=[repository], library=tmp_path / "absent.so"))
 
     with pytest.raises(LibraryNotFound, match="is not a file"):

@@ -1,4 +1,4 @@
-"""Models are loaded and unloaded on Triton's threads while the loop serves."""
+"""Models are loaded and unloaded on Triton's threads while the event loop serves."""
 
 import asyncio
 import sys
@@ -26,7 +26,7 @@ def write(repository, name, engine):
 
 
 @pytest.mark.parametrize(("engine", "reason"), FAILURES.items())
-async def test_an_exception_in_load(repository, start_server, engine, reason):
+async def test_exception_in_load(repository, start_server, engine, reason):
     """The exception becomes the model's reason; other models serve."""
     mock_models.write(repository, "good")
     write(repository, "bad", engine)
@@ -41,7 +41,7 @@ async def test_an_exception_in_load(repository, start_server, engine, reason):
     ("engine", "traceback"),
     [("FailsInLoad", False), ("LacksItsModel", False), ("FailsInWarmUp", True)],
 )
-async def test_a_model_that_cannot_be_had_leaves_no_traceback(
+async def test_unavailable_model_leaves_no_traceback(
     repository, start_server, caplog, engine, traceback
 ):
     """An expected error logs one line, an unexpected one its traceback."""
@@ -64,7 +64,7 @@ async def test_without_vllm_a_load_names_the_extra(repository, start_server, cap
     assert not any(record.exc_info for record in caplog.records)
 
 
-async def test_an_engine_that_fails_in_its_warm_up_is_released(repository, start_server):
+async def test_engine_that_fails_in_its_warm_up_is_released(repository, start_server):
     """An engine whose warm-up fails is unloaded again."""
     FailsInWarmUp.unloaded = False
     write(repository, "bad", "FailsInWarmUp")
@@ -73,8 +73,8 @@ async def test_an_engine_that_fails_in_its_warm_up_is_released(repository, start
     assert FailsInWarmUp.unloaded
 
 
-async def test_an_exception_in_unload(repository, start_server):
-    """An engine that raises while it is unloaded is removed nevertheless."""
+async def test_exception_in_unload(repository, start_server):
+    """An engine that raises during its unload is removed nevertheless."""
     write(repository, "bad", "FailsInUnload")
     server = await start_server()
     async with asyncio.timeout(5):
@@ -83,7 +83,7 @@ async def test_an_exception_in_unload(repository, start_server):
     assert (server.model_is_ready("bad"), server.is_live()) == (False, True)
 
 
-async def test_an_exception_in_unload_at_the_stop(repository, start_server):
+async def test_exception_in_unload_at_the_stop(repository, start_server):
     """The exception does not block a stop."""
     write(repository, "bad", "FailsInUnload")
     server = await start_server()
@@ -175,7 +175,7 @@ async def test_queries_during_loads(repository, start_server):
         assert await asking is None
 
 
-async def test_requests_to_a_model_that_comes_and_goes(repository, start_server):
+async def test_requests_during_loads_and_unloads(repository, start_server):
     """A request to a model that is being unloaded is served or rejected, and never hangs."""
     write(repository, "guest", "SlowToLoad")
     server = await start_server()
@@ -222,7 +222,7 @@ ensemble_scheduling {
 """
 
 
-async def test_an_ensemble_over_an_in_process_model(repository, start_server):
+async def test_ensemble_of_an_in_process_model(repository, start_server):
     """In-process models may be steps of an ensemble, also while models are loaded and unloaded."""
     mock_models.write(repository, "mock", answer_tokens=1)
     mock_models.write(repository, "ensemble", config=ENSEMBLE)

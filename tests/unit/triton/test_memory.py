@@ -17,17 +17,17 @@ REQUESTS = os.environ.get("OPENAI_FRONTEND_MEMORY_REQUESTS", "5000")
 
 
 def growth(kind: str) -> int:
-    """The bytes that a fresh process grows by in the second half of the requests."""
+    """The bytes by which a fresh process grows in the second half of the requests."""
     command = [sys.executable, "-m", "tests.unit.triton.memory_growth", REQUESTS, kind]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     return int(done.stdout)
 
 
-def test_memory_is_flat():
-    """Requests leave nothing behind: their second half needs no more memory than the first."""
+def test_memory_does_not_grow():
+    """The second half of the requests needs no more memory than the first."""
     assert growth("none") < 10 * MIB
 
 
-def test_a_leak_would_show():
-    """The check above sees a leak: responses that are kept make the process grow."""
+def test_leak_is_detected():
+    """Responses that are kept make the process grow, so the check above works."""
     assert growth("leak") > 10 * MIB

@@ -19,8 +19,8 @@ async def scrape(server, name):
     return None
 
 
-async def test_a_counter(server):
-    """A counter is in the core's metrics with its help, its labels and its value."""
+async def test_counter(server):
+    """A counter is in the core's metrics with its help, labels and value."""
     family = _core.MetricFamily(COUNTER, "test_chats_total", "Chats so far.")
     metric = _core.Metric(family, {"model": "mock", "kind": "a"}, [])
     metric.increment(2)
@@ -31,7 +31,7 @@ async def test_a_counter(server):
     assert samples == [("test_chats_total", {"model": "mock", "kind": "a"}, 2.5)]
 
 
-async def test_a_gauge(server):
+async def test_gauge(server):
     """A gauge goes up and down, and can be read."""
     family = _core.MetricFamily(GAUGE, "test_running", "Requests that run.")
     metric = _core.Metric(family, {"model": "mock"}, [])
@@ -42,8 +42,8 @@ async def test_a_gauge(server):
     assert (await scrape(server, "test_running"))[0] == [("test_running", {"model": "mock"}, 4)]
 
 
-async def test_a_histogram(server):
-    """A histogram has its buckets, its sum and its count."""
+async def test_histogram(server):
+    """A histogram has its buckets, sum and count."""
     family = _core.MetricFamily(HISTOGRAM, "test_seconds", "Time.")
     metric = _core.Metric(family, {}, [0.1, 1.0])
     for seconds in (0.05, 0.5, 5):
@@ -76,7 +76,7 @@ async def test_metrics_of_one_family(server):
     }
 
 
-async def test_a_metric_that_is_dropped(server):
+async def test_dropped_metric(server):
     """A metric without references disappears; its family disappears with the last one."""
     family = _core.MetricFamily(GAUGE, "test_gone", "Short-lived.")
     metrics = [_core.Metric(family, {"number": str(number)}, []) for number in range(2)]
@@ -98,8 +98,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("kind", "buckets", "use"), REFUSED.values(), ids=REFUSED)
-async def test_what_a_kind_cannot_do(server, kind, buckets, use):
-    """A metric is refused what its kind cannot do."""
+async def test_unsupported_operations_of_a_kind(server, kind, buckets, use):
+    """A metric rejects operations that its kind does not support."""
     family = _core.MetricFamily(kind, f"test_kind_{kind}", "Kind.")
     metric = _core.Metric(family, {}, buckets)
 
@@ -107,8 +107,8 @@ async def test_what_a_kind_cannot_do(server, kind, buckets, use):
         use(metric)
 
 
-async def test_a_name_that_another_kind_has(server):
-    """A family's name belongs to its kind as long as the process lives, for the core keeps it."""
+async def test_name_of_another_kind(server):
+    """A family's name keeps its kind until the process ends, because the core stores it."""
     _core.MetricFamily(COUNTER, "test_taken", "First.")
 
     with pytest.raises(_core.TritonError, match="different type"):
@@ -116,15 +116,15 @@ async def test_a_name_that_another_kind_has(server):
 
 
 @pytest.mark.parametrize("name", ["", "has space", "1st"])
-async def test_a_name_that_is_none(server, name):
-    """A name that Prometheus does not admit is refused."""
+async def test_invalid_name(server, name):
+    """A name that Prometheus does not allow is rejected."""
     with pytest.raises(_core.TritonError):
         _core.MetricFamily(COUNTER, name, "Bad.")
 
 
 @pytest.mark.parametrize("labels", [{"key": 1}, {1: "value"}])
-async def test_labels_that_are_no_text(server, labels):
-    """Labels are text."""
+async def test_labels_that_are_not_text(server, labels):
+    """They are rejected."""
     family = _core.MetricFamily(COUNTER, "test_labels_total", "Labels.")
 
     with pytest.raises((TypeError, RuntimeError)):

@@ -1,4 +1,4 @@
-"""Changes of models whose caller leaves, or that the core's stop interrupts."""
+"""Model changes whose caller leaves, or that the core's stop interrupts."""
 
 import asyncio
 import multiprocessing
@@ -13,7 +13,7 @@ from tests.unit.triton.waiting import until
 
 
 class SlowCore:
-    """A core whose changes start at once and end when the test lets them."""
+    """A core whose changes start at once and end when the test allows."""
 
     def __init__(self):
         self.under_way = 0
@@ -64,7 +64,7 @@ async def test_stop_while_a_polled_model_loads(repository, start_server):
     assert not server.outlives_stop
 
 
-async def test_a_load_takes_no_thread_of_the_loops(repository, start_server):
+async def test_load_uses_no_thread_of_the_event_loop(repository, start_server):
     """Work on the event loop's own threads does not wait for loads."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     mock_models.write(repository, "mock", load_s=1.0)

@@ -12,7 +12,7 @@ from tests.blocking_calls import BlockingCallOnLoop
 
 
 class Core:
-    """A core of ready models whose model_health questions can hang, as they can since 2025-12."""
+    """A core of ready models whose model_health queries can hang, as they can since 2025-12."""
 
     def __init__(self, *names: str) -> None:
         self.names = list(names)
@@ -20,7 +20,7 @@ class Core:
         self.unready: set[str] = set()
         self.index_failure: str | None = None
         self.go_on = threading.Event()
-        self.answered = threading.Semaphore(0)  # answers that had hung
+        self.answered = threading.Semaphore(0)  # results of hanging queries
 
     def index(self) -> list[ModelIndexEntry]:
         if self.index_failure is not None:

@@ -31,8 +31,8 @@ async def text(server, model="mock"):
     return response.item("text_output")
 
 
-async def test_models_that_start(repository, start_server):
-    """In explicit mode only the models that are named start."""
+async def test_models_to_load_at_start(repository, start_server):
+    """In explicit mode, only the named models start."""
     for name in ("one", "other"):
         mock_models.write(repository, name)
     server = await start_server(startup_models=["other"])
@@ -99,7 +99,7 @@ async def test_unload_of_a_model_that_is_loaded_again(repository, start_server):
     assert await text(server) == b"again"
 
 
-async def test_an_unloaded_model_is_unavailable(server):
+async def test_unloaded_model_is_unavailable(server):
     """A request to it is rejected, and the server continues."""
     await server.unload_model("mock")
 
@@ -132,7 +132,7 @@ async def test_reload(repository, server):
 
 
 async def test_load_after_the_engine_died(repository, start_server):
-    """A model whose engine has died serves again after a load, though its files are the same."""
+    """A model whose engine has died serves again after a load, although its files are the same."""
     mock_models.write(repository, "mock", die_after_tokens=3)
     server = await start_server()
     with pytest.raises(errors.ModelUnavailable):
@@ -154,8 +154,8 @@ async def test_reload_that_fails(repository, start_server):
 
 
 @pytest.mark.xfail(reason="the core keeps a failed reload's record, and its stop waits for it")
-async def test_stop_after_a_reload_that_failed(repository, start_server):
-    """A stop after a reload that failed is like any other."""
+async def test_stop_after_a_failed_reload(repository, start_server):
+    """It is like any other stop."""
     mock_models.write(repository, "mock")
     server = await start_server(exit_timeout_s=1)
     mock_models.write(repository, "mock", fail_at_load="no weights")
@@ -183,8 +183,8 @@ async def test_load_with_files(server):
     assert await text(server, "made") == b"given"
 
 
-async def test_load_with_a_config_that_is_no_json(server):
-    """An invalid config is rejected."""
+async def test_load_with_an_invalid_config(server):
+    """A config that is not JSON is rejected."""
     with pytest.raises(errors.GatewayError):
         await server.load_model("mock", config="{")
 
@@ -206,13 +206,13 @@ async def test_two_versions(repository, start_server):
 
 
 @pytest.mark.parametrize("name", ["../models/mock", "/models/mock", "mock/..", "", "a\0b"])
-async def test_a_name_that_leaves_the_repository(server, name):
+async def test_name_outside_the_repository(server, name):
     """A name that is a path outside the repository is rejected before it reaches the core."""
     with pytest.raises(errors.InvalidRequest, match="model name"):
         await server.load_model(name)
 
 
-async def test_a_file_that_leaves_the_model(server):
+async def test_file_outside_the_model_folder(server):
     """A file in the load cannot be written outside the model's folder."""
     with pytest.raises(errors.GatewayError):
         await server.load_model(
@@ -276,7 +276,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("arguments", "reason"), BROKEN.values(), ids=BROKEN.keys())
-async def test_a_broken_model_fails_alone(repository, start_server, arguments, reason):
+async def test_broken_model_does_not_affect_others(repository, start_server, arguments, reason):
     """The index has the reason in one line; other models serve."""
     mock_models.write(repository, "broken", **arguments)
     mock_models.write(repository, "good")
@@ -286,7 +286,7 @@ async def test_a_broken_model_fails_alone(repository, start_server, arguments, r
     assert await count(generate(server, 2, model="good")) == 2
 
 
-async def test_model_json_that_is_no_json(repository, start_server):
+async def test_invalid_model_json(repository, start_server):
     """The error names the path and the position."""
     version = mock_models.write(repository, "broken")
     (version / "model.json").write_text('{"tokens": [}')
@@ -295,7 +295,7 @@ async def test_model_json_that_is_no_json(repository, start_server):
     assert f"{version / 'model.json'}: not JSON: " in entry(server, "broken").reason
 
 
-async def test_model_json_that_is_no_object(repository, start_server):
+async def test_model_json_that_is_not_an_object(repository, start_server):
     """A model.json that is not an object is rejected with its path."""
     version = mock_models.write(repository, "broken")
     (version / "model.json").write_text("[]")

@@ -1,4 +1,4 @@
-"""The binding and the in-process backend in a core that behaves as cores do since 2025-12."""
+"""The binding and the in-process backend with a core that behaves as cores do since 2025-12."""
 
 import os
 import subprocess
@@ -56,7 +56,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> NewerCore:
 
 
 def run(core: NewerCore, repository: Path, check: str) -> list[str]:
-    """The lines that the program printed; it must end well."""
+    """The lines that the program printed; it must exit with 0."""
     command = [sys.executable, "-c", START + check + "asyncio.run(main())"]
     ended = subprocess.run(
         [*command, core.library, repository],
@@ -70,8 +70,8 @@ def run(core: NewerCore, repository: Path, check: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def test_a_dead_engine_of_the_in_process_backend(core, repository):
-    """The core itself calls the model not ready once its engine is dead."""
+def test_dead_engine_of_the_in_process_backend(core, repository):
+    """The core itself reports the model as not ready once its engine is dead."""
     mock_models.write(repository, "mock", die_after_tokens=2)
 
     before, reason, after = run(core, repository, DEAD_ENGINE)
@@ -80,6 +80,6 @@ def test_a_dead_engine_of_the_in_process_backend(core, repository):
     assert (before, after) == ("True", "False")
 
 
-def test_a_stop_beside_a_question(core, repository):
-    """The core is deleted when the last call in it has returned, and the stop does not wait."""
+def test_stop_during_a_query(core, repository):
+    """The core is deleted when its last call has returned, and the stop does not wait."""
     assert run(core, repository, STOP_MEANWHILE) == ["stopped True"]

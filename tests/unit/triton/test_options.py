@@ -10,7 +10,7 @@ from tests import mock_models
 from tests.unit.engines import failing_engines
 from tests.unit.triton.generation_inputs import count, generate
 
-# A sensible value of each option. A core without a GPU takes those for GPUs and ignores them.
+# A valid value of each option. A core without a GPU accepts and ignores those for GPUs.
 SENSIBLE = {
     "library": None,  # the wheel's or the image's
     "server_id": "gateway",
@@ -52,13 +52,13 @@ SENSIBLE = {
     "metrics_config": {"": {"summary_latencies": "true"}},
 }
 # With these a core does not start, or serves nothing, here: a cache is a library that the wheel
-# lacks, the in-process backend completes configs, and a name space is part of each model's name.
+# lacks, the in-process backend completes configs, and a namespace is part of each model's name.
 LEFT_OUT = {"cache_config", "strict_model_config", "model_config_name", "model_namespacing"}
 
 
 @pytest.fixture(autouse=True)
 def log_as_before():
-    """Logging options act on the one logger of the process."""
+    """The logging options change the one logger of the process."""
     yield
     made = _core.ServerOptions()
     made.log_file("")
@@ -68,7 +68,7 @@ def log_as_before():
         switch(True)
 
 
-def test_the_table_is_complete():
+def test_table_is_complete():
     """The table above contains every option."""
     assert {field.name for field in fields(Options)} - {"model_repositories"} == SENSIBLE.keys()
 
@@ -81,7 +81,7 @@ def test_each_option_reaches_the_core(tmp_path, name):
     assert isinstance(options.native(chosen, tmp_path), _core.ServerOptions)
 
 
-async def test_a_core_with_all_of_them(repository, start_server):
+async def test_core_with_all_options(repository, start_server):
     """A core starts and serves with all options that its installation supports."""
     mock_models.write(repository, "mock")
     chosen = {name: value for name, value in SENSIBLE.items() if name not in LEFT_OUT}
@@ -151,7 +151,7 @@ def test_invalid_value(tmp_path, name, value, error):
         options.native(chosen, tmp_path)
 
 
-async def test_a_cache_that_is_not_installed(start_server):
+async def test_cache_that_is_not_installed(start_server):
     """The core does not start, and the error names the cache."""
     with pytest.raises(errors.GatewayError, match="absent"):
         await start_server(cache_config={"absent": "{}"})

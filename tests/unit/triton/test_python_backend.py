@@ -67,7 +67,7 @@ async def asked(server: Server, model: str, tensor: Any, name: str = "IN") -> An
     return response
 
 
-async def test_every_datatype_comes_back(repository, start_server):
+async def test_every_datatype_is_returned(repository, start_server):
     """A Python model receives and returns the request's values in every datatype."""
     datatypes = {f"IN_{datatype}": datatype for datatype in (*ARRAYS, "STRING")}
     python_models.write(repository, "echo", inputs=datatypes)
@@ -87,7 +87,7 @@ async def test_every_datatype_comes_back(repository, start_server):
     assert strings == ["", TEXT, "x" * 1001]
 
 
-async def test_the_environment_is_the_gateways(repository, start_server, monkeypatch, tmp_path):
+async def test_environment_is_the_gateways(repository, start_server, monkeypatch, tmp_path):
     """A model and its subprocesses use this interpreter's packages, PYTHONPATH and UTF-8."""
     (tmp_path / "module_on_the_path.py").write_text("NAME = 'found'")
     (tmp_path / "text").write_text(TEXT)
@@ -111,7 +111,7 @@ async def test_the_environment_is_the_gateways(repository, start_server, monkeyp
     }
 
 
-async def test_a_model_can_spawn_processes(repository, start_server):
+async def test_model_can_spawn_processes(repository, start_server):
     """multiprocessing's spawn works inside a model, as engines with workers need it."""
     python_models.write(repository, "spawns", answer=SPAWNS)
     server = await start_server()
@@ -178,7 +178,7 @@ async def test_no_shared_library(repository, start_server, monkeypatch):
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A site-packages whose stub prints what it was started with."""
+    """A site-packages folder whose stub prints its arguments and environment."""
     backend = tmp_path / "site-packages" / "pytriton" / "tritonserver"
     stub = backend / "python_backend_stubs" / python_backend.VERSION / python_backend.STUB
     stub.parent.mkdir(parents=True)
@@ -198,7 +198,7 @@ def started(folder: Path, **environment: str) -> list[str]:
     return printed.strip().split("|")
 
 
-def test_the_wrapper(wheel, tmp_path, monkeypatch):
+def test_stub_environment(wheel, tmp_path, monkeypatch):
     """The stub finds libpython and its interpreter first; other paths follow."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/x y")
     folder = tmp_path / "python"
@@ -211,7 +211,7 @@ def test_the_wrapper(wheel, tmp_path, monkeypatch):
     assert argument == "model.py"
 
 
-def test_an_execution_environment_stays(wheel, tmp_path, monkeypatch):
+def test_execution_environment_has_priority(wheel, tmp_path, monkeypatch):
     """A model with an EXECUTION_ENV_PATH starts in that environment, not in the gateway's."""
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     folder = tmp_path / "python"
@@ -230,16 +230,16 @@ def test_no_stub_for_this_python(tmp_path):
         python_backend.install(tmp_path / "python", tmp_path)
 
 
-def test_a_temporary_folder_without_programs(wheel, tmp_path, monkeypatch):
-    """If the temporary folder is mounted noexec, the reason names TMPDIR."""
+def test_temporary_folder_mounted_noexec(wheel, tmp_path, monkeypatch):
+    """The reason names TMPDIR."""
     monkeypatch.setattr(os, "access", lambda *_: False)
 
     with pytest.raises(python_backend.PythonBackendUnavailable, match="set TMPDIR"):
         python_backend.install(tmp_path / "python", wheel)
 
 
-def test_an_images_backend_stays(tmp_path):
-    """An installed Python backend is used as it is."""
+def test_installed_backend_is_unchanged(tmp_path):
+    """An image's Python backend is used as it is."""
     own = tmp_path / "python"
     own.mkdir()
 
@@ -248,7 +248,7 @@ def test_an_images_backend_stays(tmp_path):
     assert own == (collected.folder / "python").readlink()
 
 
-def test_the_wheels_backend_needs_the_wheels_core(tmp_path):
+def test_wheels_backend_needs_the_wheels_core(tmp_path):
     """With another core the wheel's backend would load a second core, so it is left out."""
     collected = backends.assemble(tmp_path, Path("/opt/tritonserver/lib/libtritonserver.so"))
 
@@ -256,7 +256,7 @@ def test_the_wheels_backend_needs_the_wheels_core(tmp_path):
 
 
 def test_no_blas_threads_when_stubs_are_forked(wheel, tmp_path):
-    """NumPy's OpenBLAS has no threads left, on which two concurrent forks would deadlock."""
+    """NumPy's OpenBLAS has no threads at that time, or two concurrent forks would deadlock."""
     script = (
         "import numpy, os, pathlib\n"
         "from openai_frontend.triton import python_backend\n"

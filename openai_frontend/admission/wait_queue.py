@@ -13,7 +13,7 @@ MIN_RETRY_S, MAX_RETRY_S = 0.1, 60.0  # OpenAI's SDKs honour Retry-After up to 6
 
 
 class ServiceRateEstimator:
-    """Tracks the interval between two requests evicted the queue, for Retry-After headers. The
+    """Tracks the interval between two requests leaving the queue, for Retry-After headers. The
     caller passes the time.
     """
 

@@ -94,7 +94,7 @@ def test_top_shows_engine_metrics(
     assert main(["top", "--once", "--json", gateway.url]) == 0
     models = {each["model"]: each for each in json.loads(capsys.readouterr().out)["models"]}
     assert models["demo"]["engine_waiting"] == 0
-    assert models["demo"]["cache"] == 0
+    assert models["demo"]["kv_cache_usage"] == 0
     assert models["demo"]["state"] == "ready"
 
 

@@ -104,7 +104,7 @@ def test_evictions_do_not_reach_clients(gateway: GatewayProcess):
     refused = [
         each.value
         for each in families["openai_frontend_generations"]
-        if each.labels.get("end") == "error" and each.labels["adapter"]
+        if each.labels.get("finish_reason") == "error" and each.labels["adapter"]
     ]
     statuses = {
         each.labels["status"] for each in families["openai_frontend_requests"] if each.value

@@ -135,7 +135,7 @@ async def test_cancelled_waiting_task(endless):
     assert await until_idle() is None
 
 
-async def test_forgotten_waiting_task(endless):
+async def test_unreferenced_waiting_task(endless):
     """A waiting consumer without references is collected together with its stream."""
     loop = asyncio.get_running_loop()
     seen = []

@@ -65,7 +65,7 @@ async def test_load_outside_explicit_mode(repository, start_server):
 
 
 async def test_unload_waits(server):
-    """When an unload has returned, the model is gone and its engine released."""
+    """When an unload returns, the model is gone and its engine released."""
     await server.unload_model("mock")
 
     assert (entry(server, "mock").reason, server.model_facts("mock")) == ("unloaded", {})
@@ -82,7 +82,7 @@ async def test_unload_waits_for_requests_in_flight(repository, start_server):
     assert (running.done(), await running) == (True, 20)
 
 
-async def test_unload_of_a_model_that_is_loaded_again(repository, start_server):
+async def test_unload_of_a_model_loaded_again_meanwhile(repository, start_server):
     """An unload that waits for a long request ends with it, even if the model was loaded again."""
     mock_models.write(repository, "mock", tokens_per_second=100)
     server = await start_server()

@@ -1,4 +1,4 @@
-"""Texts framed in native code: nothing lost, nothing out of order."""
+"""Texts framed in native code: complete and in order."""
 
 import asyncio
 from collections.abc import Callable
@@ -101,9 +101,7 @@ async def test_every_character(ask, first):
 @pytest.mark.parametrize("character", ["a", "\n", "é", "€", "😀"])
 @pytest.mark.parametrize("offset", range(4))
 async def test_long_text(ask, character, offset):
-    """A text over 16 KiB is one write of frames that are as long as they may be, cut between
-    characters.
-    """
+    """A text over 16 KiB is one write of frames of the maximum length, cut between characters."""
     request = await ask()
     request.relay()
     sent = "x" * offset + character * 20_000
@@ -121,7 +119,7 @@ async def test_long_text(ask, character, offset):
     assert lengths[-1] > 0
 
 
-async def test_text_of_a_frame_exactly(ask):
+async def test_text_of_exactly_one_frame(ask):
     """A text of exactly 16 KiB is one frame, without an empty one after it."""
     request = await ask()
     request.relay()
@@ -145,7 +143,7 @@ async def test_texts_of_one_loop_iteration_are_one_frame(ask):
     assert request.texts == ['a"😀', "b"]
 
 
-async def test_no_text_is_no_frame(ask):
+async def test_empty_text_is_not_a_frame(ask):
     """An empty text creates no frame and wakes no task."""
     request = await ask()
     request.relay()
@@ -180,7 +178,7 @@ async def test_each_stream_has_its_frames(ask):
     assert [[f"{number};"] for number in range(20)] == [request.texts for request in requests]
 
 
-# ---- what is not relayed ----
+# ---- responses that are not relayed ----
 
 
 async def test_any_bytes(ask):
@@ -207,7 +205,7 @@ async def test_any_bytes(ask):
 
 @pytest.mark.parametrize("bad", NOT_UTF8)
 async def test_bad_utf8(ask, bad):
-    """Invalid UTF-8 goes to the iterator, with all that follows until it is taken."""
+    """Invalid UTF-8 goes to the iterator, with everything after it until it is read."""
     request = await ask()
     request.relay()
 
@@ -221,7 +219,7 @@ async def test_bad_utf8(ask, bad):
 
 
 def described(name: str, *values: bytes) -> tuple[str, str, tuple[int, ...], bytes]:
-    return (name, *text(*values))  # type: ignore[return-value]  # bytes are among what a tensor may be
+    return (name, *text(*values))  # type: ignore[return-value]  # a tensor's value may be bytes
 
 
 NUMBER = ("number", "UINT32", (1,), b"\1\0\0\0")
@@ -313,7 +311,7 @@ async def test_error_wakes_a_waiting_iterator(ask):
 
 
 async def test_relay_opened_late(ask):
-    """Earlier responses go to the iterator, with all that follows until they are taken."""
+    """Earlier responses go to the iterator, with everything after them until they are read."""
     request = await ask()
     request.send("a", "b")
     request.turn()
@@ -330,14 +328,14 @@ async def test_relay_opened_late(ask):
 
 
 class Play:
-    """A stream whose steps are drawn: what is sent, what comes of it, and in which order."""
+    """A stream with random steps: what is sent, how it is delivered, and in which order."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.sent: list[bytes] = []
         self.came: list[bytes] = []
-        self.hold = False  # what the writer answers
-        self.held = False  # what it has answered
+        self.hold = False  # the writer's next result
+        self.held = False  # the writer's last result
         self.resumed: Callable[[], None] | None = None
 
     def open(self) -> None:
@@ -383,8 +381,8 @@ steps = st.lists(st.sampled_from(STEPS) | sendings, max_size=40)
 
 @pytest.mark.parametrize("late", [False, True])
 async def test_any_order(ask, late):
-    """Whatever is sent, held, resumed and taken when: frames and iterator together give what was
-    sent, in its order, each once.
+    """For any order of sends, holds, resumes and reads, frames and iterator together give every
+    text once, in the order sent.
     """
     request = await ask()
 
@@ -453,8 +451,8 @@ async def test_engines_on_threads(ask):
     assert [b"".join([*sent, b"end"])] * 4 == followed
 
 
-async def test_responses_are_counted_on_every_way(ask):
-    """A stream counts all responses received: returned, relayed, and held for a slow client."""
+async def test_responses_are_counted_on_every_path(ask):
+    """A stream counts all responses received: returned, relayed, and buffered for a slow client."""
     request = await ask()
     request.send("one")
     assert request.stream._native.received == 1

@@ -74,7 +74,7 @@ async def test_socket_whose_transport_fails(ask):
 
 
 async def test_paused_writer(ask):
-    """It gets nothing until it resumes, and then all text since, as one frame."""
+    """It gets nothing until it resumes, and then all later text as one frame."""
     request = await ask()
     request.hold = True
     resume = request.relay()
@@ -91,7 +91,7 @@ async def test_paused_writer(ask):
 
 
 async def test_writer_pauses_again(ask):
-    """A writer may pause at every frame, even at the one it is resumed with."""
+    """A writer may pause at every frame, even at the one delivered by a resume."""
     request = await ask()
     request.hold = True
     resume = request.relay()
@@ -122,7 +122,7 @@ async def test_end_while_paused(ask):
     assert request.texts == ["a", "bc"]
 
 
-async def test_resume_without_cause(ask):
+async def test_redundant_resumes(ask):
     """Resuming a writer that is not paused, twice, or after the end changes nothing."""
     request = await ask()
     resume = request.relay()
@@ -162,7 +162,7 @@ async def test_resume_inside_the_writer(ask):
     assert (held, request.texts) == (["a"], ["a", "b"])
 
 
-# ---- writers that go wrong ----
+# ---- writers that fail ----
 
 
 class Broken(Exception):
@@ -195,7 +195,7 @@ async def test_writer_that_raises(ask):
     assert texts == [b"c", None]
 
 
-async def test_writer_that_raises_while_nobody_waits(ask):
+async def test_writer_that_raises_while_no_task_waits(ask):
     """The next step of the iterator raises it, before any other response."""
     request = await ask()
     request.relay(breaks)
@@ -242,8 +242,8 @@ async def test_writer_that_raises_when_it_is_resumed(ask):
 
 
 @pytest.mark.parametrize("answer", [None, 0, "no"], ids=repr)
-async def test_writer_that_returns_no_bool(ask, answer):
-    """A writer that returns no bool does not block other streams' frames."""
+async def test_writer_that_does_not_return_a_bool(ask, answer):
+    """It does not block other streams' frames."""
     request, other = await ask(), await ask()
     request.relay(lambda frame: answer)
     other.relay()
@@ -256,7 +256,7 @@ async def test_writer_that_returns_no_bool(ask, answer):
 
 
 async def test_writer_that_cancels(ask):
-    """A writer may cancel its stream: nothing is written after it."""
+    """A writer may cancel its stream; nothing is written afterwards."""
     request = await ask()
 
     def write(frame: bytes) -> bool:
@@ -276,7 +276,7 @@ async def test_writer_that_cancels(ask):
 
 
 async def test_writer_that_drops_its_stream(ask):
-    """A writer may let go of the last reference to its stream, and so end the request."""
+    """A writer may drop the last reference to its stream, which ends the request."""
     request = await ask()
     seen = []
 
@@ -296,8 +296,8 @@ async def test_writer_that_drops_its_stream(ask):
     await until(lambda: Puppet.cancelled == 1)
 
 
-async def test_writer_that_takes(ask):
-    """A writer may take from its stream: it gets what is there beside the texts."""
+async def test_writer_that_reads_its_stream(ask):
+    """A writer may read from its stream and gets the responses that are not texts."""
     request = await ask()
     taken = []
 
@@ -314,7 +314,7 @@ async def test_writer_that_takes(ask):
 
 
 async def test_writer_that_is_replaced(ask):
-    """A writer may put another in its place."""
+    """A writer may install another writer."""
     request = await ask()
 
     def first(frame: bytes) -> bool:
@@ -330,8 +330,8 @@ async def test_writer_that_is_replaced(ask):
     assert request.frames == [b"first " + BEFORE + b'"a"' + AFTER, BEFORE + b'"b"' + AFTER]
 
 
-async def test_replaced_before_it_wrote(ask):
-    """Text that came for a writer that is replaced goes to the one in its place."""
+async def test_writer_replaced_before_it_wrote(ask):
+    """Text that arrived for a replaced writer goes to its replacement."""
     request = await ask()
     request.relay(lambda frame: False)
     request.send("a")
@@ -343,11 +343,11 @@ async def test_replaced_before_it_wrote(ask):
     assert "".join(request.texts) == "ab"
 
 
-# ---- cancel, and what is left ----
+# ---- cancellation and cleanup ----
 
 
 async def test_cancel_midway(ask):
-    """Nothing is written after a cancel: neither what had come before nor what still comes."""
+    """Nothing is written after a cancel, neither earlier nor later text."""
     request = await ask()
     resume = request.relay()
     request.send("a")
@@ -364,7 +364,7 @@ async def test_cancel_midway(ask):
 
 
 async def test_text_gathered_before_the_consumer_is_cancelled(ask):
-    """A writer that holds gets it before the consumer's cleanup, which may write an error."""
+    """A held writer gets it before the consumer's cleanup, which may write an error."""
     request = await ask()
     request.hold = True
     request.relay()
@@ -388,7 +388,7 @@ async def test_text_gathered_before_the_consumer_is_cancelled(ask):
 
 
 async def test_stop_midway(ask, puppet_server):
-    """A server that stops ends a relayed stream with its reason, after what had been written."""
+    """A stopping server ends a relayed stream with its reason, after the earlier text."""
     request = await ask()
     request.relay()
     waiting = asyncio.create_task(collect(request.stream))
@@ -402,8 +402,8 @@ async def test_stop_midway(ask, puppet_server):
     assert request.texts == ["a"]
 
 
-async def test_stream_and_writer_that_hold_each_other(ask):
-    """A stream that is dropped goes with its writer, though each refers to the other."""
+async def test_stream_and_writer_in_a_reference_cycle(ask):
+    """A dropped stream is collected with its writer, although each refers to the other."""
     request = await ask()
 
     class Writer:
@@ -427,7 +427,7 @@ async def test_stream_and_writer_that_hold_each_other(ask):
 
 
 async def test_failure_of_a_dropped_stream(ask):
-    """An exception whose traceback refers to its stream does not keep it."""
+    """An exception whose traceback refers to its stream does not keep it alive."""
     request = await ask()
     request.relay(lambda frame, stream=request.stream: breaks(frame))
     request.send("a")
@@ -439,8 +439,8 @@ async def test_failure_of_a_dropped_stream(ask):
     assert gone() is None
 
 
-async def test_responses_are_not_kept(ask):
-    """A text that is relayed leaves neither response nor buffer behind."""
+async def test_responses_are_released(ask):
+    """A relayed text leaves neither response nor buffer behind."""
     request = await ask()
     request.relay()
 

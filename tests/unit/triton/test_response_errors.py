@@ -12,7 +12,7 @@ from openai_frontend.triton.responses import ResponseStream
 
 @dataclass
 class Response:
-    """As much of a response as a stream looks at."""
+    """The attributes of a response that a stream reads."""
 
     text: str = ""
     final: bool = False
@@ -24,7 +24,7 @@ END = Response(final=True)
 
 
 class Native:
-    """Gives bursts that were written down."""
+    """Returns prepared bursts."""
 
     waiter = None
 
@@ -40,7 +40,7 @@ class Native:
 
 
 async def read(native: Native) -> tuple[list[str], str | None]:
-    """The texts that are given, and then the error."""
+    """The returned texts, and then the error."""
     stream = ResponseStream(native, asyncio.get_running_loop())  # type: ignore[arg-type]
     texts: list[str] = []
     try:
@@ -63,7 +63,7 @@ async def read(native: Native) -> tuple[list[str], str | None]:
     ],
     ids=["final", "one burst", "end apart", "alone", "more after it", "more after it, end apart"],
 )
-async def test_an_error_ends_the_stream_wherever_it_stands(bursts: list[list[Response]]) -> None:
+async def test_error_ends_the_stream_at_any_position(bursts: list[list[Response]]) -> None:
     """Earlier responses are returned, then the error is raised; later responses are dropped."""
 
     native = Native(bursts)
@@ -71,9 +71,7 @@ async def test_an_error_ends_the_stream_wherever_it_stands(bursts: list[list[Res
     assert (await read(native), native.cancelled) == ((["a"], "it broke"), True)
 
 
-async def test_a_stream_without_an_error_is_left_alone() -> None:
-    """It is not cancelled."""
-
+async def test_stream_without_an_error_is_not_cancelled() -> None:
     native = Native([[Response("a")], [Response("b", final=True)]])
 
     assert (await read(native), native.cancelled) == ((["a", "b"], None), False)

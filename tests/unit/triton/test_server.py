@@ -39,8 +39,8 @@ async def test_live_and_ready(server):
     assert (server.is_live(), server.is_ready()) == (True, True)
 
 
-async def test_neither_live_nor_ready_after_the_stop(server):
-    """A stopped core is neither live nor ready, and asking raises nothing."""
+async def test_stopped_server_is_neither_live_nor_ready(server):
+    """The queries raise nothing."""
     await server.stop()
 
     assert (server.is_live(), server.is_ready()) == (False, False)
@@ -58,8 +58,8 @@ async def test_stop_without_a_start(repository):
     assert await Server(Options(model_repositories=[repository])).stop() is None
 
 
-async def test_asking_a_stopped_server(server):
-    """A query to a stopped server is rejected as unavailable."""
+async def test_queries_to_a_stopped_server(server):
+    """They are rejected as unavailable."""
     await server.stop()
 
     with pytest.raises(errors.ModelUnavailable, match="the server is not running"):
@@ -82,7 +82,7 @@ async def test_start_stop_start(server):
     assert await count(generate(server, 3)) == 3
 
 
-async def test_a_repository_that_does_not_exist(tmp_path):
+async def test_missing_repository(tmp_path):
     """A core without its repository does not start, and the error names the path."""
     absent = tmp_path / "absent"
 
@@ -90,8 +90,8 @@ async def test_a_repository_that_does_not_exist(tmp_path):
         await Server(Options(model_repositories=[absent])).start()
 
 
-async def test_a_start_that_fails_can_be_repeated(repository):
-    """A failed start leaves nothing attached: the next one succeeds."""
+async def test_start_after_a_failed_start(repository):
+    """A failed start leaves nothing attached, so the next one succeeds."""
     mock_models.write(repository, "mock")
     options = Options(model_repositories=[repository], model_control_mode="explicit")
     with pytest.raises(errors.GatewayError):
@@ -153,12 +153,12 @@ async def test_config_of_an_unknown_model(server):
         server.model_config("absent")
 
 
-async def test_an_unknown_model_is_not_ready(server):
+async def test_unknown_model_is_not_ready(server):
     """A readiness query for an unknown model returns False."""
     assert not server.model_is_ready("absent")
 
 
-async def test_an_unknown_version_is_not_ready(server):
+async def test_unknown_version_is_not_ready(server):
     """A version that is not loaded is not ready."""
     assert (server.model_is_ready("mock", 1), server.model_is_ready("mock", 2)) == (True, False)
 
@@ -196,7 +196,7 @@ async def test_metrics_count_successes(repository, start_server):
     assert counted == {"one": 1, "other": 2}
 
 
-async def test_a_dead_engine_is_not_ready(repository, start_server):
+async def test_dead_engine_is_not_ready(repository, start_server):
     """If an engine has died, neither its model nor the server is ready, and the reason is
     available.
     """

@@ -1,6 +1,4 @@
-"""Callbacks from the core without memory: the request fails, the process and other requests
-continue.
-"""
+"""Core callbacks without memory: the request fails, the process and other requests continue."""
 
 import json
 import os
@@ -23,7 +21,7 @@ LOST = "no memory for a response"
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """How requests end, each with another allocation of the extension's that fails."""
+    """How requests end if another allocation of the extension fails each time."""
     library = tmp_path_factory.mktemp("library") / "failing_allocations.so"
     source = Path(__file__).with_name("failing_allocations.cc")
     options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]

@@ -16,7 +16,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Connection:
-    """A socket with a transport that buffers, as the event loop's does, and the client's end."""
+    """A socket with a transport that buffers, like the event loop's, and the client's end."""
 
     def __init__(self) -> None:
         self.server, self.client = socket.socketpair()
@@ -35,24 +35,24 @@ class Connection:
         return not self.buffered
 
     def write_otherwise(self, piece: bytes) -> bool:
-        """As a transport would; it holds where much waits."""
+        """Writes like a transport; pauses if too much is buffered."""
         self.otherwise.append(piece)
         self.buffered += b"%x\r\n%b\r\n" % (len(piece), piece)
         return len(self.buffered) > 10_000
 
     def flush(self) -> None:
-        """What the transport does when the socket has room."""
+        """Writes the buffer, as a transport does when the socket has room."""
         with contextlib.suppress(BlockingIOError):
             while self.buffered:
                 del self.buffered[: self.server.send(self.buffered)]
 
     def read(self, most: int = 1 << 20) -> None:
-        """What the client does; it takes at most so many bytes."""
+        """Reads as a client, at most that many bytes."""
         with contextlib.suppress(BlockingIOError):
             self.received += self.client.recv(most)
 
     def all_of_it(self) -> bytes:
-        """The body that the client has, once everything is there."""
+        """The body that the client has received, once it is complete."""
         while self.buffered:
             self.flush()
             self.read()
@@ -67,7 +67,7 @@ class Connection:
 
 
 def body(chunks: bytes) -> bytes:
-    """As an HTTP parser reads it."""
+    """Parses the body like an HTTP client."""
     read: list[bytes] = []
 
     class Parts:
@@ -86,7 +86,7 @@ def connection() -> Iterator[Connection]:
 
 
 def test_chunks(connection):
-    """Each piece becomes a chunk immediately, and the transport is asked once."""
+    """Each piece becomes a chunk immediately; the transport's state is checked once."""
     held = [connection.writer(piece) for piece in (b"a", b"bc" * 40, "é\n".encode())]
 
     connection.read()
@@ -106,7 +106,7 @@ def test_empty_piece(connection):
     assert connection.received == b"1\r\na\r\n"
 
 
-def test_transport_that_has_something_to_write(connection):
+def test_transport_with_buffered_data(connection):
     """Its data comes first: pieces wait until it is idle."""
     connection.buffered += b"1\r\n-\r\n"
     connection.writer(b"a")
@@ -119,8 +119,8 @@ def test_transport_that_has_something_to_write(connection):
     assert connection.all_of_it() == b"-ab"
 
 
-def test_transport_that_writes_between(connection):
-    """After a write through the transport, it is asked again."""
+def test_write_through_the_transport_in_between(connection):
+    """Afterwards the transport's state is checked again."""
     connection.writer(b"a")
     connection.writer.recheck()
     connection.buffered += b"1\r\n-\r\n"
@@ -134,7 +134,7 @@ def test_transport_that_writes_between(connection):
 
 
 def test_full_socket(connection):
-    """Data without room in the socket goes through the transport, also the rest of a chunk."""
+    """Data without room in the socket goes through the transport, including the rest of a chunk."""
     pieces = [b"%04d" % number * 10_000 for number in range(40)]
 
     held = [connection.writer(piece) for piece in pieces]

@@ -1,4 +1,4 @@
-"""Stalls, by counters and a clock that the test controls."""
+"""Stalls, with counters and a clock that the test controls."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Request:
 
 
 class World:
-    """A detector, and requests that the test responds to."""
+    """A detector, and requests with responses from the test."""
 
     def __init__(self, timeouts: StallTimeouts | None = None) -> None:
         self.now_s = 0.0
@@ -70,7 +70,7 @@ def test_silence_after_a_response():
     assert world.pass_time(1) == [("inter_token", True)]
 
 
-def test_another_request_that_gets_something():
+def test_responses_to_other_requests():
     """If the same model responds to others, its engine does not hang; another model is no
     evidence.
     """
@@ -109,7 +109,7 @@ def test_streamed_tokens_without_response_count_as_progress():
 
 
 def test_complete_responses_do_not_excuse_a_silent_stream():
-    """Tokens of complete responses do not keep a stream waiting that has begun."""
+    """Tokens of complete responses do not extend the wait of a stream that has begun."""
     world = World()
     world.begin().received = 1
     fired: list[tuple[str, bool]] = []
@@ -120,7 +120,7 @@ def test_complete_responses_do_not_excuse_a_silent_stream():
     assert [phase for phase, _ in fired] == ["inter_token"]
 
 
-def test_earlier_tokens_are_no_progress():
+def test_earlier_tokens_are_not_progress():
     """Tokens collected before the request do not count."""
     world = World()
     world.pending["whole"] = 1000

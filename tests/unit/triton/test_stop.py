@@ -14,7 +14,7 @@ from tests.unit.engines import failing_engines
 from tests.unit.triton.generation_inputs import collect, generate, generation
 from tests.unit.triton.waiting import until
 
-# What a program does that uses a core and forgets to stop it; it must end by itself all the same.
+# A program that uses a core and forgets to stop it; it must exit by itself nevertheless.
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -46,15 +46,15 @@ CASES = {
 
 
 @pytest.mark.parametrize(("ending", "config", "streams"), CASES.values(), ids=CASES)
-def test_a_process_that_ends_without_a_stop(repository, ending, config, streams):
-    """A process whose server was never stopped ends cleanly, with requests in flight too."""
+def test_process_without_a_stop(repository, ending, config, streams):
+    """A process whose server was never stopped exits cleanly, even with requests in flight."""
     slow = {"tokens_per_second": 50} if config == mock_models.CONFIG else {}
     mock_models.write(repository, "mock", config=config, **slow)
     command = [sys.executable, "-c", PROGRAM + ending, repository, str(streams)]
     started = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
-    # asyncio complains of a coroutine that the closed loop left behind; nothing else is said.
+    # asyncio warns about a coroutine that the closed loop left behind; there is no other output.
     complaints = [line for line in ended.stderr.splitlines() if not line.lower().startswith("task")]
     assert (ended.returncode, ended.stdout, complaints) == (0, "", [])
     assert time.monotonic() - started < 10
@@ -62,7 +62,7 @@ def test_a_process_that_ends_without_a_stop(repository, ending, config, streams)
 
 @pytest.mark.parametrize("engine", ["mock", "coroutine"])
 async def test_stop_with_requests_in_flight(repository, start_server, engine):
-    """A stop fails every stream as unavailable and waits for none."""
+    """A stop fails every stream as unavailable, without waiting for any."""
     if engine == "mock":
         mock_models.write(repository, "mock", tokens_per_second=50)
     else:
@@ -79,7 +79,7 @@ async def test_stop_with_requests_in_flight(repository, start_server, engine):
     }
 
 
-async def test_stop_gives_what_came_before(repository, start_server):
+async def test_stop_returns_earlier_responses(repository, start_server):
     """Responses sent before the stop come before the error."""
     mock_models.write(repository, "mock", config=failing_engines.config("NeverEnds"))
     server = await start_server()
@@ -92,7 +92,7 @@ async def test_stop_gives_what_came_before(repository, start_server):
         await anext(stream)
 
 
-async def test_stop_with_requests_that_have_just_been_sent(repository, start_server):
+async def test_stop_with_new_requests(repository, start_server):
     """Requests that have not reached their engine yet fail as unavailable too."""
     mock_models.write(repository, "mock", tokens_per_second=50)
     server = await start_server()
@@ -104,7 +104,7 @@ async def test_stop_with_requests_that_have_just_been_sent(repository, start_ser
     assert {type(error) for error in ended} == {errors.ModelUnavailable}
 
 
-async def test_a_stream_after_the_stop(repository, start_server):
+async def test_stream_after_the_stop(repository, start_server):
     """A stream that outlives its core can be cancelled and dropped."""
     mock_models.write(repository, "mock", tokens_per_second=50)
     server = await start_server()
@@ -130,7 +130,7 @@ async def test_stop_while_a_model_loads(repository, start_server):
 
 
 async def test_stop_while_an_engine_waits_for_its_process(repository, start_server):
-    """The stop interrupts the load, however long it would have taken."""
+    """The stop interrupts the load, whatever time it has left."""
     mock_models.write(repository, "mock", config=failing_engines.config("WaitsInLoad"))
     server = await start_server(startup_models=[])
     loading = asyncio.create_task(server.load_model("mock"))
@@ -142,10 +142,8 @@ async def test_stop_while_an_engine_waits_for_its_process(repository, start_serv
     assert "its process has ended" in str(ended[0])
 
 
-async def test_a_core_that_ends_without_its_loop(repository, start_server):
-    """Responses that were not taken are freed with a stopped core, even without a loop to
-    drain it.
-    """
+async def test_core_that_stops_without_its_loop(repository, start_server):
+    """Unread responses are freed with a stopped core, even without a loop to drain it."""
     mock_models.write(repository, "mock", config=COROUTINES)
     server = await start_server()
     core, streams = server._core, [generate(server, 10) for _ in range(4)]
@@ -158,14 +156,14 @@ async def test_a_core_that_ends_without_its_loop(repository, start_server):
     assert _core.live_counts()["responses"] == 0
 
 
-async def test_a_core_that_does_not_end_without_its_loop(repository, start_server, caplog):
-    """At interpreter exit too it is logged, and no files are left."""
+async def test_core_that_does_not_stop_without_its_loop(repository, start_server, caplog):
+    """At interpreter exit too this is logged, and no files are left."""
     mock_models.write(repository, "mock")
     server = await start_server(exit_timeout_s=0)
     core, folder = server._core, server._backends.folder
     mock_models.write(repository, "mock", fail_at_load="no weights")
     with pytest.raises(errors.GatewayError, match="no weights"):
-        await server.load_model("mock")  # its record holds up the core's end
+        await server.load_model("mock")  # its log record delays the core's stop
     asyncio.get_running_loop().remove_reader(core.response_fd)
     await asyncio.to_thread(server.stop_without_loop)
 
@@ -173,8 +171,8 @@ async def test_a_core_that_does_not_end_without_its_loop(repository, start_serve
     assert not folder.exists()
 
 
-async def test_two_stops_at_once(server):
-    """Concurrent stops count as one."""
+async def test_concurrent_stops(server):
+    """They count as one."""
     async with asyncio.timeout(10):
         await asyncio.gather(server.stop(), server.stop())
 

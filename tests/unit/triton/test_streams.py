@@ -15,8 +15,8 @@ async def texts(stream):
     return [response.item("text_output") for response in await collect(stream)]
 
 
-async def test_responses_come_in_order(repository, start_server):
-    """The responses of a stream come in the order in which the model sent them."""
+async def test_responses_are_in_order(repository, start_server):
+    """The responses of a stream arrive in the order in which the model sent them."""
     tokens = [f"{number};" for number in range(100)]
     mock_models.write(repository, "mock", tokens=tokens)
     server = await start_server()
@@ -24,7 +24,7 @@ async def test_responses_come_in_order(repository, start_server):
     assert await texts(generate(server, 100)) == [token.encode() for token in tokens]
 
 
-async def test_a_burst_comes_at_once(repository, start_server):
+async def test_burst_is_returned_in_one_step(repository, start_server):
     """Responses that arrive between steps are returned in one step of at least one response."""
     mock_models.write(repository, "mock")
     server = await start_server()
@@ -35,8 +35,8 @@ async def test_a_burst_comes_at_once(repository, start_server):
 
 
 @pytest.mark.parametrize("rate", [2_000, 20_000, 50_000])
-async def test_no_step_is_empty(repository, start_server, rate):
-    """A wake-up for responses that were taken already is not a step."""
+async def test_steps_are_never_empty(repository, start_server, rate):
+    """A wake-up for responses that were already read is not a step."""
     mock_models.write(repository, "mock", tokens_per_second=rate)
     server = await start_server()
 
@@ -47,15 +47,14 @@ async def test_no_step_is_empty(repository, start_server, rate):
         assert (sum(lengths), min(lengths) >= 1) == (200, True)
 
 
-async def test_only_the_last_is_final(server):
-    """The stream ends after the final response."""
+async def test_final_response_ends_the_stream(server):
     responses = await collect(generate(server, 4))
 
     assert [response.final for response in responses] == [False, False, False, True]
 
 
-async def test_a_stream_that_has_ended_stays_ended(server):
-    """Iterating over an ended stream ends at once."""
+async def test_iterating_over_an_ended_stream(server):
+    """It ends at once."""
     stream = generate(server, 3)
     await collect(stream)
 
@@ -78,7 +77,7 @@ async def test_streams_interleave(repository, start_server):
 
 
 async def test_one_wake_up_serves_many_streams(repository, start_server, monkeypatch):
-    """The loop wakes up once for a burst over many streams, not once a response."""
+    """The loop wakes up once for a burst over many streams, not once per response."""
     mock_models.write(repository, "mock", tokens_per_second=200)
     drains = 0
     server = await start_server()
@@ -102,8 +101,8 @@ async def test_sixty_four_streams(server):
     assert totals == [50] * 64
 
 
-async def test_an_error_comes_after_what_was_sent(repository, start_server):
-    """If the engine fails midway, earlier responses come first, then the error."""
+async def test_error_comes_after_earlier_responses(repository, start_server):
+    """If the engine fails midway, earlier responses are returned first, then the error."""
     mock_models.write(repository, "mock", fail_after_tokens=3)
     server = await start_server()
     got: list[Any] = []
@@ -135,8 +134,8 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("engine", "failure"), FAILURES.items(), ids=FAILURES)
-async def test_an_engine_that_fails(repository, start_server, engine, failure):
-    """A failing engine gives its client a clear error, and the server continues."""
+async def test_failing_engine(repository, start_server, engine, failure):
+    """Its client gets a clear error, and the server continues."""
     mock_models.write(repository, "bad", config=failing_engines.config(engine))
     mock_models.write(repository, "good")
     server = await start_server()
@@ -148,15 +147,15 @@ async def test_an_engine_that_fails(repository, start_server, engine, failure):
     assert await count(generate(server, 3, model="good")) == 3
 
 
-async def test_an_engine_that_sends_too_much(repository, start_server):
-    """Responses after the end are dropped."""
+async def test_responses_after_the_end(repository, start_server):
+    """They are dropped."""
     mock_models.write(repository, "mock", config=failing_engines.config("SendsTooMuch"))
     server = await start_server()
 
     assert await texts(generate(server, 5)) == [b"all"]
 
 
-async def test_one_bad_request_among_good_ones(repository, start_server):
+async def test_failing_request_among_others(repository, start_server):
     """A failing request does not affect concurrent ones."""
     mock_models.write(repository, "mock", tokens_per_second=500)
     server = await start_server()
@@ -168,7 +167,7 @@ async def test_one_bad_request_among_good_ones(repository, start_server):
 
 
 async def test_memory_of_responses_is_freed(server):
-    """Responses without references are freed: a stream needs the memory of a burst only."""
+    """Responses without references are freed: a stream needs memory for one burst only."""
     most = 0
     async for burst in generate(server, 500):
         del burst

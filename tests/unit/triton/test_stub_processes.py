@@ -1,4 +1,4 @@
-"""The instances of stub processes, and which have died."""
+"""The instances of stub processes, and which are dead."""
 
 import os
 import subprocess
@@ -30,13 +30,13 @@ def start() -> Iterator[Start]:
 
 
 def dead(known: stub_processes.StubProcesses) -> set[str]:
-    """After two checks, as required."""
+    """The dead instances after two checks, as required."""
     known.dead()
     return known.dead()
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """Leaves a zombie."""
+    """Kills a process and leaves a zombie."""
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
@@ -60,7 +60,7 @@ def test_reloaded_instance(start):
     end(first)
     start("one_0")
 
-    assert known.refresh(changing=True) == set()  # the core may still ask the old one
+    assert known.refresh(changing=True) == set()  # the core may still query the old one
     assert dead(known) == {"one_0"}
     assert known.refresh() == {"one_0"}
     assert dead(known) == set()
@@ -102,7 +102,7 @@ def test_stub_of_an_unloaded_model(start):
     ("instance", "group", "whose"),
     [
         ("model_0", "model", True),  # of a config without groups
-        ("model_0_1", "model_0", True),  # of one that counts two
+        ("model_0_1", "model_0", True),  # of a group with a count of two
         ("other_0", "model", False),
         ("model_0_0", "model_0_0", False),  # `model`'s, beside a model `model_0`
         ("model_x", "model", False),

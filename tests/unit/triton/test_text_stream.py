@@ -22,7 +22,7 @@ async def ask(start_server, monkeypatch):
 
 
 def decoded(tokenizer: Any, token_id: int) -> str | None:
-    """The text of a token; odd ones are a part of a character."""
+    """The text of a token; odd tokens are a part of a character."""
     if token_id < 0:
         raise ValueError("no such token")
     return None if token_id % 2 else tokenizer[token_id]
@@ -31,7 +31,7 @@ def decoded(tokenizer: Any, token_id: int) -> str | None:
 def stream_of(
     request: Request, texts: list[Any], on_no_text: Callable[[], None] = lambda: None
 ) -> Any:
-    """As an engine keeps it."""
+    """The stream object that an engine keeps."""
     native = _core.TextStream(request.execution, decoded, texts, on_no_text)
     return SimpleNamespace(native=native)
 
@@ -39,7 +39,7 @@ def stream_of(
 def output(
     request_id: str, token_ids: Any, *, reason: str | None = None, stats: Any = None
 ) -> SimpleNamespace:
-    """As vLLM's engine gives it."""
+    """A step output in the form of vLLM's engine."""
     return SimpleNamespace(
         request_id=request_id, new_token_ids=token_ids, finish_reason=reason, prefill_stats=stats
     )
@@ -49,7 +49,7 @@ TEXTS = ["zero", "-", "zwei", "-", "", "-", "\ud800", "-", 7]
 
 
 async def test_tokens(ask):
-    """Each token is a response with its text; one that completes no character is only counted."""
+    """Each token is a response with its text; one that completes no character is counted only."""
     request = await ask()
     streams = {"r": stream_of(request, TEXTS)}
 
@@ -62,7 +62,7 @@ async def test_tokens(ask):
 
 
 async def test_tokens_without_text_are_reported(ask):
-    """A token without a response is reported immediately, as evidence that the engine works."""
+    """A token without a response is reported immediately, as evidence of progress."""
     reported: list[bool] = []
     streams = {"r": stream_of(await ask(), TEXTS, lambda: reported.append(True))}
 
@@ -72,7 +72,7 @@ async def test_tokens_without_text_are_reported(ask):
 
 
 async def test_many_streams(ask):
-    """One step brings a token for each stream; none gets another's."""
+    """One step has a token for each stream; each stream gets its own."""
     requests = {str(number): await ask() for number in range(5)}
     streams = {name: stream_of(request, [f"text of {name}"]) for name, request in requests.items()}
 
@@ -96,7 +96,7 @@ async def test_many_streams(ask):
     ],
     ids=["end", "first", "two tokens", "none", "tuple", "bad token", "unknown", "not plain"],
 )
-async def test_what_python_has_to_see(ask, more):
+async def test_output_that_python_must_handle(ask, more):
     """Anything but one token's text is returned unprocessed."""
     request = await ask()
     streams = {"r": stream_of(request, TEXTS), "slow": SimpleNamespace(native=None)}
@@ -123,7 +123,7 @@ async def test_text_that_cannot_be_sent(ask, token, cause):
     assert other.taken() == [b"zero"]
 
 
-async def test_request_that_has_ended(ask):
+async def test_output_for_an_ended_request(ask):
     """Output after the caller left is dropped."""
     request = await ask()
     streams = {"r": stream_of(request, TEXTS)}
@@ -136,7 +136,7 @@ async def test_request_that_has_ended(ask):
         await collect(request.stream)
 
 
-async def test_output_of_another_form(ask):
+async def test_output_in_another_format(ask):
     """The output of another engine version is an immediate error, not a hanging stream."""
     streams = {"r": stream_of(await ask(), TEXTS)}
 

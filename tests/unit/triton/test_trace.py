@@ -66,7 +66,7 @@ def answer(given):
 
 @pytest.fixture
 def record():
-    """Of a request that is sampled, which the tests' requests belong to."""
+    """The trace record of a sampled request; the tests' requests are sampled."""
     made = RequestRecord("req_1", core_context='{"traceparent": "00-a-b-01"}')
     token = request_record.current.set(made)
     yield made
@@ -154,15 +154,13 @@ async def test_limit(server, record):
 
 
 def successes(server, model):
-    """The requests that the model has answered."""
+    """The number of successful requests of the model."""
     [of_version] = server.model_statistics(model)["model_stats"]
     return of_version["inference_stats"]["success"]["count"]
 
 
-async def test_what_outlives_the_request(repository, start_server, record):
-    """A trace records nothing after its request has ended, even if a model that was called for it
-    continues.
-    """
+async def test_trace_ends_with_the_request(repository, start_server, record):
+    """It records nothing afterwards, even if a model that the request called continues."""
     python_models.write(repository, "asks", answer="")
     (repository / "asks" / "1" / "model.py").write_text(ASKS_ON)
     python_models.write(repository, "slow", answer=SLOW)

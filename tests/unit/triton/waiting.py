@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 async def until(true: Callable[[], bool], timeout_s: float = 5) -> None:
-    """Return once `true()`; raise TimeoutError where it does not come about."""
+    """Returns once `true()`; raises TimeoutError otherwise."""
     async with asyncio.timeout(timeout_s):
         while not true():  # noqa: ASYNC110 - the core has no event for it
             await asyncio.sleep(0.005)

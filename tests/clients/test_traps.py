@@ -1,13 +1,13 @@
-"""Every trap of the clients that breaks gateways, each by the request that the client sends.
+"""The client behaviours that break gateways, each as the request that the client sends.
 
 | client | trap | shown by |
 |---|---|---|
 | aiperf | its runs, usage in every stream, `/metrics`, rankings | `test_aiperf.py` |
 | aiperf | probes, `X-Request-ID`, `uuid` in a part, `object`, `ignore_eos` at the top | here |
 | genai-perf | its runs, the list of one prompt | `test_genai_perf.py` |
-| genai-perf | no empty `choices` unasked, `data: ` with its space, one write for one event | here |
+| genai-perf | no empty `choices` by default, `data: ` with a space, one write per event | here |
 | openai | parse, stream, base64, retries, context overflow | `test_openai.py`, `tests/api` |
-| openai | no `tool_calls` where there are none | here |
+| openai | no `tool_calls` without calls | here |
 | LangChain | tiktoken's tokens, an empty text, `developer`, objects | `test_langchain.py` |
 | LangChain | a switch to `/v1/responses`: comes with the Responses API | here: 404 today |
 | llama-index | OpenAILike, line breaks | `test_llama_index.py` |

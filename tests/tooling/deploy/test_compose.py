@@ -35,8 +35,8 @@ def test_schema_finds_mistakes() -> None:
     assert schema_errors({"services": {"cpu": {"prots": ["9000:9000"]}}}) != []
 
 
-def test_profiles() -> None:
-    """Without `--profile`, nothing starts."""
+def test_services_need_a_profile() -> None:
+    """Without `--profile`, no service starts."""
 
     profiles = {name: service["profiles"] for name, service in SERVICES.items()}
     assert profiles == {"cpu": ["cpu"], "gpu": ["gpu"]}

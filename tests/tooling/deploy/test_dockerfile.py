@@ -18,8 +18,8 @@ def texts(stage: str, keyword: str) -> list[str]:
     return [each.text for each in STAGES[stage] if each.keyword == keyword]
 
 
-def test_stages() -> None:
-    """Each image has a builder stage, whose tools it does not contain."""
+def test_each_image_has_a_builder_stage() -> None:
+    """The image does not contain the builder's tools."""
 
     assert list(STAGES) == ["cpu-build", "cpu", "gpu-build", "gpu"]
 
@@ -32,8 +32,8 @@ def test_image_does_not_run_as_root(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", FINAL)
-def test_entry_point(stage: str) -> None:
-    """It is the script that pyproject.toml declares."""
+def test_entry_point_is_the_declared_script(stage: str) -> None:
+    """pyproject.toml declares it."""
 
     [script] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     started = [json.loads(texts(stage, keyword)[0]) for keyword in ("ENTRYPOINT", "CMD")]
@@ -51,16 +51,14 @@ def test_image_sets_only_existing_settings(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", FINAL)
-def test_image_health_check(stage: str) -> None:
-    """It is the same as in compose."""
-
+def test_image_health_check_equals_that_of_compose(stage: str) -> None:
     [check] = texts(stage, "HEALTHCHECK")
     assert "http://127.0.0.1:9000/health/ready" in check
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_copied_files_exist(stage: str) -> None:
-    """In the repository, or in an earlier stage."""
+    """They are in the repository or in an earlier stage."""
 
     copies = [each.text.split() for each in STAGES[stage] if each.keyword == "COPY"]
     local = [words[0] for words in copies if not words[0].startswith("--from=")]
@@ -71,7 +69,7 @@ def test_copied_files_exist(stage: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_apt_lists_are_removed(stage: str) -> None:
-    """In the same instruction that fetched them, so that no layer contains them."""
+    """The instruction that fetches them removes them, so that no layer contains them."""
 
     fetching = [text for text in texts(stage, "RUN") if "apt-get update" in text]
     assert [text for text in fetching if not text.endswith("rm -rf /var/lib/apt/lists/*")] == []

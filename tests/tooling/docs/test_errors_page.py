@@ -78,8 +78,8 @@ MADE: dict[type[errors.GatewayError], Callable[[], errors.GatewayError]] = {
 
 
 @pytest.mark.parametrize("kind", list(raised()), ids=lambda kind: kind.__name__)
-def test_row_of_an_exception(kind: type[errors.GatewayError]) -> None:
-    """Status, type and retry advice match the response for the exception."""
+def test_row_matches_the_exception(kind: type[errors.GatewayError]) -> None:
+    """Status, type and retry advice are those of the exception's response."""
     failure = reply_for(MADE.get(kind, lambda: kind("x"))())
 
     status, type_, again = BY_CODE[str(kind.code)]

@@ -11,8 +11,8 @@ PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="ut
 EXAMPLES = [block.partition("```")[0] for block in PAGE.split("```yaml\n")[1:]]
 
 
-def test_options_of_the_page() -> None:
-    """With the descriptions and in the order of the code."""
+def test_page_has_every_option() -> None:
+    """With the descriptions and the order of the code."""
     _, _, table = PAGE.partition("| option | what it is |\n|---|---|\n")
     rows = table.partition("\n\n")[0].splitlines()
 
@@ -21,8 +21,8 @@ def test_options_of_the_page() -> None:
     ]
 
 
-def test_examples_of_the_page() -> None:
-    """The example file and setting are valid."""
+def test_examples_are_valid() -> None:
+    """The example file and the example setting."""
     of_file, of_settings = (yaml.safe_load(block) for block in EXAMPLES)
     settings = load(flags=of_settings)
 

@@ -60,7 +60,7 @@ def test_unset_fields_have_defaults() -> None:
 
 @pytest.mark.parametrize(("text", "expected"), CONFIGS.values(), ids=CONFIGS.keys())
 def test_written_config_reads_the_same(text: str, expected: dict[str, Any]) -> None:
-    """Write, then read: the config is unchanged."""
+    """Writing and reading a config again does not change it."""
 
     assert pbtxt.read(pbtxt.write(expected)) == pbtxt.read(text)
 

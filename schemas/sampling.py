@@ -146,7 +146,7 @@ class SamplingFields(RequestFields):
     regex: Pattern | None = None
     ebnf: Pattern | None = None
 
-    # vLLM's: what is read, when, and what is told
+    # vLLM's: how prompts are tokenized, priorities, and extra fields of the response
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: TruncatedTo | None = None
     truncation_side: Literal["left", "right"] | None = None

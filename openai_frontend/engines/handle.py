@@ -142,14 +142,14 @@ class EngineHandle:
             with self._adapting:
                 self._tell_adapters(engine)
                 self._engine, self._loaded, self._down = engine, True, None
-            told = dataclasses.asdict(facts)
-            if told != self.facts:  # else the same object, by which a model is known again
-                self.facts = told
+            current = dataclasses.asdict(facts)
+            if current != self.facts:  # else the same object, by which a model is known again
+                self.facts = current
 
     def _unload_broken(self) -> None:
         try:
             self._engine.unload()
-        except Exception:  # what has died need not do as it is told
+        except Exception:  # a dead engine may fail to unload
             logger.exception("%s: unloading the failed engine raised an exception", self._name)
 
     async def probe(self) -> None:

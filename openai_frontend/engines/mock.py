@@ -259,17 +259,17 @@ class MockEngine(Engine):
 
     def _with_logprobs(self, answer: _MockRequest, delta: CompletionDelta) -> CompletionDelta:
         """Log probabilities of the token; with the first token, those of the prompt too."""
-        told = CompletionDelta(delta.text, delta.token_ids)
+        result = CompletionDelta(delta.text, delta.token_ids)
         params = answer.params
         if params.logprobs is not None or params.logprob_token_ids:
-            told.logprobs = [self._logprobs(token, params) for token in delta.token_ids]
+            result.logprobs = [self._logprobs(token, params) for token in delta.token_ids]
         if params.prompt_logprobs is not None and answer.sent == 0:
-            asked = SamplingParams(logprobs=params.prompt_logprobs)
-            told.prompt_logprobs = [
-                None if place == 0 else self._logprobs(token, asked)
-                for place, token in enumerate(answer.prompt_ids)
+            prompt_params = SamplingParams(logprobs=params.prompt_logprobs)
+            result.prompt_logprobs = [
+                None if position == 0 else self._logprobs(token, prompt_params)
+                for position, token in enumerate(answer.prompt_ids)
             ]
-        return told
+        return result
 
     def _logprobs(self, token: int, params: SamplingParams) -> TokenLogprobs:
         """Each token is half as likely as the one before: the sampled token, then the requested ids

@@ -193,7 +193,7 @@ class ServedModel(TritonModel):
         return self._builder().fill_in_the_middle(prefix, suffix)
 
     def queue_key(self, priority: int) -> QueueKey:
-        """Whose turn a request of this priority waits for: nobody in particular has sent it."""
+        """The queue key of a request with this priority that was sent without an API key."""
         return QueueKey(priority=priority) if priority else ANONYMOUS
 
     def reserve(self, first: GenerationRequest | EmbedRequest | ScorePairRequest) -> None:

@@ -157,7 +157,7 @@ def delta(output: Any, params: Any, *, begun: bool) -> CompletionDelta:
     `params` are vLLM's for this request; `begun` says whether an earlier output had a token.
     """
     completion = output.outputs[0]
-    told = CompletionDelta(
+    result = CompletionDelta(
         completion.text,
         completion.token_ids,
         logprobs=_logprobs(completion.logprobs),
@@ -165,13 +165,13 @@ def delta(output: Any, params: Any, *, begun: bool) -> CompletionDelta:
     )
     if completion.finish_reason is not None:
         begun = begun or bool(completion.token_ids)
-        told.finish_reason = finish_reason(completion.finish_reason, params, begun)
-        told.stop_reason = completion.stop_reason
-        told.counts = TokenCounts(
+        result.finish_reason = finish_reason(completion.finish_reason, params, begun)
+        result.stop_reason = completion.stop_reason
+        result.counts = TokenCounts(
             prompt_tokens=len(output.prompt_token_ids or ()),
             cached_tokens=output.num_cached_tokens or 0,
         )
-    return told
+    return result
 
 
 def finish_reason(reason: object, params: Any, begun: bool) -> Any:

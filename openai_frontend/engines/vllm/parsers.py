@@ -60,9 +60,11 @@ def load(
 
     def make(tools: Schemas, prompt: str | None, variables: Mapping[str, Any]) -> VLLMParser:
         parser_class = with_tools if tools else without
-        told = dict(variables)
-        request = _request(tools, told)
-        parser = parser_class and parser_class(tokenizer, request.tools, chat_template_kwargs=told)
+        template_kwargs = dict(variables)
+        request = _request(tools, template_kwargs)
+        parser = parser_class and parser_class(
+            tokenizer, request.tools, chat_template_kwargs=template_kwargs
+        )
         prompt_ids = _encoded(tokenizer, (prompt or "")[-_PROMPT_END:])
         return VLLMParser(parser, request, Pieces(markers), encode, prompt_ids)
 

@@ -118,12 +118,12 @@ class TextRequestState:
                 or (self.native is not None and self.native.begun)
                 or self.detokenizer.num_output_tokens() > 0
             )
-            told = conversion.finish_reason(reason, self.params, begun)
+            finish_reason = conversion.finish_reason(reason, self.params, begun)
         except EngineError as error:
             self.sink.fail(error)
             return
         counts = TokenCounts(self.prompt_tokens, cached_tokens=self.cached_tokens)
-        self.sink.send(CompletionDelta(text, token_ids, told, stop_reason, counts))
+        self.sink.send(CompletionDelta(text, token_ids, finish_reason, stop_reason, counts))
 
 
 class DeltaCollector:

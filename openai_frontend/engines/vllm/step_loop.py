@@ -65,16 +65,18 @@ class StepLoop:
 
     def stats(self) -> EngineStats:
         """Load of the engine; its scheduler reports four times a second while it works."""
-        told, running = self._scheduler_stats, self.running
-        preemptions = 0 if told is None else (told.kv_connector_stats or {}).get(PREEMPTIONS, 0)
+        reported, running = self._scheduler_stats, self.running
+        preemptions = (
+            0 if reported is None else (reported.kv_connector_stats or {}).get(PREEMPTIONS, 0)
+        )
         gauges = {KV_CACHE_USAGE: 0.0, NUM_PREEMPTIONS: float(preemptions)}
-        if told is None or not running:
+        if reported is None or not running:
             return EngineStats(running=running, gauges=gauges, failure=self.failure)
-        waiting = min(told.num_waiting_reqs + told.num_skipped_waiting_reqs, running)
+        waiting = min(reported.num_waiting_reqs + reported.num_skipped_waiting_reqs, running)
         return EngineStats(
             running=running - waiting,
             waiting=waiting,
-            gauges={**gauges, KV_CACHE_USAGE: told.kv_cache_usage},
+            gauges={**gauges, KV_CACHE_USAGE: reported.kv_cache_usage},
             failure=self.failure,
         )
 

@@ -142,11 +142,11 @@ class _GrammarBuilder:
     def _as_json(self, tools: Tools, functions: Functions, *, one: bool) -> Constraint:
         if len(functions) == 1:
             (name,) = functions
-            whole, told = functions[name].form("json"), Constraint(forced=name)
+            form, choice = functions[name].form("json"), Constraint(forced=name)
         else:
-            whole, told = any_call(functions, one=one), Constraint(any_call=True)
-        held = self._held_calls(whole, functions, tools)
-        return replace(held, forced=told.forced, any_call=told.any_call)
+            form, choice = any_call(functions, one=one), Constraint(any_call=True)
+        constraint = self._held_calls(form, functions, tools)
+        return replace(constraint, forced=choice.forced, any_call=choice.any_call)
 
     def _as_schema(self, tools: Tools, functions: Functions, *, one: bool) -> Constraint | None:
         """For a model that accepts only a schema; None if a schema cannot express it."""

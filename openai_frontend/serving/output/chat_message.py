@@ -59,8 +59,8 @@ class ChatDeltas:
     def _more(self, index: int, text: str) -> Iterator[Delta]:
         custom = self._inputs.get(index)
         if custom is not None:
-            if told := custom.feed(text):
-                yield _call(index, {"custom": {"input": told}})
+            if input_text := custom.feed(text):
+                yield _call(index, {"custom": {"input": input_text}})
         elif self._tools.legacy:
             yield {"function_call": {"arguments": text}}
         else:

@@ -181,7 +181,7 @@ class FieldPolicy:
 
 
 def _refuse_unless_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
-    # `1 == True` in Python, so booleans must be told from numbers.
+    # `1 == True` in Python, so booleans must be distinguished from numbers.
     same = (value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
     if value is None or any(same):
         return

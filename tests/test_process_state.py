@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from openai_frontend.logs.setup import log_to_stderr
+from openai_frontend.logs.configure import log_to_stderr
 from tests.process_state import changes, log_restored, look
 
 

@@ -214,7 +214,7 @@ def _check_traces() -> None:
 
 def _serve(settings: Settings) -> int:
     from openai_frontend.cli.serve import listen, listen_locally, serve
-    from openai_frontend.logs.setup import log_to_stderr  # not needed for a wrong flag
+    from openai_frontend.logs.configure import log_to_stderr  # not needed for a wrong flag
     from openai_frontend.routers.routing import UnsupportedFastAPI
 
     log_to_stderr(

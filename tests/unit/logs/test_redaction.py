@@ -12,7 +12,7 @@ import openai_frontend
 from openai_frontend import engines, supervise
 from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.logs import context, redaction, setup
+from openai_frontend.logs import configure, context, redaction
 from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.models import supervisor
 from openai_frontend.parsing import guard
@@ -88,7 +88,7 @@ PACKAGE = Path(openai_frontend.__file__).parent
 IN_REQUEST = {error_reply.logger.name, guard.logger.name}
 # Modules that log exceptions without a request
 WITHOUT_REQUEST = {
-    setup.logger.name,  # uncaught exceptions: the operator has only this line
+    configure.logger.name,  # uncaught exceptions: the operator has only this line
     supervise.logger.name,
     supervisor.logger.name,
     exporter.logger.name,

@@ -3,7 +3,7 @@
    that a test speaks for, named after its model: "<milliseconds> <ready> <pid>". The answer takes
    so long; the process with that pid, if it is not 0, is reaped, and the instance is not ready
    without it. Instances of the in-process backend are asked themselves.
-   While the file "metadata" exists, the server's metadata call waits until the file is removed, at
+   While the file ".metadata" exists, the server's metadata call waits until the file is removed, at
    most its milliseconds. The call creates ".in-metadata" first. Deleting the server meanwhile
    aborts the process. */
 #define _GNU_SOURCE
@@ -98,10 +98,10 @@ Error *TRITONSERVER_ServerIsReady(Server *server, bool *ready) {
 Error *TRITONSERVER_ServerMetadata(Server *server, Message **message) {
   REAL(Error *, TRITONSERVER_ServerMetadata, Server *, Message **);
   int ms = 0, ready, pid;
-  if (told("metadata", &ms, &ready, &pid)) {
+  if (told(".metadata", &ms, &ready, &pid)) {
     in_metadata = 1;
     mark(".in-metadata");
-    for (int left = ms; left > 0 && told("metadata", &ms, &ready, &pid); left -= 5) usleep(5000);
+    for (int left = ms; left > 0 && told(".metadata", &ms, &ready, &pid); left -= 5) usleep(5000);
   }
   Error *error = real(server, message);
   in_metadata = 0;

@@ -37,7 +37,7 @@ async def check(server, core):
 """
 STOP_MEANWHILE = """
 async def check(server, core):
-    delay, mark = (Path(os.environ["NEWER_CORE"], name) for name in ("metadata", ".in-metadata"))
+    delay, mark = (Path(os.environ["NEWER_CORE"], name) for name in (".metadata", ".in-metadata"))
     delay.write_text("50000 1 0")
     asking = threading.Thread(target=core.metadata)
     asking.start()

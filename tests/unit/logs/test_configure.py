@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from openai_frontend.logs.configure import log_to_stderr
 from openai_frontend.logs.formatters import LogFormat
-from openai_frontend.logs.setup import log_to_stderr
 from openai_frontend.middleware.request_id import RequestId
 from tests.process_state import log_restored
 from tests.unit.middleware.asgi import call, echo
@@ -117,9 +117,9 @@ def test_uncaught_exceptions_are_logged(capfd: pytest.CaptureFixture[str]) -> No
 
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [(line["logger"], line.get("exception", {}).get("type")) for line in lines] == [
-        ("openai_frontend.logs.setup", "ZeroDivisionError"),
-        ("openai_frontend.logs.setup", "KeyError"),
+        ("openai_frontend.logs.configure", "ZeroDivisionError"),
+        ("openai_frontend.logs.configure", "KeyError"),
         ("py.warnings", None),
-        ("openai_frontend.logs.setup", "OSError"),
+        ("openai_frontend.logs.configure", "OSError"),
     ]
     assert "worker" in lines[0]["message"]

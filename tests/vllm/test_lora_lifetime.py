@@ -161,7 +161,7 @@ async def test_unreadable_files(adapter: Adapter) -> None:
     assert adapter.path is not None
     (adapter.path / "adapter_model.safetensors").unlink()
     adapters, sink = LoRALoader(Engine()), Sink()
-    with pytest.raises(EngineError, match="its files cannot be read: No such file") as refused:
+    with pytest.raises(EngineError, match="reading its files failed: No such file") as refused:
         await loaded(adapters, adapter, sink)
     adapters.close()
 
@@ -173,6 +173,6 @@ async def test_model_without_lora_names_the_setting(adapter: Adapter) -> None:
     engine = Engine()
     engine.vllm_config.lora_config = None
     adapters = LoRALoader(engine)
-    with pytest.raises(ValueError, match=r"^lora_name: .*enable_lora in model.json"):
+    with pytest.raises(ValueError, match=r"^lora_name: .*enable_lora in its model.json"):
         adapters.acquire(adapter, Sink())
     adapters.close()

@@ -10,8 +10,6 @@ from functools import lru_cache
 
 # Time of `_work` on the idle machine of docs/benchmarks.md, measured as in `slowness`.
 _NOMINAL_S = 0.0011
-# Work with more objects than `_work` suffers more from other processes in the same caches.
-_SHARED_CACHE = 1.5
 _DOCUMENT = json.dumps([{"role": "user", "content": str(i), "n": i} for i in range(500)])
 
 
@@ -47,4 +45,4 @@ def _timed() -> float:
 
 def budget(seconds: float) -> float:
     """The maximum on this machine for `seconds` of CPU time on the reference machine."""
-    return seconds * slowness() * _SHARED_CACHE
+    return seconds * slowness()

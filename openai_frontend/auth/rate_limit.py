@@ -100,7 +100,8 @@ class Reservation:
 
     def release(self) -> None:
         """Returns what no generation has used. Called at the end of the request."""
-        self._rate_limiter.settle(reserved=self.use(), used=0)
+        if self._tokens:
+            self._rate_limiter.settle(reserved=self.use(), used=0)
 
 
 class RateLimiter:

@@ -149,18 +149,13 @@ def _duration(seconds: float) -> bytes:
     return b"%dm%ds" % divmod(math.ceil(seconds), 60)
 
 
-def _secret(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def _secret(headers: Collection[tuple[bytes, bytes]]) -> bytes:
     """The request's API key. Rejects two different ones: a proxy may have checked the other one."""
-    authorization, others = [], []
-    for name, value in headers:
-        if name == b"authorization":
-            authorization.append(value)
-        elif name in _OTHER_HEADERS:
-            others.append(value)
-    given = authorization or others
+    authorization = [value for name, value in headers if name == b"authorization"]
+    given = authorization or [value for name, value in headers if name in _OTHER_HEADERS]
     if not given:
         raise NotAuthenticated(_NO_KEY)
-    if len(set(given)) > 1:
+    if len(given) > 1 and len(set(given)) > 1:
         raise NotAuthenticated("The request has more than one API key. Send one.")
     if not authorization:
         return given[0]

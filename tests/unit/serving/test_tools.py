@@ -313,5 +313,14 @@ def test_tools_are_refused_if_the_model_cannot_call_them(reading, shown, field):
 
 
 def test_any_model_accepts_tools_with_tool_choice_none():
-    require_tool_support(read(tools=[NOW], tool_choice="none"), PLAIN, shown=False)
-    require_tool_support(read(tools=[NOW]), HERMES, shown=True)
+    unused = read(tools=[NOW], tool_choice="none")
+
+    require_tool_support(unused, PLAIN, shown=False)  # raises for a model that cannot call them
+    assert not unused.in_use
+
+
+def test_tools_are_accepted_if_the_template_shows_them():
+    offered = read(tools=[NOW])
+
+    require_tool_support(offered, HERMES, shown=True)
+    assert offered.in_use

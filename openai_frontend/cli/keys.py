@@ -26,6 +26,20 @@ class _KeysError(Exception):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="keys_command", required=True, metavar="COMMAND")
     adding = commands.add_parser("add", help="create an API key and print it once")
+    _add_key_arguments(adding)
+    listing = commands.add_parser("list", help="list the keys; their secrets are not stored")
+    revoking = commands.add_parser("revoke", help="remove a key")
+    revoking.add_argument("name", metavar="NAME", help="name of the key in `keys list`")
+    for command in (adding, listing, revoking):
+        command.add_argument(
+            "--keys-file",
+            type=Path,
+            metavar="PATH",
+            help=f"keys file; a running server picks up changes. Default: ${PATH_VARIABLE}.",
+        )
+
+
+def _add_key_arguments(adding: argparse.ArgumentParser) -> None:
     adding.add_argument("name", metavar="NAME", help="name of the key in logs and lists")
     adding.add_argument(
         "--scope",
@@ -67,16 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NUMBER",
         help="days until it expires. Default: never.",
     )
-    listing = commands.add_parser("list", help="list the keys; their secrets are not stored")
-    revoking = commands.add_parser("revoke", help="remove a key")
-    revoking.add_argument("name", metavar="NAME", help="name of the key in `keys list`")
-    for command in (adding, listing, revoking):
-        command.add_argument(
-            "--keys-file",
-            type=Path,
-            metavar="PATH",
-            help=f"keys file; a running server picks up changes. Default: ${PATH_VARIABLE}.",
-        )
 
 
 def _count(text: str) -> int:

@@ -88,7 +88,7 @@ class Models(BaseModel):
     lora_poll_interval_s: float = Field(
         default=5.0,
         gt=0,
-        description="Seconds between scans of the LoRA adapter folders (docs/adapters.md).",
+        description="Seconds between scans of the LoRA adapter folders (docs/lora.md).",
     )
     repository_poll_s: float = Field(
         default=15.0,

@@ -25,7 +25,10 @@ from openai_frontend.triton import error_codes
 
 
 class EngineError(Exception):
-    """An error whose message is shown to the client. `code` comes from `triton/error_codes.py`."""
+    """Fails a request with the status of `code` (`triton/error_codes.py`).
+
+    The client gets the message unless the status is 500.
+    """
 
     def __init__(self, message: str, code: int = error_codes.INTERNAL) -> None:
         super().__init__(message)

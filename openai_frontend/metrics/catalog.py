@@ -163,7 +163,7 @@ GENERATION_DURATION = _declare(
 PROMPT_TOKENS = _declare(
     "prompt_tokens", "histogram",
     "Tokens per prompt; embeddings and scores count too.",
-    "Long prompts delay the tokens of other requests: limit them with `max_input_tokens`.",
+    "Long prompts delay the tokens of other requests: limit them with `max_prompt_tokens`.",
     labels=_GENERATION, bounds=_TOKENS,
 )  # fmt: skip
 CACHED_PROMPT_TOKENS = _declare(

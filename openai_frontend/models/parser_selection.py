@@ -13,19 +13,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.events import Schemas
+from openai_frontend.parsing.family import TEXT, Family
 from openai_frontend.parsing.guard import ParserGuard
 from openai_frontend.parsing.output_format import (
     ExternalParser,
     MakeParser,
     OutputFormat,
-    Schemas,
     Variables,
 )
 from openai_frontend.parsing.parser import Parser, ParserPipeline
 from openai_frontend.parsing.registry import (
     BY_NAME,
-    TEXT,
     combined,
     family_for,
     is_inseparable,

@@ -1,9 +1,10 @@
-"""Events that a parser emits, in order, and the names and ids of tool calls."""
+"""The events that a parser emits, in order, and the buffer that formats write them to."""
 
 import secrets
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +89,147 @@ def is_name(text: str) -> bool:
         and " " not in text
         and _NOT_IN_NAMES.isdisjoint(text)
     )
+
+
+MAX_ARGUMENTS = 128 * 1024  # per call, in bytes
+
+TextKind = type[ContentText] | type[ReasoningText]
+Schemas = Mapping[str, Mapping[str, Any]]  # function name -> schema of its arguments
+
+_SPACE = " \t\r\n"
+_MAX_SPACE = 4096  # limit of white space that waits for what follows it
+
+
+class ArgumentsLimitExceeded(Exception):  # internal to the parser: it stops parsing
+    """A call's arguments exceeded the limit."""
+
+
+class EventBuffer:
+    """Merges text into events.
+
+    White space next to a marker belongs to the marker, as chat templates write it. So white space
+    at the end of a text waits until it is known what follows.
+    """
+
+    def __init__(self, schemas: Schemas, id_form: IdForm, max_arguments: int) -> None:
+        self.schemas = schemas
+        self.calls = 0
+        self.in_reasoning = False
+        self.at_start = True  # no text since the latest marker
+        self._after_marker = False
+        self._events: list[Event] = []
+        self._pieces: list[str] = []  # of the event in progress, so that a burst becomes one event
+        self._pieces_are: TextKind | None = None  # None: arguments of the open call
+        self._written: set[TextKind] = set()
+        self._space = ""
+        self._space_kind: TextKind = ContentText
+        self._space_passes = False  # the white space is too long to hold back
+        self._id_form = id_form
+        self.max_arguments = max_arguments
+        self._room = 0
+        self.call_is_open = False
+        self._ids: set[str] = set()  # models repeat ids
+
+    def events(self) -> list[Event]:
+        """The events since the previous call."""
+        self._flush()
+        events, self._events = self._events, []
+        return events
+
+    def marker(self) -> None:
+        """Note that a marker was here."""
+        self._space = ""
+        self._space_passes = False
+        self._after_marker = True
+        self.at_start = True
+
+    def write(self, kind: TextKind, text: str) -> None:
+        """Add text for the user."""
+        if self.at_start and self._after_marker and kind not in self._written:
+            text = text.lstrip(_SPACE)
+        body = text.rstrip(_SPACE)
+        if body:
+            self._add(kind, self._space + body)
+            self._written.add(kind)
+            self._space = ""
+            self._space_passes = self.at_start = False
+        if len(body) < len(text):
+            self._hold(kind, text[len(body) :])
+
+    def _hold(self, kind: TextKind, space: str) -> None:
+        self._space += space
+        self._space_kind = kind
+        if self._space_passes or len(self._space) > _MAX_SPACE:
+            self._add(kind, self._space)
+            self._space = ""
+            self._space_passes = True
+            self.at_start = False
+
+    def _add(self, kind: TextKind | None, text: str) -> None:
+        if kind is not self._pieces_are:
+            self._flush()
+            self._pieces_are = kind
+        self._pieces.append(text)
+
+    def _flush(self) -> None:
+        if not self._pieces:
+            return
+        text = self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
+        self._pieces.clear()
+        kind = self._pieces_are
+        self._events.append(kind(text) if kind else ToolCallArguments(self.calls, text))
+
+    def finish(self) -> None:
+        """End the output: pending white space belongs to the text after all."""
+        if self._space and not (self.at_start and self._after_marker):
+            self._add(self._space_kind, self._space)
+        self._space = ""
+
+    def begin(self, name: str, id_of_model: str | None = None) -> None:
+        """Start a call. The model may have given it an id."""
+        self.marker()
+        self.in_reasoning = False
+        self.call_is_open = True
+        self._room = self.max_arguments
+        self._flush()
+        if not id_of_model or id_of_model in self._ids:
+            id_of_model = self._id_form(name, self.calls)
+        self._ids.add(id_of_model)
+        self._events.append(ToolCallStart(self.calls, id_of_model, name))
+
+    def arguments(self, text: str) -> None:
+        """Add a piece of the open call's arguments."""
+        fits = truncate_to_bytes(text, self._room)
+        if fits:
+            self._add(None, fits)
+        if len(fits) < len(text):
+            self.too_long()
+        self._room -= len(fits) if fits.isascii() else len(fits.encode("utf-8", "surrogatepass"))
+
+    def too_long(self) -> None:
+        """End the open call and stop parsing."""
+        index = self.calls
+        self.end(complete=False)
+        self._events.append(ArgumentsTooLong(index))
+        raise ArgumentsLimitExceeded
+
+    def end(self, *, complete: bool = True) -> None:
+        """End the open call."""
+        self._flush()
+        self._events.append(ToolCallEnd(self.calls, complete))
+        self.call_is_open = False
+        self.calls += 1
+        self.marker()
+
+    def abandon(self) -> None:
+        """The format gave up: end an open call as incomplete."""
+        if self.call_is_open:
+            self.end(complete=False)
+
+
+def truncate_to_bytes(text: str, room: int) -> str:
+    """The longest prefix of the text that fits into `room` bytes."""
+    if len(text) * 4 <= room:
+        return text
+    encoded = text.encode("utf-8", "surrogatepass")
+    return text if len(encoded) <= room else encoded[:room].decode("utf-8", "ignore")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from openai_frontend.parsing.buffer import Cursor
-from openai_frontend.parsing.event_buffer import EventBuffer
-from openai_frontend.parsing.events import IdForm, openai_id
+from openai_frontend.parsing.events import EventBuffer, IdForm, openai_id
 
 
 class Syntax(Protocol):
@@ -108,3 +107,5 @@ THINK_UNTIL_CALLS = Reasoning(start="<think>", end="</think>", ended_by_calls=Tr
 THINKING_UNTIL_CALLS = Reasoning(
     start="<think>", end="</think>", starts_inside=True, ended_by_calls=True
 )
+
+TEXT = Family(name="text", models="any that only writes text", aliases=("none",))

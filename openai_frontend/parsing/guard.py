@@ -3,14 +3,15 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS, truncate_to_bytes
 from openai_frontend.parsing.events import (
+    MAX_ARGUMENTS,
     ArgumentsTooLong,
     ContentText,
     Event,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    truncate_to_bytes,
 )
 from openai_frontend.parsing.parser import Parser
 

@@ -1,14 +1,13 @@
 """How one model's outputs are parsed, and why. Creates a parser for each output."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.events import Schemas
+from openai_frontend.parsing.family import TEXT, Family
+from openai_frontend.parsing.formats.json_calls import ANY_CALL, ForcedArguments
 from openai_frontend.parsing.parser import FamilyParser, Parser, ParserPipeline
-from openai_frontend.parsing.registry import TEXT, constrained_to_calls, constrained_to_function
-
-Schemas = Mapping[str, Mapping[str, Any]]  # function name -> schema of its arguments
 
 Variables = Mapping[str, Any]  # the request's chat template variables
 
@@ -120,6 +119,16 @@ def _with_external_reasoning(
     if family.tools is None:
         return make(tools)
     return ParserPipeline(make(_NO_SCHEMAS), FamilyParser(family, tools))
+
+
+def constrained_to_function(family: Family, function: str) -> Family:
+    """The family for a request that allows only this function's arguments."""
+    return replace(family, tools=ForcedArguments(name=function))
+
+
+def constrained_to_calls(family: Family) -> Family:
+    """The family for a request that allows only an array of calls."""
+    return replace(family, tools=ANY_CALL)
 
 
 PLAIN = OutputFormat(family=TEXT)

@@ -7,13 +7,16 @@ from functools import partial
 from typing import Any, Protocol
 
 from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall, markers
-from openai_frontend.parsing.event_buffer import (
+from openai_frontend.parsing.events import (
     MAX_ARGUMENTS,
     ArgumentsLimitExceeded,
+    ContentText,
+    Event,
     EventBuffer,
+    IdForm,
+    ReasoningText,
     TextKind,
 )
-from openai_frontend.parsing.events import ContentText, Event, IdForm, ReasoningText
 from openai_frontend.parsing.family import Family, Reasoning, Syntax
 
 

@@ -4,7 +4,7 @@ Reads no files.
 
 from dataclasses import dataclass, replace
 
-from openai_frontend.parsing.family import TAKES_TOOLS, Family
+from openai_frontend.parsing.family import TAKES_TOOLS, TEXT, Family
 from openai_frontend.parsing.formats import (
     deepseek,
     harmony,
@@ -13,9 +13,6 @@ from openai_frontend.parsing.formats import (
     named_json,
     python_calls,
 )
-from openai_frontend.parsing.formats.constrained import ANY_CALL, ForcedArguments
-
-TEXT = Family(name="text", models="any that only writes text", aliases=("none",))
 
 # The first family whose signs are in the template is selected, so more specific ones come first.
 FAMILIES: tuple[Family, ...] = (
@@ -147,13 +144,3 @@ def combined(tools: Family, reasoning: Family) -> Family:
         special_tokens=tools.special_tokens or reasoning.special_tokens,
         endings=tuple(dict.fromkeys(tools.endings + reasoning.endings)),
     )
-
-
-def constrained_to_function(family: Family, function: str) -> Family:
-    """The family for a request that allows only this function's arguments."""
-    return replace(family, tools=ForcedArguments(name=function))
-
-
-def constrained_to_calls(family: Family) -> Family:
-    """The family for a request that allows only an array of calls."""
-    return replace(family, tools=ANY_CALL)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall
-from openai_frontend.parsing.event_buffer import EventBuffer
-from openai_frontend.parsing.events import ContentText, ReasoningText, is_name
+from openai_frontend.parsing.events import ContentText, EventBuffer, ReasoningText, is_name
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.values import ValueReader
 

@@ -1,6 +1,6 @@
 """Calls as JSON objects with a name and arguments, alone or in arrays, between markers or bare:
-Hermes, Llama 3, Granite, Phi 4, Nemotron, Mistral's older format, and models without a documented
-format.
+Hermes, Llama 3, Granite, Phi 4, Nemotron, Mistral's older format, models without a documented
+format, and outputs that a constraint limits to calls.
 """
 
 import json
@@ -8,8 +8,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from openai_frontend.parsing.buffer import MAX_NAME, Cursor, NotToolCall
-from openai_frontend.parsing.event_buffer import EventBuffer
-from openai_frontend.parsing.events import is_name
+from openai_frontend.parsing.events import EventBuffer, is_name
 from openai_frontend.parsing.family import TAKES_TOOLS, THINK, THINKING, Family, Reasoning
 from openai_frontend.parsing.values import ValueReader, converted
 
@@ -178,6 +177,26 @@ def _ignore(_text: str) -> None:
     """For members that are not part of the call."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedArguments:
+    """The arguments of a function that the request prescribes: the whole output is one object."""
+
+    name: str
+    summary: str = "the arguments alone"
+    starts: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    bare_starts: tuple[str, ...] = ("{",)
+    line_starts: tuple[str, ...] = ()
+    frames_output: bool = False
+
+    def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
+        output.begin(self.name)
+        cursor.forget()
+        yield from ValueReader(cursor, output.arguments).read()
+        output.end()
+        cursor.record()
+
+
 _CHATML_ENDINGS = ("<|im_end|>", "<|endoftext|>")
 
 HERMES_CALLS = JsonCalls(
@@ -344,4 +363,10 @@ THINK_ONLY = Family(
     reasoning=THINKING,
     signs=(("<think>",), ("</think>",)),
     without=TAKES_TOOLS,
+)
+# All output, if a constraint limits it to calls
+ANY_CALL = JsonCalls(
+    summary='`[{"name": "f", "parameters": {"a": 1}}]`',
+    separators=(),
+    bare_starts=("[", "{"),
 )

@@ -5,13 +5,12 @@ not strings by their tag or schema are converted once they are complete.
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
+from openai_frontend.parsing.arguments import ArgumentsWriter, Types, argument_types
 from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall, markers
-from openai_frontend.parsing.event_buffer import ArgumentsWriter, EventBuffer
-from openai_frontend.parsing.events import is_name
+from openai_frontend.parsing.events import EventBuffer, is_name
 from openai_frontend.parsing.family import THINK, THINKING, Family, Reasoning
 from openai_frontend.parsing.formats.json_calls import JsonCalls
 from openai_frontend.parsing.formats.sections import Section, read_section
-from openai_frontend.parsing.schema_types import Types, argument_types
 
 _STRING: Types = frozenset(("string",))
 _OTHER: Types = frozenset(("number", "boolean", "object", "array", "null"))

@@ -4,9 +4,9 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass
 
+from openai_frontend.parsing.arguments import ArgumentsWriter
 from openai_frontend.parsing.buffer import MAX_NAME, Cursor, NotToolCall
-from openai_frontend.parsing.event_buffer import ArgumentsWriter, EventBuffer
-from openai_frontend.parsing.events import is_name
+from openai_frontend.parsing.events import EventBuffer, is_name
 from openai_frontend.parsing.family import THINK, Family
 from openai_frontend.parsing.formats.json_calls import JsonCalls
 from openai_frontend.parsing.values import PYTHON, ValueReader

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from openai_frontend.parsing.buffer import Cursor
-from openai_frontend.parsing.event_buffer import EventBuffer
+from openai_frontend.parsing.events import EventBuffer
 
 ReadCall = Callable[[Cursor, EventBuffer], Generator[None, None, None]]
 

@@ -18,8 +18,8 @@ from openai_frontend.generation import (
     UsageCounter,
     merge_deltas,
 )
-from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS
 from openai_frontend.parsing.events import (
+    MAX_ARGUMENTS,
     ArgumentsTooLong,
     ContentText,
     Event,

@@ -18,12 +18,9 @@ from openai_frontend.parsing.events import (
     ToolCallEnd,
     ToolCallStart,
 )
+from openai_frontend.parsing.output_format import constrained_to_calls, constrained_to_function
 from openai_frontend.parsing.parser import FamilyParser
-from openai_frontend.parsing.registry import (
-    constrained_to_calls,
-    constrained_to_function,
-    family_named,
-)
+from openai_frontend.parsing.registry import family_named
 
 FOLDER = Path(__file__).parents[2] / "data" / "parsing"
 TOOLS: dict[str, dict[str, Any]] = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from openai_frontend.parsing import guard
-from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS
 from openai_frontend.parsing.events import (
+    MAX_ARGUMENTS,
     ContentText,
     Event,
     ToolCallArguments,

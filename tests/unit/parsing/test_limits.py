@@ -5,8 +5,7 @@ import json
 import pytest
 
 from openai_frontend.parsing.buffer import MAX_UNDECIDED
-from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS
-from openai_frontend.parsing.events import ContentText
+from openai_frontend.parsing.events import MAX_ARGUMENTS, ContentText
 from openai_frontend.parsing.parser import FamilyParser, complete
 from openai_frontend.parsing.registry import family_named
 from tests.unit.parsing.samples import TOOLS, Answer, replay

@@ -5,12 +5,9 @@ import time
 import pytest
 
 from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.output_format import constrained_to_calls, constrained_to_function
 from openai_frontend.parsing.parser import FamilyParser, complete
-from openai_frontend.parsing.registry import (
-    constrained_to_calls,
-    constrained_to_function,
-    family_named,
-)
+from openai_frontend.parsing.registry import family_named
 from tests.unit.parsing.samples import TOOLS
 
 HOSTILE = [

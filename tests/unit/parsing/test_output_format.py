@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.parsing.family import Family
-from openai_frontend.parsing.output_format import (
-    PLAIN,
-    ExternalParser,
-    OutputFormat,
-    Schemas,
-    Variables,
-)
+from openai_frontend.parsing.events import Schemas
+from openai_frontend.parsing.family import TEXT, Family
+from openai_frontend.parsing.output_format import PLAIN, ExternalParser, OutputFormat, Variables
 from openai_frontend.parsing.parser import FamilyParser, Parser
-from openai_frontend.parsing.registry import TEXT, family_named
+from openai_frontend.parsing.registry import family_named
 from tests.cpu_time import budget
 from tests.unit.parsing.samples import TOOLS, Answer, answer
 

@@ -3,16 +3,9 @@
 import pytest
 
 from openai_frontend.parsing.events import ReasoningText, ToolCallArguments, ToolCallStart
+from openai_frontend.parsing.output_format import constrained_to_calls, constrained_to_function
 from openai_frontend.parsing.parser import FamilyParser, complete
-from openai_frontend.parsing.registry import (
-    BY_NAME,
-    FAMILIES,
-    combined,
-    constrained_to_calls,
-    constrained_to_function,
-    family_for,
-    family_named,
-)
+from openai_frontend.parsing.registry import BY_NAME, FAMILIES, combined, family_for, family_named
 from tests.unit.parsing.samples import TOOLS, replay
 
 # What the published chat templates have that no other family's has.

@@ -11,9 +11,10 @@ from jsonschema import Draft202012Validator
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
+from openai_frontend.parsing.family import TEXT
 from openai_frontend.parsing.output_format import ExternalParser, OutputFormat
 from openai_frontend.parsing.parser import complete
-from openai_frontend.parsing.registry import TEXT, family_named
+from openai_frontend.parsing.registry import family_named
 from openai_frontend.serving.constraints import grammar, plugin
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
 from openai_frontend.serving.constraints.grammar import constraint

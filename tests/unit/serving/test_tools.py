@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.parsing.family import TEXT
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.registry import TEXT, family_named
+from openai_frontend.parsing.registry import family_named
 from openai_frontend.serving.request import tools as tools_module
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import BodyReader

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.parsing.schema_types import argument_types, typed_json
+from openai_frontend.parsing.arguments import argument_types, typed_json
 from tests.cpu_time import budget
 
 ROOT: dict[str, Any] = {

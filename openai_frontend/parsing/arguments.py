@@ -1,11 +1,13 @@
-"""The JSON types that a tool's schema allows for an argument, for formats whose text does not show
-them. Reads schemas, never validates with them.
+"""Writes a call's arguments as JSON. If a format's text does not show a value's type, the tool's
+schema does: it is read, never validated with.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
+from openai_frontend.parsing.buffer import Cursor, Markers
+from openai_frontend.parsing.events import EventBuffer
 from openai_frontend.parsing.values import PYTHON, converted, json_text
 
 Types = frozenset[str]  # JSON Schema's type names; empty if unknown
@@ -101,3 +103,54 @@ def _allowed(value: str, types: Types) -> bool:
     if kind == "string":
         return False  # quoted text keeps its quotes
     return not types or kind in types or (kind == "integer" and "number" in types)
+
+
+class ArgumentsWriter:
+    """Writes `{"key":value,...}` in the order of the arguments."""
+
+    def __init__(self, output: EventBuffer) -> None:
+        self._output = output
+        self._before = "{"
+
+    def key(self, key: str) -> None:
+        """Write the next argument's name."""
+        self._output.arguments(f'{self._before}"{json_text(key)}":')
+        self._before = ","
+
+    def close(self) -> None:
+        """End the object and the call."""
+        self._output.arguments("{}" if self._before == "{" else "}")
+        self._output.end()
+
+    def text_value(
+        self, cursor: Cursor, ends: Markers, types: Types
+    ) -> Generator[None, None, None]:
+        """Write a value that ends at a marker: a string as it arrives, others once they are
+        complete.
+        """
+        if is_text(types) or (is_text(types - {"null"}) and (yield from cursor.peek()) != "n"):
+            self._output.arguments('"')
+            yield from cursor.stream(ends, self._string_piece)
+            self._output.arguments('"')
+        else:
+            collected = _LimitedText(self._output)
+            yield from cursor.stream(ends, collected.add)
+            self._output.arguments(typed_json("".join(collected.pieces), types))
+
+    def _string_piece(self, text: str) -> None:
+        self._output.arguments(json_text(text))
+
+
+class _LimitedText:
+    """A value's text, limited like arguments."""
+
+    def __init__(self, output: EventBuffer) -> None:
+        self.pieces: list[str] = []
+        self._output = output
+        self._room = output.max_arguments
+
+    def add(self, text: str) -> None:
+        self.pieces.append(text)
+        self._room -= len(text)
+        if self._room < 0:
+            self._output.too_long()

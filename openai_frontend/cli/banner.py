@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shlex
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 
+from openai_frontend.cli.console import console_of
 from openai_frontend.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ class LoadProgress:
         self._models = ", ".join(models) or "the server"
         self._started_s = time.monotonic()
         self._next_line_s = _LINE_EVERY_S
-        self._spinner = _Spinner(out) if out.isatty() else None
+        self._spinner = _Spinner(out) if out.isatty() and not _is_dumb() else None
 
     def tick(self) -> None:
         """Called several times a second while models load."""
@@ -44,17 +46,23 @@ class LoadProgress:
             self._spinner.clear()
 
 
+def _is_dumb() -> bool:
+    """Whether the terminal ignores control sequences, as in Emacs."""
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+
+
 class _Spinner:
     """One line of a terminal, redrawn by `show`. Needs no thread."""
 
     def __init__(self, out: TextIO) -> None:
-        from rich.console import Console  # not needed without a terminal
-        from rich.live import Live
+        from rich.live import Live  # not needed without a terminal
         from rich.spinner import Spinner
+        from rich.text import Text
 
+        self._text = Text
         self._spinner = Spinner("line")
         self._live = Live(
-            console=Console(file=out),
+            console=console_of(out),
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
@@ -65,7 +73,7 @@ class _Spinner:
         if not self._live.is_started:
             self._live.start()
             self._live.console.show_cursor()  # also if the process is killed while models load
-        self._spinner.update(text=text)
+        self._spinner.update(text=self._text(text))  # a name may contain markup
         self._live.update(self._spinner, refresh=True)
 
     def clear(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from openai_frontend.auth import keys_file
 from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope, digest_of, new_secret
 from openai_frontend.auth.keys_file import InvalidKeysFile, KeyExists, UnknownKey
-from openai_frontend.cli import tables
+from openai_frontend.cli.console import write_table
 
 PATH_VARIABLE = "OPENAI_FRONTEND_KEYS_FILE"
 
@@ -140,7 +140,7 @@ def _after(now: datetime, days: int) -> datetime:
 
 
 def _list(path: Path, arguments: Mapping[str, Any]) -> None:
-    tables.write(_COLUMNS, map(_row, keys_file.read(path)))
+    write_table(_COLUMNS, map(_row, keys_file.read(path)))
 
 
 def _revoke(path: Path, arguments: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
+from openai_frontend.cli.console import console_of
 from openai_frontend.cli.top.client import GatewayAddress, Unreachable, parse_address
 from openai_frontend.cli.top.options import KEY_VARIABLE
 from openai_frontend.cli.top.rates import GatewayStats, compute_stats
@@ -40,11 +41,12 @@ def run(arguments: Mapping[str, Any]) -> str | None:
         return f"top: {error.filename or ', '.join(files)}: {error.strerror}"  # ssl names no file
     except ValueError as error:
         return f"top: {error}"
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = console_of(sys.stdout)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):  # the usual ways to leave it
         if arguments["once"]:
             return _once(address, console, as_json=arguments["as_json"])
-        if console.is_terminal and not arguments["as_json"]:
+        full_screen = console.is_terminal and not console.is_dumb_terminal
+        if full_screen and not arguments["as_json"]:
             _show_live(address, console, arguments["interval"])
         else:
             _write_each(address, console, arguments["interval"], as_json=arguments["as_json"])
@@ -76,7 +78,9 @@ def _write(
     if as_json:
         sys.stdout.write(json.dumps(asdict(stats)) + "\n")
     else:
-        console.print(view(stats, str(address), console.width))
+        with console.capture() as capture:  # rich itself exits on a broken pipe
+            console.print(view(stats, str(address), console.width))
+        sys.stdout.write(capture.get())
     sys.stdout.flush()
 
 

@@ -62,6 +62,33 @@ def test_terminal_gets_one_line_that_is_redrawn(
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
+def test_model_name_is_not_markup(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets in a name are shown as they are."""
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    progress = banner.LoadProgress(out, ["[bold]a[/]"])
+    progress.tick()
+    progress.clear()
+
+    assert "loading [bold]a[/]: 0 s" in out.getvalue()
+
+
+def test_dumb_terminal_gets_log_lines(
+    clock: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot redraw a line."""
+    monkeypatch.setenv("TERM", "dumb")
+    caplog.set_level("INFO")
+    out = Terminal()
+    progress = banner.LoadProgress(out, ["a"])
+    clock[0] = 5.0
+    progress.tick()
+    progress.clear()
+
+    assert out.getvalue() == ""
+    assert caplog.messages == ["loading a: 5 s"]
+
+
 @pytest.mark.parametrize(
     ("host", "url"),
     [

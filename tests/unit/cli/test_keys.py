@@ -43,6 +43,23 @@ def test_key_is_printed_once(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_list_in_a_pipe_has_no_control_sequences(
+    path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+) -> None:
+    """Whatever the environment claims about terminals, and without wrapped lines."""
+    monkeypatch.setenv(variable, "1")
+    add(path, "a" * 60, "--model=" + "m" * 60, capsys=capsys)
+    assert main(["keys", "list", f"--keys-file={path}"]) == 0
+    listed = capsys.readouterr().out
+    assert "\x1b" not in listed
+    assert "a" * 60 in listed.splitlines()[1]
+    assert "m" * 60 in listed.splitlines()[1]
+
+
 def test_all_options_of_a_key(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each option is stored in the file."""
 

@@ -41,8 +41,12 @@ def once(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
     return code, written.out or written.err
 
 
-def test_output_to_a_file_has_no_control_sequences(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--once` writes one table."""
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"])
+def test_output_to_a_file_has_no_control_sequences(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """`--once` writes one table, whatever the environment claims about terminals."""
+    monkeypatch.setenv(variable, "1")
     with fake_gateway() as port:
         code, text = once(capsys, f"http://127.0.0.1:{port}")
     assert code == 0
@@ -50,6 +54,23 @@ def test_output_to_a_file_has_no_control_sequences(capsys: pytest.CaptureFixture
     demo, tired = text.splitlines()[-2:]
     assert demo.split()[:2] == ["demo", "3"]
     assert tired.rstrip().endswith("still loading")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "json"])
+def test_closed_pipe_ends_it(form: tuple[str, ...]) -> None:
+    """As in `openai-frontend top | head`: exit code 0 and no error."""
+    with fake_gateway() as port:
+        process = subprocess.Popen(
+            [str(COMMAND), "top", "--interval=0.1", *form, f"http://127.0.0.1:{port}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": _path()},
+        )
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        process.stdout.close()
+        _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, stderr) == (0, b"")
 
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:

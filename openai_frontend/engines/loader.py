@@ -18,7 +18,7 @@ from openai_frontend.logs.redaction import redact_exceptions
 from openai_frontend.triton import error_codes
 
 logger = logging.getLogger(__name__)
-redact_exceptions(logger, redact=False)  # a load comes before any request
+redact_exceptions(logger, redact=False)  # a load sees no request
 
 # vllm is the default so that models of NVIDIA's vllm backend need only a new `backend:` line.
 DEFAULT_ENGINE = "vllm"

@@ -232,6 +232,12 @@ def test_ordinary_repetitions_are_accepted(text):
     check_expansion(text)
 
 
+def test_size_of_a_refused_repetition_is_reported():
+    """The error has the expanded size and the limit."""
+    with pytest.raises(ValueError, match=r"counts is 80000, the limit 65536$"):
+        check_expansion("a{10000}")
+
+
 @pytest.mark.parametrize(
     ("pattern", "spelled"),
     [

@@ -1,6 +1,6 @@
 """The grammar sandbox process: `python -m openai_frontend.engines.vllm.grammar_sandbox_worker`.
 
-Each grammar is prepare and compiled in a fork of this process, which never compiles anything
+Each grammar is prepared and compiled in a fork of this process, which never compiles anything
 itself and has one thread, so it may fork. A fork has a CPU and a memory limit, and may crash: the
 grammar is then refused and never reaches the engine's process, which serves all requests.
 

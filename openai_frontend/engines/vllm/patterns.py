@@ -95,8 +95,8 @@ def check_expansion(text: str) -> None:
         size *= max(count, 1)
     if counts and size > MAX_EXPANSION:
         raise ValueError(
-            f"its repetition counts make it too large: the length times the three largest counts is"
-            f"{size}, the limit {MAX_EXPANSION}"
+            "its repetition counts make it too large: the length times the three largest counts "
+            f"is {size}, the limit {MAX_EXPANSION}"
         )
 
 

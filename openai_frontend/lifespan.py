@@ -193,11 +193,11 @@ def tracing_of(settings: Settings) -> Tracing | None:
         port=settings.port if local is None else None,
         scheme="http" if settings.tls_certificate is None else "https",
     )
-    tracing = Tracing(Exporter(settings.otlp_endpoint, address))
-    tracing.set_sampling(
-        ratio=settings.trace_sample_ratio, follows_caller=settings.trace_parent_based
+    return Tracing(
+        Exporter(settings.otlp_endpoint, address),
+        ratio=settings.trace_sample_ratio,
+        follows_caller=settings.trace_parent_based,
     )
-    return tracing
 
 
 def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader:

@@ -33,19 +33,18 @@ class RecordExporter(Protocol):
 class Tracing:
     """`begin` assigns trace ids to a request; `end` exports its record if it is sampled."""
 
-    def __init__(self, spans: RecordExporter) -> None:
-        self._spans = spans
-        self.set_sampling(ratio=1.0, follows_caller=True)
+    def __init__(
+        self, exporter: RecordExporter, *, ratio: float = 1.0, follows_caller: bool = True
+    ) -> None:
+        """`ratio`: the share of requests sampled if the caller's trace does not decide."""
+        self._exporter = exporter
+        self._bound = round(ratio * _HALF)
+        self._follows_caller = follows_caller
 
     @property
     def lost(self) -> int:
         """Sampled requests whose spans were not exported."""
-        return self._spans.lost
-
-    def set_sampling(self, *, ratio: float, follows_caller: bool) -> None:
-        """`ratio`: the share of requests sampled if the caller's trace does not decide."""
-        self._bound = round(ratio * _HALF)
-        self._follows_caller = follows_caller
+        return self._exporter.lost
 
     def begin(self, record: RequestRecord, caller: TraceContext | None) -> None:
         """Sets the ids of the request's span, and the trace context for Triton."""
@@ -61,11 +60,11 @@ class Tracing:
         if record.parent_id is None and record.route in _PROBES:
             return
         if record.core_context is not None:
-            self._spans.put(record)
+            self._exporter.put(record)
 
     def close(self) -> None:
         """Called after the last request. Blocks for some seconds at most."""
-        self._spans.close()
+        self._exporter.close()
 
     def _samples(self, trace_id: str, caller: TraceContext | None) -> bool:
         if caller is not None and self._follows_caller:

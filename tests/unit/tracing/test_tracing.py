@@ -37,8 +37,7 @@ def sampled(tracing: Tracing, caller: TraceContext | None) -> bool:
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_caller_decides_about_sampling(decision, ratio):
     """A request with a trace context is sampled if its caller is."""
-    tracing = Tracing(Kept())
-    tracing.set_sampling(ratio=ratio, follows_caller=True)
+    tracing = Tracing(Kept(), ratio=ratio, follows_caller=True)
 
     assert sampled(tracing, TraceContext(TRACE, SPAN, decision, "")) is decision
 
@@ -46,8 +45,7 @@ def test_caller_decides_about_sampling(decision, ratio):
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_ratio_decides_if_callers_are_not_trusted(ratio):
     """The request keeps the caller's trace id."""
-    tracing = Tracing(Kept())
-    tracing.set_sampling(ratio=ratio, follows_caller=False)
+    tracing = Tracing(Kept(), ratio=ratio, follows_caller=False)
     record = RequestRecord("req_1")
     tracing.begin(record, TraceContext(TRACE, SPAN, True, ""))
 
@@ -57,8 +55,7 @@ def test_ratio_decides_if_callers_are_not_trusted(ratio):
 
 def test_ratio_of_requests_without_a_caller():
     """That share of them is sampled."""
-    tracing = Tracing(Kept())
-    tracing.set_sampling(ratio=0.25, follows_caller=True)
+    tracing = Tracing(Kept(), ratio=0.25, follows_caller=True)
 
     assert 800 < sum(sampled(tracing, None) for _ in range(4000)) < 1200
 

@@ -18,12 +18,12 @@ def log_to_stderr(level: str, form: LogFormat = "text", *, exception_texts: bool
     """uvicorn's loggers propagate to it too."""
     handler = NonBlockingHandler(_STDERR, make_formatter(form, exception_texts=exception_texts))
     logging.basicConfig(handlers=[handler])
-    set_level(level)
+    _set_level(level)
     logging.captureWarnings(True)
     _log_stray_exceptions()
 
 
-def set_level(level: str) -> None:
+def _set_level(level: str) -> None:
     """Sets the level of our own loggers. Libraries log received data at level debug, so they log
     at info or above.
     """

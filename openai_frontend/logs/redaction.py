@@ -35,8 +35,8 @@ _MAX_CHAIN = 8  # causes and contexts of an exception
 def redact_exceptions(logger: logging.Logger, *, redact: bool = True) -> None:
     """Mark a logger that logs exceptions of requests outside of the requests' own tasks.
 
-    Its lines then never have an exception's text. The loggers below it inherit the mark;
-    `redact=False` takes it off one of them.
+    Its exceptions are then redacted like those logged within a request. The loggers below it
+    inherit the mark; `redact=False` takes it off one of them.
     """
     setattr(logger, _MARKER, redact)
 

@@ -63,8 +63,8 @@ class EngineSupervisor:
         metrics: GatewayMetrics,
         limits: EngineLimits,
     ) -> None:
-        """`limits` apply to models without limits of their own; they may be replaced."""
-        self.limits = limits
+        """`limits` apply to models without limits of their own."""
+        self._limits = limits
         self._server = server
         self._registry = registry
         self._metrics = metrics
@@ -117,7 +117,7 @@ class EngineSupervisor:
                 self._start_recovery(name, reason, ())
 
     def _limits_of(self, name: str) -> EngineLimits:
-        return self._registry.options(name).engine_limits(self.limits)
+        return self._registry.options(name).engine_limits(self._limits)
 
     def _handle_stall(self, stall: Stall) -> None:
         name, waited = stall.stream.model_name, f"{stall.waited_s:.1f} s"

@@ -1,6 +1,6 @@
 """The gateway refuses deeply nested input before a parser recurses into it: no recursion error, no
-stack overflow (orjson's CVE-2025-67221, Triton's limit of 100). tests/test_json_limits.py tests the
-exact limits.
+stack overflow (orjson's CVE-2025-67221, Triton's limit of 100). tests/unit/test_json_limits.py
+tests the exact limits.
 """
 
 import json

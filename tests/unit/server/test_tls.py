@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from openai_frontend.cli.command import main
 from openai_frontend.server.certificates import Certificate, InvalidCertificate
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
 from tests.process_state import log_restored
-from tests.unit.cli.certificates import Authority, private
+from tests.unit.cli.certificates import Authority, encrypted_key
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
@@ -142,7 +142,8 @@ def shown(port: int, context: ssl.SSLContext) -> str:
 
 
 def name_in(certificate: bytes | None) -> str:
-    [name] = x509.load_der_x509_certificate(certificate or b"").subject
+    subject = x509.load_der_x509_certificate(certificate or b"").subject
+    [name] = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(name.value)
 
 
@@ -230,7 +231,7 @@ def test_encrypted_key_is_rejected(tmp_path, authority):
     """Without a prompt."""
     file = authority.certificate("server")
     key = tmp_path / "key.pem"
-    key.write_bytes(private(ec.generate_private_key(ec.SECP256R1()), b"secret"))
+    key.write_bytes(encrypted_key(b"secret"))
 
     with pytest.raises(InvalidCertificate, match="encrypted"):
         Certificate(file, key)
@@ -241,7 +242,7 @@ def test_encrypted_renewal_keeps_the_old_certificate(tmp_path, authority, caplog
     file, key = authority.certificate("server"), tmp_path / "key.pem"
     key.write_bytes(file.read_bytes())
     certificate = Certificate(file, key)
-    key.write_bytes(private(ec.generate_private_key(ec.SECP256R1()), b"secret"))
+    key.write_bytes(encrypted_key(b"secret"))
 
     certificate.reload()
 

@@ -1,17 +1,28 @@
-"""CPU time, waiting time and memory of a process, as the kernel counts them."""
+"""CPU time, waiting time and memory of a process, and the cores that it may use."""
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+import psutil
 
 
-def parse_cpu_ticks(stat: str) -> int:
-    """utime + stime of /proc/<pid>/stat: all threads, those that have ended too."""
-    after_name = stat.rpartition(")")[2].split()  # a process's name may hold spaces and brackets
-    return int(after_name[11]) + int(after_name[12])
+def cpu_s(pid: int) -> float:
+    """User and system time so far: all threads, also those that have ended."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def cpu_s_by_role(pids: Mapping[str, Iterable[int]]) -> dict[str, float]:
+    """The sum over the processes of each role."""
+    return {role: sum(map(cpu_s, of_role)) for role, of_role in pids.items()}
+
+
+def machine_cpu_s() -> float:
+    """CPU time of all processes so far, with the hypervisor's share."""
+    times = psutil.cpu_times()  # user and nice include the guests' time
+    return times.user + times.nice + times.system + times.irq + times.softirq + times.steal
 
 
 def parse_wait_ns(schedstat: str) -> int:
@@ -19,36 +30,22 @@ def parse_wait_ns(schedstat: str) -> int:
     return int(schedstat.split()[1])
 
 
-def parse_resident_pages(statm: str) -> int:
-    """The resident set of /proc/<pid>/statm."""
-    return int(statm.split()[1])
-
-
-def cpu_s(pid: int) -> float:
-    """CPU time of a process so far."""
-    return parse_cpu_ticks(_read(pid, "stat")) / _TICKS_PER_S
-
-
 def wait_s(pid: int) -> float:
     """How long its main thread has waited for a core; 0 where the kernel does not count it."""
     try:
-        return parse_wait_ns(_read(pid, "schedstat")) / 1e9
+        return parse_wait_ns(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")) / 1e9
     except FileNotFoundError:
         return 0.0
 
 
 def resident_bytes(pid: int) -> int:
     """Its resident set."""
-    return parse_resident_pages(_read(pid, "statm")) * _PAGE_BYTES
-
-
-def _read(pid: int, name: str) -> str:
-    return Path(f"/proc/{pid}/{name}").read_text(encoding="ascii", errors="replace")
+    return psutil.Process(pid).memory_info().rss
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Which core the server and which the client has to itself; None: as the kernel likes."""
+    """Which core the server and which the client has to itself; None: any."""
 
     server: int | None
     client: int | None

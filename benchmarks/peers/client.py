@@ -9,26 +9,13 @@ import select
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks import process_stat
-from benchmarks.peers import processes
 from benchmarks.peers.connection import Connection
 from benchmarks.peers.event_stream import BadResponse
 from benchmarks.peers.load import Distribution, Load, Measured, Seen
 
 _DRAIN_S = 120.0  # more than any answer takes
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-def parse_busy_ticks(stat: str) -> int:
-    """All CPU time of the machine in the first line of /proc/stat, less idle and waiting."""
-    user, nice, system, _idle, _wait, *rest = map(int, stat.splitlines()[0].split()[1:9])
-    return user + nice + system + sum(rest)
-
-
-def _busy_s() -> float:
-    return parse_busy_ticks(Path("/proc/stat").read_text(encoding="ascii")) / _TICKS_PER_S
 
 
 class Client:
@@ -120,10 +107,10 @@ class Client:
     def _snapshot(self) -> "_Snapshot":
         return _Snapshot(
             seconds=time.perf_counter(),
-            cpu_s=processes.cpu_s(self._load.pids),
+            cpu_s=process_stat.cpu_s_by_role(self._load.pids),
             client_cpu_s=time.process_time(),
             client_wait_s=process_stat.wait_s(os.getpid()),
-            busy_cpu_s=_busy_s(),
+            busy_cpu_s=process_stat.machine_cpu_s(),
         )
 
     def _measured(self, before: "_Snapshot", after: "_Snapshot") -> Measured:

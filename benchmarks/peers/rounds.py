@@ -98,8 +98,8 @@ def doubts(measured: Measured, cores: int) -> Iterator[str]:
 @contextmanager
 def _others_paused(server: PeerServer, servers: Sequence[PeerServer]) -> Iterator[None]:
     """An engine that waits takes 2 % of a core; paused it takes none of the measured one's."""
-    paused = [pid for each in servers if each is not server for pid in each.all_pids()]
-    with processes.paused(paused):
+    others = [process for each in servers if each is not server for process in each.processes()]
+    with processes.paused(others):
         yield
 
 

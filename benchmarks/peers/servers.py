@@ -16,6 +16,8 @@ from typing import Any
 from urllib import request
 from urllib.error import URLError
 
+import psutil
+
 from benchmarks.peers import processes, rust_binary
 from benchmarks.server_process import ROOT, ServerFailed, free_port
 
@@ -148,11 +150,11 @@ class PeerServer:
 
     def pids(self) -> dict[str, list[int]]:
         """Its processes by role."""
-        return processes.roles(processes.tree(self._process.pid))
+        return processes.roles(processes.names(self.processes()))
 
-    def all_pids(self) -> list[int]:
-        """The same without roles; the root comes first, so that it starts nothing meanwhile."""
-        return [each.pid for each in processes.tree(self._process.pid)]
+    def processes(self) -> list[psutil.Process]:
+        """The root comes first: stopped first, it starts nothing meanwhile."""
+        return processes.tree(self._process.pid)
 
     def log(self) -> str:
         """What it has said, the end of it."""
@@ -178,7 +180,7 @@ class PeerServer:
 
     def _stop(self) -> None:
         """The polite way; then the other, to each process that is left of it."""
-        everything = processes.tree(self._process.pid)
+        everything = self.processes()
         self._process.terminate()
         try:
             self._process.wait(_STOP_S)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.client import Client, parse_busy_ticks
+from benchmarks.peers.client import Client
 from benchmarks.peers.event_stream import BadResponse
 from benchmarks.peers.load import EMBEDDINGS, Distribution, Load, Measured, percentile
 from benchmarks.peers.processes import FRONTEND
@@ -186,9 +186,3 @@ def test_percentile_is_one_of_the_values():
     ]  # fmt: skip
     assert Distribution.of([0.003, 0.001, 0.002]) == Distribution(3, 2.0, 3.0, 3.0, 3.0)
     assert Distribution.of([]) is None
-
-
-def test_cpu_time_without_waiting_counts_as_busy():
-    """user, nice, system, irq, softirq and steal, but not idle, iowait or the guests' share."""
-
-    assert parse_busy_ticks("cpu  100 20 30 4000 500 6 7 8 90 0\ncpu0 1 1 1 1\n") == 171

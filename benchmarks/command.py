@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         nargs="?",
         const=results.FOLDER,
-        help="write JSON, table and plots there; without FOLDER to benchmarks/results",
+        help="write mock.json and mock.md there (default: benchmarks/results)",
     )
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 where a demanded budget is missed"
@@ -142,10 +142,10 @@ def _tell(bench: Bench, run: Run, *, json_file: Path | None, folder: Path | None
     print(notes, end="")
     document = report.document(run.rounds, run.doubts, run.skipped, known)
     if json_file is not None:
-        json_file.write_text(report.as_json(document), encoding="utf-8")
+        results.write_json(document, json_file)
     if folder is not None:
         about = f"{report.conditions(known)}\n{notes}".replace("\n", "  \n")
-        results.store(folder, document, report.markdown(found, about))
+        results.store(folder, "mock", document, report.markdown(found, about))
 
 
 def _check(run: Run) -> int:

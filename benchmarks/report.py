@@ -1,6 +1,5 @@
 """The figures as a table, as Markdown and as JSON. Makes text; losses look like wins."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -144,8 +143,3 @@ def _told(load: Measured) -> dict[str, float]:
         "tokens": load.tokens,
         "responses": load.responses,
     }
-
-
-def as_json(document: Mapping[str, Any]) -> str:
-    """The document's text."""
-    return json.dumps(document, indent=1) + "\n"

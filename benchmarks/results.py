@@ -1,22 +1,20 @@
-"""Writes what a run found below benchmarks/results."""
+"""Stores a run below benchmarks/results."""
 
-import sys
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots, report
-
 FOLDER = Path(__file__).with_name("results")
-_NAME = "mock"
 
 
-def store(folder: Path, document: Mapping[str, Any], table: str) -> None:
-    """JSON, table and plots; without matplotlib the plots are left as they were."""
+def write_json(document: Mapping[str, Any], path: Path) -> None:
+    """The document as a file."""
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def store(folder: Path, name: str, document: Mapping[str, Any], table: str) -> None:
+    """`<name>.json` and `<name>.md`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{_NAME}.json").write_text(report.as_json(document), encoding="utf-8")
-    (folder / f"{_NAME}.md").write_text(table, encoding="utf-8")
-    try:
-        plots.draw(document, folder, _NAME)
-    except plots.NoMatplotlib as error:
-        sys.stderr.write(f"benchmarks: {error}\n")
+    write_json(document, folder / f"{name}.json")
+    (folder / f"{name}.md").write_text(table, encoding="utf-8")

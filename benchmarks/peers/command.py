@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.peers import model, report, storage
+from benchmarks import results
+from benchmarks.peers import model, report
+from benchmarks.peers.document import cores, document
 from benchmarks.peers.plan import Plan
 from benchmarks.peers.rounds import LoadFailed, Result, Rounds
 from benchmarks.peers.servers import (
@@ -37,22 +39,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     plan = _plan(given)
     flags = FLAGS if given.flags == "both" else (given.flags,)
-    results: list[Result] = []
+    found: list[Result] = []
     try:
         for each in flags:
-            results += _measured(each, plan, given)  # keeps what came before an error
+            found += _measured(each, plan, given)  # keeps what came before an error
     except (LoadFailed, ServerFailed, KeyboardInterrupt) as error:
-        if results:
-            print(report.markdown(storage.document(results, plan)))
+        if found:
+            print(report.markdown(document(found, plan)))
         sys.stderr.write(f"benchmarks.peers: not finished: {error or 'interrupted'}\n")
         return FAILED
-    document = storage.document(results, plan)
-    print(report.markdown(document))
+    run = document(found, plan)
+    table = report.markdown(run)
+    print(table)
     if given.json is not None:
-        storage.write_json(document, given.json)
+        results.write_json(run, given.json)
     if given.store:
-        storage.store(document, "peers_embeddings" if given.embeddings else "peers")
-    return DISCARDED if any(each.failure for each in results) else 0
+        name = "peers_embeddings" if given.embeddings else "peers"
+        results.store(results.FOLDER, name, run, table)
+    return DISCARDED if any(each.failure for each in found) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,7 +116,7 @@ def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Res
         for name in names:
             _say(f"starting {name}, {flags} flags")
             servers.append(stack.enter_context(PeerServer(name, setup)))
-        rounds = Rounds(flags, servers, storage.cores(), _say)
+        rounds = Rounds(flags, servers, cores(), _say)
         yield from _embeddings(rounds, plan) if given.embeddings else _chats(rounds, plan)
 
 
@@ -120,12 +124,12 @@ def _chats(rounds: Rounds, plan: Plan) -> Iterator[Result]:
     rate_per_s = plan.rate_per_s
     for number in range(1, plan.rounds + 1):
         for streams in plan.streams:
-            results = rounds.run(*plan.closed(streams), number)
-            yield from results
+            measured = rounds.run(*plan.closed(streams), number)
+            yield from measured
         if not plan.open_loop:
             continue
         if rate_per_s is None:
-            rate_per_s = plan.rate(min(each.figures["tokens_per_s"] for each in results))
+            rate_per_s = plan.rate(min(each.figures["tokens_per_s"] for each in measured))
         yield from rounds.run(*plan.opened(rate_per_s), number)
 
 

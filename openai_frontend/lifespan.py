@@ -16,6 +16,7 @@ from openai_frontend.logs.handler import dropped_lines
 from openai_frontend.metrics import catalog, loop_lag
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.request_body import BodyMemoryBudget
+from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.on_demand import OnDemandLimits, OnDemandLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.supervisor import EngineSupervisor
@@ -127,12 +128,16 @@ class AppState:
 
 def build_state(settings: Settings, server: Server) -> AppState:
     metrics, drain_state = GatewayMetrics(), DrainState()
-    registry = ModelRegistry(
+    loader = ModelLoader(
         server,
-        metrics=metrics,
-        options=settings.options_by_model(),
         tokenizer_threads=settings.tokenizer_threads,
         tokenizer_queue=settings.tokenizer_queue,
+        metrics=metrics,
+    )
+    registry = ModelRegistry(
+        server,
+        loader,
+        options=settings.options_by_model(),
         strict_readiness=settings.strict_readiness,
     )
     demand = _on_demand(settings, registry) if settings.load_on_demand else None

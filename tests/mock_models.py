@@ -72,6 +72,7 @@ async def serving(
     **options: Any,
 ) -> AsyncIterator["ModelRegistry"]:
     """A registry on a running core that has read the models."""
+    from openai_frontend.models.loader import ModelLoader
     from openai_frontend.models.registry import ModelRegistry
 
     server = Server(Options(model_repositories=[repository], **options))
@@ -81,7 +82,7 @@ async def serving(
         tool_call_parser=tool_call_parser or {},
         reasoning_parser=reasoning_parser or {},
     )
-    registry = ModelRegistry(server, options=by_model)
+    registry = ModelRegistry(server, ModelLoader(server), options=by_model)
     await server.start()
     try:
         await registry.refresh()

@@ -14,9 +14,8 @@ from openai_frontend.lora.catalog import LoRACatalog, LoRASources, ScanResult
 from openai_frontend.lora.files import LoRARequirements
 from openai_frontend.lora.weights_upload import WeightsUploader
 from openai_frontend.models import model_files
-from openai_frontend.models.loader import LoadedModel
 from openai_frontend.models.served_model import ModelCard, ServedModel
-from openai_frontend.models.snapshot import Snapshot
+from openai_frontend.models.snapshot import LoadedModel, Snapshot
 from openai_frontend.triton import Server
 
 SEPARATOR = ":"

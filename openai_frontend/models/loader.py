@@ -6,7 +6,6 @@ Reads files, so it runs in a thread.
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from openai_frontend.models.parser_selection import (
     warning,
 )
 from openai_frontend.models.served_model import ServedModel
+from openai_frontend.models.snapshot import Facts, LoadedModel, Unservable
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.prompt import PromptBuilder
@@ -35,40 +35,22 @@ from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
 
-Facts = Mapping[str, Any]
-
-
-class Unservable(ModelUnavailable):
-    """The model works, but no endpoint serves it; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A served model with its inputs: if those are unchanged, it is reused."""
-
-    config: Mapping[str, Any]
-    engine_facts: Facts
-    options: ModelOptions
-    model: ServedModel
-
-    def is_unchanged(
-        self, config: Mapping[str, Any], engine_facts: Facts, options: ModelOptions
-    ) -> bool:
-        """Facts are compared by identity: each load of an engine creates new ones, maybe equal."""
-        same_load = self.engine_facts is engine_facts
-        return same_load and self.config == config and self.options == options
-
 
 class ModelLoader:
     """Builds the served models of a server."""
 
     def __init__(
-        self, server: Server, pool: TokenizerPool, leases: ModelLeases, metrics: GatewayMetrics
+        self,
+        server: Server,
+        *,
+        tokenizer_threads: int = 2,
+        tokenizer_queue: int = 256,
+        metrics: GatewayMetrics | None = None,  # None creates its own
     ) -> None:
         self._server = server
-        self._pool = pool
-        self._leases = leases
-        self._metrics = metrics
+        self._pool = TokenizerPool(threads=tokenizer_threads, queue=tokenizer_queue)
+        self.leases = ModelLeases()
+        self._metrics = metrics or GatewayMetrics()
 
     def load(
         self, name: str, version: int, options: ModelOptions, before: LoadedModel | None
@@ -104,12 +86,16 @@ class ModelLoader:
             pool=self._pool,
             server=self._server,
             metrics=self._metrics,
-            lease=self._leases[name],
+            lease=self.leases[name],
             max_output_tokens=options.max_output_tokens,
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
         )
         return LoadedModel(config, engine_facts, options, model)
+
+    def close(self) -> None:
+        """Stop the tokenizer threads."""
+        self._pool.close()
 
     @property
     def repositories(self) -> Sequence[Path]:

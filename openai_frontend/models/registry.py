@@ -10,13 +10,10 @@ from openai_frontend.config.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.lora.catalog import ScanResult
 from openai_frontend.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
-from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
-from openai_frontend.models.lease import ModelLease, ModelLeases, OnDemand
-from openai_frontend.models.loader import ModelLoader
+from openai_frontend.models.lease import ModelLease, OnDemand
 from openai_frontend.models.served_model import ModelCard, ServedModel
-from openai_frontend.models.snapshot import NOT_LOADED, Snapshot, SnapshotBuilder
-from openai_frontend.prompting.tokenizer_pool import TokenizerPool
+from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
 from openai_frontend.triton import Server
 from openai_frontend.triton.change_lock import ModelLocks
 
@@ -49,18 +46,15 @@ class ModelRegistry:
     def __init__(
         self,
         server: Server,
+        loader: Loader,
         *,
         options: Mapping[str, ModelOptions] | None = None,  # settings by model; "*": all
-        tokenizer_threads: int = 2,
-        tokenizer_queue: int = 256,
         strict_readiness: bool = True,  # one unready model makes the server unready
-        metrics: GatewayMetrics | None = None,  # None creates its own
     ) -> None:
         self._server = server
+        self._loader = loader
+        self.leases = loader.leases
         self._options = dict(options or {})
-        self._pool = TokenizerPool(threads=tokenizer_threads, queue=tokenizer_queue)
-        self.leases = ModelLeases()
-        loader = ModelLoader(server, self._pool, self.leases, metrics or GatewayMetrics())
         self._snapshot_builder = SnapshotBuilder(server, loader, self._options)
         self._strict_readiness = strict_readiness
         self.locks = ModelLocks()
@@ -295,8 +289,8 @@ class ModelRegistry:
         return failures | self._server.unready_models()
 
     def close(self) -> None:
-        """Stop the tokenizer threads."""
-        self._pool.close()
+        """Stop the loader's threads."""
+        self._loader.close()
 
     def _current(self) -> Snapshot:
         if self._snapshot is None:

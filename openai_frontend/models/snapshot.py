@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from openai_frontend.config import model_options
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.models import model_files
-from openai_frontend.models.loader import LoadedModel, ModelLoader, Unservable
+from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import ModelIndexEntry, Server
 
@@ -21,6 +21,29 @@ NOT_LOADED = "it is not loaded"
 _NOTHING_WRONG = {"": NOT_LOADED, "unloaded": NOT_LOADED}
 
 LATEST = -1  # Triton's number for the latest version
+
+Facts = Mapping[str, Any]
+
+
+class Unservable(ModelUnavailable):
+    """The model works, but no endpoint serves it; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A served model with its inputs: if those are unchanged, it is reused."""
+
+    config: Mapping[str, Any]
+    engine_facts: Facts
+    options: ModelOptions
+    model: ServedModel
+
+    def is_unchanged(
+        self, config: Mapping[str, Any], engine_facts: Facts, options: ModelOptions
+    ) -> bool:
+        """Facts are compared by identity: each load of an engine creates new ones, maybe equal."""
+        same_load = self.engine_facts is engine_facts
+        return same_load and self.config == config and self.options == options
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +95,30 @@ class Snapshot:
         return self.aliases.get(base, base) + at + version
 
 
+class Loader(Protocol):
+    """Builds served models. `models.loader` implements it."""
+
+    @property
+    def leases(self) -> ModelLeases:
+        """The leases of the models that it builds."""
+
+    def load(
+        self, name: str, version: int, options: ModelOptions, before: LoadedModel | None
+    ) -> LoadedModel:
+        """Build the model, or return `before` if nothing has changed. Reads files.
+
+        Raises ModelUnavailable with the reason if the model cannot serve.
+        """
+
+    def close(self) -> None:
+        """Release what the models share."""
+
+
 class SnapshotBuilder:
     """Builds snapshots from the server's index. Blocks: it loads tokenizers."""
 
     def __init__(
-        self, server: Server, loader: ModelLoader, settings: Mapping[str, ModelOptions]
+        self, server: Server, loader: Loader, settings: Mapping[str, ModelOptions]
     ) -> None:
         self._server = server
         self._loader = loader

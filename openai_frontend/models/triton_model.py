@@ -5,12 +5,30 @@ Knows neither text nor request fields.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from openai_frontend.admission.limits import NO_LIMITS, NO_QUEUE, ConcurrencyLimits, TritonQueue
 from openai_frontend.contracts.contract import Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.models.lease import ModelLease
-from openai_frontend.triton import NOT_READY, ResponseStream, Server
+from openai_frontend.triton import NOT_READY, ResponseStream
+
+
+class Core(Protocol):
+    """Triton's core as one model uses it. `triton.server` implements and documents it."""
+
+    def model_is_ready(self, name: str, version: int = -1) -> bool: ...
+    def model_failure(self, name: str, version: int = -1) -> str | None: ...
+    def infer(
+        self,
+        model_name: str,
+        inputs: Mapping[str, TensorInput],
+        *,
+        version: int = -1,
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
+    ) -> ResponseStream: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +38,7 @@ class TritonModel:
     name: str  # as requested: may be an alias
     model_name: str  # in Triton
     version: int  # in Triton; -1 is the latest
-    server: Server
+    server: Core
     lease: ModelLease  # shared by all names of the model
     concurrency_limits: ConcurrencyLimits = NO_LIMITS
     triton_queue: TritonQueue = NO_QUEUE  # Triton's own queue before the model

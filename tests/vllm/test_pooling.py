@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from openai_frontend import errors
 from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
+from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import Options, Server
@@ -46,7 +47,7 @@ async def models(
     mock_models.write(repository, "minilm", config=config, model=MINILM, runner="pooling")
     mock_models.write(repository, "cross", config=config, model=str(cross_encoder))
     server = Server(Options(model_repositories=[repository]))
-    registry = ModelRegistry(server)
+    registry = ModelRegistry(server, ModelLoader(server))
     await server.start()
     try:
         await registry.refresh()

@@ -19,6 +19,7 @@ from openai_frontend import errors
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.engines.vllm import arguments
 from openai_frontend.generation import StructuredOutputs
+from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server, inprocess
 from tests import mock_models
@@ -74,7 +75,9 @@ async def server(tmp_path_factory: pytest.TempPathFactory, aside: None) -> Async
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def models(server: Server, adapter: Path) -> AsyncIterator[ModelRegistry]:
     """Both models and the adapter of the first."""
-    registry = ModelRegistry(server, options={"demo": ModelOptions(adapter_folder=str(adapter))})
+    registry = ModelRegistry(
+        server, ModelLoader(server), options={"demo": ModelOptions(adapter_folder=str(adapter))}
+    )
     await registry.refresh()
     yield registry
     registry.close()

@@ -15,7 +15,7 @@ from openai_frontend.cli.check.report import Report, as_line, as_text
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.models.loader import Unservable
+from openai_frontend.models.snapshot import Unservable
 
 # The report contains the problems; without a handler Python would write them to stderr too
 logging.getLogger("openai_frontend").addHandler(logging.NullHandler())

@@ -21,7 +21,6 @@ from openai_frontend.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.lora.files import LoRARequirements
 from openai_frontend.lora.models import SEPARATOR
 from openai_frontend.models import model_files
-from openai_frontend.models.loader import Unservable
 from openai_frontend.models.parser_selection import (
     SETTINGS,
     ModelFiles,
@@ -29,6 +28,7 @@ from openai_frontend.models.parser_selection import (
     select_parser,
     template_for_tools,
 )
+from openai_frontend.models.snapshot import Unservable
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.chat_template import ChatTemplate
 from openai_frontend.prompting.prompt import PromptBuilder

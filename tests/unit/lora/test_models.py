@@ -10,6 +10,7 @@ import pytest
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, InvalidRequest, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams
+from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from tests import mock_models
@@ -159,7 +160,7 @@ async def test_reloaded_engine_has_its_adapters(tmp_path: Path) -> None:
         (tmp_path / "base" / "1" / "model.json").write_text(
             json.dumps({"max_lora_rank": 16, "tokens": ["changed"]})
         )
-        await before.server.load_model("base")
+        await registry._server.load_model("base")
         assert await say(before) == " one"
         await registry.refresh()
         assert await say(registry.get("base:one")) == " one"
@@ -232,7 +233,7 @@ async def test_missing_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 async def test_no_scan_before_the_models_are_known(tmp_path: Path) -> None:
     """The first scan of adapters follows the first refresh of models."""
     async with serving(tmp_path) as registry:
-        fresh = ModelRegistry(registry._server)
+        fresh = ModelRegistry(registry._server, ModelLoader(registry._server))
         with pytest.raises(GatewayError, match="still loading"):
             await fresh.refresh_adapters()
         fresh.close()

@@ -10,6 +10,7 @@ import pytest
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.models import model_files
+from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
@@ -214,7 +215,7 @@ async def test_several_repositories(tmp_path: Path) -> None:
         mock_models.write(repository, name)
         options(repository, name, f"description: of {name}")
     server = Server(Options(model_repositories=repositories))
-    registry = ModelRegistry(server)
+    registry = ModelRegistry(server, ModelLoader(server))
     await server.start()
     try:
         await registry.refresh()

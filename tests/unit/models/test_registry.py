@@ -10,6 +10,7 @@ import pytest
 
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import GenerationRequest
+from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
@@ -79,7 +80,8 @@ async def test_long_name_is_cut(tmp_path: Path) -> None:
 async def test_before_the_first_refresh(tmp_path: Path) -> None:
     """Every model is still loading, whatever its name."""
 
-    registry = ModelRegistry(Server(Options(model_repositories=[tmp_path])))
+    server = Server(Options(model_repositories=[tmp_path]))
+    registry = ModelRegistry(server, ModelLoader(server))
     with pytest.raises(ModelUnavailable, match="still loading"):
         registry.get("m")
 
@@ -89,7 +91,7 @@ async def test_the_registry_is_ready_once_the_models_are_known(tmp_path: Path) -
 
     mock_models.write(tmp_path, "m")
     server = Server(Options(model_repositories=[tmp_path]))
-    registry = ModelRegistry(server)
+    registry = ModelRegistry(server, ModelLoader(server))
     await server.start()
     before = registry.is_ready()
     await registry.refresh()

@@ -18,6 +18,7 @@ from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.lease import Lease, current
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models import supervisor
+from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.triton import Server, _core, inprocess
@@ -177,7 +178,7 @@ async def deaf(repository, start_server, monkeypatch):
     (repository / "puppet" / "1").mkdir(parents=True)  # the index lists only models with a folder
     server = await start_server()
     async with puppet.model(server) as ask:
-        registry = ModelRegistry(server)
+        registry = ModelRegistry(server, ModelLoader(server))
         await registry.refresh()
         yield ask, World(registry, EngineLimits(restarts=0))
         registry.close()

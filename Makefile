@@ -23,8 +23,9 @@ setup-clients: setup ## the clients that the tests drive, each in its environmen
 serve: setup ## the server, on the demo models; ARGS adds options
 	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
 
+# Python's cache of compiled modules: without it, each worker and gateway compiles all of ours.
 test: setup-clients ## all tests; ARGS="-k name" for some
-	$(BIN)/python -m pytest $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto $(ARGS)
 
 test-newest: setup ## tests of the gateway without vLLM, with the newest packages in range
 	$(BIN)/python -m scripts.newest $(ARGS)

@@ -13,6 +13,7 @@ from openai_frontend.triton import Options, Server, _core
 from tests import mock_models
 
 pytest_plugins = [
+    "tests.distribution",
     "tests.process_state",
     "tests.blocking_calls",
     "tests.api.conformance.plugin",

@@ -3,14 +3,19 @@
 A complete run compares the page with its results; `--write-conformance` writes the page instead.
 """
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist import is_xdist_worker
+from xdist.workermanage import WorkerController
 
 from tests.api.conformance.page import MARKS, PAGE, WRITE, Claim, Conformance
 
 CLAIMS = pytest.StashKey["RunClaims"]()
+_OUTPUT = "conformance_claims"
 
 
 class RunClaims:
@@ -19,20 +24,27 @@ class RunClaims:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._claims: dict[str, list[Claim]] = {}
-        self._deselected = False
+        self._deselected: list[Claim] | None = None
         self._failed: set[str] = set()
         self._skipped: set[str] = set()
         self._passed: set[str] = set()
         self.verdict = ""
 
     @property
+    def complete(self) -> bool:
+        """True if pytest collected every test of the project, whichever it then selected."""
+        every_path = self._config.args == self._config.getini("testpaths")
+        return every_path and not self._config.getoption("lf")
+
+    @property
     def whole(self) -> bool:
-        """True if pytest collected every test of the project."""
-        return not self._deselected and self._config.args == self._config.getini("testpaths")
+        """True if the run selects every test of the project."""
+        return self.complete and self._deselected is None
 
     def collected(self) -> list[Claim]:
         """Every claim, as if its test had passed."""
-        return [claim for claims in self._claims.values() for claim in claims]
+        selected = [claim for claims in self._claims.values() for claim in claims]
+        return selected + (self._deselected or [])
 
     def shown(self, *, skipped_too: bool) -> list[Claim]:
         """Claims of passed tests, and optionally of skipped ones, which may pass elsewhere."""
@@ -41,11 +53,13 @@ class RunClaims:
         return [claim for test in borne_out for claim in self._claims.get(test, ())]
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self._deselected = True
+        claims = [claim for item in items for claim in _claims(item)]
+        self._deselected = (self._deselected or []) + claims
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
-            self._claims[item.nodeid] = list(_claims(item))
+            if claims := _claims(item):
+                self._claims[item.nodeid] = claims
         target = session.config.option.conformance_claims
         if target:
             lines = [f"{claim.field} {claim.status} {claim.test}" for claim in self.collected()]
@@ -59,8 +73,18 @@ class RunClaims:
         elif report.when == "call":
             self._passed.add(report.nodeid)
 
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """Only the workers collect, each all tests; one that crashed has no output."""
+        output = getattr(node, "workeroutput", {})
+        if _OUTPUT in output:
+            self._claims, self._deselected = pickle.loads(output[_OUTPUT])  # noqa: S301 our own
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if is_xdist_worker(session):
+            output: dict[str, Any] = self._config.workeroutput  # type: ignore[attr-defined]
+            output[_OUTPUT] = pickle.dumps((self._claims, self._deselected))
+            return
         option = session.config.option
         ended_early = session.shouldstop or session.shouldfail
         if option.collectonly or not self.whole or ended_early:

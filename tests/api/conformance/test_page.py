@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 def conformance(request, tmp_path_factory) -> Conformance:
     """What the marks of all tests claim, whichever tests this run selects."""
     claims = request.config.stash[CLAIMS]
-    if claims.whole:
+    if claims.complete:
         return Conformance(claims.collected())
     file = tmp_path_factory.mktemp("conformance") / "claims"
     options = ["--collect-only", "-q", f"--conformance-claims={file}"]

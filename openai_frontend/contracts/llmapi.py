@@ -5,8 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from openai_frontend.contracts.contract import Vocabulary
-from openai_frontend.contracts.tensor_fields import TensorFields
-from openai_frontend.contracts.tensor_map import EncodingContext, TensorMap, Values
+from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
 from openai_frontend.contracts.tensorrt_llm import encode_sampling
 from openai_frontend.generation import GenerationRequest
 

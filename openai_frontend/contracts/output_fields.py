@@ -10,7 +10,6 @@ from typing import Any
 
 from openai_frontend.contracts.contract import Outputs, declared_names
 from openai_frontend.contracts.derived_outputs import UNKNOWN_TOKEN
-from openai_frontend.contracts.tensor_map import TensorMap
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (
     CompletionDelta,
@@ -57,11 +56,12 @@ class OutputFields:
     """Decodes one model's outputs."""
 
     def __init__(
-        self, config: Mapping[str, Any], tensor_map: TensorMap, tensors: Mapping[str, str]
+        self, config: Mapping[str, Any], tensors: Mapping[str, str], *, logprobs: str
     ) -> None:
+        """`tensors`: our name -> the model's name. `logprobs`: the output with them, if any."""
         self._declared = declared_names(config, "output")
         self._tensors = tensors
-        self._log_probabilities = self._name(tensor_map.logprobs_output)
+        self._log_probabilities = self._name(logprobs)
         self._text, self._reason, self._stop_reason, self._read, self._written = (
             self._name(ours)
             for ours in (

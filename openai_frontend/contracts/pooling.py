@@ -1,19 +1,29 @@
-"""The tensors of embeddings and scores in NVIDIA's vLLM backend and our in-process backend."""
+"""The tensors of models that embed or score: vLLM's, in NVIDIA's backend and ours, and any other
+embedding model with a text or token ids in and one vector out.
+"""
 
 from array import array
 from collections.abc import Mapping, Sequence
+from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from openai_frontend.contracts.contract import DeclaredInputs, Outputs, TensorInput
-from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     ScorePairRequest,
     ScoreResult,
 )
+
+# Further inputs of encoders -> the value of their elements for an unpadded prompt
+_BESIDE_IDS = {"attention_mask": 1, "token_type_ids": 0}
+# Our name of an input -> the names it has by default
+_PROMPTS = {"text_input": ("text_input",), "prompt_token_ids": ("prompt_token_ids", "input_ids")}
+_VECTORS = ("embedding", "embeddings", "sentence_embedding", "text_embedding")
 
 
 class EmbeddingContract:
@@ -85,3 +95,98 @@ def _parsed(outputs: Outputs) -> memoryview:
         return memoryview(array("f", orjson.loads(text or b"")))
     except (orjson.JSONDecodeError, TypeError):
         raise InferenceFailed("The model returned no embedding.") from None
+
+
+class GenericEmbeddingContract:
+    """One prompt per request. Raises ModelUnavailable if the model's tensors do not fit."""
+
+    def __init__(
+        self, config: Mapping[str, Any], tensors: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`tensors`: our name -> the model's; "text_input", "prompt_token_ids" or "embedding"."""
+        for ours in tensors.keys() - {*_PROMPTS, "embedding"}:
+            raise ModelUnavailable(f"`tensors` has an unknown name '{ours}' for an embedding model")
+        self._inputs = DeclaredInputs(config, tensors)
+        self._prompt, self._prompt_name = self._found(tensors)
+        self._beside = [name for name in _BESIDE_IDS if name in self._inputs]
+        self._output, self._length = _vector(config, tensors)
+        self._check_required()
+
+    def encode(self, request: EmbedRequest) -> dict[str, TensorInput]:
+        """The prompt as the text or ids that the model takes. Raises InvalidRequest without it."""
+        if request.dimensions not in (None, self._length):
+            message = "This model does not support specifying dimensions."
+            raise InvalidRequest(message, param="dimensions", code="unsupported_parameter")
+        if self._prompt == "text_input":
+            return {self._prompt_name: self._tensor(_text(request))}
+        ids = _ids(request)
+        beside = {name: [_BESIDE_IDS[name]] * len(ids) for name in self._beside}
+        return {self._prompt_name: self._tensor(ids)} | {
+            name: self._inputs.tensor(name, values) for name, values in beside.items()
+        }
+
+    def decode(self, outputs: Outputs) -> EmbeddingResult:
+        """The vector, in the response's own memory. The gateway counts the tokens."""
+        tensor = outputs.tensor(self._output)
+        if tensor is None:
+            raise InferenceFailed("The model returned no embedding.")
+        view, shape = memoryview(tensor), tuple(tensor.shape) or (0,)
+        if prod(shape) != (self._length or shape[-1]):
+            size = " x ".join(map(str, shape))
+            raise InferenceFailed(f"The model returned {size} numbers instead of one vector.")
+        return EmbeddingResult(memoryview(tensor) if view.ndim == 1 else _flat(view), 0)
+
+    def _tensor(self, values: Sequence[Any]) -> TensorInput:
+        return self._inputs.tensor(self._prompt_name, values)
+
+    def _found(self, tensors: Mapping[str, str]) -> tuple[str, str]:
+        """Our name and the model's name of its prompt."""
+        for ours, usual in _PROMPTS.items():
+            for name in (tensors[ours],) if ours in tensors else usual:
+                if name in self._inputs:
+                    return ours, name
+        raise ModelUnavailable("none of its inputs is a known prompt; name one in `tensors`")
+
+    def _check_required(self) -> None:
+        filled = {self._prompt_name, *(self._beside if self._prompt != "text_input" else ())}
+        for name in sorted(self._inputs.required() - filled):
+            raise ModelUnavailable(f"its input '{name}' is required, but no request field fills it")
+
+
+def _flat(view: Any) -> memoryview:
+    return view.cast("B").cast("f")  # type: ignore[no-any-return]
+
+
+def is_embedding_model(config: Mapping[str, Any]) -> bool:
+    """Whether the names of a model's tensors are those of an embedding model."""
+    inputs = {tensor["name"] for tensor in config.get("input", ())}
+    outputs = {tensor["name"] for tensor in config.get("output", ())}
+    prompts = {name for names in _PROMPTS.values() for name in names}
+    return bool(inputs & prompts) and bool(outputs & set(_VECTORS)) and "text_output" not in outputs
+
+
+def _vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> tuple[str, int | None]:
+    """The name of the vector output and its length; None if the length varies."""
+    numbers = [each for each in config.get("output", ()) if each["data_type"] == "TYPE_FP32"]
+    wanted = (tensors["embedding"],) if "embedding" in tensors else _VECTORS
+    named = [each for each in numbers if each["name"] in wanted]
+    found = named or ([] if "embedding" in tensors else numbers)
+    if len(found) != 1:
+        raise ModelUnavailable(
+            f"{len(found)} of its outputs can be the vector (TYPE_FP32); name one as 'embedding' "
+            "in `tensors`"
+        )
+    length = int(found[0].get("dims", [-1])[-1])
+    return found[0]["name"], None if length < 0 else length
+
+
+def _text(request: EmbedRequest) -> Sequence[str]:
+    if request.prompt is None:
+        raise InvalidRequest("This model takes inputs as text only.", param="input")
+    return [request.prompt]
+
+
+def _ids(request: EmbedRequest) -> Sequence[int]:
+    if request.prompt_token_ids is None:
+        raise InvalidRequest("This model takes inputs as token ids only.", param="input")
+    return request.prompt_token_ids

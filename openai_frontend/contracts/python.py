@@ -5,8 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from openai_frontend.contracts.contract import Vocabulary
-from openai_frontend.contracts.tensor_fields import TensorFields
-from openai_frontend.contracts.tensor_map import TensorMap
+from openai_frontend.contracts.tensor_fields import TensorFields, TensorMap
 from openai_frontend.errors import ModelUnavailable
 
 # Fields passed to an input of the same name, or of the name in `tensors`

@@ -7,9 +7,13 @@ from typing import Any, Protocol
 
 from openai_frontend.contracts.contract import Contract, Vocabulary, declared_names
 from openai_frontend.contracts.derived_outputs import DerivedOutputs
-from openai_frontend.contracts.embedding import GenericEmbeddingContract, is_embedding_model
 from openai_frontend.contracts.llmapi import llmapi
-from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
+from openai_frontend.contracts.pooling import (
+    EmbeddingContract,
+    GenericEmbeddingContract,
+    ScoreContract,
+    is_embedding_model,
+)
 from openai_frontend.contracts.python import python
 from openai_frontend.contracts.tensor_fields import TensorFields
 from openai_frontend.contracts.tensorrt_llm import tensorrt_llm

@@ -1,8 +1,8 @@
 """Contracts of models that have one tensor for each field, as a `TensorMap` describes them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from openai_frontend.contracts.contract import (
     DeclaredInputs,
@@ -12,7 +12,6 @@ from openai_frontend.contracts.contract import (
     is_writable,
 )
 from openai_frontend.contracts.output_fields import OutputFields
-from openai_frontend.contracts.tensor_map import OUTPUTS, EncodingContext, TensorMap, Values
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest, SamplingParams
 
@@ -36,6 +35,46 @@ _NEUTRAL_VALUES: Mapping[str, Any] = {
 
 _NOT_STREAMED = {"return_context_logits", "return_generation_logits"}
 
+Values = dict[str, Sequence[Any]]  # our name of an input -> its elements
+TensorNames = tuple[str, ...]  # our names of tensors
+
+# Our names of the outputs that are decoded
+_OUTPUTS = ("text_output", "finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens")
+
+
+class EncodingContext(NamedTuple):
+    """One model's inputs and tokenizer, for `TensorMap.encode_custom`."""
+
+    inputs: DeclaredInputs
+    vocabulary: Vocabulary | None
+
+
+EncodeCustom = Callable[[GenerationRequest, Values, EncodingContext], None]
+EncodeArrays = Callable[[GenerationRequest, DeclaredInputs], dict[str, TensorInput]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMap:
+    """The tensors of a kind of model. "Field" is one of SamplingParams or GenerationRequest."""
+
+    fields: Mapping[str, str]  # field -> the input that gets its value unchanged
+    # field -> the inputs that `encode_custom` writes for it
+    custom_fields: Mapping[str, TensorNames] = field(default_factory=dict)
+    encode_custom: EncodeCustom | None = None
+    encode_arrays: EncodeArrays | None = None  # inputs of more than one dimension
+    # field -> an output that the model must have as well
+    required_outputs: Mapping[str, str] = field(default_factory=dict)
+    flags: TensorNames = ()  # inputs that are true in every request
+    exclude_prompt_flag: str = ""  # without this flag the prompt precedes the answer
+    stream: str = "stream"
+    logprobs_output: str = ""  # the output with one log probability for each token
+    derives: frozenset[str] = frozenset()  # always derived, whatever the model declares
+    can_include_stop: bool = True  # stop strings can be kept in the answer
+    needs_vocabulary: frozenset[str] = frozenset()  # fields that need the model's tokenizer
+    # member of extra_args -> its input and the type of its value
+    extra_args: Mapping[str, tuple[str, type]] = field(default_factory=dict)
+    adds_special_tokens: bool = False  # the model itself puts BOS and the like before a text
+
 
 class TensorFields:
     """The contract of one model, without `DerivedOutputs` around it."""
@@ -56,7 +95,7 @@ class TensorFields:
         _check_named(tensors, tensor_map, config)
         self._map = tensor_map
         self._inputs = DeclaredInputs(config, tensors)
-        self._outputs = OutputFields(config, tensor_map, tensors)
+        self._outputs = OutputFields(config, tensors, logprobs=tensor_map.logprobs_output)
         self.decoder = self._outputs.decoder
         self._decoupled = decoupled
         self._vocabulary = vocabulary
@@ -201,7 +240,7 @@ def _check_named(
     inputs = {"text_input", tensor_map.stream, *tensor_map.fields.values(), *tensor_map.flags}
     for names in tensor_map.custom_fields.values():
         inputs.update(names)
-    sides = {**dict.fromkeys(inputs, "input"), **dict.fromkeys(OUTPUTS, "output")}
+    sides = {**dict.fromkeys(inputs, "input"), **dict.fromkeys(_OUTPUTS, "output")}
     for ours, name in tensors.items():
         if ours not in sides:
             raise ModelUnavailable(

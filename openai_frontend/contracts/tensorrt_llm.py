@@ -1,4 +1,6 @@
-"""The tensors of TensorRT-LLM's pipelines, `ensemble` and `tensorrt_llm_bls`. A table."""
+"""The tensors of TensorRT-LLM's pipelines, `ensemble` and `tensorrt_llm_bls`: a table, and the
+LoRA weights and prompt embedding tables that are sent as arrays.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,16 +8,17 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy
 import orjson
 
 from openai_frontend.contracts.contract import DeclaredInputs, TensorInput, Vocabulary
-from openai_frontend.contracts.tensor_fields import TensorFields
-from openai_frontend.contracts.tensor_map import EncodingContext, TensorMap, Values
-from openai_frontend.contracts.tensorrt_llm_arrays import ARGUMENT, lora_weights, prompt_table
-from openai_frontend.errors import InvalidRequest
+from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
+from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
 
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
+_TABLE_ARGUMENT = "prompt_embedding_table"  # the member of `vllm_xargs` and the name of the input
+_ARRAYS = {"FP16": "<f2", "FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
 
 
 def tensorrt_llm(
@@ -40,17 +43,17 @@ def _with_tables(tensor_map: TensorMap, tables: Mapping[str, Any]) -> TensorMap:
 
     def arrays(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, TensorInput]:
         return {
-            **lora_weights(request, inputs),
-            **prompt_table(request, inputs, tables),
+            **_lora_weights(request, inputs),
+            **_prompt_table(request, inputs, tables),
         }
 
-    arguments = {**tensor_map.extra_args, ARGUMENT: (ARGUMENT, str)}
+    arguments = {**tensor_map.extra_args, _TABLE_ARGUMENT: (_TABLE_ARGUMENT, str)}
     return replace(tensor_map, encode_arrays=arrays, extra_args=arguments)
 
 
 def _encode_custom(request: GenerationRequest, values: Values, context: EncodingContext) -> None:
     """Encodes the fields that are not passed unchanged."""
-    values.pop(ARGUMENT, None)  # the table itself is sent as an array
+    values.pop(_TABLE_ARGUMENT, None)  # the table itself is sent as an array
     params = request.sampling_params
     encode_sampling(params, values, context.inputs)
     if params.ignore_eos:
@@ -109,6 +112,70 @@ def _not_ebnf(param: str) -> InvalidRequest:
     return InvalidRequest(message, param=param)
 
 
+def _lora_weights(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, TensorInput]:
+    """The inputs `lora_weights` and `lora_config`, if the request carries weights.
+
+    Without them it names an adapter that the model has already cached.
+    """
+    adapter = request.adapter_weights
+    if adapter is None:
+        return {}
+    arrays = {"lora_weights": adapter.weights, "lora_config": adapter.config}
+    return {inputs.name(name): _array_input(inputs, name, array) for name, array in arrays.items()}
+
+
+def _array_input(inputs: DeclaredInputs, name: str, array: Any) -> TensorInput:
+    """The array in the declared datatype and rank; leading dimensions have one element."""
+    datatype, rank = inputs.datatype(name), inputs.rank(name)
+    shape = (1,) * (rank - array.ndim) + array.shape[max(0, array.ndim - rank) :]
+    if numpy.prod(shape) != array.size:
+        raise ModelUnavailable(f"The array for {name} does not fit the model's input.")
+    return datatype, shape, _converted(array, datatype).tobytes()
+
+
+def _converted(array: Any, datatype: str) -> Any:
+    bfloat16 = array.dtype.kind == "V" and array.dtype.itemsize == 2  # numpy lacks bfloat16
+    if datatype == "BF16":
+        return array if bfloat16 else _to_bfloat16(array)
+    return (_from_bfloat16(array) if bfloat16 else array).astype(_ARRAYS[datatype], copy=False)
+
+
+def _from_bfloat16(array: Any) -> Any:
+    return (array.view("<u2").astype("<u4") << 16).view("<f4")
+
+
+def _to_bfloat16(array: Any) -> Any:
+    """The upper half of a float32, rounded to nearest, ties to even."""
+    bits = array.astype("<f4").view("<u4")
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+
+
+def _prompt_table(
+    request: GenerationRequest, inputs: DeclaredInputs, tables: Mapping[str, Any]
+) -> dict[str, TensorInput]:
+    """The table that the request names and its related inputs; empty if it names none."""
+    name = (request.sampling_params.extra_args or {}).get(_TABLE_ARGUMENT)
+    if name is None:
+        return {}
+    if name not in tables:
+        param = f"vllm_xargs.{_TABLE_ARGUMENT}"
+        known = ", ".join(f"'{each}'" for each in sorted(tables))
+        message = f"Invalid value for '{param}'. Supported values are: {known}."
+        raise InvalidRequest(message, param=param, code="invalid_value")
+    table = tables[name]
+    scalars = {
+        "prompt_vocab_size": len(table),
+        # separates cached prefixes of prompts with different tables
+        "prompt_table_extra_id": sorted(tables).index(name) + 1,
+    }
+    numbers = {
+        inputs.name(each): inputs.tensor(each, [value])
+        for each, value in scalars.items()
+        if each in inputs
+    }
+    return {inputs.name(_TABLE_ARGUMENT): _array_input(inputs, _TABLE_ARGUMENT, table), **numbers}
+
+
 def _accumulates(config: Mapping[str, Any]) -> bool:
     """Whether the BLS model sends the complete text so far with each response."""
     parameter = config.get("parameters", {}).get("accumulate_tokens", {})
@@ -151,7 +218,7 @@ def _tensor_map(*derives: str) -> TensorMap:
         fields={"stop": "stop_words", **{name: name for name in _SAME_NAME}},
         custom_fields=_CUSTOM_FIELDS,
         encode_custom=_encode_custom,
-        encode_arrays=lora_weights,
+        encode_arrays=_lora_weights,
         required_outputs={"logprobs": "output_log_probs"},
         flags=("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"),
         exclude_prompt_flag="exclude_input_in_output",

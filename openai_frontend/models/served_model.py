@@ -8,8 +8,11 @@ from typing import Any, Unpack
 from openai_frontend import request_record
 from openai_frontend.admission.limits import ANONYMOUS, QueueKey
 from openai_frontend.contracts.contract import Contract
-from openai_frontend.contracts.embedding import GenericEmbeddingContract
-from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
+from openai_frontend.contracts.pooling import (
+    EmbeddingContract,
+    GenericEmbeddingContract,
+    ScoreContract,
+)
 from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     Adapter,

@@ -1,8 +1,8 @@
-"""The table row of a model family: its tool-call syntax, its reasoning markers and its special
-tokens.
+"""The table row of a model family: its tool-call syntax and markers, its reasoning markers and its
+special tokens.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,46 @@ class Syntax(Protocol):
 
         Raises `NotToolCall` if what follows is not a call.
         """
+
+
+ReadCall = Callable[[Cursor, EventBuffer], Generator[None, None, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The markers around each call, and around all of them."""
+
+    call_starts: tuple[str, ...]
+    call_ends: tuple[str, ...]
+    starts: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+
+    @property
+    def all_starts(self) -> tuple[str, ...]:
+        """Every marker that may come first."""
+        return self.starts + self.call_starts
+
+    @property
+    def all_ends(self) -> tuple[str, ...]:
+        """Every marker that may come last."""
+        return self.call_ends + self.ends
+
+
+def read_section(
+    section: Section, read_call: ReadCall, cursor: Cursor, output: EventBuffer, start: str
+) -> Generator[None, None, None]:
+    """Reads one call after another, from behind `start`."""
+    if start in section.starts:
+        yield from cursor.skip_space()
+        yield from cursor.expect(*section.call_starts)
+    while True:
+        yield from read_call(cursor, output)
+        yield from cursor.skip_space()
+        after = yield from cursor.accept(*section.call_starts, *section.ends)
+        if after in section.ends:
+            cursor.record()
+        if after not in section.call_starts:
+            return
 
 
 # A chat template that shows tools to the model contains one of these.

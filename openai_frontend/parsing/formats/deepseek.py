@@ -1,10 +1,9 @@
 """DeepSeek's families. Their markers are spelled with full-width bars."""
 # ruff: noqa: RUF001  # the bars are meant
 
-from openai_frontend.parsing.family import THINK_UNTIL_CALLS, THINKING_UNTIL_CALLS, Family
+from openai_frontend.parsing.family import THINK_UNTIL_CALLS, THINKING_UNTIL_CALLS, Family, Section
 from openai_frontend.parsing.formats.key_values import TYPED_TAG, KeyValues
 from openai_frontend.parsing.formats.named_json import NamedJson
-from openai_frontend.parsing.formats.sections import Section
 
 _ENDINGS = ("<｜end▁of▁sentence｜>",)
 

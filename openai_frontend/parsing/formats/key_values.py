@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from openai_frontend.parsing.arguments import ArgumentsWriter, Types, argument_types
 from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall, markers
 from openai_frontend.parsing.events import EventBuffer, is_name
-from openai_frontend.parsing.family import THINK, THINKING, Family, Reasoning
+from openai_frontend.parsing.family import THINK, THINKING, Family, Reasoning, Section, read_section
 from openai_frontend.parsing.formats.json_calls import JsonCalls
-from openai_frontend.parsing.formats.sections import Section, read_section
 
 _STRING: Types = frozenset(("string",))
 _OTHER: Types = frozenset(("number", "boolean", "object", "array", "null"))

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 from openai_frontend.parsing.buffer import Cursor, NotToolCall, markers
 from openai_frontend.parsing.events import EventBuffer, is_name, kimi_id, mistral_id
-from openai_frontend.parsing.family import THINK_UNTIL_CALLS, Family, Reasoning
+from openai_frontend.parsing.family import (
+    THINK_UNTIL_CALLS,
+    Family,
+    Reasoning,
+    Section,
+    read_section,
+)
 from openai_frontend.parsing.formats.json_calls import JsonCalls
-from openai_frontend.parsing.formats.sections import Section, read_section
 from openai_frontend.parsing.values import JSON, Dialect, ValueReader, bare_dialect
 
 

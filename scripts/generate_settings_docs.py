@@ -17,7 +17,7 @@ variable, or as a key of the YAML file named by `--config`. A flag wins over the
 environment over the file, and the file over the default. If the table shows no default, Triton's
 default applies.
 
-```
+```sh
 openai-frontend serve --max-body-bytes 1048576
 OPENAI_FRONTEND_MAX_BODY_BYTES=1048576 openai-frontend serve
 echo 'max_body_bytes: 1048576' > gateway.yaml && openai-frontend serve --config gateway.yaml

@@ -36,7 +36,7 @@ _ENCODINGS = ("float", "base64")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     plan = _plan(given)
     flags = FLAGS if given.flags == "both" else (given.flags,)
     found: list[Result] = []
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return DISCARDED if any(each.failure for each in found) else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, 32 and 64 streams")
     parser.add_argument("--rounds", type=_positive, help="how often everything is measured")

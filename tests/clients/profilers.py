@@ -1,6 +1,8 @@
 """genai-perf and aiperf as commands, and the exports of their runs."""
 
 import json
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,20 @@ TOKENIZER = ROOT / "model_repository" / "demo" / "1" / "weights"
 REQUESTS = 6
 OUTPUT_TOKENS = 8
 COMMON = ("--concurrency=2", f"--tokenizer={TOKENIZER}")
+# Options whose values the tests replace: addresses, and sizes of the load.
+REPLACED = (
+    *("--endpoint-type", "--url", "--tokenizer", "--concurrency", "--request-count"),
+    *("--synthetic-input-tokens-mean", "--output-tokens-mean"),
+)
+SMALL = ("--synthetic-input-tokens-mean=20", f"--output-tokens-mean={OUTPUT_TOKENS}")
+
+
+def documented(program: str) -> tuple[str, ...]:
+    """The options of the program's command in docs/load-testing.md, for a small load."""
+    page = (ROOT / "docs" / "load-testing.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    [command] = re.findall(rf"^{program} profile (.*)$", page, re.MULTILINE)
+    kept = [word for word in shlex.split(command) if word.partition("=")[0] not in REPLACED]
+    return (*kept, *SMALL)
 
 
 Runs = Mapping[str, Sequence[str]]  # endpoint type -> options of its run

@@ -2,17 +2,25 @@
 
 import pytest
 
-from tests.clients.profilers import OUTPUT_TOKENS, REQUESTS, FolderOfRun, aiperf, exported, once
+from tests.clients.profilers import (
+    OUTPUT_TOKENS,
+    REQUESTS,
+    SMALL,
+    FolderOfRun,
+    aiperf,
+    documented,
+    exported,
+    once,
+)
 from tests.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
+CHAT = documented("aiperf")
 # Special tokens are text here: an answer of special tokens alone (one in 600 of the demo model's,
 # past its end) would have no text, which aiperf counts as an error.
-DEMO = (
-    *("-m", "demo", "--synthetic-input-tokens-mean=20", f"--output-tokens-mean={OUTPUT_TOKENS}"),
-    *("--extra-inputs=ignore_eos:true", "--extra-inputs=skip_special_tokens:false"),
-)
+SPECIAL_TOKENS = "--extra-inputs=skip_special_tokens:false"
+DEMO = ("-m", "demo", *SMALL, "--extra-inputs=ignore_eos:true", SPECIAL_TOKENS)
 MINILM = ("-m", "minilm", "--no-server-metrics")
 SMALL_RANKING = (
     "--rankings-passages-mean=3",
@@ -21,7 +29,7 @@ SMALL_RANKING = (
 )
 
 RUNS = {
-    "chat": (*DEMO, "--streaming", "--per-chunk-usage", "--use-server-token-count"),
+    "chat": (*CHAT, SPECIAL_TOKENS),
     "completions": (*DEMO, "--streaming", "--no-server-metrics"),
     "embeddings": (*MINILM, "--synthetic-input-tokens-mean=20"),
     "cohere_rankings": (*MINILM, *SMALL_RANKING),

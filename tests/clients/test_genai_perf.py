@@ -2,15 +2,22 @@
 
 import pytest
 
-from tests.clients.profilers import OUTPUT_TOKENS, FolderOfRun, exported, genai_perf, once
+from tests.clients.profilers import (
+    OUTPUT_TOKENS,
+    SMALL,
+    FolderOfRun,
+    documented,
+    exported,
+    genai_perf,
+    once,
+)
 from tests.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-DEMO = ("-m", "demo", "--synthetic-input-tokens-mean=20", f"--output-tokens-mean={OUTPUT_TOKENS}")
 RUNS = {
-    "chat": (*DEMO, "--streaming"),
-    "completions": (*DEMO, "--streaming"),
+    "chat": documented("genai-perf"),
+    "completions": ("-m", "demo", *SMALL, "--streaming"),
     "embeddings": ("-m", "minilm", "--synthetic-input-tokens-mean=20"),
 }
 

@@ -1,6 +1,5 @@
 """The real core with the mock engine, and a check that no test leaks its objects."""
 
-import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -68,11 +67,8 @@ async def start_server(repository: Path, nothing_left: None) -> AsyncIterator[St
 
 
 async def stop(server: Server) -> None:
-    """Unloads the models first: the core checks only once a second whether they are gone."""
-    in_flight = _core.live_counts()["requests"]
-    if server.is_live() and server.options.model_control_mode == "explicit" and not in_flight:
-        loaded = {model["name"] for model in server.model_statistics()["model_stats"]}
-        await asyncio.gather(*(server.unload_model(name) for name in loaded))
+    """Stop, without the wait for models to be gone."""
+    await mock_models.unload_all(server)
     await server.stop()
 
 

@@ -20,6 +20,7 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.request_limits import ProtocolLimits
 from openai_frontend.triton import Server
+from tests import mock_models
 
 
 @dataclass
@@ -55,8 +56,9 @@ EXPLICIT: dict[str, Any] = {"model_control_mode": "explicit", "enable_model_mana
 
 @contextlib.asynccontextmanager
 async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
-    """A gateway that serves the models of `repository`, until the test leaves it."""
-    chosen = Settings(model_repository=[repository], **{"exit_timeout_s": 5, **settings})
+    """A gateway in explicit mode that serves the models of `repository`, until the test leaves."""
+    defaults = {"exit_timeout_s": 5, "model_control_mode": "explicit"}
+    chosen = Settings(model_repository=[repository], **{**defaults, **settings})
     server = Server(triton_options(chosen))
     app = create_app(chosen, server)
     config = uvicorn.Config(
@@ -78,15 +80,9 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
         ) as client:
             yield LiveGateway(server, registry, client, app.state.gateway)
     finally:
-        await _unload_all(server)  # the core looks only once a second whether they have gone
+        await mock_models.unload_all(server)
         front.should_exit = True
         await serving
-
-
-async def _unload_all(server: Server) -> None:
-    if server.is_live() and server.options.model_control_mode == "explicit":
-        loaded = {model["name"] for model in server.model_statistics()["model_stats"]}
-        await asyncio.gather(*(server.unload_model(name) for name in loaded))
 
 
 @pytest.fixture

@@ -41,7 +41,10 @@ NO_NAMES = ("..%2F..%2Fetc", "models/..%2Fm", "m%00", "m@1")
     ("settings", "expected"),
     [
         ({}, {"m": (403, "model_management_off")}),
-        ({"enable_model_management": True}, {"m": (409, "model_control_mode")}),
+        (
+            {"enable_model_management": True, "model_control_mode": "none"},
+            {"m": (409, "model_control_mode")},
+        ),
         (
             EXPLICIT,
             {"nobody": (404, "model_not_found"), "org/m": (404, "model_not_found")}

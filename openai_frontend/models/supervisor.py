@@ -98,7 +98,9 @@ class EngineSupervisor:
                 await self._control.refresh()
                 self._seen = seen
             self.check(time.monotonic())
-        except Exception:  # task edge: the next check may succeed
+        except (GatewayError, OSError, RuntimeError):
+            # A model was unloaded, or files or threads are short: the next check may succeed.
+            # Other errors end `watch`, and with it the recoveries; `supervise` restarts it.
             logger.exception("checking the engines failed")
 
     def check(self, now_s: float) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from openai_frontend.parsing.events import (
     MAX_ARGUMENTS,
@@ -17,6 +18,8 @@ from openai_frontend.parsing.parser import Parser
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 _logged: set[str] = set()  # names of parsers whose failure has been logged
 
 
@@ -27,23 +30,16 @@ class ParserGuard:
 
     def __init__(self, name: str, make: Callable[[], Parser]) -> None:
         self._name = name
-        self._parser: Parser | None = None  # None: it failed
         self._pending: list[str] = []  # text since the latest event
         self._open_call: int | None = None
         self._room = MAX_ARGUMENTS
         self._over = False
-        try:
-            self._parser = make()
-        except Exception:  # noqa: BLE001  external code; the output continues without it
-            self._fail()
+        self._parser = self._run(make)  # None: it failed
 
     @property
     def in_reasoning(self) -> bool:
-        try:
-            return self._parser is not None and bool(self._parser.in_reasoning)
-        except Exception:  # noqa: BLE001  as above
-            self._fail()
-            return False
+        parser = self._parser
+        return parser is not None and bool(self._run(lambda: bool(parser.in_reasoning)))
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
         if not self._over:
@@ -56,11 +52,10 @@ class ParserGuard:
     def _read(self, read: Callable[[Parser], list[Event]]) -> list[Event]:
         if self._over:
             return []
-        if self._parser is not None:
-            try:
-                return self._checked(read(self._parser))
-            except Exception:  # noqa: BLE001  as above
-                self._fail()
+        if (parser := self._parser) is not None:
+            events = self._run(lambda: self._checked(read(parser)))
+            if events is not None:
+                return events
         return self._end_of_call() + self._rest()
 
     def _rest(self) -> list[Event]:
@@ -69,11 +64,16 @@ class ParserGuard:
         self._pending.clear()
         return [ContentText(text)] if text else []
 
-    def _fail(self) -> None:
-        self._parser = None
-        if self._name not in _logged:
-            _logged.add(self._name)
-            logger.exception("parser %s failed; the rest of the output is content", self._name)
+    def _run(self, external: Callable[[], Result]) -> Result | None:
+        """The result; None if the parser fails, and from then on it is not used."""
+        try:
+            return external()
+        except Exception:  # external code may raise anything; the output continues without it
+            self._parser = None
+            if self._name not in _logged:
+                _logged.add(self._name)
+                logger.exception("parser %s failed; the rest of the output is content", self._name)
+            return None
 
     def _checked(self, events: list[Event]) -> list[Event]:
         for at, event in enumerate(events):

@@ -232,6 +232,19 @@ async def watch(here: World) -> None:
     await until(lambda: not here.supervisor._recoveries)
 
 
+async def test_checks_continue_after_an_error_of_the_core(repository, monkeypatch, caplog):
+    """A model may be unloaded during a check."""
+
+    async def gone() -> None:
+        raise errors.ModelUnavailable("it is not loaded")
+
+    mock_models.write(repository, "mock")
+    async with world(repository, ONE) as here:
+        monkeypatch.setattr(here.supervisor._control, "refresh", gone)
+        await here.supervisor._check_once()
+    assert "checking the engines failed" in caplog.text
+
+
 @pytest.mark.slow
 async def test_stub_restart(repository, nothing_left):
     """A dead stub is replaced, also in mode `none`, and its model serves."""

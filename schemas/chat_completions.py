@@ -1,4 +1,4 @@
-"""The chat completions resource: request, whole answer, and the chunks of a streamed one."""
+"""The chat completions resource: request, complete response, and the chunks of a stream."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -26,14 +26,14 @@ _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 # Messages are plain dicts from the wire to the chat template, so their types are dicts too.
 @with_config(_STRICT)
 class ChatCompletionContentPartParam(TypedDict):
-    """A piece of a message's content. Only text can be honoured so far."""
+    """A part of a message's content. Only text is supported so far."""
 
     type: Literal["text", "refusal", "image_url", "input_audio", "video_url", "file"]
     text: NotRequired[str]
     refusal: NotRequired[str]
 
 
-# Without parts: an assistant's empty answer; serving/request/messages.py refuses it of other roles
+# May be empty for the assistant; serving/request/messages.py rejects that for other roles
 ContentParts = Annotated[
     list[ChatCompletionContentPartParam], Field(max_length=10_000, fail_fast=True)
 ]
@@ -42,7 +42,7 @@ Content = Annotated[str, Tag("<a string>")] | Annotated[ContentParts, Tag("<an a
 
 @with_config(_STRICT)
 class ChatCompletionMessageParam(TypedDict):
-    """One message of the conversation so far, of any role."""
+    """One message of the conversation, of any role."""
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: NotRequired[Content | None]
@@ -56,14 +56,14 @@ class ChatCompletionMessageParam(TypedDict):
     ]
     function_call: NotRequired[FunctionCallParam | None]
     tool_call_id: NotRequired[str | None]
-    annotations: NotRequired[list[Any] | None]  # of an earlier answer, sent back
+    annotations: NotRequired[list[Any] | None]  # of an earlier response
     reasoning_content: NotRequired[str | None]
     reasoning: NotRequired[str | None]
 
 
 @with_config(_STRICT)
 class PredictionContent(TypedDict):
-    """What the answer will largely be. It promises speed alone, so it may go unused."""
+    """The expected output. Accepted without effect: it would only make the response faster."""
 
     type: Literal["content"]
     content: Content
@@ -91,7 +91,7 @@ class ChatCompletionRequest(SamplingFields):
     tools: ChatCompletionTools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Functions | None = None  # deprecated, as the next one
+    functions: Functions | None = None  # deprecated, like `function_call`
     function_call: FunctionChoice | None = None
 
     # vLLM's
@@ -136,10 +136,10 @@ class ChatCompletionMessageCustomToolCall(BaseModel):
 
 
 class ChatCompletionMessage(BaseModel):
-    """What the model said; a field with a default is there where there is something to say.
+    """The model's message. Fields with a default are absent if they are empty.
 
-    `content` is null where the model only called tools. Both names of the reasoning hold it: other
-    servers have one or the other, and so have clients.
+    `content` is null if the model only called tools. `reasoning_content` and `reasoning` have the
+    same value, because clients read one or the other.
     """
 
     role: Literal["assistant"]
@@ -155,7 +155,7 @@ class ChatCompletionMessage(BaseModel):
 
 
 class ChatCompletionChoice(BaseModel):
-    """One answer. `token_ids` is vLLM's, and there where it was asked for."""
+    """One choice. `token_ids` is vLLM's, and absent unless requested."""
 
     index: int
     message: ChatCompletionMessage
@@ -165,7 +165,7 @@ class ChatCompletionChoice(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """A whole answer. A field with a default is there where the request asked for it."""
+    """A complete response. Fields with a default are absent unless requested."""
 
     id: str
     object: Literal["chat.completion"]
@@ -181,7 +181,7 @@ class ChatCompletion(BaseModel):
 
 
 class ChoiceDeltaFunctionCall(BaseModel):
-    """The call's name once, then pieces of its arguments."""
+    """The function's name once, then pieces of its arguments."""
 
     name: str = ""
     arguments: str = ""
@@ -195,7 +195,7 @@ class ChoiceDeltaCustomCall(BaseModel):
 
 
 class ChoiceDeltaToolCall(BaseModel):
-    """What a chunk adds to one call; `id`, `type` and the name come once, at its beginning."""
+    """A chunk's part of one call; `id`, `type` and the name come only in the first."""
 
     index: int
     id: str = ""
@@ -205,10 +205,10 @@ class ChoiceDeltaToolCall(BaseModel):
 
 
 class ChoiceDelta(BaseModel):
-    """What a chunk adds to a message; a field that it does not add is absent."""
+    """A chunk's part of a message; fields without a new part are absent."""
 
     role: Literal["assistant"] = "assistant"
-    content: str | None = ""  # null: at the beginning of an answer that may call tools
+    content: str | None = ""  # null in the first chunk if the model may call tools
     reasoning_content: str = ""
     reasoning: str = ""
     tool_calls: list[ChoiceDeltaToolCall] | None = None
@@ -216,7 +216,7 @@ class ChoiceDelta(BaseModel):
 
 
 class ChatCompletionChunkChoice(BaseModel):
-    """What a chunk adds to one answer; `logprobs` cover the chunk's own tokens."""
+    """A chunk's part of one choice; `logprobs` are of the chunk's own tokens."""
 
     index: int
     delta: ChoiceDelta
@@ -226,7 +226,7 @@ class ChatCompletionChunkChoice(BaseModel):
 
 
 class ChatCompletionChunk(BaseModel):
-    """One event of a streamed answer; `usage` is absent unless the request asked for it."""
+    """One event of a stream; `usage` is absent unless requested."""
 
     id: str
     object: Literal["chat.completion.chunk"]

@@ -30,11 +30,11 @@ class CompletionRequest(SamplingFields):
     suffix: str | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None  # OpenAI takes 5, vLLM more
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None  # OpenAI allows 5, vLLM more
 
 
 class CompletionChoice(BaseModel):
-    """One answer, or what a chunk adds to it. The last three are vLLM's, there where asked for."""
+    """One choice, or its part in a chunk. The last three fields are vLLM's, if requested."""
 
     index: int
     text: str
@@ -46,7 +46,7 @@ class CompletionChoice(BaseModel):
 
 
 class Completion(BaseModel):
-    """A whole answer, or one event of a streamed one; then `usage` is absent unless asked for."""
+    """A complete response, or one event of a stream; there, `usage` is absent unless requested."""
 
     id: str
     object: Literal["text_completion"]

@@ -1,4 +1,4 @@
-"""The embeddings resource: OpenAI's fields first, then those of vLLM's that are honoured."""
+"""The embeddings resource: OpenAI's fields first, then the supported fields of vLLM."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, Tag
 from schemas.sampling import INT32_MAX, ModelName, RequestFields, TokenId
 from schemas.token_ids import MAY_BE_LONG
 
-# How many inputs there may be is no limit of the schema: in a union its message would be lost.
+# The number of inputs is limited elsewhere: a union would lose the message of a limit here.
 InputTexts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 InputTokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True), MAY_BE_LONG]
 InputTokenLists = Annotated[list[InputTokens], Field(min_length=1, fail_fast=True)]
@@ -43,7 +43,7 @@ class Embedding(BaseModel):
 
 
 class EmbeddingUsage(BaseModel):
-    """Tokens read; nothing is written."""
+    """Input tokens; there are no output tokens."""
 
     prompt_tokens: int
     total_tokens: int

@@ -1,10 +1,10 @@
-"""The error envelope, the same for every failure."""
+"""The body of every error response."""
 
 from pydantic import BaseModel
 
 
 class ErrorObject(BaseModel):
-    """What went wrong: `code` is a word for programs, `param` the field that caused it."""
+    """The error: `code` is for programs, `param` is the field that caused it."""
 
     message: str
     type: str
@@ -13,6 +13,6 @@ class ErrorObject(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """The body of every answer that is not a success."""
+    """The body of a response that is not a success."""
 
     error: ErrorObject

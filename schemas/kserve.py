@@ -1,4 +1,4 @@
-"""The KServe v2 predict protocol with Triton's extensions: bodies of requests and answers.
+"""The KServe v2 predict protocol with Triton's extensions: bodies of requests and responses.
 
 https://github.com/kserve/open-inference-protocol, and docs/protocol of Triton's server
 """
@@ -17,13 +17,13 @@ Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 
 
 class InputParameters(RequestFields):
-    """How an input's data comes; shared memory is not taken."""
+    """How an input's data is sent; shared memory is not supported."""
 
     binary_data_size: Size | None = None
 
 
 class RequestInput(RequestFields):
-    """One input tensor: flat or nested `data`, or as many bytes behind the JSON."""
+    """One input tensor: flat or nested `data`, or `binary_data_size` bytes after the JSON."""
 
     name: Name
     shape: Shape
@@ -33,14 +33,14 @@ class RequestInput(RequestFields):
 
 
 class OutputParameters(RequestFields):
-    """How an output is wanted."""
+    """How an output is returned."""
 
     binary_data: bool | None = None
     classification: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
 
 
 class RequestOutput(RequestFields):
-    """One output that is wanted."""
+    """One requested output."""
 
     name: Name
     parameters: OutputParameters | None = None
@@ -56,7 +56,7 @@ class InferRequest(RequestFields):
 
 
 class ResponseOutput(BaseModel):
-    """One output: its data, or how many bytes of it follow the JSON."""
+    """One output: its data, or the number of its bytes after the JSON."""
 
     name: str
     datatype: str
@@ -66,7 +66,7 @@ class ResponseOutput(BaseModel):
 
 
 class InferResponse(BaseModel):
-    """The answer to an inference."""
+    """The response to an inference request."""
 
     id: str | None = None
     model_name: str
@@ -76,14 +76,14 @@ class InferResponse(BaseModel):
 
 
 class GenerateRequest(RequestFields):
-    """POST /v2/models/{model}/generate: beside these, the model's inputs and parameters by name."""
+    """POST /v2/models/{model}/generate: also the model's inputs and parameters by name."""
 
     id: Text | None = None
     parameters: Parameters | None = None
 
 
 class GenerateResponse(BaseModel):
-    """One answer; beside these, the model's outputs by name, such as `text_output`."""
+    """One response: also the model's outputs by name, such as `text_output`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -99,7 +99,7 @@ class IndexRequest(RequestFields):
 
 
 class IndexEntry(BaseModel):
-    """A version of a model; of a model that none was tried of, its name alone."""
+    """A version of a model; only the name if the model was never loaded."""
 
     name: str
     version: str | None = None
@@ -117,7 +117,7 @@ class LoadRequest(RequestFields):
 
 
 class UnloadParameters(RequestFields):
-    """How a model is unloaded."""
+    """The parameters of an unload."""
 
     unload_dependents: bool | None = None
 
@@ -137,7 +137,7 @@ class ServerMetadata(BaseModel):
 
 
 class TensorMetadata(BaseModel):
-    """A tensor that a model takes or gives; -1 is a dimension of any size."""
+    """An input or output of a model; -1 is a dimension of any size."""
 
     name: str
     datatype: str
@@ -155,6 +155,6 @@ class ModelMetadata(BaseModel):
 
 
 class KServeError(BaseModel):
-    """Every failure."""
+    """The body of every error response."""
 
     error: str

@@ -5,7 +5,7 @@ from typing_extensions import TypedDict
 
 
 class TopLogprob(TypedDict):
-    """One of the likeliest tokens at a place. A logprob of -9999 stands for one without end."""
+    """One of the most likely tokens at a position. -9999 stands for minus infinity."""
 
     token: str
     logprob: float
@@ -13,7 +13,7 @@ class TopLogprob(TypedDict):
 
 
 class ChatCompletionTokenLogprob(TypedDict):
-    """A sampled token: its text, and its bytes, which may be a part of a character."""
+    """A sampled token: its text, and its bytes, which may be part of a character."""
 
     token: str
     logprob: float
@@ -22,15 +22,15 @@ class ChatCompletionTokenLogprob(TypedDict):
 
 
 class ChoiceLogprobs(TypedDict):
-    """Chat completions': one entry for each token of the choice, or of the chunk."""
+    """Of chat completions: one entry for each token of the choice or the chunk."""
 
     content: list[ChatCompletionTokenLogprob]
     refusal: None
 
 
 class CompletionLogprobs(TypedDict):
-    """Completions': parallel lists. `text_offset` counts characters from the text's start; a
-    prompt's first token, echoed, has no logprob.
+    """Of completions: parallel lists. `text_offset` counts characters from the start of the text;
+    the first token of an echoed prompt has no logprob.
     """
 
     tokens: list[str]
@@ -40,7 +40,7 @@ class CompletionLogprobs(TypedDict):
 
 
 class PromptLogprob(BaseModel):
-    """vLLM's: what the model thought of one token at one place of the prompt."""
+    """vLLM's: the log probability of one token at one position of the prompt."""
 
     logprob: float
     rank: int | None = None

@@ -1,14 +1,16 @@
-"""The models resource. The fields after `owned_by` are not OpenAI's; clients of vLLM read some."""
+"""The models resource, and vLLM's requests that load and unload LoRA adapters."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from schemas.sampling import RequestFields
 
+_AdapterName = Annotated[str, Field(max_length=512)]
+
 
 class Capabilities(BaseModel):
-    """What requests can ask of a model."""
+    """Which requests a model supports."""
 
     chat: bool
     completions: bool
@@ -19,14 +21,14 @@ class Capabilities(BaseModel):
 
 
 class Model(BaseModel):
-    """A model that requests can name."""
+    """A model that requests can name. Fields after `owned_by` are not OpenAI's; some are vLLM's."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
     root: str | None = None
-    parent: str | None = None  # the model that an adapter adapts
+    parent: str | None = None  # the base model of an adapter
     max_model_len: int | None = None  # prompt and answer together, in tokens
     capabilities: Capabilities
     description: str | None = None
@@ -35,24 +37,50 @@ class Model(BaseModel):
 
 
 class ModelList(BaseModel):
-    """Every model that is loaded."""
+    """All models that requests can name."""
 
     object: Literal["list"] = "list"
     data: list[Model]
 
 
 class ModelChangeRequest(RequestFields):
-    """The body of POST /v1/models/{id}/load and /unload, which may be left out."""
+    """The body of POST /v1/models/{id}/load and /unload; optional."""
 
-    stream: bool | None = None  # tell of it as it goes
+    stream: bool | None = None  # send events while the model is being loaded or unloaded
 
 
 class ModelProgress(BaseModel):
-    """Where a load or an unload stands."""
+    """The progress of a load or an unload."""
 
     model: str
     object: Literal["model.progress"] = "model.progress"
     state: str  # LOADING, UNLOADING, READY, UNAVAILABLE, UNKNOWN
-    running: int  # requests at work in the model, which an unload waits for
+    running: int  # requests in progress; an unload waits for them
     elapsed_s: float
-    done: bool  # on the last one
+    done: bool  # true in the last event
+
+
+class LoadLoRAAdapterRequest(RequestFields):
+    """The body of POST /v1/load_lora_adapter."""
+
+    lora_name: _AdapterName  # the adapter's name, or `base:adapter`
+    model: _AdapterName | None = None  # the base; optional if only one model has the adapter
+    lora_path: Annotated[str, Field(max_length=4096)] | None = (
+        None  # the name; clients choose no folder
+    )
+    load_inplace: bool | None = None  # no effect: changed files are always loaded again
+
+
+class UnloadLoRAAdapterRequest(RequestFields):
+    """The body of POST /v1/unload_lora_adapter."""
+
+    lora_name: _AdapterName
+    model: _AdapterName | None = None
+
+
+class AdapterUnloaded(BaseModel):
+    """The adapter has been unloaded."""
+
+    id: str
+    object: Literal["model"] = "model"
+    deleted: Literal[True] = True

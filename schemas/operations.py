@@ -1,4 +1,4 @@
-"""What operators ask: is it up, is it ready, which version is it."""
+"""Health and version of the server."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class Health(BaseModel):
-    """`models` says why, for each model that cannot serve; it is absent unless some cannot."""
+    """`models` has the reason for each model that cannot serve; absent if all can."""
 
     status: Literal["live", "ready", "not ready", "stopping"]
     models: dict[str, str] | None = None

@@ -1,4 +1,6 @@
-"""Reranking as Jina and vLLM (v1), Cohere (v2) and text-embeddings-inference speak it."""
+"""Reranking in the formats of Jina and vLLM (v1), Cohere (v2) and text-embeddings-inference, and
+vLLM's scores of pairs of texts.
+"""
 
 from typing import Annotated, Literal
 
@@ -6,11 +8,15 @@ from pydantic import BaseModel, Field, Tag
 
 from schemas.embeddings import EmbeddingUsage
 from schemas.sampling import INT32_MAX, ModelName, RequestFields
-from schemas.score import MAX_TEXTS, TextList
+
+MAX_TEXTS = 2048
+
+TextList = Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)]
+Texts = Annotated[str, Tag("<a string>")] | Annotated[TextList, Tag("<an array of strings>")]
 
 
 class TextDocument(RequestFields):
-    """A document as an object; other fields of it are the caller's own."""
+    """A document as an object; other fields are ignored."""
 
     text: str
 
@@ -30,7 +36,7 @@ class RerankRequest(RequestFields):
 
 
 class TextsRerankRequest(RequestFields):
-    """The body of POST /rerank as text-embeddings-inference takes it: `texts`, and no model."""
+    """The body of POST /rerank in text-embeddings-inference's format: `texts`, and no model."""
 
     query: str
     texts: TextList
@@ -39,13 +45,13 @@ class TextsRerankRequest(RequestFields):
 
 
 class RerankDocument(BaseModel):
-    """A document as it was sent."""
+    """A document of the request."""
 
     text: str
 
 
 class RerankResult(BaseModel):
-    """One document; `index` is its place in the request."""
+    """One document; `index` is its position in the request."""
 
     index: int
     relevance_score: float
@@ -53,7 +59,7 @@ class RerankResult(BaseModel):
 
 
 class RerankResponse(BaseModel):
-    """The documents of v1, the most relevant first."""
+    """The response of v1: documents, the most relevant first."""
 
     id: str
     model: str
@@ -62,27 +68,27 @@ class RerankResponse(BaseModel):
 
 
 class ApiVersion(BaseModel):
-    """Cohere's."""
+    """Cohere's API version."""
 
     version: Literal["2"] = "2"
 
 
 class CohereTokens(BaseModel):
-    """Tokens in Cohere's words."""
+    """Token counts in Cohere's format."""
 
     input_tokens: int
     output_tokens: int = 0
 
 
 class CohereMeta(BaseModel):
-    """What Cohere says beside the results."""
+    """Cohere's fields other than the results."""
 
     api_version: ApiVersion = ApiVersion()
     tokens: CohereTokens
 
 
 class CohereRerankResponse(BaseModel):
-    """The documents of v2, the most relevant first."""
+    """The response of v2: documents, the most relevant first."""
 
     id: str
     results: list[RerankResult]
@@ -90,8 +96,41 @@ class CohereRerankResponse(BaseModel):
 
 
 class TextRank(BaseModel):
-    """One text of text-embeddings-inference's bare list, the most relevant first."""
+    """One text in text-embeddings-inference's list, the most relevant first."""
 
     index: int
     score: float
     text: str | None = None
+
+
+class ScoreRequest(RequestFields):
+    """The body of POST /v1/score: one of vLLM's four pairs of names."""
+
+    model: ModelName = None
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None  # with `queries`
+    items: Texts | None = None  # with `queries`
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+
+
+class Score(BaseModel):
+    """One pair's score."""
+
+    index: int
+    object: Literal["score"] = "score"
+    score: float
+
+
+class ScoreResponse(BaseModel):
+    """The scores, in the order of the pairs."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Score]
+    usage: EmbeddingUsage

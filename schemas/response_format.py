@@ -1,4 +1,4 @@
-"""What an answer must be: OpenAI's `response_format`, and vLLM's `structured_outputs`."""
+"""Constraints on the output: OpenAI's `response_format` and vLLM's `structured_outputs`."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 MAX_CONSTRAINT_BYTES = 256 * 1024  # of its JSON
-# Of a grammar that the gateway writes: the tools of a request, at most 1 MiB, stand in it once or
+# Of a grammar that the gateway writes: it contains the request's tools, at most 1 MiB, once or
 # twice.
 MAX_TAG_CHARACTERS = 4 * 1024 * 1024
 
@@ -33,7 +33,7 @@ class ResponseFormatJSONObject(TypedDict):
 
 @with_config(_STRICT)
 class JSONSchema(TypedDict):
-    """A JSON schema with its name; the name is for logs alone."""
+    """A JSON schema with its name; the name is only used in logs."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
     description: NotRequired[str | None]
@@ -43,7 +43,7 @@ class JSONSchema(TypedDict):
 
 @with_config(_STRICT)
 class ResponseFormatJSONSchema(TypedDict):
-    """JSON that keeps to a schema."""
+    """JSON that matches a schema."""
 
     type: Literal["json_schema"]
     json_schema: JSONSchema

@@ -12,17 +12,17 @@ from schemas.response_format import Choices, Pattern, ResponseFormat, Structured
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-MAX_BAD_WORDS_CHARACTERS = 4096  # of all of them together
+MAX_BAD_WORDS_CHARACTERS = 4096  # in total
 MAX_CACHE_SALT_CHARACTERS = 512
 MAX_STREAM_INTERVAL = 1024
 
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 TokenIds = Annotated[list[TokenId], Field(max_length=1024, fail_fast=True)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
-# OpenAI takes 4; editors send more (Continue's autocomplete for one).
+# OpenAI allows 4; editors send more (such as Continue's autocomplete).
 StopTexts = Annotated[list[StopText], Field(max_length=16, fail_fast=True)]
 Stop = Annotated[StopText, Tag("<a string>")] | Annotated[StopTexts, Tag("<an array of strings>")]
-# -1, and 0, which would leave no prompt at all: as much as fits
+# -1 and 0 (which would leave no prompt) mean: as much as fits
 TruncatedTo = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
@@ -50,7 +50,7 @@ XArg = (
 
 
 class RequestFields(BaseModel):
-    """How every request is read: no conversions, no NaN; unknown fields are kept, not judged."""
+    """The base of every request: no conversions, no NaN; unknown fields are kept, not validated."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
@@ -64,22 +64,22 @@ ModelName = Annotated[
 
 
 class StreamOptions(RequestFields):
-    """What a stream carries besides text."""
+    """Additional contents of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # pads the chunks; OpenAI's default is true, ours false
-    continuous_usage_stats: bool | None = None  # vLLM's: counts so far on every chunk
+    continuous_usage_stats: bool | None = None  # vLLM's: running counts in every chunk
 
 
 class PromptCacheOptions(RequestFields):
-    """How long a prefix is kept; vLLM keeps prefixes by itself."""
+    """How long a prefix is cached; no effect, because vLLM caches prefixes itself."""
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Annotated[str, Field(max_length=64)] | None = None
 
 
 class RepetitionDetection(RequestFields):
-    """vLLM's: a pattern of tokens that comes again `min_count` times ends the answer."""
+    """vLLM's: a pattern of tokens that is repeated `min_count` times ends the output."""
 
     max_pattern_size: Annotated[int, Field(ge=0, le=1024)]
     min_pattern_size: Annotated[int, Field(ge=0, le=1024)] = 0
@@ -87,7 +87,7 @@ class RepetitionDetection(RequestFields):
 
 
 class SamplingFields(RequestFields):
-    """Which model answers, how, and in what form. None is the model's default."""
+    """The model, its sampling parameters and the format of the response. None: the default."""
 
     model: ModelName = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -104,7 +104,7 @@ class SamplingFields(RequestFields):
     stream_options: StreamOptions | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
 
-    # OpenAI's, accepted without effect on the answer
+    # OpenAI's, accepted without effect on the output
     user: Annotated[str, Field(max_length=512)] | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
     safety_identifier: Annotated[str, Field(max_length=128)] | None = None
@@ -113,12 +113,12 @@ class SamplingFields(RequestFields):
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
-    # vLLM's: what is sampled
+    # vLLM's sampling parameters
     top_k: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    use_beam_search: bool | None = None  # the `n` likeliest answers
+    use_beam_search: bool | None = None  # returns the `n` most likely outputs
     length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: TokenIds | None = None
@@ -132,7 +132,7 @@ class SamplingFields(RequestFields):
     structured_outputs: StructuredOutputsParam | None = None
     guided_json: (
         Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<an object>")] | None
-    ) = None  # older names for `structured_outputs` and its members, as the next ones
+    ) = None  # this and the following: older names of `structured_outputs` and its members
     guided_regex: Pattern | None = None
     guided_choice: Choices | None = None
     guided_grammar: Pattern | None = None

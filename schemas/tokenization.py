@@ -1,4 +1,4 @@
-"""Texts to tokens and back, and prompts as models read them: vLLM's resources, none of OpenAI's."""
+"""Tokenization, detokenization and rendered prompts: vLLM's resources; OpenAI has none."""
 
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=Tr
 
 
 class TokenizeRequest(RequestFields):
-    """The body of POST /tokenize: a text or a chat; what follows `messages` is for chats alone."""
+    """The body of POST /tokenize: a text or a chat; fields after `messages` are only for chats."""
 
     model: ModelName = None
     prompt: str | None = None
@@ -31,12 +31,12 @@ class TokenizeRequest(RequestFields):
 
 
 class TokenizeResponse(BaseModel):
-    """The tokens, also where there are more than the model can read."""
+    """The tokens, even if they exceed the model's context."""
 
     count: int
     max_model_len: int | None
     tokens: list[int]
-    token_strs: list[str | None] | None = None  # as the vocabulary spells them
+    token_strs: list[str | None] | None = None  # as in the vocabulary
 
 
 class DetokenizeRequest(RequestFields):
@@ -47,14 +47,15 @@ class DetokenizeRequest(RequestFields):
 
 
 class DetokenizeResponse(BaseModel):
-    """The text, special tokens included."""
+    """The text, including special tokens."""
 
     prompt: str
 
 
 class RenderedPrompt(BaseModel):
-    """A request as its model would get it: vLLM's GenerateRequest, which vLLM's server takes at
-    POST /inference/v1/generate. The last three fields are not vLLM's; its clients ignore them.
+    """A request as the model receives it: vLLM's GenerateRequest, the body of POST
+    /inference/v1/generate of vLLM's server. The last three fields are not vLLM's; its clients
+    ignore them.
     """
 
     request_id: str

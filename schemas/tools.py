@@ -1,11 +1,11 @@
-"""The tools that a request offers, and how it wants them chosen."""
+"""The tools of a request, the choice among them, and calls in earlier messages."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
-# Of one request, whose refusal takes 5 ms. serving/request/tools.py limits the bytes of their JSON
+# Per request; rejecting this many takes 5 ms. serving/request/tools.py limits their JSON's bytes
 MAX_TOOLS = 256
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
@@ -26,7 +26,7 @@ def _form(value: Any) -> str:
 
 @with_config(_STRICT)
 class FunctionDefinition(TypedDict):
-    """A function that the model may call; without `parameters` it takes none."""
+    """A function that the model may call; without `parameters` it has none."""
 
     name: Name
     description: NotRequired[str | None]
@@ -51,7 +51,7 @@ class CustomFormatText(TypedDict):
 
 @with_config(_STRICT)
 class CustomFormatGrammarGrammar(TypedDict):
-    """What the input must be."""
+    """The grammar of the input."""
 
     syntax: Literal["lark", "regex"]
     definition: Annotated[str, Field(min_length=1, max_length=65_536)]
@@ -59,7 +59,7 @@ class CustomFormatGrammarGrammar(TypedDict):
 
 @with_config(_STRICT)
 class CustomFormatGrammar(TypedDict):
-    """Text that a grammar describes."""
+    """Text that matches a grammar."""
 
     type: Literal["grammar"]
     grammar: CustomFormatGrammarGrammar
@@ -73,7 +73,7 @@ CustomFormat = Annotated[
 
 @with_config(_STRICT)
 class CustomTool(TypedDict):
-    """A tool that takes text, of any form unless `format` says one."""
+    """A tool that takes text, any text unless it has a `format`."""
 
     name: Name
     description: NotRequired[str | None]
@@ -108,7 +108,7 @@ class Named(TypedDict):
 
 @with_config(_STRICT)
 class NamedToolChoice(TypedDict):
-    """This function must be called."""
+    """The model must call this function."""
 
     type: Literal["function"]
     function: Named
@@ -116,7 +116,7 @@ class NamedToolChoice(TypedDict):
 
 @with_config(_STRICT)
 class NamedToolChoiceCustom(TypedDict):
-    """This custom tool must be called."""
+    """The model must call this custom tool."""
 
     type: Literal["custom"]
     custom: Named
@@ -131,7 +131,7 @@ NamedTool = Annotated[
 
 @with_config(_STRICT)
 class AllowedTools(TypedDict):
-    """Those of the offered tools that may be called, or of which one must be."""
+    """The tools that the model may call (`auto`), or of which it must call one (`required`)."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
@@ -139,7 +139,7 @@ class AllowedTools(TypedDict):
 
 @with_config(_STRICT)
 class AllowedToolChoice(TypedDict):
-    """A choice among some of the tools."""
+    """Limits the choice to some of the tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
@@ -167,9 +167,9 @@ Arguments = Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<
 
 @with_config(_STRICT)
 class FunctionCallParam(TypedDict):
-    """The function that an earlier answer called; `arguments` is JSON as text, or the object.
+    """A function called in an earlier message; `arguments` is JSON as text, or the object.
 
-    Any text passes: models write some that is not JSON, and clients send it back.
+    Any text is accepted: models write text that is not JSON, and clients send it back.
     """
 
     name: str
@@ -178,7 +178,7 @@ class FunctionCallParam(TypedDict):
 
 @with_config(_STRICT)
 class CustomCallParam(TypedDict):
-    """The custom tool that an earlier answer called."""
+    """A custom tool called in an earlier message."""
 
     name: str
     input: str
@@ -186,7 +186,7 @@ class CustomCallParam(TypedDict):
 
 @with_config(_STRICT)
 class ChatCompletionMessageFunctionToolCallParam(TypedDict):
-    """A function call that an earlier answer made."""
+    """A function call in an earlier message."""
 
     id: str
     type: Literal["function"]
@@ -195,7 +195,7 @@ class ChatCompletionMessageFunctionToolCallParam(TypedDict):
 
 @with_config(_STRICT)
 class ChatCompletionMessageCustomToolCallParam(TypedDict):
-    """A custom tool's call that an earlier answer made."""
+    """A custom tool call in an earlier message."""
 
     id: str
     type: Literal["custom"]

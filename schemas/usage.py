@@ -4,13 +4,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class PromptTokensDetails(BaseModel):
-    """Where the prompt's tokens came from."""
+    """How many of the prompt's tokens were in the prefix cache."""
 
     cached_tokens: int
 
 
 class CompletionTokensDetails(BaseModel):
-    """What the answer's tokens were. Predicted ones are none: a prediction goes unused."""
+    """The kinds of output tokens. Predicted tokens are always 0: predictions are not used."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int
@@ -18,9 +18,9 @@ class CompletionTokensDetails(BaseModel):
 
 
 class CompletionUsage(BaseModel):
-    """Tokens read and written for one request, over all its choices.
+    """Input and output tokens of one request, for all its choices.
 
-    Where the request asked for them, also `performance_metrics`: a mapping for each choice.
+    With `performance_metrics`, a mapping for each choice, if the request asks for them.
     """
 
     model_config = ConfigDict(extra="allow")

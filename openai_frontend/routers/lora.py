@@ -12,8 +12,7 @@ from openai_frontend.routers.routing import AdminRoute
 from openai_frontend.serving.admission.authorized_models import allows
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.request_body import BodyReader
-from schemas.adapters import AdapterUnloaded, LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
-from schemas.models import Model
+from schemas.models import AdapterUnloaded, LoadLoRAAdapterRequest, Model, UnloadLoRAAdapterRequest
 
 # vLLM's fields: the layout of expert weights in the file, and its own adapter number
 _NEUTRAL_TO_LOAD: Neutral = {"is_3d_lora_weight": (False,)}

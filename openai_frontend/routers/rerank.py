@@ -17,10 +17,11 @@ from schemas.rerank import (
     CohereRerankResponse,
     RerankRequest,
     RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
     TextRank,
     TextsRerankRequest,
 )
-from schemas.score import ScoreRequest, ScoreResponse
 
 _Create = Callable[[RerankRequest, ServingModel], Awaitable[BaseModel]]
 

@@ -22,7 +22,7 @@ from openai_frontend.serving.request.embedding_inputs import (
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_SCORING, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.embeddings import EmbeddingUsage
-from schemas.score import Score, ScoreRequest, ScoreResponse, Texts
+from schemas.rerank import Score, ScoreRequest, ScoreResponse, Texts
 
 Pair = tuple[Text, Text]  # query, document
 

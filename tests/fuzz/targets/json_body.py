@@ -4,15 +4,13 @@ from typing import Any
 
 from openai_frontend.errors import GatewayError
 from openai_frontend.serving.request.request_body import BodyReader
-from schemas.adapters import LoadLoRAAdapterRequest
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.embeddings import EmbeddingRequest
 from schemas.kserve import GenerateRequest, InferRequest, LoadRequest
-from schemas.models import ModelChangeRequest
-from schemas.rerank import RerankRequest
+from schemas.models import LoadLoRAAdapterRequest, ModelChangeRequest
+from schemas.rerank import RerankRequest, ScoreRequest
 from schemas.sampling import RequestFields
-from schemas.score import ScoreRequest
 from schemas.tokenization import DetokenizeRequest
 from tests.fuzz import loop
 from tests.fuzz.draw import Draw

@@ -14,8 +14,8 @@ from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimit
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Scoring
-from schemas.score import ScoreRequest as WireRequest
-from schemas.score import ScoreResponse
+from schemas.rerank import ScoreRequest as WireRequest
+from schemas.rerank import ScoreResponse
 from tests.unit.serving.fake_pooling_model import FakePoolingModel
 
 SCORING = Scoring(InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99))

@@ -1,21 +1,48 @@
 """The process that makes the load: one thread, raw sockets, epoll.
 
-Reads a Load from stdin, prints Measured.
+Reads a Load from stdin, prints Measured. A bad response ends it with code 1.
 """
 
+import gc
+import itertools
+import os
 import select
 import sys
 import time
-from copy import copy
+from dataclasses import dataclass
 from types import TracebackType
 
 from benchmarks import process_stat
 from benchmarks.connection import Caller
 from benchmarks.idle_streams import IdleStreams
-from benchmarks.load import Load, Measured, difference
-from benchmarks.schedule import OpenLoop, Probe, probes
+from benchmarks.load import Load, Measured
+from benchmarks.response_reader import BadResponse
+from benchmarks.schedule import Arrivals, Probe, probes
 
-_LONGEST_ANSWER_S = 60.0
+_LONGEST_ANSWER_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    """All clocks at one end of the measured time."""
+
+    now_s: float
+    cpu_s: dict[str, float]
+    server_wait_s: float
+    client_cpu_s: float
+    client_wait_s: float
+    machine_cpu_s: float
+
+    @classmethod
+    def read(cls, load: Load) -> "_Clocks":
+        return cls(
+            now_s=time.perf_counter(),
+            cpu_s=process_stat.cpu_s_by_role(load.pids),
+            server_wait_s=process_stat.wait_s(load.server_pid),
+            client_cpu_s=time.process_time(),
+            client_wait_s=process_stat.wait_s(os.getpid()),
+            machine_cpu_s=process_stat.machine_cpu_s(),
+        )
 
 
 class Client:
@@ -23,14 +50,15 @@ class Client:
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._seen = Measured()
+        self._measured = Measured()
         self._poll = select.epoll()
         self._by_fd: dict[int, Caller | Probe] = {}
         self._callers: list[Caller] = []
+        self._request_numbers = itertools.count(1)
         for _ in range(load.connections):
             self._add_caller()
-        self._scheduled: list[OpenLoop | Probe] = []
-        for probe in probes(load, self._seen):
+        self._scheduled: list[Arrivals | Probe] = []
+        for probe in probes(load, self._measured):
             self._watch(probe)
             self._scheduled.append(probe)
 
@@ -48,7 +76,7 @@ class Client:
             each.close()
 
     def _add_caller(self) -> Caller:
-        caller = Caller(self._load, len(self._callers), self._seen)
+        caller = Caller(self._load, len(self._callers), self._measured, self._request_numbers)
         self._callers.append(caller)
         self._watch(caller)
         return caller
@@ -61,63 +89,49 @@ class Client:
         """Warms up, measures, lets the last answers run out."""
         with IdleStreams(self._load.port, self._load.server_pid) as idle:
             idle.add(self._load.idle)
-            self._begin()
-            measured = self._measure()
+            self._scheduled.append(Arrivals.of(self._load, self._callers, self._add_caller))
+            self._measure()
             if self._load.drain:
                 self._drain()
             idle.check()
-        measured.all_chunks, measured.all_responses = self._seen.chunks, self._seen.responses
-        return measured
+        return self._measured
 
-    def _begin(self) -> None:
-        if self._load.rate_per_s:
-            self._scheduled.append(OpenLoop(self._load, self._callers, self._add_caller))
-        else:
-            for caller in self._callers:
-                caller.send()
-
-    def _measure(self) -> Measured:
+    def _measure(self) -> None:
         self._until(time.perf_counter() + self._load.warm_up_s)
-        before = self._snapshot()
-        for times in (self._seen.ttft_s, self._seen.latency_s, self._seen.late_s):
-            times.clear()
-        self._seen.gap_s.clear()
-        self._seen.probe_s.clear()
-        self._seen.refusal_s.clear()
-        self._until(time.perf_counter() + self._load.measured_s)
-        return difference(before, self._snapshot())
+        before = _Clocks.read(self._load)
+        self._measured.measuring = True
+        self._until(before.now_s + self._load.measured_s)
+        after = _Clocks.read(self._load)
+        self._measured.measuring = False
+        self._take_clocks(before, after)
 
-    def _snapshot(self) -> Measured:
-        seen = copy(self._seen)
-        seen.ttft_s, seen.latency_s = seen.ttft_s.copy(), seen.latency_s.copy()
-        seen.late_s, seen.gap_s = seen.late_s.copy(), seen.gap_s.copy()
-        seen.probe_s, seen.refusal_s = seen.probe_s.copy(), seen.refusal_s.copy()
-        seen.seconds = time.perf_counter()
-        seen.server_cpu_s = process_stat.cpu_s(self._load.server_pid)
-        seen.server_wait_s = process_stat.wait_s(self._load.server_pid)
-        seen.client_cpu_s = time.process_time()
-        return seen
+    def _take_clocks(self, before: _Clocks, after: _Clocks) -> None:
+        measured = self._measured
+        measured.seconds = after.now_s - before.now_s
+        measured.cpu_s = {role: after.cpu_s[role] - before.cpu_s[role] for role in after.cpu_s}
+        measured.server_wait_s = after.server_wait_s - before.server_wait_s
+        measured.client_cpu_s = after.client_cpu_s - before.client_cpu_s
+        measured.client_wait_s = after.client_wait_s - before.client_wait_s
+        measured.machine_cpu_s = after.machine_cpu_s - before.machine_cpu_s
 
     def _until(self, end_s: float) -> None:
         while (remaining_s := end_s - time.perf_counter()) > 0:
             self._turn(remaining_s)
         if self._load.aligned:
-            responses, end_s = self._seen.responses, time.perf_counter() + _LONGEST_ANSWER_S
-            while self._seen.responses == responses:
+            responses, end_s = self._measured.all_responses, time.perf_counter() + _LONGEST_ANSWER_S
+            while self._measured.all_responses == responses:
                 self._turn_before(end_s)
 
     def _drain(self) -> None:
-        for scheduled in self._scheduled:
-            scheduled.stopping = True
-        for caller in self._callers:
-            caller.stopping = True
+        for stopped in (*self._scheduled, *self._callers):
+            stopped.stopping = True
         end_s = time.perf_counter() + _LONGEST_ANSWER_S
         while not all(each.idle for each in self._by_fd.values()):
             self._turn_before(end_s)
 
     def _turn_before(self, end_s: float) -> None:
         if time.perf_counter() > end_s:
-            raise TimeoutError("answers did not end")
+            raise BadResponse(f"answers did not end within {_LONGEST_ANSWER_S:.0f} s")
         self._turn(0.1)
 
     def _turn(self, timeout_s: float) -> None:
@@ -128,17 +142,24 @@ class Client:
         if self._scheduled:
             select.select([self._poll.fileno()], [], [], timeout_s)
             timeout_s = 0
+            self._scheduled = [each for each in self._scheduled if not each.finished]
         for fd, _ in self._poll.poll(timeout_s):
             self._by_fd[fd].receive()
 
 
-def main() -> None:
+def main() -> int:
     """Does what stdin says."""
+    gc.disable()  # nothing here makes cycles, and a collection would look like a gap
     load = Load.parse(sys.stdin.read())
     process_stat.pin(load.core)
-    with Client(load) as client:
-        print(client.run().dump())
+    try:
+        with Client(load) as client:
+            print(client.run().dump())
+    except BadResponse as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

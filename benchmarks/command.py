@@ -12,7 +12,8 @@ from typing import Any
 
 from benchmarks import budgets, c_floor, hot_spots, machine, report, results
 from benchmarks.c_floor import NoCompiler
-from benchmarks.measurement import Bench, ClientFailed, Round
+from benchmarks.client_process import ClientFailed
+from benchmarks.measurement import Bench, Round
 from benchmarks.noise import Doubt, doubts, undoubted
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.server_process import ServerFailed, ServerProcess

@@ -3,9 +3,10 @@
 import random
 import socket
 import time
+from collections.abc import Iterator
 
 from benchmarks.load import Load, Measured
-from benchmarks.request import ending, request, text_field
+from benchmarks.request import Prompt, asks_usage, embeds, request, text_field
 from benchmarks.response_reader import REFUSED, BadResponse, StreamReader, WholeReader
 
 # recv allocates as much; beyond 128 KiB that would be a new mapping for each call
@@ -26,9 +27,12 @@ class Caller:
     an open loop it waits to be told.
     """
 
-    def __init__(self, load: Load, number: int, measured: Measured) -> None:
+    def __init__(
+        self, load: Load, number: int, measured: Measured, request_numbers: Iterator[int]
+    ) -> None:
         self._load = load
         self._measured = measured
+        self._request_numbers = request_numbers  # of all callers
         self._random = random.Random(load.seed * 1000 + number)
         self._socket = connect(load.port)
         self._reader: StreamReader | WholeReader
@@ -46,25 +50,34 @@ class Caller:
 
     def send(self, due_s: float | None = None) -> None:
         """The next request; its times count from when it was due, if that is told."""
-        load = self._load
+        load, measured = self._load, self._measured
         self._tokens = self._random.randint(*load.tokens)
-        self._reader = (
-            StreamReader(text_field(load.kind)) if load.stream else WholeReader(ending(load.kind))
-        )
+        self._reader = self._new_reader()
+        number = next(self._request_numbers) if load.distinct else 0
         message = request(
             load.kind,
             load.model,
             stream=load.stream,
             tokens=self._tokens,
-            prompt_bytes=load.prompt_bytes,
+            prompt=Prompt(load.prompt_bytes, load.inputs, number),
         )
         now_s = self._really_sent_s = time.perf_counter()
         self._sent_s = now_s if due_s is None else due_s
+        self._timed = measured.measuring  # its times count
+        self._chunks = 0  # that came in the measured time
         self._refused = False
-        if due_s is not None:
-            self._measured.late_s.append(now_s - due_s)
+        if load.rate_per_s and self._timed:
+            measured.late_s.append(now_s - self._sent_s)
         self.idle = False
         self._socket.sendall(message)
+
+    def _new_reader(self) -> StreamReader | WholeReader:
+        kind = self._load.kind
+        if embeds(kind):
+            return WholeReader(b'"embedding":', self._load.inputs)
+        if self._load.stream:
+            return StreamReader(text_field(kind), usage=asks_usage(kind))
+        return WholeReader(b'"finish_reason":"')
 
     def receive(self) -> None:
         """What has come."""
@@ -82,31 +95,47 @@ class Caller:
             self._finish(reader)
 
     def _receive_frames(self, reader: StreamReader, data: bytes) -> None:
-        chunks, tokens, began = reader.chunks, reader.tokens, reader.began
+        chunks, began = reader.chunks, reader.began
         reader.feed(data)
+        chunks = reader.chunks - chunks
         measured = self._measured
-        measured.chunks += reader.chunks - chunks
-        measured.tokens += reader.tokens - tokens
+        if measured.measuring:
+            self._chunks += chunks
+            measured.chunks += chunks
         if reader.began and not began:
             self._last_text_s = time.perf_counter()
-            measured.ttft_s.append(self._last_text_s - self._sent_s)
-        elif self._load.gaps and reader.chunks > chunks:
+            if self._timed:
+                measured.ttft_s.append(self._last_text_s - self._sent_s)
+        elif self._load.gaps and chunks > 0:
             now_s = time.perf_counter()
-            measured.gap_s.append(now_s - self._last_text_s)
+            if measured.measuring:
+                measured.gap_s.append(now_s - self._last_text_s)
             self._last_text_s = now_s
+        if self._load.gaps and measured.measuring:
+            measured.gap_s.extend([0.0] * (chunks - 1))  # they came together
 
     def _finish(self, reader: StreamReader | WholeReader) -> None:
+        measured, now_s = self._measured, time.perf_counter()
         if isinstance(reader, StreamReader):
             self._check_tokens(reader.tokens)
-        now_s = time.perf_counter()
+            measured.all_chunks += reader.chunks
+            measured.tokens += reader.tokens * self._chunks / reader.chunks
         if self._refused:
-            self._measured.refusal_s.append(now_s - self._really_sent_s)
+            if self._timed:
+                measured.refusal_s.append(now_s - self._really_sent_s)
         else:
-            self._measured.responses += 1
-            self._measured.latency_s.append(now_s - self._sent_s)
+            self._count_response()
+            if self._timed:
+                measured.latency_s.append(now_s - self._sent_s)
         self.idle = self.stopping or bool(self._load.rate_per_s)
         if not self.idle:
             self.send()
+
+    def _count_response(self) -> None:
+        self._measured.all_responses += 1
+        if self._measured.measuring:
+            self._measured.responses += 1
+            self._measured.texts += self._load.inputs if embeds(self._load.kind) else 0
 
     def _check_tokens(self, came: int) -> None:
         if self._load.exact and came != self._tokens:

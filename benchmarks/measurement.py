@@ -1,14 +1,13 @@
 """One round: every figure once."""
 
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import idle_memory, mock_repository, scenario, server_process
+from benchmarks import client_process, idle_memory, mock_repository, scenario, server_process
+from benchmarks.client_process import MOST_CLIENT_SHARE, ClientFailed, output
 from benchmarks.load import Load, Measured
 from benchmarks.plan import Plan
 from benchmarks.process_stat import Cores
@@ -16,13 +15,8 @@ from benchmarks.refusal import refusal
 from benchmarks.scenario import LONG_PROMPT, MOST_STREAMS, SCENARIOS, Scenario
 from benchmarks.server_process import ServerProcess
 
-MOST_CLIENT_SHARE = 0.80
 _LONG_TOKENIZATION_S = 0.5  # how long those of long prompts are measured, about
 _TOKENIZATION_BYTES_PER_S = 3_000_000.0
-
-
-class ClientFailed(Exception):
-    """A client or peer process that failed, and with it the run; the message is what it said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +100,11 @@ class Bench:
         defaults = {"warm_up_s": self.plan.warm_up_s, "measured_s": self.plan.stream_s}
         load = Load(
             port=server.port,
-            server_pid=server.pid,
+            pids={"server": [server.pid]},
             core=self.cores.client,
             **{**defaults, **options},
         )
-        return Measured.parse(_output(["-m", "benchmarks.client"], stdin=load.dump()))
+        return client_process.measure(load)
 
     def _floor_load(self, floor: ServerProcess) -> Measured:
         return self.load(floor, connections=MOST_STREAMS, measured_s=self.plan.canary_s)
@@ -159,15 +153,15 @@ class Bench:
     ) -> None:
         self.say(f"tokenization: {name}")
         arguments = [str(tokenizer), str(size), str(times), self._core()]
-        spent_us = float(_output(["-m", "benchmarks.tokenization", *arguments]))
+        spent_us = float(output(["-m", "benchmarks.tokenization", *arguments]))
         done.figures[f"tokenization_us_{name}"] = spent_us
 
     def _without_http(self, done: "Round") -> None:
         self.say("core without HTTP")
         seconds = [str(self.plan.warm_up_s), str(self.plan.stream_s)]
         arguments = [str(self.repository), str(MOST_STREAMS), *seconds, self._core()]
-        output = _output(["-m", "benchmarks.core_loop", *arguments])
-        done.figures["core_us_per_chunk"] = float(output.split()[-1])
+        printed = output(["-m", "benchmarks.core_loop", *arguments])
+        done.figures["core_us_per_chunk"] = float(printed.split()[-1])
 
     def _memory(self, done: "Round") -> None:
         self.say("idle streams")
@@ -197,7 +191,7 @@ class Round:
         for metric in scenario.metrics:
             self.figures[f"{metric.name}_{scenario.name}"] = metric.of(measured)
         self.loads[scenario.name] = replace(
-            measured, ttft_s=[], latency_s=[], late_s=[], gap_s=[], probe_s=[]
+            measured, ttft_s=[], latency_s=[], late_s=[], gap_s=[], probe_s=[], refusal_s=[]
         )
 
     def add_canary(self, before: Measured, after: Measured) -> None:
@@ -205,13 +199,3 @@ class Round:
         cpu = (before.cpu_us_per_chunk, after.cpu_us_per_chunk)
         rate = (before.chunks_per_s, after.chunks_per_s)
         self.figures |= {"floor_us_per_chunk": sum(cpu) / 2, "floor_chunks_per_s": sum(rate) / 2}
-
-
-def _output(arguments: Sequence[str], stdin: str = "") -> str:
-    command = [sys.executable, *arguments]
-    done = subprocess.run(
-        command, cwd=server_process.ROOT, input=stdin, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise ClientFailed(f"{' '.join(arguments)}: {done.stderr.strip()[-2000:]}")
-    return done.stdout

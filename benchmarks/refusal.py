@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.connection import connect
-from benchmarks.request import MODEL, request
+from benchmarks.request import MODEL, Prompt, request
 
 _BAD_REQUEST = 400
 
@@ -21,7 +21,7 @@ def refusal(port: int, options: Mapping[str, Any]) -> str | None:
         options.get("model", MODEL),
         stream=False,
         tokens=1,
-        prompt_bytes=options.get("prompt_bytes", 0),
+        prompt=Prompt(options.get("prompt_bytes", 0)),
     )
     with connect(port) as connection:
         connection.sendall(message)

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.budgets import BUDGETS, Budget
+from benchmarks.client_process import MOST_CLIENT_SHARE
 from benchmarks.figures import FIGURES, Figure
 from benchmarks.load import Measured
-from benchmarks.measurement import MOST_CLIENT_SHARE, Round
+from benchmarks.measurement import Round
 from benchmarks.noise import Doubt
 from benchmarks.summary import Summary
 

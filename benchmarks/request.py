@@ -4,6 +4,7 @@ import functools
 import json
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 # The models of `mock_repository`
@@ -53,6 +54,18 @@ _TOOLS = [
 Body = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a kind of request makes its body of."""
+
+    size: int = 0  # bytes; 0: the kind's own short prompt
+    inputs: int = EMBEDDING_INPUTS  # of an embeddings request
+    number: int = 0  # makes it different from those with another number
+
+
+_USUAL = Prompt()
+
+
 def messages(prompt_bytes: int) -> list[dict[str, Any]]:
     """The usual short chat, or for other than 0 one user message of so many bytes."""
     if not prompt_bytes:
@@ -68,37 +81,48 @@ def text(length: int) -> str:
     return " ".join(chosen)[:length]
 
 
-def _chat(prompt_bytes: int) -> Body:
-    return {"messages": messages(prompt_bytes)}
+def _chat(prompt: Prompt) -> Body:
+    return {"messages": messages(prompt.size)}
 
 
-def _completion(prompt_bytes: int) -> Body:
-    return {"prompt": text(prompt_bytes or 80)}
-
-
-def _json_schema(prompt_bytes: int) -> Body:
-    schema = {"name": "person", "strict": True, "schema": _PERSON}
+def _question(prompt: Prompt) -> Body:
+    """For a real engine: all answers have the requested length, and the usage tells it."""
+    system, user = MESSAGES
+    question = {**user, "content": f"Question {prompt.number}: {user['content']}"}
     return {
-        **_chat(prompt_bytes),
-        "response_format": {"type": "json_schema", "json_schema": schema},
+        "messages": [system, question],
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+        "temperature": 0,
     }
 
 
-def _tools(prompt_bytes: int) -> Body:
-    return {**_chat(prompt_bytes), "tools": _TOOLS, "tool_choice": "auto"}
+def _completion(prompt: Prompt) -> Body:
+    return {"prompt": text(prompt.size or 80)}
 
 
-def _embeddings(encoding_format: str) -> Callable[[int], Body]:
-    def body(prompt_bytes: int) -> Body:
-        inputs = [f"{at}: {text(prompt_bytes or 80)}" for at in range(EMBEDDING_INPUTS)]
+def _json_schema(prompt: Prompt) -> Body:
+    schema = {"name": "person", "strict": True, "schema": _PERSON}
+    return {**_chat(prompt), "response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _tools(prompt: Prompt) -> Body:
+    return {**_chat(prompt), "tools": _TOOLS, "tool_choice": "auto"}
+
+
+def _embeddings(encoding_format: str) -> Callable[[Prompt], Body]:
+    def body(prompt: Prompt) -> Body:
+        first = prompt.number * prompt.inputs
+        inputs = [f"{first + at}: {text(prompt.size or 80)}" for at in range(prompt.inputs)]
         return {"input": inputs, "encoding_format": encoding_format}
 
     return body
 
 
 _CHAT, _COMPLETIONS, _EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-_KINDS: Mapping[str, tuple[str, Callable[[int], Body]]] = {
+_KINDS: Mapping[str, tuple[str, Callable[[Prompt], Body]]] = {
     "chat": (_CHAT, _chat),
+    "question": (_CHAT, _question),
     "completion": (_COMPLETIONS, _completion),
     "json_schema": (_CHAT, _json_schema),
     "tools": (_CHAT, _tools),
@@ -107,12 +131,19 @@ _KINDS: Mapping[str, tuple[str, Callable[[int], Body]]] = {
 }
 
 
-@functools.cache
-def request(kind: str, model: str, *, stream: bool, tokens: int, prompt_bytes: int = 0) -> bytes:
+@functools.lru_cache(maxsize=4096)  # one for each length of an answer
+def request(
+    kind: str,
+    model: str,
+    *,
+    stream: bool,
+    tokens: int,
+    prompt: Prompt = _USUAL,
+) -> bytes:
     """The whole request; `tokens` is the size of the answer where the kind has one."""
     path, body = _KINDS[kind]
     generated = {} if path == _EMBEDDINGS else {"stream": stream, "max_tokens": tokens}
-    return post(path, {"model": model, **body(prompt_bytes), **generated})
+    return post(path, {"model": model, **body(prompt), **generated})
 
 
 def post(path: str, body: Mapping[str, Any]) -> bytes:
@@ -125,11 +156,16 @@ def post(path: str, body: Mapping[str, Any]) -> bytes:
     return head.encode() + content
 
 
+def embeds(kind: str) -> bool:
+    """Its answer holds vectors, not text."""
+    return _KINDS[kind][0] == _EMBEDDINGS
+
+
+def asks_usage(kind: str) -> bool:
+    """A stream of it ends with a usage frame."""
+    return kind == "question"
+
+
 def text_field(kind: str) -> bytes:
     """The member of a streamed chunk that holds the text."""
     return b"text" if _KINDS[kind][0] == _COMPLETIONS else b"content"
-
-
-def ending(kind: str) -> bytes:
-    """What a whole answer must hold to be one."""
-    return b'"usage":' if _KINDS[kind][0] == _EMBEDDINGS else b'"finish_reason":"'

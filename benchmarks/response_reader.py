@@ -9,9 +9,13 @@ _FRAME_END = b"\n\n\r\n"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _END = _DONE + _LAST_CHUNK
 _FINISH = b'"finish_reason":"'
+_ERROR = b'"error":{'
+_USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
 _OK = b"HTTP/1.1 200"
 REFUSED = b"HTTP/1.1 503"
 _LENGTH = re.compile(rb"content-length: *(\d+)\r\n", re.IGNORECASE)
+_CHUNKED = re.compile(rb"transfer-encoding: *chunked\r\n", re.IGNORECASE)
+_CHUNK_MARK = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")  # the JSON of all servers is one line
 
 # Behind the finish reason come its frame's rest, at most one usage frame, and [DONE]; longer than
 # any pattern
@@ -19,19 +23,25 @@ _TAIL_BYTES = 1024
 
 
 class BadResponse(Exception):
-    """A response that fails the run: not 200, cut short, or without finish reason or [DONE]."""
+    """A response that fails the run: not 200, cut short, wrong in number, or without its end."""
 
 
 class StreamReader:
     """An event stream in chunked encoding.
 
     `chunks` counts texts that are not empty, so neither an opening frame nor a usage frame;
-    `tokens` counts the known text of a token, however many of them one chunk holds.
+    `tokens` counts the known text of a token, however many of them one chunk holds; with `usage`
+    it is the usage frame's number, once that has come. A quotation mark within a text is escaped,
+    so no text looks like a field.
     """
 
-    __slots__ = ("_empty", "_nonempty", "_tail", "_text", "began", "chunks", "finished", "tokens")
+    __slots__ = (
+        *("_empty", "_nonempty", "_tail", "_text", "_usage"),
+        *("began", "chunks", "finished", "tokens"),
+    )
 
-    def __init__(self, text_field: bytes = b"content") -> None:
+    def __init__(self, text_field: bytes = b"content", *, usage: bool = False) -> None:
+        self._usage = usage
         self._text = b'"%s":"' % text_field
         self._empty = self._text + b'"'
         self._nonempty = re.compile(re.escape(self._text) + b'[^"]')
@@ -67,10 +77,17 @@ class StreamReader:
     def _finish(self, window: bytes) -> None:
         if not window.endswith(_END):
             raise BadResponse(f"a stream without [DONE]: {window[-500:]!r}")
+        if _ERROR in window:
+            raise BadResponse(f"an error within the stream: {window[-500:]!r}")
         if _FINISH not in window:
             raise BadResponse(f"a stream without finish reason: {window[-500:]!r}")
         if not self.began:
             raise BadResponse(f"a stream without content: {window[-500:]!r}")
+        if self._usage:
+            usage = _USAGE.search(window)
+            if usage is None:
+                raise BadResponse(f"a stream without usage: {window[-500:]!r}")
+            self.tokens = int(usage[1])
         self.finished = True
 
 
@@ -80,15 +97,20 @@ def _count(window: bytes, pattern: bytes, old: int) -> int:
 
 
 class WholeReader:
-    """A response whose length its head tells; `ending` is what a whole answer must hold."""
+    """A response of JSON, whose length its head tells or whose chunks do.
 
-    __slots__ = ("_ending", "_missing", "_pieces", "_status", "finished")
+    `ending` is what a whole answer must hold, so many `times`.
+    """
 
-    def __init__(self, ending: bytes = b"", *, status: bytes = _OK) -> None:
+    __slots__ = ("_chunked", "_ending", "_missing", "_pieces", "_status", "_times", "finished")
+
+    def __init__(self, ending: bytes = b"", times: int = 1, *, status: bytes = _OK) -> None:
         self._ending = ending
+        self._times = times
         self._status = status  # how it must begin
         self._pieces: list[bytes] = []
         self._missing: int | None = None  # bytes; None until the head is read
+        self._chunked = False
         self.finished = False
 
     def feed(self, data: bytes) -> None:
@@ -96,24 +118,37 @@ class WholeReader:
         self._pieces.append(data)
         if self._missing is None:
             self._read_head(b"".join(self._pieces))
+        elif self._chunked:
+            self._pieces = [b"".join(self._pieces)]
         else:
             self._missing -= len(data)
-        if self._missing is not None and self._missing <= 0:
+        if self._missing is None:
+            return
+        if self._pieces[-1].endswith(_LAST_CHUNK) if self._chunked else self._missing <= 0:
             self._finish()
 
     def _read_head(self, received: bytes) -> None:
         _check_status(received, self._status)
         head, end_of_head, body = received.partition(b"\r\n\r\n")
-        if end_of_head:
-            length = _LENGTH.search(head + b"\r\n")
-            if length is None:
-                raise BadResponse(f"a response without length: {head!r}")
+        if not end_of_head:
+            return
+        head += b"\r\n"
+        length = _LENGTH.search(head)
+        if length is not None:
             self._missing = int(length[1]) - len(body)
+        elif _CHUNKED.search(head):
+            self._missing, self._chunked, self._pieces = 0, True, [received]
+        else:
+            raise BadResponse(f"a response without length: {head!r}")
 
     def _finish(self) -> None:
         response = b"".join(self._pieces)
-        if self._ending not in response:
-            raise BadResponse(f"a response without {self._ending!r}: {response[-500:]!r}")
+        if self._chunked:
+            response = _CHUNK_MARK.sub(b"", response)
+        found = response.count(self._ending)
+        if self._ending and found != self._times:
+            told = f"{found} {self._ending!r}, not {self._times}"
+            raise BadResponse(f"a response with {told}: {response[-500:]!r}")
         self.finished = True
 
 

@@ -1,8 +1,9 @@
-"""What the client does by the clock, whatever the answers do: an open loop's requests, and probes.
+"""What the client does by the clock, whatever the answers do: arrivals and probes.
 
 Both count from the intended time of sending, so that a late answer hides no delay of the next.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -14,15 +15,30 @@ _PROBES = 10
 _MOST_CALLERS = 2000
 
 
-class OpenLoop:
-    """Sends at a fixed rate, each request on a connection that is free, or on a new one."""
+class Arrivals:
+    """Sends at fixed intervals, each request on a connection that is free, or on a new one."""
 
-    def __init__(self, load: Load, callers: list[Caller], add: Callable[[], Caller]) -> None:
-        self._interval_s = 1 / load.rate_per_s
+    def __init__(
+        self, callers: list[Caller], add: Callable[[], Caller], interval_s: float, left: float
+    ) -> None:
         self._callers = callers
         self._add = add
+        self._interval_s = interval_s
+        self._left = left  # how many requests; inf in an open loop
         self._due_s = time.perf_counter()
         self.stopping = False
+
+    @classmethod
+    def of(cls, load: Load, callers: list[Caller], add: Callable[[], Caller]) -> "Arrivals":
+        """All requests of an open loop, or the first one of each connection of a closed loop."""
+        if load.rate_per_s:
+            return cls(callers, add, 1 / load.rate_per_s, math.inf)
+        return cls(callers, add, load.spread_s / load.connections, load.connections)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing will be due."""
+        return self.stopping or not self._left
 
     def remaining_s(self) -> float:
         """Until the next one is due."""
@@ -30,9 +46,10 @@ class OpenLoop:
 
     def send(self) -> None:
         """All that are due."""
-        while not self.stopping and time.perf_counter() >= self._due_s:
+        while not self.finished and time.perf_counter() >= self._due_s:
             self._free().send(self._due_s)
             self._due_s += self._interval_s
+            self._left -= 1
 
     def _free(self) -> Caller:
         for caller in self._callers:
@@ -61,6 +78,11 @@ class Probe:
         """No answer is awaited."""
         return self._reader is None
 
+    @property
+    def finished(self) -> bool:
+        """Nothing will be due."""
+        return self.stopping
+
     def fileno(self) -> int:
         """For epoll."""
         return self._socket.fileno()
@@ -85,7 +107,8 @@ class Probe:
             raise BadResponse("an answer that nobody asked for")
         self._reader.feed(self._socket.recv(READ_BYTES))
         if self._reader.finished:
-            self._measured.probe_s.append(time.perf_counter() - self._due_s)
+            if self._measured.measuring:
+                self._measured.probe_s.append(time.perf_counter() - self._due_s)
             self._reader = None
             self._due_s += self._interval_s
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import results
+from benchmarks.client_process import ClientFailed
 from benchmarks.peers import model, report
 from benchmarks.peers.document import cores, document
 from benchmarks.peers.plan import Plan
-from benchmarks.peers.rounds import LoadFailed, Result, Rounds
+from benchmarks.peers.rounds import Result, Rounds
 from benchmarks.peers.servers import (
     FLAGS,
     GENERATE,
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for each in flags:
             found += _measured(each, plan, given)  # keeps what came before an error
-    except (LoadFailed, ServerFailed, KeyboardInterrupt) as error:
+    except (ClientFailed, ServerFailed, KeyboardInterrupt) as error:
         if found:
             print(report.markdown(document(found, plan)))
         sys.stderr.write(f"benchmarks.peers: not finished: {error or 'interrupted'}\n")
@@ -124,20 +125,20 @@ def _chats(rounds: Rounds, plan: Plan) -> Iterator[Result]:
     rate_per_s = plan.rate_per_s
     for number in range(1, plan.rounds + 1):
         for streams in plan.streams:
-            measured = rounds.run(*plan.closed(streams), number)
+            measured = rounds.run(plan.closed(streams), number)
             yield from measured
         if not plan.open_loop:
             continue
         if rate_per_s is None:
             rate_per_s = plan.rate(min(each.figures["tokens_per_s"] for each in measured))
-        yield from rounds.run(*plan.opened(rate_per_s), number)
+        yield from rounds.run(plan.opened(rate_per_s), number)
 
 
 def _embeddings(rounds: Rounds, plan: Plan) -> Iterator[Result]:
     for number in range(1, plan.rounds + 1):
         for batch in _BATCHES:
             for encoding in _ENCODINGS:
-                yield from rounds.run(*plan.embeddings(batch, encoding), number)
+                yield from rounds.run(plan.embeddings(batch, encoding), number)
 
 
 def _say(text: str) -> None:

@@ -1,12 +1,15 @@
 """What a run measures, how often, how long."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from benchmarks.peers.load import EMBEDDINGS, Load
+from benchmarks.metric import Metric
+from benchmarks.peers import metrics
 from benchmarks.peers.servers import MODEL
+from benchmarks.scenario import Scenario
 
-_MOST_OPEN = 512
 _OPEN_SHARE = 0.5  # of the slowest server's requests per second at the most streams
+_TEXT_BYTES = 100  # of each text that is embedded
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +24,38 @@ class Plan:
     open_loop: bool = True
     rate_per_s: float | None = None  # of the open loop; None: from the first round
 
-    def closed(self, streams: int) -> tuple[str, Load]:
-        """A closed loop's name and load."""
-        name = f"{streams} stream{'s' if streams > 1 else ''}"
-        return name, self._load(connections=streams)
+    def closed(self, streams: int) -> Scenario:
+        """A closed loop."""
+        title = f"{streams} stream{'s' if streams > 1 else ''}"
+        return self._chat(title, connections=streams, spread_s=self.warm_up_s / 2)
 
-    def opened(self, rate_per_s: float) -> tuple[str, Load]:
-        """The open loop's."""
-        load = self._load(connections=_MOST_OPEN, rate_per_s=rate_per_s)
-        return f"open loop, {rate_per_s:.1f} requests/s", load
+    def opened(self, rate_per_s: float) -> Scenario:
+        """The open loop."""
+        title = f"open loop, {rate_per_s:.1f} requests/s"
+        return self._chat(title, connections=1, rate_per_s=rate_per_s)
 
-    def embeddings(self, batch: int, encoding: str) -> tuple[str, Load]:
+    def _chat(self, title: str, **options: Any) -> Scenario:
+        tokens = (self.tokens, self.tokens)
+        told = {"kind": "question", "tokens": tokens, "gaps": True, **options}
+        return self._scenario(title, metrics.CHAT, **told)
+
+    def embeddings(self, batch: int, encoding: str) -> Scenario:
         """A closed loop of eight connections, or of two where a request holds many texts."""
-        name = f"{batch} text{'s' if batch > 1 else ''} a request, {encoding}"
         connections = 8 if batch == 1 else 2
-        load = self._load(kind=EMBEDDINGS, connections=connections, batch=batch, encoding=encoding)
-        return name, load
+        return self._scenario(
+            f"{batch} text{'s' if batch > 1 else ''} a request, {encoding}",
+            metrics.EMBEDDINGS,
+            kind=f"embeddings_{encoding}",
+            connections=connections,
+            spread_s=self.warm_up_s / 2,
+            inputs=batch,
+            prompt_bytes=_TEXT_BYTES,
+        )
 
-    def _load(self, **values: object) -> Load:
+    def _scenario(self, title: str, of: tuple[Metric, ...], **options: Any) -> Scenario:
         times = {"warm_up_s": self.warm_up_s, "measured_s": self.measured_s}
-        return Load(port=0, pids={}, model=MODEL, tokens=self.tokens, **times, **values)  # type: ignore[arg-type]
+        told = {"model": MODEL, "distinct": True, **times, **options}
+        return Scenario(name=title, title=title, metrics=of, options=told)
 
     def rate(self, tokens_per_s: float) -> float:
         """The open loop's rate where the slowest server makes this many tokens a second."""

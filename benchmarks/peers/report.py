@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.peers.figures import FIGURES, Figure
+from benchmarks.metric import Metric
+from benchmarks.peers import metrics
 from benchmarks.peers.servers import GATEWAY
 
 Summary = Mapping[str, Any]
@@ -36,10 +37,10 @@ def _section(flags: str, load: str, group: Sequence[Summary]) -> str:
     peers = [name for name in by_server if name != GATEWAY] if GATEWAY in by_server else []
     headings = ["", *by_server, *(f"/ {peer}" for peer in peers)]
     rows = [headings, ["---"] + ["---:"] * (len(headings) - 1)]
-    for figure in FIGURES:
-        found = {name: each["figures"].get(figure.name) for name, each in by_server.items()}
+    for metric in metrics.ALL:
+        found = {name: each["figures"].get(metric.name) for name, each in by_server.items()}
         if any(found.values()):
-            rows.append(_row(figure, found, peers))
+            rows.append(_row(metric, found, peers))
     shares = [f"{each['client_share']:.0%}" for each in by_server.values()]
     rows.append(["client's share of a core, at most", *shares, *("" for _ in peers)])
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -47,17 +48,17 @@ def _section(flags: str, load: str, group: Sequence[Summary]) -> str:
 
 
 def _row(
-    figure: Figure, found: Mapping[str, Mapping[str, float] | None], peers: Sequence[str]
+    metric: Metric, found: Mapping[str, Mapping[str, float] | None], peers: Sequence[str]
 ) -> list[str]:
-    title = f"{figure.title}, {figure.unit}" if figure.unit else figure.title
-    cells = [_cell(figure, each) for each in found.values()]
+    title = f"{metric.title}, {metric.unit}" if metric.unit else metric.title
+    cells = [_cell(metric, each) for each in found.values()]
     return [title, *cells, *(_ratio(found[GATEWAY], found[peer]) for peer in peers)]
 
 
-def _cell(figure: Figure, values: Mapping[str, float] | None) -> str:
+def _cell(metric: Metric, values: Mapping[str, float] | None) -> str:
     if values is None:
         return ""
-    median, low, high = (f"{values[key]:,.{figure.digits}f}" for key in ("median", "low", "high"))
+    median, low, high = (f"{values[key]:,.{metric.digits}f}" for key in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
 
 

@@ -1,27 +1,21 @@
 """Loads in turn: A B C, A B C, each server paused while another one is measured."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from benchmarks import client_process
+from benchmarks.client_process import MOST_CLIENT_SHARE, ClientFailed
+from benchmarks.load import Load, Measured
 from benchmarks.peers import processes
-from benchmarks.peers.figures import figures
-from benchmarks.peers.load import Load, Measured
 from benchmarks.peers.servers import PeerServer
-from benchmarks.server_process import ROOT
+from benchmarks.scenario import Scenario
+from benchmarks.summary import percentile
 
-_MOST_CLIENT_SHARE = 0.80
 _MOST_OTHERS_SHARE = 0.10
 _MOST_WAITING = 0.25
 _MOST_LATENESS = 0.10  # p99 of it, of TTFT's median
-_CLIENT_S = 300.0
 _TRIES = 3
-
-
-class LoadFailed(Exception):
-    """A load whose answers were not whole; the message says what was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +41,19 @@ class Rounds:
     cores: int
     say: Callable[[str], None]
 
-    def run(self, name: str, load: Load, number: int) -> list[Result]:
-        """One load on all servers in their order. Raises LoadFailed."""
-        return [self._result(server, name, load, number) for server in self.servers]
+    def run(self, scenario: Scenario, number: int) -> list[Result]:
+        """One load on all servers in their order. Raises ClientFailed."""
+        return [self._result(server, scenario, number) for server in self.servers]
 
-    def _result(self, server: PeerServer, name: str, load: Load, number: int) -> Result:
+    def _result(self, server: PeerServer, scenario: Scenario, number: int) -> Result:
         with _others_paused(server, self.servers):
-            measured = self._undisturbed(server, load)
+            measured = self._undisturbed(server, scenario)
         result = Result(
             flags=self.flags,
             server=server.name,
-            load=name,
+            load=scenario.title,
             number=number,
-            figures=figures(measured),
+            figures={each.name: each.of(measured) for each in scenario.metrics},
             client_share=measured.client_share,
             doubts=tuple(doubts(measured, self.cores)),
             failure=failure(measured),
@@ -67,10 +61,10 @@ class Rounds:
         self.say(_line(result))
         return result
 
-    def _undisturbed(self, server: PeerServer, load: Load) -> Measured:
+    def _undisturbed(self, server: PeerServer, scenario: Scenario) -> Measured:
         """Again where other programs disturbed it; what it measured has no say in that."""
         for _ in range(_TRIES):
-            measured = _measure(server, replace(load, port=server.port, pids=server.pids()))
+            measured = _measure(server, scenario)
             if not any(doubts(measured, self.cores)):
                 break
         return measured
@@ -78,7 +72,7 @@ class Rounds:
 
 def failure(measured: Measured) -> str | None:
     """Why a measurement is none: the client was the limit."""
-    if measured.client_share > _MOST_CLIENT_SHARE:
+    if measured.client_share > MOST_CLIENT_SHARE:
         return f"the client took {measured.client_share:.0%} of a core"
     return None
 
@@ -90,9 +84,10 @@ def doubts(measured: Measured, cores: int) -> Iterator[str]:
         yield f"others took {share:.0%} of the machine"
     if measured.client_wait_share > _MOST_WAITING:
         yield f"the client waited for a core for {measured.client_wait_share:.0%} of the time"
-    late, ttft = measured.lateness, measured.ttft
-    if late is not None and ttft is not None and late.p99 > _MOST_LATENESS * ttft.p50:
-        yield f"the client sent late: p99 {late.p99:.1f} ms, which is in all times"
+    if measured.late_s:
+        late_s = percentile(measured.late_s, 99)
+        if late_s > _MOST_LATENESS * percentile(measured.ttft_s, 50):
+            yield f"the client sent late: p99 {late_s * 1e3:.1f} ms, which is in all times"
 
 
 @contextmanager
@@ -103,23 +98,19 @@ def _others_paused(server: PeerServer, servers: Sequence[PeerServer]) -> Iterato
         yield
 
 
-def _measure(server: PeerServer, load: Load) -> Measured:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.peers.client"],
-        input=load.dump(),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=_CLIENT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise LoadFailed(f"{server.name}: {done.stderr[-3000:]}\n{server.log()}")
-    return Measured.parse(done.stdout)
+def _measure(server: PeerServer, scenario: Scenario) -> Measured:
+    load = Load(port=server.port, pids=server.pids(), **scenario.options)
+    try:
+        measured = client_process.measure(load)
+    except ClientFailed as error:
+        raise ClientFailed(f"{server.name}: {error}\n{server.log()}") from error
+    if not measured.latency_s:
+        raise ClientFailed(f"{server.name}: no request was sent in {load.measured_s:g} s")
+    return measured
 
 
 def _line(result: Result) -> str:
-    names = ("frontend_us", "tokens_per_s", "ttft_p50", "text_frontend_us", "texts_per_s")
+    names = ("frontend_us", "tokens_per_s", "ttft_p50_ms", "text_frontend_us", "texts_per_s")
     values = [f"{name} {result.figures[name]:,.1f}" for name in names if name in result.figures]
     notes = [*result.doubts, *([f"FAILED: {result.failure}"] if result.failure else [])]
     share = f"client {result.client_share:.0%}"

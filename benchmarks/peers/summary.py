@@ -1,11 +1,12 @@
 """Results of several rounds as medians and full ranges. Pure."""
 
-import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from benchmarks.peers.figures import FIGURES
+from benchmarks.peers import metrics
 from benchmarks.peers.rounds import Result
+from benchmarks.summary import Summary
 
 
 def summaries(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -31,10 +32,9 @@ def summaries(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _figures(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    found = {}
-    for figure in FIGURES:
-        values = [each.figures[figure.name] for each in results if figure.name in each.figures]
-        if values:
-            median = statistics.median(values)
-            found[figure.name] = {"median": median, "low": min(values), "high": max(values)}
-    return found
+    told = [each.figures for each in results]
+    return {
+        metric.name: asdict(Summary.of(values))
+        for metric in metrics.ALL
+        if (values := [figures[metric.name] for figures in told if metric.name in figures])
+    }

@@ -99,7 +99,7 @@ def sleeper() -> Iterator[list[float]]:
 def measured(gateway: GatewayProcess, **options: object) -> Measured:
     usual = {
         "port": gateway.port,
-        "server_pid": gateway.pid,
+        "pids": {"server": [gateway.pid]},
         "model": PACED_MODEL,
         "tokens": (TOKENS, TOKENS),
         "gaps": True,

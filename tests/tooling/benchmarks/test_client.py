@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import c_floor, server_process
 from benchmarks.client import Client
-from benchmarks.load import Load, Measured, difference
+from benchmarks.load import Load, Measured
 from benchmarks.response_reader import BadResponse
 
 
@@ -26,7 +26,7 @@ def floor(request, tmp_path):
 
 def load(floor, **options) -> Load:
     usual = {"connections": 4, "tokens": (3, 9), "warm_up_s": 0.05, "measured_s": 0.2}
-    return Load(port=floor.port, server_pid=floor.pid, **{**usual, **options})
+    return Load(port=floor.port, pids={"server": [floor.pid]}, **{**usual, **options})
 
 
 def test_client_counts_what_the_floors_send(floor):
@@ -104,34 +104,40 @@ def test_wrong_number_of_tokens_fails_the_run():
 
     with (
         server_process.floor(None) as floor,
-        Client(load(floor, kind="embeddings_float", model="x", tokens=(5, 5))) as client,
-        pytest.raises(BadResponse, match="1 tokens came where 5"),
+        Client(load(floor, tokens=(0, 0))) as client,
+        pytest.raises(BadResponse, match="1 tokens came where 0"),
     ):
         client.run()
 
 
-def test_only_the_time_between_two_snapshots_is_measured():
-    """The warm-up does not count; times before the second snapshot are dropped."""
+def test_rates_and_costs_follow_from_the_counts():
+    """CPU time is the sum of all the server's processes."""
 
-    before = Measured(seconds=10.0, server_cpu_s=3.0, chunks=1000, tokens=2000, responses=4)
-    after = Measured(
-        seconds=12.0, server_cpu_s=4.0, chunks=51_000, tokens=102_000, responses=10, ttft_s=[0.5]
+    measured = Measured(
+        seconds=2.0,
+        cpu_s={"frontend": 0.25, "engine": 0.75},
+        client_cpu_s=0.5,
+        machine_cpu_s=1.75,
+        chunks=50_000,
+        tokens=100_000,
+        responses=6,
     )
 
-    between = difference(before, after)
-    assert between.chunks_per_s == 25_000
-    assert between.cpu_us_per_chunk == pytest.approx(20)
-    assert between.cpu_us_per_token == pytest.approx(10)
-    assert between.tokens_per_chunk == 2
-    assert between.responses == 6
-    assert between.ttft_s == [0.5]
+    assert measured.chunks_per_s == 25_000
+    assert measured.cpu_us_per_chunk == pytest.approx(20)
+    assert measured.cpu_us_per_token == pytest.approx(10)
+    assert measured.tokens_per_chunk == 2
+    assert (measured.client_share, measured.others_cpu_s) == (0.25, 0.25)
 
 
 def test_messages_survive_serialization_between_processes():
     """Load and Measured equal what was written."""
 
-    load = Load(port=1, server_pid=2, connections=3, warm_up_s=0.5, measured_s=1.0, core=0)
-    measured = Measured(seconds=1.5, ttft_s=[0.25], chunks=7)
+    load = Load(
+        port=1, pids={"server": [2, 3]}, connections=3, warm_up_s=0.5, measured_s=1.0, core=0
+    )
+    measured = Measured(seconds=1.5, cpu_s={"server": 0.5}, ttft_s=[0.25], chunks=7)
 
     assert Load.parse(load.dump()) == load
+    assert load.server_pid == 2
     assert Measured.parse(measured.dump()) == measured

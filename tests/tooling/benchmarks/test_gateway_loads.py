@@ -11,10 +11,11 @@ import pytest
 
 from benchmarks import request, scenario
 from benchmarks.client import Client
+from benchmarks.client_process import ClientFailed
 from benchmarks.connection import connect
 from benchmarks.idle_streams import IdleStreams
 from benchmarks.load import Load, Measured
-from benchmarks.measurement import Bench, ClientFailed
+from benchmarks.measurement import Bench
 from benchmarks.plan import QUICK
 from benchmarks.refusal import refusal
 from benchmarks.scenario import SCENARIOS
@@ -34,7 +35,7 @@ def gateway(bench):
 
 def run(gateway, **options) -> Measured:
     usual = {"connections": 4, "warm_up_s": 0.1, "measured_s": 0.3}
-    load = Load(port=gateway.port, server_pid=gateway.pid, **{**usual, **options})
+    load = Load(port=gateway.port, pids={"server": [gateway.pid]}, **{**usual, **options})
     with Client(load) as client:
         return client.run()
 

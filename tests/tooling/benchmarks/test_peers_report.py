@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import results
-from benchmarks.peers import command, model, report, rust_binary, servers
-from benchmarks.peers.figures import figures
-from benchmarks.peers.load import Distribution, Measured
+from benchmarks.client_process import ClientFailed
+from benchmarks.load import Measured
+from benchmarks.peers import command, metrics, model, report, rust_binary, servers
 from benchmarks.peers.plan import Plan
 from benchmarks.peers.processes import ENGINE, FRONTEND, SUPERVISOR
-from benchmarks.peers.rounds import LoadFailed, Result, doubts, failure
+from benchmarks.peers.rounds import Result, doubts, failure
 from benchmarks.peers.servers import DEFAULT, GATEWAY, GENERATE, LEAN, VLLM, VLLM_RUST, Setup
 from benchmarks.peers.summary import summaries
 
@@ -19,14 +19,14 @@ MEASURED = Measured(
     seconds=2.0,
     cpu_s={FRONTEND: 0.3, ENGINE: 2.0, SUPERVISOR: 0.1},
     client_cpu_s=0.2,
-    busy_cpu_s=2.6,
+    machine_cpu_s=2.6,
     tokens=20_000,
     chunks=16_000,
     responses=100,
-    ttft=Distribution(100, 10.0, 20.0, 30.0, 40.0),
-    gap=Distribution(16_000, 3.0, 4.0, 7.0, 9.0),
-    latency=Distribution(100, 600.0, 610.0, 620.0, 630.0),
-    lateness=Distribution(100, 0.01, 0.02, 0.03, 0.04),
+    ttft_s=[0.01, 0.03],
+    gap_s=[0.003, 0.007],
+    latency_s=[0.6, 0.62],
+    late_s=[0.00001],
 )
 
 
@@ -37,14 +37,24 @@ def result(server: str, number: int, *, failed: str | None = None, **values: flo
 def test_cpu_is_divided_by_tokens_not_chunks():
     """A supervisor is part of the frontend; the engine is counted separately."""
 
-    found = figures(MEASURED)
+    found = {metric.name: metric.of(MEASURED) for metric in metrics.CHAT}
 
     assert found["frontend_us"] == pytest.approx(20)
     assert found["engine_us"] == pytest.approx(100)
     assert found["tokens_per_s"] == 10_000
     assert found["tokens_per_chunk"] == 1.25
-    assert (found["ttft_p99"], found["gap_p50"]) == (30.0, 3.0)
-    assert "texts_per_s" not in found
+    assert (found["ttft_p99_ms"], found["gap_p50_ms"]) == (30.0, 3.0)
+
+
+def test_cpu_of_embeddings_is_divided_by_texts():
+    """The supervisor counts here too."""
+
+    measured = dataclasses.replace(MEASURED, texts=1000)
+    found = {metric.name: metric.of(measured) for metric in metrics.EMBEDDINGS}
+
+    assert found["text_frontend_us"] == pytest.approx(400)
+    assert found["text_engine_us"] == pytest.approx(2000)
+    assert found["texts_per_s"] == 500
 
 
 def test_summary_is_median_and_range_of_valid_measurements():
@@ -69,10 +79,10 @@ def test_measurement_limited_by_the_client_is_discarded():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"busy_cpu_s": 3.2}, "others took 15% of the machine"),
+        ({"machine_cpu_s": 3.2}, "others took 15% of the machine"),
         ({"client_wait_s": 0.6}, "the client waited for a core for 30% of the time"),
         (
-            {"lateness": Distribution(9, 0.1, 1.0, 2.0, 3.0)},
+            {"late_s": [0.0001, 0.002]},
             "the client sent late: p99 2.0 ms, which is in all times",
         ),
     ],
@@ -102,10 +112,10 @@ def test_table_shows_losses_like_wins():
     text = report.markdown(
         _document(
             [
-                result(GATEWAY, 1, frontend_us=20.0, ttft_p50=5.0),
-                result(VLLM, 1, frontend_us=80.0, ttft_p50=10.0),
+                result(GATEWAY, 1, frontend_us=20.0, ttft_p50_ms=5.0),
+                result(VLLM, 1, frontend_us=80.0, ttft_p50_ms=10.0),
                 result(VLLM_RUST, 1, failed="the client was late", frontend_us=9.0),
-                result(VLLM_RUST, 2, frontend_us=10.0, ttft_p50=4.0),
+                result(VLLM_RUST, 2, frontend_us=10.0, ttft_p50_ms=4.0),
             ]
         )
     )
@@ -162,8 +172,8 @@ def test_open_loop_uses_half_of_the_slowest_servers_rate():
 
     assert Plan().rate(8000) == 20
     assert Plan(rate_per_s=3.0).rate(8000) == 3.0
-    name, load = Plan().opened(20)
-    assert (name, load.rate_per_s) == ("open loop, 20.0 requests/s", 20)
+    opened = Plan().opened(20)
+    assert (opened.title, opened.options["rate_per_s"]) == ("open loop, 20.0 requests/s", 20)
 
 
 @pytest.mark.parametrize("arguments", [["--servers", "gateway,nginx"], ["--flags", "fast"]])
@@ -180,7 +190,7 @@ def test_failed_run_shows_its_results(monkeypatch, capsys):
 
     def measured(*_: object) -> Iterator[Result]:
         yield result(GATEWAY, 1, frontend_us=20.0)
-        raise LoadFailed("gateway: 500")
+        raise ClientFailed("gateway: 500")
 
     monkeypatch.setattr(command, "_measured", measured)
 

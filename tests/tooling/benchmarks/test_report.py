@@ -15,7 +15,7 @@ from benchmarks.summary import Summary
 
 
 def floor(*, cpu_s: float = 1.0, chunks: int = 100_000) -> Measured:
-    return Measured(seconds=2.0, server_cpu_s=cpu_s, chunks=chunks)
+    return Measured(seconds=2.0, cpu_s={"server": cpu_s}, chunks=chunks)
 
 
 def loaded(name: str = "64", **of_load: Any) -> Round:

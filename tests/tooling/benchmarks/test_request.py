@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from benchmarks import request
+from benchmarks.request import Prompt
 
 
 def body(message: bytes) -> Any:
@@ -16,7 +17,7 @@ def body(message: bytes) -> Any:
 def test_prompt_has_the_length_in_its_name(length):
     """Exact to the byte and the same each time, so that two runs measure the same."""
 
-    message = request.request("chat", "m", stream=False, tokens=1, prompt_bytes=length)
+    message = request.request("chat", "m", stream=False, tokens=1, prompt=Prompt(length))
     [prompt] = body(message)["messages"]
 
     assert len(prompt["content"].encode()) == length
@@ -41,6 +42,30 @@ def test_each_kind_uses_its_endpoint(kind, path, field):
     told = body(message)
     assert field in told
     assert (told["model"], told["stream"], told["max_tokens"]) == ("m", True, 7)
+
+
+def test_questions_differ_by_number_and_ask_for_usage():
+    """A prefix cache matches no whole prompt, and no answer ends early."""
+
+    first, second = (
+        body(request.request("question", "m", stream=True, tokens=7, prompt=Prompt(number=number)))
+        for number in (1, 2)
+    )
+
+    assert first["messages"][-1] != second["messages"][-1]
+    assert first["stream_options"] == {"include_usage": True}
+    assert (first["max_tokens"], first["ignore_eos"], first["temperature"]) == (7, True, 0)
+
+
+def test_inputs_of_numbered_embeddings_differ():
+    """Within a request and between two."""
+
+    told = [
+        body(request.request("embeddings_float", "m", stream=False, tokens=1, prompt=prompt))
+        for prompt in (Prompt(inputs=3, number=1), Prompt(inputs=3, number=2))
+    ]
+
+    assert len({text for each in told for text in each["input"]}) == 6
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64"])

@@ -62,6 +62,59 @@ def test_completions_text_has_another_name():
     assert (reader.chunks, reader.tokens, reader.finished) == (1, 1, True)
 
 
+def usage_reader() -> StreamReader:
+    return StreamReader(usage=True)
+
+
+REAL = (OPENING, TOKEN, b'data: {"choices":[{"delta":{"content":"\\"content\\":\\"a"}}]}\n\n')
+
+
+def test_tokens_by_usage_at_every_split():
+    """Text is not known then, and text that looks like a field counts once."""
+
+    stream = chunked(*REAL, FINISH, USAGE, DONE)
+    for split in range(1, len(stream)):
+        reader = usage_reader()
+        reader.feed(stream[:split])
+        reader.feed(stream[split:])
+        assert (reader.chunks, reader.tokens, reader.finished) == (2, 5, True), split
+
+
+def test_comments_are_not_counted():
+    """Some servers keep a connection alive with them."""
+
+    reader = usage_reader()
+    reader.feed(chunked(OPENING, b": still here\n\n", TOKEN, FINISH, USAGE, DONE))
+
+    assert (reader.chunks, reader.finished) == (1, True)
+
+
+def test_stream_ends_with_its_last_chunk():
+    """[DONE] alone does not end a chunked body."""
+
+    reader = usage_reader()
+    reader.feed(chunked(*REAL, FINISH, USAGE, DONE).removesuffix(b"0\r\n\r\n"))
+    assert not reader.finished
+    reader.feed(b"0\r\n\r\n")
+    assert reader.finished
+
+
+@pytest.mark.parametrize(
+    ("writes", "reason"),
+    [
+        ((*REAL, FINISH, DONE), "without usage"),
+        ((*REAL, FINISH, USAGE, DONE, TOKEN), r"without \[DONE\]"),
+        ((*REAL, FINISH, USAGE, DONE + b"data: {"), r"without \[DONE\]"),
+        ((*REAL, b'data: {"error":{"message":"no"}}\n\n', DONE), "error within"),
+    ],
+)
+def test_bad_stream_with_usage_fails_the_run(writes, reason):
+    """Usage is required, nothing follows [DONE], and an error ends no stream properly."""
+
+    with pytest.raises(BadResponse, match=reason):
+        usage_reader().feed(chunked(*writes))
+
+
 def test_empty_content_does_not_begin_a_stream():
     """The opening frame comes before any token, so it is not the first token."""
 
@@ -115,7 +168,7 @@ def test_complete_response_ends_at_its_length():
 def test_complete_response_needs_a_finish_reason():
     """Without it the answer is truncated, whatever its length says."""
 
-    with pytest.raises(BadResponse, match="without b'\"finish_reason"):
+    with pytest.raises(BadResponse, match="with 0 b'\"finish_reason"):
         WholeReader(b'"finish_reason":"').feed(WHOLE)
 
 
@@ -124,3 +177,35 @@ def test_refusal_fails_the_run():
 
     with pytest.raises(BadResponse, match="503"):
         WholeReader().feed(b"HTTP/1.1 503 Service Unavailable\r\n")
+
+
+VECTORS = (
+    b'{"data":[{"object":"embedding","embedding":[1,2]},{"object":"embedding","embedding":[3]}]}'
+)
+
+
+@pytest.mark.parametrize("cut", [20, VECTORS.index(b'mbedding":')])
+def test_vectors_in_chunks_are_counted_at_every_split(cut):
+    """A field may be cut by the marks of the chunked encoding."""
+
+    data = chunked(VECTORS[:cut], VECTORS[cut:])
+    for at in range(1, len(data)):
+        reader = WholeReader(b'"embedding":', 2)
+        reader.feed(data[:at])
+        assert not reader.finished, at
+        reader.feed(data[at:])
+        assert reader.finished, at
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        chunked(VECTORS),
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(VECTORS), VECTORS),
+    ],
+)
+def test_wrong_number_of_vectors_fails_the_run(data):
+    """Two vectors do not answer three texts."""
+
+    with pytest.raises(BadResponse, match="2 b'\"embedding\":', not 3"):
+        WholeReader(b'"embedding":', 3).feed(data)

@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import Iterator
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
 import openai
 import pytest
-from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer
 
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
-from tests.vllm import tiny_cross_encoder
+
+if TYPE_CHECKING:  # each collection of the tests would import torch, which takes seconds
+    from sentence_transformers import SentenceTransformer
 
 pytestmark = pytest.mark.engine
 
@@ -33,6 +33,8 @@ DOCUMENTS = ["the cat sleeps", "triton serves the models", "the models do"]
 @pytest.fixture(scope="module")
 def pooling_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One embedding model and one tiny cross-encoder."""
+    from tests.vllm import tiny_cross_encoder
+
     folder = tmp_path_factory.mktemp("pooling")
     tiny_cross_encoder.write(folder / "cross-encoder")
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
@@ -52,8 +54,10 @@ def embedder(pooling_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def reference() -> SentenceTransformer:
+def reference() -> "SentenceTransformer":
     """The library that trained the model."""
+    from sentence_transformers import SentenceTransformer
+
     return SentenceTransformer(WEIGHTS, device="cpu")
 
 
@@ -179,6 +183,10 @@ def post(gateway: GatewayProcess, path: str, **body: Any) -> Any:
 
 def test_cross_encoder_scores(pooling_gateway, tmp_path):
     """The scores equal those of transformers, and rerank sorts by them."""
+    from transformers import AutoTokenizer
+
+    from tests.vllm import tiny_cross_encoder
+
     tiny_cross_encoder.write(tmp_path / "same")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "same")
     pairs = [tokenizer(QUERY, document) for document in DOCUMENTS]

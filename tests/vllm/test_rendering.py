@@ -1,18 +1,18 @@
 """Responses of /render, read by vLLM's own classes; no engine runs."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import orjson
 import pytest
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
-from vllm.sampling_params import SamplingParams
 
 from schemas.tokenization import RenderedPrompt
 from tests.unit.routers.test_fields_reach_the_model import SAMPLING
 from tests.unit.serving.test_rendered_requests import MESSAGES, of_chat, of_completion
+
+if TYPE_CHECKING:  # each collection of the tests would import vLLM, which takes seconds
+    from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
+    from vllm.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.engine
 
@@ -23,16 +23,20 @@ INTERNAL = {"output_kind", "skip_clone"}
 
 def test_fields_have_vllms_names():
     """The response adds three fields, which vLLM's clients ignore."""
+    from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
+
     assert set(RenderedPrompt.model_fields) - OWN == set(GenerateRequest.model_fields)
 
 
-def read(rendered: RenderedPrompt) -> GenerateRequest:
+def read(rendered: RenderedPrompt) -> "GenerateRequest":
     """Return the JSON response as vLLM's server parses it."""
+    from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
+
     body = orjson.dumps(rendered, default=vars, option=orjson.OPT_NON_STR_KEYS)
     return GenerateRequest.model_validate_json(body)
 
 
-def said(params: SamplingParams) -> dict[str, Any]:
+def said(params: "SamplingParams") -> dict[str, Any]:
     """Return its fields, without those that each server sets itself."""
     fields = msgspec.structs.asdict(params)
     return {name: value for name, value in fields.items() if name not in INTERNAL}
@@ -50,6 +54,8 @@ REQUESTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", REQUESTS, ids=str)
 async def test_chat_has_vllms_sampling_parameters(fields):
     """They equal those that vLLM's server derives from the chat request itself."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
     expected = ChatCompletionRequest.model_validate({"messages": MESSAGES, **fields})
 
     request = read(await of_chat(**fields))
@@ -62,6 +68,8 @@ async def test_chat_has_vllms_sampling_parameters(fields):
 @pytest.mark.parametrize("fields", [*REQUESTS, {"max_tokens": 0, "echo": True}], ids=str)
 async def test_completion_has_vllms_sampling_parameters(fields):
     """They equal those that vLLM's server derives from the completion request itself."""
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
     expected = CompletionRequest.model_validate({"prompt": "ab", **fields})
 
     [request] = map(read, await of_completion(**fields))

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -93,19 +94,22 @@ def test_json_within_the_json(name):
         sampling_parameters.read({"structured_outputs": text})
 
 
-FLOODS: dict[str, bytes] = {
-    "stop texts": json.dumps({"stop": ["@@"] * 1_000_000}).encode(),
-    "arrays": b'{"stop":[' + b"[]," * 2_000_000 + b"[]]}",
-    "members": json.dumps({str(number): 1 for number in range(500_000)}).encode(),
-    "biases": json.dumps({"logit_bias": {f"-{number}": 1 for number in range(7_000)}}).encode(),
-    "numbers": json.dumps({"allowed_token_ids": [1] * 500_000}).encode(),
+# Made by their test: together they are large.
+FLOODS: dict[str, Callable[[], bytes]] = {
+    "stop texts": lambda: json.dumps({"stop": ["@@"] * 1_000_000}).encode(),
+    "arrays": lambda: b'{"stop":[' + b"[]," * 2_000_000 + b"[]]}",
+    "members": lambda: json.dumps({str(number): 1 for number in range(500_000)}).encode(),
+    "biases": lambda: json.dumps({"logit_bias": {f"-{each}": 1 for each in range(7_000)}}).encode(),
+    "numbers": lambda: json.dumps({"allowed_token_ids": [1] * 500_000}).encode(),
 }
 
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_refusals_are_cheap(name):
     """A refusal blocks the event loop for less than 30 ms, whatever the size of the text."""
-    assert min(refusal_s(FLOODS[name]) for _ in range(3)) < budget(0.03)
+    text = FLOODS[name]()
+
+    assert min(refusal_s(text) for _ in range(3)) < budget(0.03)
 
 
 def refusal_s(text: bytes) -> float:

@@ -160,6 +160,7 @@ chat_bodies = st.builds(
 completion_bodies = st.fixed_dictionaries({"prompt": PROMPTS}, optional=SOUND_COMPLETIONS)
 
 
+@pytest.mark.slow
 @MANY
 @given(body=chat_bodies)
 def test_chat_stream_equals_the_complete_answer(mock_gateway, body):
@@ -169,6 +170,7 @@ def test_chat_stream_equals_the_complete_answer(mock_gateway, body):
     check_both_endings(mock_gateway.url + CHAT, {"model": "mock", **body})
 
 
+@pytest.mark.slow
 @MANY
 @given(body=completion_bodies)
 def test_completions_stream_equals_the_complete_answer(mock_gateway, body):
@@ -176,6 +178,7 @@ def test_completions_stream_equals_the_complete_answer(mock_gateway, body):
     check_both_endings(mock_gateway.url + COMPLETIONS, {"model": "mock", **body})
 
 
+@pytest.mark.slow
 @MANY
 @given(body=st.fixed_dictionaries({"messages": ANY_MESSAGES}, optional=ANYTHING))
 def test_any_request_gets_a_response(mock_gateway, body):

@@ -36,6 +36,7 @@ def document(mock_gateway: GatewayProcess) -> Any:
     return schemathesis.openapi.from_url(f"{mock_gateway.url}/openapi.json")
 
 
+@pytest.mark.slow
 def test_responses_match_the_document(document, subtests):
     """Every endpoint answers requests of the document as the document says."""
     for found in document.get_all_operations():

@@ -26,6 +26,7 @@ def listed(gateway: GatewayProcess) -> list[dict[str, Any]]:
     return [model for model in models if model["parent"] is None]
 
 
+@pytest.mark.slow
 def test_same_models_are_servable(
     checked: dict[str, Any], standins_gateway: GatewayProcess
 ) -> None:

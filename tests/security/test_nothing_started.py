@@ -81,6 +81,7 @@ def ask(gateway: Guarded, method: str, path: str, body: dict[str, Any]) -> RawRe
     return gateway.ask(f"{method} {path}", sent)
 
 
+@pytest.mark.slow
 def test_no_route_starts_a_program_or_process(gateway, world):
     """The test calls every route. Each answers 2xx, or 501 if it is not available, except those in
     REFUSED.

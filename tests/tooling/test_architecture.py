@@ -3,6 +3,8 @@
 import ast
 from collections import defaultdict
 
+import pytest
+
 from scripts.figures import PACKAGE, ROOT, import_figures, size_figures
 
 
@@ -21,6 +23,7 @@ def is_protocol(node: ast.ClassDef) -> bool:
     return any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
 
 
+@pytest.mark.slow
 def test_no_import_cycles() -> None:
     figures = {**size_figures(), **import_figures()}
 

@@ -6,6 +6,8 @@ import pytest
 
 from openai_frontend.engines.vllm.schema_overlap import are_disjoint
 
+pytestmark = pytest.mark.slow  # xgrammar's import
+
 TAGGED: list[Any] = [
     {"type": "object", "properties": {"t": {"const": tag}}, "required": ["t"]} for tag in "ab"
 ]

@@ -4,6 +4,8 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests import mock_models
 from tests.resilience.faults.asking import unready
 from tests.unit.models.conftest import EXPLICIT, live
@@ -21,6 +23,7 @@ def write(repository: Path) -> Path:
     return corrupt
 
 
+@pytest.mark.slow
 async def test_other_models_serve_beside_a_broken_tokenizer(tmp_path: Path) -> None:
     """Readiness names both broken models with the reason, and requests to them get Retry-After.
     Once the files are correct, a load makes the model serve.

@@ -54,6 +54,7 @@ def test_greedy_sampling_is_the_default(weights):
     assert {"temperature", "top_p", "top_k"} & set(settings) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", STABLE, ids=lambda e: e.messages[-1]["content"][:40])
 def test_stable_prompts_have_their_answers(model, tokenizer, exchange):
     """The greedy answer is the expected one, and no token of it is a close decision."""

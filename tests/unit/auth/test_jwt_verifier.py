@@ -220,6 +220,7 @@ def test_other_keys_of_the_provider_are_ignored():
 HEADERS = st.dictionaries(st.text(), st.none() | st.text())
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60), st.binary(max_size=60), HEADERS)
 def test_random_tokens_are_rejected(body, signature, header):

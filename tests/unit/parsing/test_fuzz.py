@@ -3,12 +3,15 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.registry import FAMILIES
 from tests.unit.parsing.samples import Answer, parser_for, replay
+
+pytestmark = pytest.mark.slow
 
 WORDS = ["get_weather", "now", "city", "Paris", "functions.now:0", "to=functions.now", "analysis"]
 JSON_PIECES = [

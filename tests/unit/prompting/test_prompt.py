@@ -228,6 +228,7 @@ async def _worst_lag_s(work: asyncio.Future[object] | asyncio.Task[object]) -> f
     return worst
 
 
+@pytest.mark.slow
 def test_large_prompt_does_not_block_the_event_loop(tiny: Tokenizer) -> None:
     """1 MB is rendered and tokenized on a thread; the budget is 10 ms, 50 on a busy machine."""
 

@@ -82,6 +82,7 @@ async def lag_s(port: int, sent: bytes, status: int) -> float:
     return max(gaps) - EVERY_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["wide", "narrow"])
 @pytest.mark.parametrize("name", PROMPTS)
 def test_long_prompt_delays_no_stream(gateway: GatewayProcess, name: str, model: str) -> None:

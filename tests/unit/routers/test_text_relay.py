@@ -382,6 +382,7 @@ def test_slow_client_gets_the_text_before_a_failure(gateway):
     assert len(LONG_TOKEN) * (LONG_TOKENS - 1) == len(texts(chunks)[0])
 
 
+@pytest.mark.slow
 def test_buffers_of_slow_clients_stay_below_three_times_their_answers(gateway):
     process = psutil.Process(gateway.pid)
     with slow_clients(gateway, 1) as [client]:

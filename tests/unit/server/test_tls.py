@@ -63,6 +63,7 @@ def wait_until_ready(gateway: GatewayProcess, url: str, context: ssl.SSLContext)
     raise AssertionError(gateway.output())
 
 
+@pytest.mark.slow
 def test_https_streams_and_serves_the_renewed_certificate(tmp_path, models, authority):
     """The port does not speak plain HTTP."""
     file = authority.certificate("server")
@@ -100,6 +101,7 @@ def all_of(client: ssl.SSLSocket) -> bytes:
     return b"".join(iter(lambda: client.recv(65536), b""))
 
 
+@pytest.mark.slow
 def test_connection_limits_apply_over_tls(tmp_path, models, authority):
     """A head must be valid HTTP and arrive in time, a client that reads nothing is disconnected,
     and browsers get the header that requires HTTPS.
@@ -147,6 +149,7 @@ def name_in(certificate: bytes | None) -> str:
     return str(name.value)
 
 
+@pytest.mark.slow
 def test_client_certificates(tmp_path, models, authority):
     """Only certificates signed by a configured authority are accepted."""
     server, client = authority.certificate("server"), authority.certificate("client")
@@ -161,6 +164,7 @@ def test_client_certificates(tmp_path, models, authority):
                 httpx.get(f"{url}/health/live", verify=trusting(authority, shown_by_client))
 
 
+@pytest.mark.slow
 def test_unix_socket(tmp_path, models):
     """Only its owner and group can connect; the banner shows how."""
     path = tmp_path / "socket"

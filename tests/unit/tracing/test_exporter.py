@@ -41,6 +41,7 @@ def test_collector_that_rejects_spans(caplog: pytest.LogCaptureFixture) -> None:
     assert "dropped the spans of 1 requests" in caplog.messages
 
 
+@pytest.mark.slow
 def test_full_queue_drops_records() -> None:
     """`put` never blocks; records that do not fit into the queue are counted."""
     with Collector(delay_s=0.2) as collector:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.unit.routers.mock_gateway import request
 from tests.unit.tracing.conftest import ANSWER, KEY, World
 
@@ -80,6 +82,7 @@ def ask_with_keys(world: World) -> set[int]:
     return {*statuses, query.status_code}
 
 
+@pytest.mark.slow
 def test_no_canary_appears_anywhere(world: World) -> None:
     """Not in the log at level debug, in standard output, in a span or in a metric."""
     assert ask_all(world) >= {200, 400, 404, 500, 503}

@@ -23,11 +23,13 @@ def growth(kind: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow():
     """The second half of the requests needs no more memory than the first."""
     assert growth("none") < 10 * MIB
 
 
+@pytest.mark.slow
 def test_leak_is_detected():
     """Responses that are kept make the process grow, so the check above works."""
     assert growth("leak") > 10 * MIB

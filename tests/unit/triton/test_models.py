@@ -304,6 +304,7 @@ async def test_model_json_that_is_not_an_object(repository, start_server):
     assert entry(server, "broken").reason.endswith(f"{version / 'model.json'}: not a JSON object")
 
 
+@pytest.mark.slow
 async def test_rapid_loads_and_unloads(repository, start_server):
     """Loads and unloads of models and of an ensemble's composing models may come in any order and
     pace.

@@ -70,6 +70,7 @@ def run(core: NewerCore, repository: Path, check: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_dead_engine_of_the_in_process_backend(core, repository):
     """The core itself reports the model as not ready once its engine is dead."""
     mock_models.write(repository, "mock", die_after_tokens=2)
@@ -80,6 +81,7 @@ def test_dead_engine_of_the_in_process_backend(core, repository):
     assert (before, after) == ("True", "False")
 
 
+@pytest.mark.slow
 def test_stop_during_a_query(core, repository):
     """The core is deleted when its last call has returned, and the stop does not wait."""
     assert run(core, repository, STOP_MEANWHILE) == ["stopped True"]

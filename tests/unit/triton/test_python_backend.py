@@ -87,6 +87,7 @@ async def test_every_datatype_is_returned(repository, start_server):
     assert strings == ["", TEXT, "x" * 1001]
 
 
+@pytest.mark.slow
 async def test_environment_is_the_gateways(repository, start_server, monkeypatch, tmp_path):
     """A model and its subprocesses use this interpreter's packages, PYTHONPATH and UTF-8."""
     (tmp_path / "module_on_the_path.py").write_text("NAME = 'found'")
@@ -111,6 +112,7 @@ async def test_environment_is_the_gateways(repository, start_server, monkeypatch
     }
 
 
+@pytest.mark.slow
 async def test_model_can_spawn_processes(repository, start_server):
     """multiprocessing's spawn works inside a model, as engines with workers need it."""
     python_models.write(repository, "spawns", answer=SPAWNS)
@@ -119,6 +121,7 @@ async def test_model_can_spawn_processes(repository, start_server):
     assert (await asked(server, "spawns", texts("?"))).item("OUT") == b"6"
 
 
+@pytest.mark.slow
 async def test_ensembles_of_python_models(repository, start_server):
     """An ensemble passes tensors from one Python model to the next."""
     for name, added in (("first", "b"), ("second", "c")):
@@ -142,6 +145,7 @@ async def test_python_based_backend(repository, start_server, tmp_path):
     assert (await asked(server, "model", texts("a"))).item("OUT") == b"a"
 
 
+@pytest.mark.slow
 async def test_python_based_backend_in_an_image(repository, start_server, tmp_path):
     """The same with an installed Python backend, as in NVIDIA's images."""
     installed = tmp_path / "backends"

@@ -45,6 +45,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "config", "streams"), CASES.values(), ids=CASES)
 def test_process_without_a_stop(repository, ending, config, streams):
     """A process whose server was never stopped exits cleanly, even with requests in flight."""

@@ -159,6 +159,7 @@ def successes(server, model):
     return of_version["inference_stats"]["success"]["count"]
 
 
+@pytest.mark.slow
 async def test_trace_ends_with_the_request(repository, start_server, record):
     """It records nothing afterwards, even if a model that the request called continues."""
     python_models.write(repository, "asks", answer="")

@@ -321,6 +321,7 @@ def test_every_metric_exists_in_a_gateway(
     assert {name for name, value in mock.items() if value is None} <= missing
 
 
+@pytest.mark.slow
 def test_live_view_survives_a_restart_of_the_gateway(terminals: list[Terminal]) -> None:
     """It retries until the gateway answers again."""
     with fake_gateway() as port:

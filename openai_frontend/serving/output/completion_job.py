@@ -1,4 +1,4 @@
-"""One request on its way to a model: its generations, ids and prompts."""
+"""One request on its way to a model: its generations, ids and prompts, and its progress."""
 
 import hashlib
 import random
@@ -11,8 +11,9 @@ from typing import Any
 
 from openai_frontend import __version__
 from openai_frontend.admission.limits import QueueKey
-from openai_frontend.errors import InvalidRequest
+from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
+    CompletionDelta,
     GenerationRequest,
     SamplingParams,
     SequenceDelta,
@@ -22,8 +23,7 @@ from openai_frontend.generation import (
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import Bursts, Deltas, ModelSlots
 from openai_frontend.serving.admission.model import ServingModel
-from openai_frontend.serving.output.output_parsing import ParserConfig
-from openai_frontend.serving.output.usage import CompletionProgress
+from openai_frontend.serving.output.output_parsing import ParsedDelta, ParserConfig
 from openai_frontend.serving.request.response_options import (
     ResponseOptions,
     reports_continuous_usage,
@@ -36,7 +36,75 @@ from openai_frontend.serving.request.sampling import (
     for_choice,
     unsupported,
 )
+from schemas.chat_completions import FinishReason
 from schemas.sampling import SamplingFields
+from schemas.usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
+
+_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+class CompletionProgress:
+    """Finish reasons and token counts of a job's choices.
+
+    Add every delta that has either: a stream may report the usage so far.
+    """
+
+    def __init__(self, prompt_tokens: Sequence[int], *, n: int) -> None:
+        """`prompt_tokens` has one count per choice; `n` choices share a prompt."""
+        self._n = n
+        self._choices = [UsageCounter(tokens) for tokens in prompt_tokens]
+        self._reasoning_tokens = 0
+        self._metrics: dict[int, Mapping[str, int | float]] = {}  # by choice, if requested
+
+    @property
+    def finished(self) -> bool:
+        """True once every choice has its finish reason."""
+        return all(choice.finished for choice in self._choices)
+
+    def add(self, choice: int, delta: CompletionDelta) -> FinishReason | None:
+        """Count a delta. Returns the finish reason with the last delta of a choice."""
+        self._choices[choice].add((delta,))
+        counts = delta.counts
+        if counts is not None and counts.metrics:
+            self._metrics[choice] = counts.metrics
+        calls = None
+        if isinstance(delta, ParsedDelta):
+            self._reasoning_tokens += delta.reasoning_tokens
+            calls = delta.call_reason
+        if delta.finish_reason is None:
+            return None
+        reason = _FINISH_REASONS.get(delta.finish_reason)
+        if reason is None:
+            raise InferenceFailed(f"unknown finish reason {delta.finish_reason!r} from the engine")
+        return calls or reason
+
+    def check_finished(self) -> None:
+        """Raise InferenceFailed if a stream ended without a finish reason."""
+        if not self.finished:
+            raise InferenceFailed("the model's output ended without a finish reason")
+
+    def usage(self) -> CompletionUsage:
+        """Counts so far. A prompt counts once, however many choices it has."""
+        prompt_tokens = sum(choice.prompt_tokens for choice in self._choices[:: self._n])
+        cached_tokens = sum(choice.cached_tokens for choice in self._choices[:: self._n])
+        completion_tokens = sum(choice.completion_tokens for choice in self._choices)
+        return CompletionUsage(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+            completion_tokens_details=CompletionTokensDetails(
+                reasoning_tokens=self._reasoning_tokens,
+                accepted_prediction_tokens=0,
+                rejected_prediction_tokens=0,
+            ),
+            **self._performance(),
+        )
+
+    def _performance(self) -> dict[str, Any]:
+        """Engine metrics, one mapping for each choice that reported them."""
+        metrics = [dict(self._metrics[choice]) for choice in sorted(self._metrics)]
+        return {"performance_metrics": metrics} if metrics else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

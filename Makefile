@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel proto check-native bench figures demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check proto check-native bench figures demo-model demo-embedding lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -70,6 +70,9 @@ sbom: setup ## build/sbom.cdx.json: the locked packages, in CycloneDX
 
 wheel: setup ## dist/: the wheel of the last commit, the same bytes wherever it is built
 	@$(BIN)/python -m scripts.wheel
+
+wheel-check: setup ## fail unless two builds of that wheel are equal and name no local path
+	@$(BIN)/python -m scripts.wheel_check
 
 proto: setup ## compile Triton's model_config.proto, once it has changed
 	@$(PYTHON) -m scripts.setup --tool protoc

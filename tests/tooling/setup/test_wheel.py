@@ -1,81 +1,71 @@
-"""The wheel is reproducible: every build of a commit has the same bytes."""
+"""The comparison of `make wheel-check`, which builds the wheel twice and so runs on its own."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
 import pytest
 
-from scripts import wheel
+from scripts.wheel_check import differences, local_paths
 
-ROOT = Path(__file__).parents[3]
-# Builders differ in folder, permissions, time and language.
-BUILDERS: dict[str, tuple[int, dict[str, str]]] = {
-    "a": (0o022, {"TZ": "UTC", "LC_ALL": "C"}),
-    "another-with-a-longer-name/b": (0o077, {"TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}),
-}
+EXTENSION = {"package/core.so": b"\x7fELF"}
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One wheel of each builder; the builders run concurrently."""
-    folder = tmp_path_factory.mktemp("wheels")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        builds = [_start(folder / name, *how) for name, how in BUILDERS.items()]
-    said = [build.communicate()[0] for build in builds]
-    assert [build.returncode for build in builds] == [0, 0], "\n".join(said)
-    return [next((folder / name / "dist").glob("*.whl")) for name in BUILDERS]
+def write(path: Path, members: dict[str, bytes], *, year: int = 2020, mode: int = 0o644) -> Path:
+    path.parent.mkdir()
+    with ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            info = ZipInfo(name, (year, 1, 1, 0, 0, 0))
+            info.external_attr = mode << 16
+            archive.writestr(info, content)
+    return path
 
 
-def _start(folder: Path, umask: int, environment: dict[str, str]) -> "subprocess.Popen[str]":
-    sources = folder / "sources"
-    sources.mkdir(parents=True)
-    wheel.unpack(sources)
-    for path in sources.rglob("*"):  # as in a clone of this builder
-        path.chmod(path.stat().st_mode & ~umask)
-        os.utime(path)
-    command, needed = wheel.building(sources, folder / "dist")
-    return subprocess.Popen(
-        command, umask=umask, env={**needed, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+def test_equal_wheels_have_no_differences(tmp_path: Path) -> None:
+    one, other = [write(tmp_path / each / "p.whl", {"a": b"1", "b": b"2"}) for each in "xy"]
+
+    assert list(differences(one, other)) == []
 
 
-def members(path: Path) -> dict[str, tuple[bytes, tuple[object, ...]]]:
-    """Name -> content and metadata in the archive."""
-    with ZipFile(path) as archive:
-        return {each.filename: (archive.read(each), _told(each)) for each in archive.infolist()}
+@pytest.mark.parametrize(
+    ("members", "options", "line"),
+    [
+        ({"a": b"1", "b": b"3"}, {}, "b differs"),
+        ({"a": b"1", "b": b"2"}, {"year": 2021}, "a differs"),
+        ({"a": b"1", "b": b"2"}, {"mode": 0o600}, "a differs"),
+        ({"b": b"2", "a": b"1"}, {}, "the members differ"),
+        ({"a": b"1"}, {}, "the members differ"),
+    ],
+    ids=["content", "time", "permissions", "order", "absent"],
+)
+def test_each_difference_is_reported(tmp_path: Path, members, options, line) -> None:
+    """With its member, and also as different bytes."""
+    one = write(tmp_path / "x" / "p.whl", {"a": b"1", "b": b"2"})
+    other = write(tmp_path / "y" / "p.whl", members, **options)
+
+    first, *_, last = differences(one, other)
+
+    assert first.startswith(line)
+    assert last == "the bytes of the two wheels differ"
 
 
-def _told(member: ZipInfo) -> tuple[object, ...]:
-    return member.date_time, oct(member.external_attr >> 16), member.extra, member.compress_size
+def test_different_names_are_reported(tmp_path: Path) -> None:
+    one, other = [write(tmp_path / each / f"{each}.whl", {"a": b"1"}) for each in "xy"]
+
+    assert list(differences(one, other)) == ["the names differ: x.whl, y.whl"]
 
 
-@pytest.mark.slow
-def test_wheel_is_reproducible(wheels: list[Path]) -> None:
-    """Folder, umask, time zone and language of the builder do not matter."""
-    one, other = map(members, wheels)
-    assert list(one) == list(other)
-    differing = [name for name in one if one[name] != other[name]]
-    assert differing[:1] == [], [each[name][1] for name in differing[:1] for each in (one, other)]
-    assert wheels[0].read_bytes() == wheels[1].read_bytes()
-    assert wheels[0].name == wheels[1].name
+def test_local_path_is_reported(tmp_path: Path) -> None:
+    """Of every file, in text or in the extension."""
+    local = tmp_path / "sources"
+    members = {**EXTENSION, "package/core.so": b"\x7fELF\0%b/native\0" % bytes(local)}
+    built = write(tmp_path / "x" / "p.whl", members)
+
+    assert list(local_paths(built, [local])) == [f"package/core.so contains {local}"]
+    assert list(local_paths(built, [tmp_path / "elsewhere"])) == []
 
 
-@pytest.mark.slow
-def test_wheel_contains_no_local_path(wheels: list[Path]) -> None:
-    """Not even those of the environment, the interpreter, its headers or nanobind."""
-    places = {ROOT, wheels[0].parents[2], *map(Path, (sys.prefix, sys.base_prefix))}
-    places |= {each.resolve() for each in places}
-    contents = {name: content for name, (content, _) in members(wheels[0]).items()}
-    assert any(name.endswith(".so") for name in contents)
-    named = [
-        (name, str(place))
-        for name, content in contents.items()
-        for place in places - {Path("/usr")}
-        if b"%b/" % bytes(place) in content
-    ]
-    assert named == []
+def test_wheel_without_extension_is_reported(tmp_path: Path) -> None:
+    """Otherwise nothing of it would have been searched."""
+    built = write(tmp_path / "x" / "p.whl", {"a": b"1"})
+
+    assert list(local_paths(built, [])) == ["the wheel has no extension"]

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import budgets, c_floor, hot_spots, machine, report, results
+from benchmarks import budgets, c_floor, completeness, hot_spots, machine, report, results
 from benchmarks.c_floor import NoCompiler
 from benchmarks.client_process import ClientFailed
 from benchmarks.measurement import Bench, Round
 from benchmarks.noise import Doubt, doubts, undoubted
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.server_process import ServerFailed, ServerProcess
+from benchmarks.summary import Summary
 
 # Exit codes: 0 is a run, 1 one that misses a demanded budget, 2 one that did not work
 MISSED = 1
@@ -52,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (ClientFailed, ServerFailed) as error:
             sys.stderr.write(f"benchmarks: {error}\n")
             return FAILED
-        _tell(bench, run, json_file=given.json, folder=given.store)
+        found = _tell(bench, run, json_file=given.json, folder=given.store)
+    if problems := list(completeness.problems(found, run.skipped)):
+        sys.stderr.writelines(f"benchmarks: {problem}\n" for problem in problems)
+        return FAILED
     return _check(run) if given.check else 0
 
 
@@ -99,7 +103,7 @@ def _bench(folder: Path, plan: Plan) -> tuple[Bench, dict[str, str]]:
     try:
         program = c_floor.build(folder)
     except NoCompiler as error:
-        skipped["floor in C"] = str(error)
+        skipped[completeness.NO_C_FLOOR] = str(error)
     return Bench.prepare(folder, plan, c_floor=program, say=_say), skipped
 
 
@@ -127,7 +131,9 @@ def _rounds(bench: Bench, gateway: ServerProcess, run: Run) -> None:
         before = after
 
 
-def _tell(bench: Bench, run: Run, *, json_file: Path | None, folder: Path | None) -> None:
+def _tell(
+    bench: Bench, run: Run, *, json_file: Path | None, folder: Path | None
+) -> dict[str, Summary]:
     known: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": machine.commit(),
@@ -147,6 +153,7 @@ def _tell(bench: Bench, run: Run, *, json_file: Path | None, folder: Path | None
     if folder is not None:
         about = f"{report.conditions(known)}\n{notes}".replace("\n", "  \n")
         results.store(folder, "mock", document, report.markdown(found, about))
+    return found
 
 
 def _check(run: Run) -> int:

@@ -25,7 +25,7 @@ NOT_RUN = {
     r": make help\b": "prints a list; test_commands.py compares the targets",
     r": make serve\b": "tests/api/test_default_repository.py serves the same folder",
     r": make docs\b": "needs MkDocs, which is not part of the test set-up",
-    r": make bench\b": "takes minutes; tests/tooling/benchmarks/test_command.py runs --quick",
+    r": make bench\b": "takes minutes; .ci/run runs --quick",
     r"benchmarks\.peers": "takes minutes and downloads vLLM's wheel; the options are parsed",
     r"serve (?:ORG/MODEL|meta-llama/)": "needs a model of Hugging Face's hub",
     r"--kind (?:tensorrt_llm|llmapi)": "needs TensorRT-LLM; tests/unit/cli runs it with stand-ins",

@@ -1,8 +1,10 @@
 """The core in the tests' own process, with vLLM and the demo model."""
 
+import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -39,47 +41,43 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Standing:
-    """One core that the test modules share. The in-process backend serves one core at a time, so
-    modules with their own core stop this one first (`aside`).
+class Models:
+    """Models beside the shared ones, in their core: the in-process backend serves one core at a
+    time, and another core would start all engines again.
     """
 
-    def __init__(self, repository: Path) -> None:
-        self._repository = repository
-        self._server: Server | None = None
+    def __init__(self, server: Server, repository: Path) -> None:
+        self._server = server
+        self.repository = repository
 
-    async def serve(self) -> Server:
-        """Start the core if it does not run."""
-        if self._server is None:
-            server = Server(
-                Options(model_repositories=[self._repository], model_control_mode="explicit")
-            )
-            await server.start()
-            self._server = server
-        return self._server
-
-    async def stop(self) -> None:
-        """Stop the core. The next module that needs it starts another."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop()
+    @asynccontextmanager
+    async def loaded(self, *names: str) -> AsyncIterator[Server]:
+        """Load the models, which start at the same time, and unload and delete them afterwards."""
+        try:
+            await asyncio.gather(*map(self._server.load_model, names))
+            yield self._server
+        finally:
+            await asyncio.gather(*map(self._server.unload_model, names))
+            for name in names:
+                shutil.rmtree(self.repository / name)
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def standing(repository: Path) -> AsyncIterator[Standing]:
-    """Stopped before the tests of other folders start cores of their own."""
-    core = Standing(repository)
-    yield core
-    await core.stop()
+async def core(repository: Path) -> AsyncIterator[Server]:
+    """The only core of these tests. It stops before those of other folders start their own."""
+    started = Server(Options(model_repositories=[repository], model_control_mode="explicit"))
+    await started.start()
+    yield started
+    await started.stop()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def server(standing: Standing) -> Server:
+@pytest.fixture(scope="package")
+def server(core: Server) -> Server:
     """A core that serves the demo model in the step loop and through AsyncLLM."""
-    return await standing.serve()
+    return core
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def aside(standing: Standing) -> None:
-    """Stop the shared core, so that the module can start its own."""
-    await standing.stop()
+@pytest.fixture(scope="package")
+def models_beside(core: Server, repository: Path) -> Models:
+    """Adds models to the core."""
+    return Models(core, repository)

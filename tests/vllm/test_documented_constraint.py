@@ -6,14 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.request.tools import NO_TOOLS
-from openai_frontend.triton import Options, Server
+from openai_frontend.triton import Server
 from schemas.sampling import SamplingFields
 from tests.gateway_process import ROOT
+from tests.vllm.conftest import Models
 from tests.vllm.requests import answer
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -36,19 +38,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plugin.installed.cache_clear()
 
 
-@pytest.fixture
-async def masked(tmp_path: Path, package, aside):
+@pytest_asyncio.fixture(loop_scope="session")
+async def masked(package, models_beside: Models):
     """The demo model with the logits processor of the page."""
-    repository = tmp_path / "repository"
-    shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
+    folder = models_beside.repository / "masked"
+    shutil.copytree(ROOT / "model_repository" / "demo", folder)
     _, shown = (ROOT / "docs" / "structured-output.md").read_text().split("```json\n", 1)
     asked = json.loads(shown.split("```")[0])
-    path = repository / "demo" / "1" / "model.json"
+    path = folder / "1" / "model.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **asked}))
-    server = Server(Options(model_repositories=[repository]))
-    await server.start()
-    yield server
-    await server.stop()
+    async with models_beside.loaded("masked") as server:
+        yield server
 
 
 def extra_args(**fields: object) -> dict[str, object]:
@@ -68,12 +68,15 @@ def test_documented_plug_in_is_found(package):
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="session")
 async def test_documented_mask_restricts_characters(masked: Server):
     """The answer has no other characters; a concurrent request is unaffected."""
     asked = extra_args(metadata={"characters": "Triton is a server."})
 
-    held = await answer(masked, "demo", QUESTION, extra_args=asked, max_tokens=40, temperature=1.5)
-    free = await answer(masked, "demo", QUESTION, max_tokens=40)
+    held = await answer(
+        masked, "masked", QUESTION, extra_args=asked, max_tokens=40, temperature=1.5
+    )
+    free = await answer(masked, "masked", QUESTION, max_tokens=40)
 
     assert held.text
     assert set(held.text) <= set("Triton is a server.")

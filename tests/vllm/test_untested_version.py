@@ -21,19 +21,21 @@ from openai_frontend.engines.vllm import arguments
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.triton import Options, Server, inprocess
+from openai_frontend.triton import Server, inprocess
 from tests import mock_models
 from tests.gateway_process import ROOT
 from tests.unit.lora.trained import ANSWERS
 from tests.vllm import tiny_adapter
 from tests.vllm.calls import calls_of
+from tests.vllm.conftest import Models
 from tests.vllm.constrained_answers import QUESTION, held, offered, read
 from tests.vllm.requests import answer, collect, request, send
 from tests.vllm.test_engine import running, until
 from tests.vllm.test_pooling import MINILM, embed
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
+MODEL, POOLING = "untested", "untested-pooling"
 DEMO = ROOT / "model_repository" / "demo"
 HOT = {"temperature": 1.5, "seed": 3, "max_tokens": 200}
 PLACE = {
@@ -52,31 +54,27 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory, aside: None) -> AsyncIterator[Server]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def server(models_beside: Models) -> AsyncIterator[Server]:
     """The demo model with LoRA, and an embedding model."""
-    repository = tmp_path_factory.mktemp("untested")
-    shutil.copytree(DEMO, repository / "demo")
+    repository = models_beside.repository
+    shutil.copytree(DEMO, repository / MODEL)
     lora = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
-    given = repository / "demo" / "1" / "model.json"
+    given = repository / MODEL / "1" / "model.json"
     given.write_text(json.dumps(json.loads(given.read_text()) | lora))
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
-    mock_models.write(repository, "minilm", config=config, model=MINILM, runner="pooling")
+    mock_models.write(repository, POOLING, config=config, model=MINILM, runner="pooling")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "TESTED_VERSIONS", ())
-        started = Server(Options(model_repositories=[repository]))
-        await started.start()
-        try:
-            yield started
-        finally:
-            await started.stop()
+        async with models_beside.loaded(MODEL, POOLING) as loaded:
+            yield loaded
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def models(server: Server, adapter: Path) -> AsyncIterator[ModelRegistry]:
     """Both models and the adapter of the first."""
     registry = ModelRegistry(
-        server, ModelLoader(server), options={"demo": ModelOptions(adapter_folder=str(adapter))}
+        server, ModelLoader(server), options={MODEL: ModelOptions(adapter_folder=str(adapter))}
     )
     await registry.refresh()
     yield registry
@@ -85,7 +83,7 @@ async def models(server: Server, adapter: Path) -> AsyncIterator[ModelRegistry]:
 
 async def test_engine_runs_without_internal_vllm_classes(server: Server):
     """It uses neither the step loop nor this project's scheduler and worker."""
-    engine = inprocess.host("demo")._engine
+    engine = inprocess.host(MODEL)._engine
     config = engine._engine.vllm_config
 
     assert engine._steps is None
@@ -96,7 +94,7 @@ async def test_engine_runs_without_internal_vllm_classes(server: Server):
 async def test_whole_and_streamed_answers_are_equal(server: Server):
     """A greedy answer ends by itself, with the same text whole and streamed."""
     streamed, whole = [
-        await answer(server, "demo", QUESTION, return_token_ids=True, stream=stream)
+        await answer(server, MODEL, QUESTION, return_token_ids=True, stream=stream)
         for stream in (True, False)
     ]
 
@@ -106,7 +104,7 @@ async def test_whole_and_streamed_answers_are_equal(server: Server):
 
 async def test_logprobs(server: Server):
     """Each token has its log probability and those of the two most likely tokens."""
-    told = await answer(server, "demo", QUESTION, logprobs=2, max_tokens=4, return_token_ids=True)
+    told = await answer(server, MODEL, QUESTION, logprobs=2, max_tokens=4, return_token_ids=True)
 
     logprobs = list(told.logprobs or ())
     assert len(logprobs) == 4
@@ -118,22 +116,22 @@ async def test_seeds_with_chunked_prefill(server: Server):
     """Prompts that do not fit into one step give the same answer with a seed as they do alone."""
     prompts = [[100 + (i * n) % 389 for i in range(1800)] for n in range(1, 5)]
     options = {"seed": 7, "temperature": 1.0, "max_tokens": 8}
-    together = await asyncio.gather(*(answer(server, "demo", each, **options) for each in prompts))
+    together = await asyncio.gather(*(answer(server, MODEL, each, **options) for each in prompts))
 
-    alone = [await answer(server, "demo", each, **options) for each in prompts]
+    alone = [await answer(server, MODEL, each, **options) for each in prompts]
 
     assert [each.text for each in together] == [each.text for each in alone]
 
 
 async def test_cancel_reaches_the_engine(server: Server):
     """A cancelled stream leaves nothing running in the engine."""
-    stream = send(server, "demo", QUESTION, max_tokens=2000, ignore_eos=True)
+    stream = send(server, MODEL, QUESTION, max_tokens=2000, ignore_eos=True)
     await anext(stream)
     stream.cancel()
     with pytest.raises(errors.RequestCancelled):
-        await collect(server, "demo", stream)
+        await collect(server, MODEL, stream)
 
-    await until(lambda: running("demo") == 0, timeout_s=10)
+    await until(lambda: running(MODEL) == 0, timeout_s=10)
 
 
 def is_place(text: str) -> bool:
@@ -168,7 +166,7 @@ ENFORCED: Mapping[str, tuple[dict[str, Any], Any]] = {
 async def test_constraints_are_enforced(server: Server, fields: dict[str, Any], matches: Any):
     """Each kind is enforced at a temperature that makes tokens random."""
     structured = StructuredOutputs(**fields)
-    told = await answer(server, "demo", QUESTION, structured_outputs=structured, **HOT)
+    told = await answer(server, MODEL, QUESTION, structured_outputs=structured, **HOT)
 
     assert matches(told.text), told.text
 
@@ -190,14 +188,14 @@ async def test_unsupported_constraints_are_refused(
     """The error says that the one grammar engine cannot enforce them."""
     structured = StructuredOutputs(**fields)
     with pytest.raises(errors.InvalidRequest, match=message):
-        await answer(server, "demo", QUESTION, structured_outputs=structured, **HOT)
+        await answer(server, MODEL, QUESTION, structured_outputs=structured, **HOT)
 
 
 async def test_required_calls(server: Server):
     """A required tool call is parsed, and its arguments match the function's schema."""
     tools = offered({"move": PLACE})
     given = held("hermes", tools)
-    told = await answer(server, "demo", QUESTION, structured_outputs=given.structured, **HOT)
+    told = await answer(server, MODEL, QUESTION, structured_outputs=given.structured, **HOT)
 
     ((name, called),) = calls_of(read("hermes", tools, given, told.text))[:1]
     assert name == "move"
@@ -206,7 +204,7 @@ async def test_required_calls(server: Server):
 
 async def test_adapter_answers(models: ModelRegistry):
     """A request to an adapter gets the adapter's answer."""
-    model = models.get("demo:pirate")
+    model = models.get(f"{MODEL}:pirate")
     asked = request(QUESTION, max_tokens=16)
     text = "".join([d.text for burst in [b async for b in model.generate(asked)] for d in burst])
 
@@ -215,7 +213,7 @@ async def test_adapter_answers(models: ModelRegistry):
 
 async def test_embeddings(models: ModelRegistry):
     """Vectors have the model's width and length 1."""
-    vector = await embed(models.get("minilm"), "A cat sleeps on the sofa.")
+    vector = await embed(models.get(POOLING), "A cat sleeps on the sofa.")
 
     assert vector.shape == (384,)
     assert float(np.linalg.norm(vector)) == pytest.approx(1, abs=1e-4)

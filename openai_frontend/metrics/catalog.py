@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 Kind = Literal["counter", "gauge", "histogram"]
 GenerationEnd = Literal["stop", "length", "cancelled", "error"]
 StallPhase = Literal["first_token", "inter_token"]
-TimeoutKind = Literal["head", "body", "total"]
+TimeoutKind = Literal["header", "body", "total"]
 
 # Histogram bounds in seconds and tokens: those of vLLM's own histograms, and some beyond
 _FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)  # fmt: skip  # noqa: E501
@@ -203,8 +203,8 @@ SLOW_CLIENTS_DISCONNECTED = _declare(
 )  # fmt: skip
 TIMEOUTS = _declare(
     "timeouts", "counter",
-    "Requests that timed out, by kind: head, body, total.",
-    "`head`, `body`: slow or hostile clients. `total`: responses that take longer than the "
+    "Requests that timed out, by kind: header, body, total.",
+    "`header`, `body`: slow or hostile clients. `total`: responses that take longer than the "
     "limit.",
     labels=("kind",),
 )  # fmt: skip

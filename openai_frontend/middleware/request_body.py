@@ -20,15 +20,15 @@ class BodyMemoryBudget:
     """Limits the memory for the bodies of all requests. A body counts until its response ends."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
+        self._max_bytes = max_bytes
         self.used_bytes = 0
 
     def take(self, length: int) -> None:
         """Raises ServerOverloaded if the budget is exhausted."""
-        if self.used_bytes + length > self.max_bytes:
+        if self.used_bytes + length > self._max_bytes:
             message = (
                 f"The request bodies that the server holds reached their limit of "
-                f"{self.max_bytes} bytes (--max-buffered-body-bytes). Retry later."
+                f"{self._max_bytes} bytes (--max-buffered-body-bytes). Retry later."
             )
             raise ServerOverloaded(message)
         self.used_bytes += length

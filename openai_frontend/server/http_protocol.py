@@ -37,10 +37,12 @@ logger = logging.getLogger(__name__)
 # response.
 LINGER_S = 1.0
 
-Phase = Literal["head", "body"]
+Phase = Literal["header", "body"]
 
 _TIMEOUTS: Mapping[Phase, ErrorReply] = {
-    "head": http_error(408, "The request headers did not arrive in time.", "request_head_timeout"),
+    "header": http_error(
+        408, "The request headers did not arrive in time.", "request_header_timeout"
+    ),
     "body": http_error(408, "The request body did not arrive in time.", "request_body_timeout"),
 }
 
@@ -70,7 +72,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_timeout("head", self.limits.header_timeout_s)
+        self._start_timeout("header", self.limits.header_timeout_s)
         connections, limits = len(self.connections), self.limits
         if connections > limits.max_connections:
             self.counts.rejected("", "connections")
@@ -103,13 +105,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._body_open:
             self._start_timeout("body", self.limits.body_timeout_s)
         elif self._head_open:
-            self._start_timeout("head", self.limits.header_timeout_s)
+            self._start_timeout("header", self.limits.header_timeout_s)
             if continues_head:
                 self._count_buffered_head(data)
         elif self._is_idle() and self.timeout_keep_alive_task is None:
-            self._start_timeout(
-                "head", self.limits.header_timeout_s
-            )  # empty lines may never become a request
+            # Empty lines may never become a request
+            self._start_timeout("header", self.limits.header_timeout_s)
 
     def _count_buffered_head(self, data: bytes) -> None:
         try:
@@ -122,7 +123,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_open = True
-        self._request_limits.begin(self.limits)
+        self._request_limits.begin()
         super().on_message_begin()
         self.scope["state"]["connection_lost"] = self._lost
 

@@ -76,7 +76,7 @@ class StartupReporter(Protocol):
 
 
 class GatewayProcess(uvicorn.Server):
-    """The first signal drains and stops the server, the second kills it."""
+    """The first signal drains and stops the server; a second SIGINT or SIGTERM kills it."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class GatewayProcess(uvicorn.Server):
         self._registry = resources.registry
         self._drain_state = resources.drain_state
         self._reporter = reporter
-        self.shutdown_timeouts = shutdown_timeouts
+        self._shutdown_timeouts = shutdown_timeouts
         self.notifier = SystemdNotifier()
         self.metrics_server: MetricsServer | None = None
         self.authenticator: Authenticator | None = None  # None: no keys required
@@ -151,7 +151,10 @@ class GatewayProcess(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int) -> None:
-        if self.should_exit or self._drain_state.stopping:
+        stopping = self.should_exit or self._drain_state.stopping
+        if stopping and number == signal.SIGHUP:
+            return  # a terminal that closes may send two
+        if stopping:
             self._triton.remove_files()
             kill(128 + number)
         if not self._registry.has_loaded():  # no requests yet, and loading cannot be cancelled
@@ -163,7 +166,7 @@ class GatewayProcess(uvicorn.Server):
 
     async def _drain(self) -> None:
         """From the first signal until the port closes."""
-        timeouts, loop = self.shutdown_timeouts, asyncio.get_running_loop()
+        timeouts, loop = self._shutdown_timeouts, asyncio.get_running_loop()
         self.notifier.stopping(timeouts.total_s)
         await asyncio.sleep(timeouts.delay_s)
         self._drain_state.drain()

@@ -43,7 +43,7 @@ class ProtocolCounts(Protocol):
     def slow_client_disconnected(self) -> None:
         """A client that read too slowly was disconnected."""
 
-    def timed_out(self, kind: Literal["head", "body", "total"], /) -> None:
+    def timed_out(self, kind: Literal["header", "body", "total"], /) -> None:
         """`total`: the request timeout."""
 
     def rejected(self, model: str, reason: Literal["connections"], /) -> None:
@@ -56,7 +56,7 @@ class NullCounts:
     def slow_client_disconnected(self) -> None:
         pass
 
-    def timed_out(self, kind: Literal["head", "body", "total"], /) -> None:
+    def timed_out(self, kind: Literal["header", "body", "total"], /) -> None:
         pass
 
     def rejected(self, model: str, reason: Literal["connections"], /) -> None:
@@ -74,12 +74,12 @@ class RequestLimits:
     """
 
     def __init__(self, limits: ProtocolLimits) -> None:
-        self.rejection: ErrorReply | None = None  # None: a parser error means a malformed request
-        self.begin(limits)
-
-    def begin(self, limits: ProtocolLimits) -> None:
-        """A new request begins."""
         self._limits = limits
+        self.rejection: ErrorReply | None = None  # None: a parser error means a malformed request
+        self.begin()
+
+    def begin(self) -> None:
+        """A new request begins."""
         self._head_bytes = 0  # reported by the parser, including trailers
         self._buffered_bytes = 0  # read, but not reported by the parser yet; in whole reads
         self._chunks = 0

@@ -32,12 +32,8 @@ class SystemdNotifier:
         return cls(address, watchdog_s=watchdog_s)
 
     def ready(self, status: str) -> None:
-        """The models are loaded, and the port listens."""
+        """The models are loaded, and the port listens. `systemctl status` shows the status."""
         self._notify("READY=1", f"STATUS={status}")
-
-    def status(self, status: str) -> None:
-        """Text that `systemctl status` shows."""
-        self._notify(f"STATUS={status}")
 
     def stopping(self, within_s: float) -> None:
         """The process stops within `within_s`; systemd must not kill it before."""

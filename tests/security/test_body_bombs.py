@@ -1,7 +1,7 @@
 """The server counts request bodies as they arrive and never decompresses them (Triton's
 CVE-2025-23310, CVE-2025-23311, CVE-2025-33201, #8570, #8770).
 
-tests/unit/middleware/test_body_limit.py tests the counting, and
+tests/unit/middleware/test_request_body.py tests the counting, and
 tests/security/test_framework_dos.py tests wrong Content-Length headers.
 """
 

@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,3 +148,15 @@ def test_untested_version_uses_one_grammar_engine(
 
     config = read(structured_outputs_config=given).structured_outputs_config
     assert config["backend"] == backend
+
+
+def test_engine_processes_outlive_the_terminal() -> None:
+    """Ctrl-C and a closed terminal signal the whole group, but streams must drain first."""
+    program = "import signal; print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+    with arguments.terminal_signals_blocked():
+        child = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+
+    assert {str(signal.SIGINT.value), str(signal.SIGHUP.value)} <= set(child.stdout.split())
+    assert not {signal.SIGINT, signal.SIGHUP} & signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -172,14 +172,14 @@ def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def sigint_blocked() -> Iterator[None]:
-    """Start processes that Ctrl-C does not stop.
+def terminal_signals_blocked() -> Iterator[None]:
+    """Start processes that Ctrl-C and a closed terminal do not stop.
 
-    Ctrl-C reaches every process in the terminal's group, but the engine's processes must live until
-    their streams are drained. Processes that this thread starts inherit the blocked signal.
+    SIGINT and SIGHUP reach every process in the terminal's group, but the engine's processes must
+    live until their streams are drained. Processes that this thread starts inherit the mask.
     """
-    resource_tracker.ensure_running()  # starting it later would unblock the signal again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # starting it later would unblock SIGINT again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:

@@ -59,7 +59,7 @@ class VLLMEngine(Engine):
         from vllm.v1.engine.async_llm import AsyncLLM
 
         engine_arguments = arguments.engine_arguments(model)
-        with arguments.sigint_blocked():
+        with arguments.terminal_signals_blocked():
             self._engine: Any = AsyncLLM.from_engine_args(
                 engine_arguments, usage_context=UsageContext.OPENAI_API_SERVER
             )

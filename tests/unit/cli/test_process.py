@@ -139,6 +139,22 @@ def test_second_signal_stops_immediately(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGHUP])
+def test_closed_terminal_does_not_interrupt_a_shutdown(tmp_path: Path, first: int) -> None:
+    """Its shell and the kernel may both send SIGHUP: running streams still finish."""
+
+    with running(tmp_path, tokens_per_second=20) as gateway, stream(gateway, 20) as response:
+        lines = response.iter_lines()
+        next(lines)
+        gateway.send_signal(first)
+        until(lambda: not gateway.ready())  # signals sent together would merge into one
+        gateway.send_signal(signal.SIGHUP)
+        rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert exit_code(gateway) == 0
+
+
+@pytest.mark.slow
 def test_stop_does_not_wait_for_loading_models(tmp_path: Path) -> None:
     """No request runs yet, so none is lost."""
 

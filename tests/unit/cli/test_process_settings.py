@@ -27,7 +27,7 @@ async def process_with(settings: Settings) -> GatewayProcess:
 async def test_process_uses_the_shutdown_timeouts() -> None:
     process = await process_with(Settings(drain_delay_s=2, graceful_shutdown_timeout_s=3))
 
-    assert process.shutdown_timeouts == ShutdownTimeouts(2, 3)
+    assert process._shutdown_timeouts == ShutdownTimeouts(2, 3)
 
 
 async def test_process_uses_the_connection_limits() -> None:

@@ -329,8 +329,8 @@ async def test_slow_head_is_408():
     async with served(counts=counts, header_timeout_s=0.1) as address:
         response = await exchange(address, *drops, pause_s=0.02)
 
-    assert error(response) == (408, "request_head_timeout")
-    assert counts.told == ["head"]
+    assert error(response) == (408, "request_header_timeout")
+    assert counts.told == ["header"]
 
 
 @pytest.mark.parametrize("form", [b"content-length: 1000", b"transfer-encoding: chunked"])

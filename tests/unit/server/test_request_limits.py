@@ -75,12 +75,11 @@ def test_limit_is_inclusive(what):
 
 @pytest.mark.parametrize("what", AT_THE_LIMIT)
 def test_next_request_starts_from_zero(what):
-    """With the current limits."""
     most, _, _ = AT_THE_LIMIT[what]
     incoming = RequestLimits(LIMITS)
 
     most(incoming)
-    incoming.begin(LIMITS)
+    incoming.begin()
     most(incoming)
 
     assert incoming.rejection is None

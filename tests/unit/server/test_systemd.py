@@ -57,10 +57,10 @@ def test_status_is_one_line(tmp_path: Path) -> None:
         manager_at(str(tmp_path / "n")) as listener,
         closing(SystemdNotifier(str(tmp_path / "n"))) as manager,
     ):
-        manager.status("not ready: x\nREADY=1")
+        manager.ready("not ready: x\nSTOPPING=1")
         got = told(listener)
 
-    assert got == ["STATUS=not ready: x READY=1"]
+    assert got == ["READY=1", "STATUS=not ready: x STOPPING=1"]
 
 
 def test_variables_are_removed_from_the_environment() -> None:

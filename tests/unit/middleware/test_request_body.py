@@ -1,11 +1,19 @@
+"""Limits of request bodies: size and memory, Content-Encoding, Content-Type."""
+
 import asyncio
+import json
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from openai_frontend.errors import RequestTooLarge, ServerOverloaded
 from openai_frontend.middleware import request_body
-from openai_frontend.middleware.request_body import BodyLimit, BodyMemoryBudget
+from openai_frontend.middleware.request_body import (
+    BodyLimit,
+    BodyMemoryBudget,
+    ContentEncoding,
+    ContentType,
+)
 from tests.unit.middleware.asgi import call, echo
 
 LIMITED = BodyLimit(echo, max_body_bytes=10, budget=BodyMemoryBudget(1000))
@@ -112,3 +120,111 @@ async def test_rejected_body_returns_its_bytes():
             await call(limited, body=[b"x" * 8, b"x" * 8])
 
     assert (await call(limited, body=[b"x" * 10])).status == 200
+
+
+# ---- Content-Encoding ----
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"br", b"identity, gzip", b"GZIP"])
+async def test_compressed_body_is_rejected_unread(encoding):
+    sent = await call(ContentEncoding(echo), headers=[(b"content-encoding", encoding)], body=[])
+
+    code = json.loads(sent.body)["error"]["code"]
+    assert (sent.status, code) == (415, "unsupported_content_encoding")
+
+
+@pytest.mark.parametrize("headers", [[], [(b"content-encoding", b"identity")]])
+async def test_plain_body_passes(headers):
+    sent = await call(ContentEncoding(echo), headers=headers, body=[b"x"])
+
+    assert (sent.status, sent.body) == (200, b"x")
+
+
+# ---- Content-Type ----
+
+JSON_ONLY = ContentType(echo, route_scope_of=lambda _: "inference")
+
+REJECTED_TYPES = [
+    b"text/plain",
+    b"text/plain;application/json",
+    b"application/x-www-form-urlencoded",
+    b"multipart/form-data; boundary=x",
+    b"application/octet-stream",
+    b"",
+]
+
+
+@pytest.mark.parametrize("given", REJECTED_TYPES)
+async def test_other_types_are_rejected_unread(given):
+    """So that a web page cannot send such a request."""
+
+    sent = await call(JSON_ONLY, headers=[(b"content-type", given)], body=[])
+
+    code = json.loads(sent.body)["error"]["code"]
+    assert (sent.status, code) == (415, "unsupported_content_type")
+
+
+JSON_TYPES = [b"application/json", b"application/json; charset=utf-8", b"Application/JSON ;x=y"]
+
+
+@pytest.mark.parametrize("headers", [[], *([(b"content-type", given)] for given in JSON_TYPES)])
+async def test_json_passes(headers):
+    """And a body without a Content-Type."""
+
+    sent = await call(JSON_ONLY, headers=headers, body=[b"x"])
+
+    assert (sent.status, sent.body) == (200, b"x")
+
+
+async def test_request_without_a_body_passes():
+    headers = [(b"content-type", b"text/plain")]
+
+    sent = await call(JSON_ONLY, headers=headers, scope={"method": "GET"})
+
+    assert sent.status == 200
+
+
+FORM = (b"content-type", b"application/x-www-form-urlencoded")
+OCTETS = (b"content-type", b"application/octet-stream")
+FROM_A_PAGE = [(b"origin", b"null"), (b"referer", b"http://x/"), (b"sec-fetch-site", b"cross-site")]
+
+
+@pytest.mark.parametrize("given", [FORM, OCTETS])
+async def test_triton_clients_pass(given):
+    """On KServe's paths tensors are octets, and `curl -d` declares JSON as a form."""
+
+    sent = await call(JSON_ONLY, headers=[given], body=[b"x"], scope={"path": "/v2/models/m/infer"})
+
+    assert (sent.status, sent.body) == (200, b"x")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        *(("/v2/models/m/generate", [FORM, header]) for header in FROM_A_PAGE),
+        ("/v2/models/m/generate", [(b"content-type", b"text/plain")]),
+        ("/v2/rerank", [FORM]),
+        ("/v2/rerank", [OCTETS]),
+    ],
+)
+async def test_forms_from_pages_are_rejected(path, headers):
+    """Also plain text, and either on Cohere's path."""
+
+    sent = await call(JSON_ONLY, headers=headers, body=[], scope={"path": path})
+
+    assert sent.status == 415
+
+
+async def test_unknown_path_is_404_with_any_type():
+    app = ContentType(echo, route_scope_of=lambda _: "nowhere")
+
+    sent = await call(app, headers=[FORM], body=[b"x"], scope={"path": "/api/chat"})
+
+    assert sent.status == 200
+
+
+async def test_error_names_the_header_to_send():
+    """As an option for curl."""
+    sent = await call(JSON_ONLY, headers=[FORM], body=[])
+
+    assert b"-H 'Content-Type: application/json'" in sent.body

@@ -1,0 +1,44 @@
+"""Pictures of the documentation: generated ones are current, and none loads anything."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from openai_frontend.cli.top import view
+from scripts import generate_dashboard_image, generate_top_image
+from scripts.generate_top_image import ADDRESS
+from tests.gateway_process import ROOT
+
+IMAGES = sorted((ROOT / "docs" / "images").glob("*.svg"))
+PAGES = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.name)
+def test_image_loads_nothing(image: Path) -> None:
+    """No fonts, styles or pictures of other hosts: the only URL is the namespace."""
+    text = image.read_text(encoding="utf-8")
+
+    assert ElementTree.fromstring(text).tag.endswith("svg")  # noqa: S314  a file of this repository
+    assert set(re.findall(r"https?:[^\s\"')<&]+", text)) <= {"http://www.w3.org/2000/svg", ADDRESS}
+    assert "@import" not in text
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.name)
+def test_image_is_on_a_page(image: Path) -> None:
+    assert f"(images/{image.name})" in PAGES
+
+
+def test_dashboard_is_current() -> None:
+    """`python -m scripts.generate_dashboard_image` would change nothing."""
+    current = generate_dashboard_image.IMAGE.read_text(encoding="utf-8")
+
+    assert current == generate_dashboard_image.page()
+
+
+def test_picture_of_top_has_every_column() -> None:
+    """Otherwise `python -m scripts.generate_top_image` draws the current table."""
+    image = generate_top_image.IMAGE.read_text(encoding="utf-8").replace("&#160;", " ")
+
+    assert [column.heading for column in view._COLUMNS if column.heading not in image] == []

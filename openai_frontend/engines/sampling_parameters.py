@@ -26,7 +26,7 @@ from schemas.sampling import MAX_BAD_WORDS_CHARACTERS
 def read_object(text: bytes, name: str, max_bytes: int) -> dict[str, Any]:
     """Parse a JSON object. Raises ValueError, naming the tensor or field `name`."""
     if len(text) > max_bytes:
-        raise ValueError(f"{name}: at most {max_bytes} bytes of JSON, not {len(text)}")
+        raise ValueError(f"{name}: it has {len(text)} bytes of JSON; the limit is {max_bytes}")
     try:
         check_json_size(text)
         document = orjson.loads(text)

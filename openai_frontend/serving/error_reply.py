@@ -57,7 +57,7 @@ def reply_for(error: BaseException) -> ErrorReply:
     if isinstance(error, CancelledError):  # only shutdown cancels requests from outside
         error = ServerDraining()
     if isinstance(error, MemoryError):  # other requests may free memory
-        error = ServerOverloaded("The server has no memory for this request now.")
+        error = ServerOverloaded("The server is out of memory for this request. Retry later.")
     if not isinstance(error, GatewayError):
         return _failure(500, _GENERIC, GatewayError.type, None, None)
     message = _public_message(error)

@@ -267,7 +267,7 @@ REFUSED: dict[str, tuple[StructuredOutputs, str]] = {
     ),
     "properties": (
         StructuredOutputs(json={"properties": {f"p{i}": {} for i in range(5000)}}),
-        "structured_outputs: at most 1000 properties",
+        "structured_outputs: it has 5000 properties; the limit is 1000",
     ),
 }
 

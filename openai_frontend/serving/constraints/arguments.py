@@ -62,7 +62,9 @@ def allowed_functions(tools: Tools) -> dict[str, Arguments]:
             continue
         parts += check_schema(tools.functions[name], tools.places[name])
         if parts > MAX_PARTS:
-            message = f"Invalid '{tools.param}': at most {MAX_PARTS} parts in all their schemas."
+            message = (
+                f"Invalid '{tools.param}': the schemas have more than {MAX_PARTS} parts in total."
+            )
             raise InvalidRequest(message, param=tools.param)
         functions[name] = _of_function(name, tools)
     return functions
@@ -72,7 +74,7 @@ def _of_function(name: str, tools: Tools) -> SchemaArguments:
     schema = tools.functions[name]
     if schema.get("type", "object") != "object":
         place = f"{tools.places[name]}.type"
-        message = f"Invalid schema for '{place}': the arguments of a function are an object."
+        message = f"Invalid schema for '{place}': function arguments must be an object."
         raise InvalidRequest(message, param=place)
     whole = schema if "type" in schema or "$ref" in schema else {"type": "object", **schema}
     return SchemaArguments(whole if name in tools.strict else relaxed(whole))

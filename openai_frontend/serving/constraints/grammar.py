@@ -204,10 +204,10 @@ def _tag(whole: Format, param: str, place: str) -> str:
     try:
         tag = formats.structural_tag(whole)
     except orjson.JSONEncodeError as error:  # JSON sent as text may be nested too deeply
-        message = f"Invalid '{place}': no grammar can be made of it: {error}."
+        message = f"Invalid '{place}': it cannot be converted to a grammar: {error}."
         raise InvalidRequest(message, param=place) from None
     if len(tag) > MAX_TAG_CHARACTERS:
-        message = f"Invalid '{param}': its grammar would be too large; offer less at once."
+        message = f"Invalid '{param}': the grammar is too large. Use fewer or simpler constraints."
         raise InvalidRequest(message, param=param)
     return tag
 
@@ -252,7 +252,7 @@ def _not_with(form: RequestedFormat | None, tools: Tools) -> InvalidRequest:
         place, reason = form.param, "it cannot be combined with tools"
     else:
         place = _insists(tools, min(_held_functions(tools)))
-        reason = "calls can only be held to it where 'tool_choice' asks for one"
+        reason = "calls can only be constrained if 'tool_choice' requires one"
     message = f"Unsupported parameter: '{place}' is not supported with this model: {reason}."
     return InvalidRequest(message, param=place, code="unsupported_parameter")
 
@@ -266,7 +266,7 @@ def _reasoning_grammar(reading: OutputFormat, reasoning_open: bool | None) -> Fo
     reasoning = reading.family.reasoning
     if reasoning is None:
         if reasoning_open and reading.reasoning:
-            raise Unconstrainable("its reasoning parser does not say how reasoning ends")
+            raise Unconstrainable("its reasoning parser does not define an end marker")
         return None
     if reasoning_open is None:
         reasoning_open = reasoning.starts_inside

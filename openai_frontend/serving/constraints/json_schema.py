@@ -56,7 +56,7 @@ def check_schema(schema: Any, place: str) -> int:
         _check_node(node, where)
     properties = sum(len(node.get("properties") or ()) for _, node in nodes)
     if properties > MAX_PROPERTIES:
-        _refuse(place, f"at most {MAX_PROPERTIES} properties, not {properties}")
+        _refuse(place, f"it has {properties} properties; the limit is {MAX_PROPERTIES}")
     _check_references(schema, nodes)
     return len(nodes)
 
@@ -101,11 +101,11 @@ def _nodes(schema: Any, place: str) -> Iterator[tuple[_SchemaPath, Schema]]:
         if depth > MAX_NESTING:
             _refuse(place, f"it is nested more than {MAX_NESTING} levels deep")
         if seen > MAX_PARTS:
-            _refuse(place, f"at most {MAX_PARTS} parts")
+            _refuse(place, f"it has more than {MAX_PARTS} parts")
         if isinstance(node, bool):
             continue
         if not isinstance(node, Mapping):
-            _refuse(where, "a schema is an object or a boolean")
+            _refuse(where, "a schema must be an object or a boolean")
         yield where, node
         waiting += [
             (_SchemaPath(where, step), each, depth + more)
@@ -134,7 +134,7 @@ def _check_node(node: Schema, where: _SchemaPath) -> None:
     types = node.get("type", [])
     for kind in types if isinstance(types, list) else [types]:
         if not isinstance(kind, str) or kind not in _TYPES:
-            _refuse(_SchemaPath(where, ".type"), f"there is no type {str(kind)[:64]!r}")
+            _refuse(_SchemaPath(where, ".type"), f"unknown type {str(kind)[:64]!r}")
     required = node.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         _refuse(_SchemaPath(where, ".required"), "expected an array of names")
@@ -142,7 +142,7 @@ def _check_node(node: Schema, where: _SchemaPath) -> None:
         _refuse(_SchemaPath(where, ".enum"), "expected an array with at least one value")
     for key in _ELSEWHERE:
         if key in node:
-            _refuse(_SchemaPath(where, f".{key}"), "only '$ref' can point to another schema")
+            _refuse(_SchemaPath(where, f".{key}"), "use '$ref' to refer to another schema")
 
 
 def _check_references(schema: Any, nodes: Sequence[tuple[_SchemaPath, Schema]]) -> None:
@@ -154,7 +154,7 @@ def _check_references(schema: Any, nodes: Sequence[tuple[_SchemaPath, Schema]]) 
         if node is not schema and "$id" in node and id(where) in referring:
             _refuse(
                 _SchemaPath(where, ".$id"),
-                "references start from the whole schema, not from a part of it",
+                "'$id' in a part of the schema cannot be the base of references",
             )
 
 
@@ -178,9 +178,9 @@ def _follow(schema: Any, node: Schema, where: _SchemaPath, followed: set[str]) -
     while isinstance(target, Mapping) and "$ref" in target:
         reference = target["$ref"]
         if not isinstance(reference, str) or not reference.startswith("#"):
-            _refuse(where, "a schema can only refer to parts of itself, by '#/...'")
+            _refuse(where, "a reference must point into the same schema ('#/...')")
         if reference in passed:
-            _refuse(where, "the reference leads to itself alone")
+            _refuse(where, "the reference only leads back to itself")
         if reference in followed:
             break
         passed.add(reference)
@@ -197,7 +197,7 @@ def _resolved(schema: Any, reference: str, where: _SchemaPath) -> Any:
         elif isinstance(found, list) and _PLACE.fullmatch(name) and int(name) < len(found):
             found = found[int(name)]
         else:
-            _refuse(where, f"there is no {reference[:128]!r}")
+            _refuse(where, f"{reference[:128]!r} does not exist")
     if not isinstance(found, (Mapping, bool)) or (len(reference) > 1 and reference[1] != "/"):
         _refuse(where, f"{reference[:128]!r} is not a schema")
     return found

@@ -23,7 +23,7 @@ _RESPELLED = re.compile(r'["\x00-\x1f]|\\[^\w\s]?(?<=\\\\)|\\[sSWDnrtfvbBxuU0]|\
 def within_json(grammar: str) -> str:
     """The translated grammar. Raises Unconstrainable."""
     if "%" in _TOKEN.sub("", grammar).replace("%ignore", ""):
-        raise Unconstrainable("of Lark's directives a custom tool can only have '%ignore'")
+        raise Unconstrainable("'%ignore' is the only Lark directive that custom tools support")
     return _TOKEN.sub(_respelled, grammar)
 
 
@@ -31,13 +31,13 @@ def _respelled(found: re.Match[str]) -> str:
     if found["comment"]:
         return ""
     if "" in (found["closed"], found["ended"]):
-        raise Unconstrainable(f"nothing ends what begins with {found[0][:64]}")
+        raise Unconstrainable(f"unterminated string or expression: {found[0][:64]}")
     if found["string"]:
         return _string(found["string"]) + found["fold"]
     if _RESPELLED.search(found["regex"]):
         raise Unconstrainable(
             f"the expression /{found['regex'][:64]}/ matches characters that JSON escapes; "
-            "spell them out as strings"
+            "write them as strings"
         )
     return found[0]
 
@@ -47,7 +47,7 @@ def _string(literal: str) -> str:
         text = orjson.loads(literal)
     except orjson.JSONDecodeError:
         raise Unconstrainable(
-            f"the string {literal[:64]} has an escape that JSON does not know"
+            f"the string {literal[:64]} has an escape sequence that JSON does not have"
         ) from None
     inside = orjson.dumps(text).decode()[1:-1]
     return orjson.dumps(inside).decode()

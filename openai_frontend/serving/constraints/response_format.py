@@ -128,7 +128,7 @@ def _schema(given: Any, place: str) -> Any:
         try:
             schema = orjson.loads(given)
         except orjson.JSONDecodeError as error:
-            message = f"Invalid '{place}': the text is not JSON: {error}."
+            message = f"Invalid '{place}': the text is not valid JSON: {error}."
             raise InvalidRequest(message, param=place) from None
     check_schema(schema, place)
     return schema
@@ -139,10 +139,12 @@ def _check_size(constraint: Any, param: str) -> None:
     try:
         size = len(orjson.dumps(constraint))
     except TypeError:
-        message = f"Invalid '{param}': an integer in it has more than 64 bits."
+        message = f"Invalid '{param}': it contains an integer of more than 64 bits."
         raise InvalidRequest(message, param=param) from None
     if size > MAX_CONSTRAINT_BYTES:
-        message = f"Invalid '{param}': at most {MAX_CONSTRAINT_BYTES} bytes of JSON, not {size}."
+        message = (
+            f"Invalid '{param}': it has {size} bytes of JSON; the limit is {MAX_CONSTRAINT_BYTES}."
+        )
         raise InvalidRequest(message, param=param)
 
 
@@ -187,7 +189,7 @@ def format_grammar(form: RequestedFormat) -> Format:
     """The requested format as part of a structural tag."""
     asked = form.structured
     if asked.disable_any_whitespace or asked.whitespace_pattern is not None:
-        raise _not_composed(form, "a rule for whitespace")
+        raise _not_composed(form, "a whitespace pattern")
     if asked.json is not None:
         # requested_format has parsed JSON text
         return formats.json_value(cast("Mapping[str, Any] | bool", asked.json))
@@ -214,7 +216,7 @@ def _parsed(form: RequestedFormat) -> Mapping[str, object]:
     try:
         given = orjson.loads(form.structured.structural_tag or "")
     except orjson.JSONDecodeError as error:
-        message = f"Invalid '{form.place}': the text is not JSON: {error}."
+        message = f"Invalid '{form.place}': the text is not valid JSON: {error}."
         raise InvalidRequest(message, param=form.place) from None
     if not isinstance(given, Mapping):
         message = f"Invalid '{form.place}': expected an object."

@@ -12,8 +12,8 @@ from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupp
 
 # For authors of clients that send ids of another tokenizer.
 VOCABULARY_HINT = (
-    "Token ids must come from the model's own tokenizer. langchain-openai sends OpenAI's; with "
-    "check_embedding_ctx_length=False it sends texts."
+    "Token ids must come from the model's own tokenizer. langchain-openai sends ids of "
+    "OpenAI's; with check_embedding_ctx_length=False it sends text."
 )
 
 
@@ -85,7 +85,7 @@ def _check_vocabulary(given: TokenIds, model: ServingModel) -> None:
 def _check_not_empty(prompt: Prompt, param: str) -> None:
     """Tokenizers without special tokens return nothing for an empty text."""
     if not prompt.token_ids:
-        message = f"Invalid '{param}': it has no tokens."
+        message = f"Invalid '{param}': the input has no tokens."
         raise InvalidRequest(message, param=param, code="empty_string")
 
 

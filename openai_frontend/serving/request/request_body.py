@@ -131,4 +131,6 @@ def _check_memory(body: bytes) -> None:
     try:
         mmap.mmap(-1, _READING_TAKES * len(body), flags=_UNTOUCHED).close()
     except OSError:
-        raise ServerOverloaded("The server has no memory for this request now.") from None
+        raise ServerOverloaded(
+            "The server is out of memory for this request. Retry later."
+        ) from None

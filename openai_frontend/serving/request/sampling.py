@@ -246,7 +246,7 @@ def check_in_vocabulary(token_ids: Iterable[int], vocab_size: int, param: str) -
     largest = max(token_ids)
     if largest >= vocab_size:
         message = (
-            f"Invalid '{param}': the model has no token {largest}; its vocabulary has "
+            f"Invalid '{param}': token id {largest} is out of range; the vocabulary has "
             f"{vocab_size} tokens."
         )
         raise InvalidRequest(message, param=param)

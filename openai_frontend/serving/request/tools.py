@@ -97,7 +97,9 @@ def require_tool_support(tools: Tools, output_format: OutputFormat, *, shown: bo
     if not tools.in_use or (shown and output_format.tools):
         return
     reason = (
-        "calls are not recognised in its answers" if shown else "its chat template shows it none"
+        "the server does not recognise tool calls in its output"
+        if shown
+        else "its chat template does not support tools"
     )
     message = f"Unsupported parameter: '{tools.param}' is not supported with this model: {reason}."
     raise InvalidRequest(message, param=tools.param, code="unsupported_parameter")
@@ -207,7 +209,7 @@ class _Offered:
 
     def _add(self, name: str, schema: Schema, place: str) -> None:
         if name in self._functions:
-            message = f"Invalid '{place}': '{name}' is the name of another tool too."
+            message = f"Invalid '{place}': another tool already has the name '{name}'."
             raise InvalidRequest(message, param=place, code="invalid_value")
         self._functions[name] = schema
 
@@ -227,7 +229,7 @@ class _Offered:
 
     def check_named(self, name: str, param: str, field: str) -> None:
         if name not in self._functions:
-            message = f"Invalid value for '{param}': no tool of this name is in '{field}'."
+            message = f"Invalid value for '{param}': '{field}' has no tool of this name."
             raise InvalidRequest(message, param=param, code="invalid_value")
 
     def tools(
@@ -279,7 +281,7 @@ def _check_size(tools: Any, param: str) -> None:
     ) as error:  # a number of more than 64 bits, which the engine's JSON does not have either
         raise InvalidRequest(f"Invalid '{param}': {error}.", param=param) from None
     if size > MAX_TOOLS_BYTES:
-        message = f"Invalid '{param}': at most {MAX_TOOLS_BYTES} bytes of JSON, not {size}."
+        message = f"Invalid '{param}': it has {size} bytes of JSON; the limit is {MAX_TOOLS_BYTES}."
         raise InvalidRequest(message, param=param)
 
 

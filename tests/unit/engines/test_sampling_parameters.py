@@ -78,7 +78,7 @@ def test_structural_tag_of_many_tools():
 INNER: dict[str, tuple[str, str]] = {
     "nesting": ("[" * 65, "more than 64 levels of nesting"),
     "strings": (json.dumps({"choice": [""] * 70_000}), "more than 65536 strings"),
-    "bytes": (json.dumps({"regex": "x" * 9_000_000}), "at most 8454144 bytes"),
+    "bytes": (json.dumps({"regex": "x" * 9_000_000}), "the limit is 8454144"),
     "an unknown member": ('{"banana": 1}', "'banana'"),
     "no object": ("[]", "not a JSON object"),
 }

@@ -13,7 +13,7 @@ GENERIC = "The server had an error while processing your request."
 
 BAD = "invalid_request_error"
 LATER = "server_error"
-NO_MEMORY = "The server has no memory for this request now."
+NO_MEMORY = "The server is out of memory for this request. Retry later."
 STOPPING = "The server is shutting down."
 
 TOLD = [

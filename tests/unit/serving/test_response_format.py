@@ -162,6 +162,6 @@ def test_constraint_size_limit(size, fits):
     if fits:
         assert constraint(response_format=given) is not None
         return
-    with pytest.raises(InvalidRequest, match=f"at most {MAX_CONSTRAINT_BYTES} bytes") as refused:
+    with pytest.raises(InvalidRequest, match=f"the limit is {MAX_CONSTRAINT_BYTES}") as refused:
         constraint(response_format=given)
     assert refused.value.param.startswith("response_format")

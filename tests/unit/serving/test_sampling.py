@@ -87,7 +87,7 @@ def test_token_id_beyond_the_vocabulary_is_refused(name, value):
     with pytest.raises(InvalidRequest) as refused:
         params(**{name: value})
 
-    assert (name, "the model has no token 300") == (
+    assert (name, "token id 300 is out of range") == (
         refused.value.param,
         refused.value.message.partition(": ")[2].partition(";")[0],
     )

@@ -219,7 +219,7 @@ def test_tools_share_one_size_limit(monkeypatch):
 
     error = refusal(tools=[NOW])
 
-    assert error.message == "Invalid 'tools': at most 40 bytes of JSON, not 47."
+    assert error.message == "Invalid 'tools': it has 47 bytes of JSON; the limit is 40."
 
 
 NAMES = st.sampled_from(["now", "code", "", "a b", "weather"])

@@ -13,7 +13,7 @@ from openai_frontend.config.settings import Settings
 from openai_frontend.drain_state import DrainState
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
-from openai_frontend.metrics import catalog, loop_lag
+from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.request_body import BodyMemoryBudget
 from openai_frontend.models.loader import ModelLoader
@@ -27,6 +27,8 @@ from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server, relay_counts
 
 logger = logging.getLogger(__name__)
+
+_LAG_EVERY_S = 0.25
 
 
 class Startup:
@@ -104,7 +106,7 @@ class AppState:
         """The ASGI lifespan: start the background tasks and the core, and stop them."""
         background = [
             self.startup.run(),
-            loop_lag.watch(self.metrics.lagged),
+            _watch_loop_lag(self.metrics.lagged),
             supervise("supervise engines", self.engines.watch),
             *(
                 supervise("watch keys", each.watch)
@@ -228,3 +230,15 @@ def _limiter(
     )
     drain_state.on_drain(limiter.drain)
     return limiter
+
+
+async def _watch_loop_lag(observe: Callable[[float], None]) -> None:
+    """Runs until cancelled; calls `observe` with the delay of a timer in seconds.
+
+    Every stream waits for the longest callback of the event loop.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + _LAG_EVERY_S
+        await asyncio.sleep(_LAG_EVERY_S)
+        observe(max(0.0, loop.time() - due_s))

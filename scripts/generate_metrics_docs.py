@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from openai_frontend.metrics import catalog, vllm_catalog
+from openai_frontend.metrics import catalog, vllm
 from openai_frontend.metrics.catalog import MetricSpec
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
@@ -32,7 +32,7 @@ def page() -> str:
     return (
         HEAD
         + section("The gateway's own", catalog.ALL)
-        + section("vLLM's", vllm_catalog.ALL)
+        + section("vLLM's", vllm.ALL)
         + "\n"
         + BACKENDS.read_text(encoding="utf-8")
     )

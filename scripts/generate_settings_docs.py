@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from openai_frontend.config.options import Option, options
+from openai_frontend.config.loader import Option, options
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 

@@ -14,9 +14,8 @@ import httpx
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from openai_frontend.cli.top.client import parse_address
 from openai_frontend.cli.top.rates import compute_stats
-from openai_frontend.cli.top.scrape import scrape
+from openai_frontend.cli.top.scrape import parse_address, scrape
 from openai_frontend.cli.top.view import view
 from tests.gateway_process import ROOT, GatewayProcess
 

@@ -7,8 +7,7 @@ from typing import Protocol
 
 from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.auth.keys import SCOPES, Key
-from openai_frontend.auth.keys_file import InvalidKeysFile
-from openai_frontend.auth.keys_watcher import KeysFileWatcher
+from openai_frontend.auth.keys_file import InvalidKeysFile, KeysFileWatcher
 
 
 class AuthConfigError(Exception):

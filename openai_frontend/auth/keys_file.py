@@ -1,13 +1,16 @@
-"""Reads and edits the keys file: YAML, or JSON if its name ends in `.json`.
+"""Reads, edits and polls the keys file: YAML, or JSON if its name ends in `.json`.
 
 Error messages never quote the file: it may contain a key in place of its digest. Edits replace the
 file atomically, so a running server reads either the old or the new content.
 """
 
+import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +20,7 @@ import orjson
 import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope
 from openai_frontend.config import strict_yaml, validation
 
@@ -244,3 +248,62 @@ def _keep_owner(path: Path, descriptor: int) -> None:
     if path.exists() and os.geteuid() == 0:
         before = path.stat()
         os.fchown(descriptor, before.st_uid, before.st_gid)
+
+
+logger = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 1.0
+
+_Fingerprint = tuple[int, int, int]  # modification time, inode and size
+
+
+class KeysFileWatcher:
+    """Keeps `keys` equal to the file, in the background. If the file is invalid, the previous keys
+    stay in force.
+    """
+
+    def __init__(self, path: Path, static_keys: Sequence[Key] = ()) -> None:
+        """`static_keys` are valid too; if a key is in both, the file's entry applies.
+
+        Raises InvalidKeysFile if the file cannot be read.
+        """
+        self._path = path
+        self._static_keys = static_keys
+        self._fingerprint = _fingerprint(path)
+        self.keys = ApiKeys([*static_keys, *read(path)])
+        _warn_if_others_can_write(path)
+
+    async def watch(self, interval_s: float = POLL_INTERVAL_S) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Reads the file in a thread if it has changed since it was last read."""
+        fingerprint = await asyncio.to_thread(_fingerprint, self._path)
+        if fingerprint == self._fingerprint:
+            return
+        self._fingerprint = fingerprint
+        try:
+            keys = await asyncio.to_thread(read, self._path)
+        except InvalidKeysFile as error:
+            logger.error("%s; the previous keys stay in force", error)
+            return
+        self.keys.replace([*self._static_keys, *keys])
+        logger.info("%s: loaded %d keys", self._path, len(self.keys))
+
+
+def _warn_if_others_can_write(path: Path) -> None:
+    """A user who can write the file can grant access to the server."""
+    if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        logger.warning("%s: the file is group- or world-writable", path)
+
+
+def _fingerprint(path: Path) -> _Fingerprint | None:
+    """None if the file cannot be accessed; reading it gives the reason."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

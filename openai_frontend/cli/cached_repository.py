@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from openai_frontend.cli import model_directory
-from openai_frontend.cli.init_repo import writer
-from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.model import RepositoryModel, file_contents, write_model
 from openai_frontend.cli.init_repo.options import (
     InvalidOption,
     expanded,
@@ -148,7 +147,7 @@ def _path(value: str) -> str:
 
 
 def _written(model: RepositoryModel) -> Path:
-    files = writer.contents(model, written_by=_WRITTEN_BY)
+    files = file_contents(model, written_by=_WRITTEN_BY)
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -161,7 +160,7 @@ def _written(model: RepositoryModel) -> Path:
     try:
         # Engine arguments may contain a token for the hub.
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for _ in writer.write(folder, model, files):
+        for _ in write_model(folder, model, files):
             pass
     except OSError as error:
         raise InvalidSettings(

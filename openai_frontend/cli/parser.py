@@ -8,8 +8,7 @@ from typing import Any, NoReturn
 
 from openai_frontend.cli import flag_hints, keys
 from openai_frontend.cli.init_repo import command as init_repo_command
-from openai_frontend.cli.top import options as top_options
-from openai_frontend.config.options import Option, options
+from openai_frontend.config.loader import Option, options
 
 Commands = Any  # the result of `add_subparsers`, which has no public name
 
@@ -38,15 +37,7 @@ def parser() -> argparse.ArgumentParser:
     )
     init_repo_command.add_arguments(init_repo)
     keys.add_arguments(commands.add_parser("keys", help="add, list and revoke API keys"))
-    top_options.add_arguments(
-        commands.add_parser(
-            "top",
-            help="monitor a running gateway",
-            description="Show requests, tokens, latencies and queues of each model, updated every "
-            "second. Rates and quantiles cover the last ten seconds. Press Ctrl-C to exit.",
-            allow_abbrev=False,
-        )
-    )
+    _add_top(commands)
     commands.add_parser("version", help=_VERSIONS)
     return whole
 
@@ -93,6 +84,59 @@ def _add_check(commands: Commands) -> None:
     check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
     _add_settings(check, [option for option in options() if option.name in _CHECKED])
 
+
+def _add_top(commands: Commands) -> None:
+    top = commands.add_parser(
+        "top",
+        help="monitor a running gateway",
+        description="Show requests, tokens, latencies and queues of each model, updated every "
+        "second. Rates and quantiles cover the last ten seconds. Press Ctrl-C to exit.",
+        allow_abbrev=False,
+    )
+    top.add_argument(
+        "url", metavar="URL", nargs="?", default=_TOP_URL, help=f"gateway URL. Default: {_TOP_URL}."
+    )
+    top.add_argument(
+        "--key-file",
+        type=Path,
+        metavar="PATH",
+        help="file that contains only an API key with the scopes metrics and models. "
+        "Default: the key in $OPENAI_API_KEY, if set.",
+    )
+    top.add_argument("--unix-socket", type=Path, metavar="PATH", help="Unix socket to connect to")
+    top.add_argument(
+        "--ca", type=Path, metavar="PATH", help="CA bundle (PEM) that verifies the gateway"
+    )
+    top.add_argument(
+        "--certificate",
+        type=Path,
+        metavar="PATH",
+        help="client certificate and its key (PEM), for a gateway with tls_client_ca",
+    )
+    top.add_argument(
+        "--interval",
+        type=_interval,
+        default=1.0,
+        metavar="SECONDS",
+        help="seconds between updates, 0.1 to 3600. Default: 1.",
+    )
+    top.add_argument("--once", action="store_true", help="measure for one second, then exit")
+    top.add_argument(
+        "--json", dest="as_json", action="store_true", help="write one JSON object per update"
+    )
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0.1 to 3600")
+    return seconds
+
+
+_TOP_URL = "http://127.0.0.1:9000"
 
 _VERSIONS = "print the versions of the gateway, Triton, vLLM and Python"
 

@@ -17,8 +17,7 @@ from openai_frontend.app import Gateway, create_app
 from openai_frontend.cli import banner, cached_repository
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
-from openai_frontend.logs import vllm_log
-from openai_frontend.logs.triton_log import TritonLogPipe
+from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.headers import security_headers
 from openai_frontend.server import gc_tuning, rlimits
@@ -95,7 +94,7 @@ def serve(
     """Serve until a signal or a failed start; return the exit code."""
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    vllm_log.inherit(settings.log_format, exception_texts=settings.log_exception_texts)
+    configure_vllm(settings.log_format, exception_texts=settings.log_exception_texts)
     rlimits.raise_nofile_limit(connection_limits(settings).most_connections)
     server = Server(replace(triton_options(settings), log_file=_core_log(settings)))
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core

@@ -15,8 +15,7 @@ from openai_frontend.logs import context
 from openai_frontend.middleware.direct_writer import DirectWriter
 from openai_frontend.middleware.metrics import NO_ROUTE
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.tracing import traceparent
-from openai_frontend.tracing.tracing import Tracing
+from openai_frontend.tracing.tracing import Tracing, read_trace_context
 
 access_logger = logging.getLogger("openai_frontend.access_log")
 
@@ -50,7 +49,7 @@ class Telemetry:
         record = RequestRecord(state["request_id"], method=_METHODS.get(scope["method"], "_OTHER"))
         if (client := scope.get("client")) is not None:
             record.client = client[0]
-        parent = traceparent.read(scope["headers"])
+        parent = read_trace_context(scope["headers"])
         if self._tracing is not None:
             self._tracing.begin(record, parent)
         elif parent is not None:

@@ -15,7 +15,7 @@ from openai_frontend.models.lease import ModelLease, OnDemand
 from openai_frontend.models.served_model import ModelCard, ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
 from openai_frontend.triton import Server
-from openai_frontend.triton.change_lock import ModelLocks
+from openai_frontend.triton.model_control import ModelLocks
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Logs what blocks the event loop, and with it all streams.
 
-`metrics/loop_lag.py` measures shorter delays.
+`lifespan.py` measures shorter delays.
 """
 
 import asyncio

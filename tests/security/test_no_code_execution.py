@@ -77,7 +77,7 @@ ALLOWED = {
     "openai_frontend/cli/command.py": {"import_module": "a name that is written there"},
     "openai_frontend/cli/cached_repository.py": {"import_module": "a name that is written there"},
     "openai_frontend/cli/check/load_checks.py": {"import_module": "names that are written there"},
-    "openai_frontend/logs/vllm_log.py": {
+    "openai_frontend/logs/engine_logs.py": {
         "multiprocessing": "asks for the name of the process that it runs in",
     },
     "openai_frontend/server/process.py": {"multiprocessing": "ends the engines' processes"},

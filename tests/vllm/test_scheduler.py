@@ -30,8 +30,11 @@ def test_scheduler_has_all_mixins(asynchronous: bool) -> None:
     from vllm.config import StructuredOutputsConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-    from openai_frontend.engines.vllm.grammar_quota import GrammarQuotaMixin
-    from openai_frontend.engines.vllm.scheduler import BatchedBitmaskMixin, scheduler
+    from openai_frontend.engines.vllm.scheduler import (
+        BatchedBitmaskMixin,
+        GrammarQuotaMixin,
+        scheduler,
+    )
     from openai_frontend.engines.vllm.stats import StatsMixin
 
     config = SimpleNamespace(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.engines.vllm.stats import ADAPTERS, STEPS, StepCounts, engine_samples
-from openai_frontend.metrics.vllm_catalog import FROM_ENGINE
+from openai_frontend.metrics.vllm import FROM_ENGINE
 
 
 def config(*, lora: bool = True, pipeline: int = 1) -> Any:

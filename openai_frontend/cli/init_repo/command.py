@@ -7,8 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli.init_repo import nvidia, writer
-from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo import nvidia
+from openai_frontend.cli.init_repo.model import (
+    RepositoryModel,
+    file_contents,
+    refuse_existing,
+    write_model,
+)
 from openai_frontend.cli.init_repo.options import (
     DTYPES,
     KINDS,
@@ -80,7 +85,7 @@ def run(arguments: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
         sys.stderr.write(f"openai-frontend: warning: {warning}\n")
     generated = models(options)
     if not options.force:
-        writer.refuse_existing(options.repository, generated)
+        refuse_existing(options.repository, generated)
     programs = options.nvidia_models or nvidia.IMAGE_MODELS
     missing = [line for model in generated for line in _write(options, model, programs)]
     if missing:
@@ -98,8 +103,8 @@ def run(arguments: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
 def _write(options: RepositoryOptions, model: RepositoryModel, programs: Path) -> list[str]:
     """Returns the folders that are still to be copied, and where to."""
     copied = nvidia.programs(model, programs)
-    files = {**writer.contents(model), **copied}
-    for path in writer.write(options.repository, model, files):
+    files = {**file_contents(model), **copied}
+    for path in write_model(options.repository, model, files):
         sys.stdout.write(f"wrote {path}\n")
     for line in nvidia.differences(model, programs):
         sys.stdout.write(f"note: {line}\n")

@@ -1,8 +1,18 @@
-"""A model of a repository to be written, and tables of tensors for its config."""
+"""A model of a repository: tables of tensors for its config, and how its files are written.
 
-from collections.abc import Mapping
+Removes no file.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
+
+from openai_frontend.cli import pbtxt
+from openai_frontend.cli.init_repo.options import ModelExists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +58,49 @@ def _tensor(words: list[str], datatypes: Mapping[str, str]) -> dict[str, Any]:
 def parameters(values: Mapping[str, str]) -> dict[str, Any]:
     """`parameters` of a config."""
     return {key: {"string_value": value} for key, value in values.items()}
+
+
+FILE = "openai_frontend.yaml"
+_WRITTEN_BY = "# Written by `openai-frontend init-repo`; edit as you like.\n"
+
+
+def refuse_existing(repository: Path, models: Sequence[RepositoryModel]) -> None:
+    """Raises ModelExists if a model's folder exists."""
+    for model in models:
+        if (repository / model.name).exists():
+            raise ModelExists(repository / model.name)
+
+
+def write_model(
+    repository: Path, model: RepositoryModel, files: Mapping[str, bytes]
+) -> Iterator[Path]:
+    """Yields each path after writing it. Raises OSError."""
+    folder = repository / model.name
+    (folder / "1").mkdir(parents=True, exist_ok=True)  # Triton ignores models without a version
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, content)
+        yield path
+
+
+def file_contents(model: RepositoryModel, *, written_by: str = _WRITTEN_BY) -> dict[str, bytes]:
+    """Path in the model's folder -> content; `written_by` is the first line of each file."""
+    texts = {"config.pbtxt": written_by + pbtxt.write(model.config), **model.files}
+    if model.options:
+        options = yaml.safe_dump(dict(model.options), sort_keys=False, allow_unicode=True)
+        texts[FILE] = written_by + options
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Atomic, and only if the content differs: a server may be polling the repository."""
+    if path.is_file() and path.read_bytes() == content:
+        return
+    # Containers that share a volume may share process ids.
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

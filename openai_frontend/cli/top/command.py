@@ -16,12 +16,17 @@ from rich.console import Console
 from rich.live import Live
 
 from openai_frontend.cli.console import console_of
-from openai_frontend.cli.top.client import GatewayAddress, Unreachable, parse_address
-from openai_frontend.cli.top.options import KEY_VARIABLE
 from openai_frontend.cli.top.rates import GatewayStats, compute_stats
-from openai_frontend.cli.top.scrape import Scrape, scrape
+from openai_frontend.cli.top.scrape import (
+    GatewayAddress,
+    Scrape,
+    Unreachable,
+    parse_address,
+    scrape,
+)
 from openai_frontend.cli.top.view import view
 
+_KEY_VARIABLE = "OPENAI_API_KEY"  # OpenAI's SDK reads it too
 _WINDOW_S = 10.0  # of rates and quantiles: one second alone has too few requests
 _ONCE_S = 1.0  # between the two scrapes of --once
 
@@ -54,7 +59,7 @@ def run(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _key(file: Path | None) -> str | None:
-    key = os.environ.get(KEY_VARIABLE, "") if file is None else file.read_text()
+    key = os.environ.get(_KEY_VARIABLE, "") if file is None else file.read_text()
     key = key.strip()
     if not key.isascii() or not key.isprintable():
         raise ValueError("the API key contains invalid characters")

@@ -35,7 +35,7 @@ ARGUMENTS: dict[str, Any] = {
 TESTED_VERSIONS = ("0.32",)
 # With other versions, vLLM's own scheduler keeps one grammar backend for all requests.
 UNTESTED_BACKEND = "xgrammar"
-# Set in logs/vllm_log.py
+# Set in logs/engine_logs.py
 LOG_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
 SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
 CPU_WORKER = "openai_frontend.engines.vllm.worker.CPUWorker"

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
-from openai_frontend.tracing import traceparent
+from openai_frontend.tracing.tracing import read_trace_context
 from tests.fuzz import loop
 
 _PROXY = "10.0.0.1"
@@ -31,7 +31,7 @@ def check(data: bytes) -> None:
     lines = [line.partition(b":") for line in data.split(b"\n")]
     headers = [(name.lower(), value.strip()) for name, _, value in lines]
 
-    caller = traceparent.read(headers)
+    caller = read_trace_context(headers)
     if caller is not None:
         assert re.fullmatch("[0-9a-f]{32}", caller.trace_id)
         assert re.fullmatch("[0-9a-f]{16}", caller.span_id)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.config.options import options
+from openai_frontend.config.loader import options
 from tests.tooling.deploy.dockerfile import Instruction, stages
 
 ROOT = Path(__file__).parents[3]

@@ -12,10 +12,8 @@ import yaml
 
 from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import vllm as vllm_metrics
-from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import GenerationLabels
-from openai_frontend.metrics.vllm import VLLMModel
-from openai_frontend.metrics.vllm_catalog import FROM_ENGINE
+from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels
+from openai_frontend.metrics.vllm import FROM_ENGINE, VLLMModel
 from tests.backends.test_metrics import NVIDIA
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ import pytest
 from openai_frontend.cli.parser import parser
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.config.settings import Settings
-from openai_frontend.metrics import catalog, vllm_catalog
+from openai_frontend.metrics import catalog, vllm
 from tests.gateway_process import ROOT
 
 # Pattern -> replacement
@@ -82,7 +82,7 @@ def field_texts() -> Iterator[Text]:
 
 
 def metric_texts() -> Iterator[Text]:
-    for spec in (*catalog.ALL, *vllm_catalog.ALL):
+    for spec in (*catalog.ALL, *vllm.ALL):
         yield Text(f"metric {spec.name}", spec.help)
         yield Text(f"metric {spec.name}", spec.runbook)
 

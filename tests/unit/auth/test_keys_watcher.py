@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from openai_frontend.auth.keys_file import InvalidKeysFile
-from openai_frontend.auth.keys_watcher import KeysFileWatcher
+from openai_frontend.auth.keys_file import InvalidKeysFile, KeysFileWatcher
 from openai_frontend.errors import NotAuthenticated
 from tests.unit.auth.key_files import key, write
 

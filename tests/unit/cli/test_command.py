@@ -13,8 +13,7 @@ import pytest
 from openai_frontend import __version__
 from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
-from openai_frontend.config.loader import load
-from openai_frontend.config.options import options
+from openai_frontend.config.loader import load, options
 from openai_frontend.config.settings import Settings
 from openai_frontend.routers.routing import endpoints
 from openai_frontend.serving.constraints import plugin

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from openai_frontend.cli import flag_hints, main
-from openai_frontend.config.options import options
+from openai_frontend.config.loader import options
 
 FLAGS = {option.flag for option in options()}
 

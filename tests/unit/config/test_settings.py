@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from openai_frontend.config.loader import InvalidSettings, load
-from openai_frontend.config.options import options
+from openai_frontend.config.loader import InvalidSettings, load, options
 from openai_frontend.config.settings import Settings
 from openai_frontend.config.types import RateLimiterResourceSetting
 

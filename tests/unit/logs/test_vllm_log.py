@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from openai_frontend.logs import vllm_log
+from openai_frontend.logs.engine_logs import configure_vllm
 
 # Configures logging as vLLM does in each of its processes
 ENGINE = """
@@ -29,7 +29,7 @@ logging.shutdown()
 def logged(monkeypatch, *, exception_texts=False):
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     before = dict(os.environ)
-    vllm_log.inherit("json", exception_texts=exception_texts)
+    configure_vllm("json", exception_texts=exception_texts)
     environment = dict(os.environ)
     os.environ.clear()
     os.environ.update(before)

@@ -6,8 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 
 from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import exposition, vllm
-from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import GenerationLabels
+from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels
 from openai_frontend.metrics.vllm import VLLMModel
 
 CORE = """\

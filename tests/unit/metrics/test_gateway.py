@@ -4,8 +4,7 @@ import pytest
 
 from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
 from openai_frontend.metrics import catalog
-from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import GenerationLabels
+from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels
 
 LABELS = GenerationLabels(model="m", version="2", adapter="a")
 

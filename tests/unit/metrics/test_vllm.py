@@ -3,10 +3,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
 from openai_frontend.metrics import exposition
-from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import GenerationLabels
-from openai_frontend.metrics.vllm import VLLMModel, families, vllm_gauges
-from openai_frontend.metrics.vllm_catalog import ALL
+from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels
+from openai_frontend.metrics.vllm import ALL, VLLMModel, families, vllm_gauges
 
 DEMO = VLLMModel(
     model="demo",

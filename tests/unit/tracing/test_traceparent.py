@@ -2,7 +2,7 @@
 
 import pytest
 
-from openai_frontend.tracing.traceparent import TraceContext, read
+from openai_frontend.tracing.tracing import TraceContext, read_trace_context
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01"
@@ -15,7 +15,7 @@ def headers(*parents: str, states: tuple[bytes, ...] = ()) -> list[tuple[bytes, 
 
 def test_trace_context_is_parsed():
     """It has the caller's ids, its sampling decision and tracestate."""
-    assert read(headers(GOOD, states=(b"a=1", b"b=2"))) == TraceContext(
+    assert read_trace_context(headers(GOOD, states=(b"a=1", b"b=2"))) == TraceContext(
         TRACE, SPAN, True, "a=1,b=2"
     )
 
@@ -23,12 +23,12 @@ def test_trace_context_is_parsed():
 @pytest.mark.parametrize(("flags", "sampled"), [("00", False), ("01", True), ("03", True)])
 def test_lowest_flag_bit_is_sampled(flags, sampled):
     """Other bits are ignored."""
-    assert read(headers(f"00-{TRACE}-{SPAN}-{flags}")).sampled is sampled
+    assert read_trace_context(headers(f"00-{TRACE}-{SPAN}-{flags}")).sampled is sampled
 
 
 def test_later_version_may_append_fields():
     """Fields after the known ones are ignored."""
-    assert read(headers(f"01-{TRACE}-{SPAN}-01-more")).trace_id == TRACE
+    assert read_trace_context(headers(f"01-{TRACE}-{SPAN}-01-more")).trace_id == TRACE
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_later_version_may_append_fields():
 )
 def test_malformed_traceparent_is_ignored(parents):
     """So is a repeated header."""
-    assert read(headers(*parents)) is None
+    assert read_trace_context(headers(*parents)) is None
 
 
 @pytest.mark.parametrize("state", [b"x" * 10_000, "a=\xe9".encode()])
 def test_invalid_tracestate_is_dropped(state):
     """The trace continues without it."""
-    assert read(headers(GOOD, states=(state,))) == TraceContext(TRACE, SPAN, True, "")
+    assert read_trace_context(headers(GOOD, states=(state,))) == TraceContext(TRACE, SPAN, True, "")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from openai_frontend.triton.change_lock import SETTLE_S, CoreChangeLock
+from openai_frontend.triton.model_control import SETTLE_S, CoreChangeLock
 
 
 async def seconds_to_unload(lock):

@@ -16,7 +16,7 @@ import pytest
 
 from openai_frontend.cli import main
 from openai_frontend.cli.top import command
-from openai_frontend.cli.top.client import Unreachable
+from openai_frontend.cli.top.scrape import Unreachable
 from tests.gateway_process import COMMAND, ROOT, GatewayProcess
 from tests.unit.auth.key_files import bearer, key, write
 from tests.unit.cli.certificates import Authority

@@ -6,7 +6,9 @@ import itertools
 import logging
 import multiprocessing
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from openai_frontend.engines import tensors
@@ -52,10 +54,8 @@ class EngineHandle:
             self._tell_adapters(self._engine)
 
     def _tell_adapters(self, engine: Engine) -> None:
-        try:
+        with self._logged("set_adapters"):
             engine.set_adapters(self._adapters)
-        except Exception:  # user-written engines: other models must keep working
-            logger.exception("%s: set_adapters failed", self._name)
 
     def start(self, execution: Execution) -> None:
         """Decode a request's tensors and start it."""
@@ -83,11 +83,9 @@ class EngineHandle:
             execution.fail(error_codes.INVALID_ARG, str(error))
             return
         self._live[execution] = request_id
-        try:
+        started = None
+        with _failing(sink.fail):
             started = self._engine.generate(request, sink)
-        except Exception as error:  # noqa: BLE001  the edge to engines that users write
-            sink.fail(error)
-            return
         if started is not None:
             answering = self._run(execution, self._answer(started, sink))
             # A task that is cancelled before its first step never awaits the coroutine.
@@ -101,9 +99,11 @@ class EngineHandle:
         request_id = self._live.pop(execution, None)
         if (task := self._tasks.get(execution)) is not None:
             task.cancel()
-        if request_id is not None:
-            self._engine.cancel(request_id)
-        execution.fail(code, reason)
+        try:
+            if request_id is not None:
+                self._engine.cancel(request_id)
+        finally:
+            execution.fail(code, reason)
 
     def unload(self) -> None:
         """Release the engine. Called on one of Triton's threads, when no request is in flight."""
@@ -117,11 +117,8 @@ class EngineHandle:
         """Fail all requests, and new ones until `restart` is done. Called on the event loop."""
         self._down = reason
         for execution in {**self._live, **self._tasks}:
-            try:
+            with self._logged("cancelling a request"):
                 self._end(execution, error_codes.UNAVAILABLE, reason)
-            except Exception:  # the edge to engines that users write, this one a broken one
-                logger.exception("%s: cancelling a request failed", self._name)
-                execution.fail(error_codes.UNAVAILABLE, reason)
 
     def restart(self) -> None:
         """Load the engine again, after `interrupt`.
@@ -133,7 +130,8 @@ class EngineHandle:
                 return
             if self._loaded:
                 self._loaded = False
-                self._unload_broken()
+                with self._logged("unloading the failed engine"):
+                    self._engine.unload()
             try:
                 engine, facts = self._make()
             finally:
@@ -146,11 +144,13 @@ class EngineHandle:
             if current != self.facts:  # else the same object, by which a model is known again
                 self.facts = current
 
-    def _unload_broken(self) -> None:
+    @contextmanager
+    def _logged(self, action: str) -> Iterator[None]:
+        """For calls to an engine whose failure must not stop the caller."""
         try:
-            self._engine.unload()
-        except Exception:  # a dead engine may fail to unload
-            logger.exception("%s: unloading the failed engine raised an exception", self._name)
+            yield
+        except Exception:  # users write engines, and this one may be dead
+            logger.exception("%s: %s failed", self._name, action)
 
     async def probe(self) -> None:
         """Return once the engine has answered a small request."""
@@ -184,36 +184,35 @@ class EngineHandle:
         return task
 
     async def _answer(self, answer: Coroutine[Any, Any, None], sink: ResponseWriter) -> None:
-        try:
+        with _failing(sink.fail):
             await answer
-        except Exception as error:  # noqa: BLE001  the edge to engines that users write
-            sink.fail(error)
         if not sink.ended:
             sink.fail(EngineError("the engine ended the answer without a finish reason"))
 
     async def _embed(self, request: EmbedRequest, execution: Execution) -> None:
-        try:
+        with _failing(partial(fail, execution)):
             result = await self._engine.embed(request)
-        except Exception as error:  # noqa: BLE001  the edge to engines that users write
-            fail(execution, error)
-            return
-        vector = result.embedding
-        execution.send(
-            [
+            vector = result.embedding
+            outputs = [
                 ("embedding", "FP32", (vector.nbytes // 4,), vector),
                 tensors.count_output("num_input_tokens", result.prompt_tokens),
-            ],
-            final=True,
-        )
+            ]
+            execution.send(outputs, final=True)
 
     async def _score(self, request: ScorePairRequest, execution: Execution) -> None:
-        try:
+        with _failing(partial(fail, execution)):
             result = await self._engine.score(request)
-        except Exception as error:  # noqa: BLE001  the edge to engines that users write
-            fail(execution, error)
-            return
-        outputs = [
-            tensors.float_output("score", result.score),
-            tensors.count_output("num_input_tokens", result.prompt_tokens),
-        ]
-        execution.send(outputs, final=True)
+            outputs = [
+                tensors.float_output("score", result.score),
+                tensors.count_output("num_input_tokens", result.prompt_tokens),
+            ]
+            execution.send(outputs, final=True)
+
+
+@contextmanager
+def _failing(fail: Callable[[Exception], None]) -> Iterator[None]:
+    """Let an engine's exception fail only its request."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  users write engines: they may raise anything
+        fail(error)

@@ -7,6 +7,7 @@ import json
 import logging
 import multiprocessing
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,11 @@ def load(
     Called on Triton's load thread. Raises an exception whose one-line message names the file and
     the cause.
     """
-    try:
-        if config.get("max_batch_size", 0) > 0:
-            raise ValueError(
-                "config.pbtxt: max_batch_size must be 0: the engine does its own batching"
-            )
-        make = partial(_load_engine, name, version, folder, _parameters(config), loop)
-    except Exception as error:
-        raise RuntimeError(_one_line(error)) from error
+    if config.get("max_batch_size", 0) > 0:
+        raise RuntimeError(
+            "config.pbtxt: max_batch_size must be 0: the engine does its own batching"
+        )
+    make = partial(_load_engine, name, version, folder, _parameters(config), loop)
     engine, facts = make()
     host = EngineHandle(f"{name}-{version}", engine, dataclasses.asdict(facts), make)
     return host, tensors.completed_config(config)
@@ -76,7 +74,7 @@ def _load_engine(
         )
         engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))()
         return engine, _start(engine, model, loop)
-    except Exception as error:
+    except Exception as error:  # users write engines: they may raise anything
         if not _is_self_explanatory(error):
             logger.exception("model %s, version %s: loading the engine failed", name, version)
         raise RuntimeError(_one_line(error)) from error
@@ -84,11 +82,10 @@ def _load_engine(
 
 def _start(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) -> ModelFacts:
     facts = engine.load(model)
-    try:
+    with ExitStack() as on_failure:
+        on_failure.callback(engine.unload)
         asyncio.run_coroutine_threadsafe(engine.warm_up(), loop).result()
-    except BaseException:
-        engine.unload()
-        raise
+        on_failure.pop_all()
     return facts
 
 

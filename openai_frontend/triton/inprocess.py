@@ -166,7 +166,7 @@ def _guarded(call: Any, execution: _core.Execution) -> None:
     """Call a user's engine. An exception fails this request; others continue."""
     try:
         call(execution)
-    except Exception as error:
+    except Exception as error:  # users write engines: they may raise anything
         logger.exception("engine failed on request %s", execution.request_id)
         execution.fail(error_codes.INTERNAL, error_codes.describe_exception(error))
 

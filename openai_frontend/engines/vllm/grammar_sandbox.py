@@ -64,18 +64,15 @@ class GrammarSandbox:
         future.set_running_or_notify_cancel()  # waiting requests cannot cancel it
         with self._lock:
             number = next(self._numbers)
-            self._pending[number] = future
             try:
                 process = self._running_process()
                 if not self._has_vocabulary:
                     self._send(process, {"vocabulary": vocabulary(), **self._limits})
                     self._has_vocabulary = True
                 self._send(process, {"id": number, "kind": form.kind, "text": form.text})
-            except Exception as error:
-                del self._pending[number]
-                if isinstance(error, OSError):
-                    raise EngineError(_DIED, error_codes.UNAVAILABLE) from None
-                raise
+            except OSError:
+                raise EngineError(_DIED, error_codes.UNAVAILABLE) from None
+            self._pending[number] = future  # the reader needs the lock, so no reply is earlier
         return future
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from openai_frontend.engines.vllm import arguments, grammar_preprocess
@@ -77,7 +78,7 @@ class GrammarPreparer:
             task = self._known[form] = asyncio.get_running_loop().create_task(
                 self._try(form, trials)
             )
-            task.add_done_callback(_retrieve_exception)
+            task.add_done_callback(partial(self._forget_failed, form))
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(form)
@@ -91,11 +92,19 @@ class GrammarPreparer:
         try:
             trial = await loop.run_in_executor(self._thread, trials.submit, form, self._vocabulary)
             return await asyncio.wrap_future(trial)
-        except Exception as error:
-            if isinstance(error, ValueError) and not isinstance(error, SandboxLimitExceeded):
-                return _Refused(str(error))
-            self._known.pop(form, None)  # a later attempt may succeed
+        except SandboxLimitExceeded:
             raise
+        except ValueError as error:
+            return _Refused(str(error))
+
+    def _forget_failed(
+        self, form: GrammarSpec, task: "asyncio.Task[GrammarSpec | _Refused]"
+    ) -> None:
+        """A later attempt may succeed. Retrieves the exception: if all waiting requests are gone,
+        asyncio must not log it.
+        """
+        if task.cancelled() or task.exception() is not None:
+            self._known.pop(form, None)
 
     def _vocabulary(self) -> str:
         """The model's tokens in xgrammar's format; takes about 0.3 s for 150,000 tokens."""
@@ -113,12 +122,6 @@ class GrammarPreparer:
             info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size)
         text: str = info.serialize_json()
         return text
-
-
-def _retrieve_exception(task: "asyncio.Task[GrammarSpec | _Refused]") -> None:
-    """If all waiting requests are gone, asyncio must not log the failure as never retrieved."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _check_for_vllms_scheduler(form: GrammarSpec) -> None:

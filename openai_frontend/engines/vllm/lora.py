@@ -118,7 +118,7 @@ class LoRALoader:
             # by name and path.
             request = LoRARequest(f"{adapter.name}-{adapter.id}", adapter.id, str(copy))
             await self._engine.add_lora(request)
-        except Exception as error:
+        except Exception as error:  # vLLM may raise anything: the request gets one line
             self._loaded.pop(adapter.id, None)  # the next request retries
             await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
             reason = _reason(error).replace(str(copy), "it")

@@ -9,6 +9,7 @@ It uses vLLM's internal classes, so it runs only with tested versions (`argument
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -115,38 +116,33 @@ class StepLoop:
         self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, options: dict[str, Any]
     ) -> None:
         """Without a task and without an extra iteration of the event loop."""
-        try:
-            with conversion.translate_errors(params):
-                request = self._engine.input_processor.process_inputs(
-                    request_id,
-                    prompt,
-                    params,
-                    supported_tasks=self._supported_tasks,
-                    **options,
-                )
-                self._named(request, request_id)
-                self._check_alive()
-                self._register(request, sink)
-                if self._writer is None or not self._writer.add(request):
-                    self._spawn(self._send(request_id, request, sink))
-        except Exception as error:  # noqa: BLE001  whatever it is, it fails only this request
-            self._fail_add(request_id, sink, error)
+        with self._adding(request_id, params, sink):
+            request = self._engine.input_processor.process_inputs(
+                request_id, prompt, params, supported_tasks=self._supported_tasks, **options
+            )
+            self._named(request, request_id)
+            self._check_alive()
+            self._register(request, sink)
+            if self._writer is None or not self._writer.add(request):
+                self._spawn(self._send(request_id, request, sink))
 
     async def _send(self, request_id: str, request: Any, sink: DeltaSink) -> None:
+        with self._adding(request_id, request.sampling_params, sink):
+            await self._core.add_request_async(request)
+
+    @contextlib.contextmanager
+    def _adding(self, request_id: str, params: Any, sink: DeltaSink) -> Iterator[None]:
         try:
-            with conversion.translate_errors(request.sampling_params):
-                await self._core.add_request_async(request)
-        except Exception as error:  # noqa: BLE001  as above
-            self._fail_add(request_id, sink, error)
+            with conversion.translate_errors(params):
+                yield
+        except Exception as error:  # noqa: BLE001  whatever vLLM raises fails only this request
+            self._streams.pop(request_id, None)
+            self._drop_collected(request_id)
+            sink.fail(error)
 
     def _check_alive(self) -> None:
         if self.failure is not None:
             raise EngineError(self.failure, error_codes.UNAVAILABLE)
-
-    def _fail_add(self, request_id: str, sink: DeltaSink, error: Exception) -> None:
-        self._streams.pop(request_id, None)
-        self._drop_collected(request_id)
-        sink.fail(error)
 
     def _drop_collected(self, request_id: str) -> DeltaSink | None:
         """Remove a request from vLLM's OutputProcessor. None if it does not have it."""
@@ -159,20 +155,16 @@ class StepLoop:
     async def _add(
         self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, options: dict[str, Any]
     ) -> None:
-        try:
-            with conversion.translate_errors(params):
-                request = await self._processed(request_id, prompt, params, options)
-                if _is_cancelled(sink):
-                    return
-                self._check_alive()
-                self._register(request, sink)
-                await self._core.add_request_async(request)
-        except Exception as error:  # noqa: BLE001  whatever it is, it fails only this request
-            self._fail_add(request_id, sink, error)
-            return
+        with self._adding(request_id, params, sink):
+            request = await self._processed(request_id, prompt, params, options)
+            if _is_cancelled(sink):
+                return
+            self._check_alive()
+            self._register(request, sink)
+            await self._core.add_request_async(request)
         if _is_cancelled(sink):
             # The caller left while the prompt was being prepared, when there was nothing to abort
-            # yet.
+            # yet. A request that failed is unknown by now.
             self.cancel(request_id)
 
     async def _processed(
@@ -239,7 +231,7 @@ class StepLoop:
             await steps
         except (EngineDeadError, asyncio.CancelledError):
             self._fail_all(conversion.ENGINE_DIED)
-        except Exception as error:
+        except Exception as error:  # the task's edge: all requests end
             logger.exception("the step loop failed")
             # Without its message, which may quote a request: this reason is shown to other clients.
             self._fail_all(f"the step loop failed: {type(error).__name__}")
@@ -283,7 +275,7 @@ class StepLoop:
             request_id, finished = output.request_id, output.finish_reason is not None
             try:
                 aborted = self._processor.process_outputs([output], timestamp, None).reqs_to_abort
-            except Exception as error:
+            except Exception as error:  # as above
                 logger.exception("sending a step's output failed")
                 if (sink := self._drop_collected(request_id)) is not None:
                     sink.fail(error)

@@ -2,6 +2,7 @@ import asyncio
 import json
 import struct
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -262,6 +263,18 @@ async def test_an_engine_without_embeddings(reciting):
     """An engine without embeddings returns an error to the client."""
     with pytest.raises(errors.InvalidRequest, match="does not support embeddings"):
         await collect(reciting.infer("mock", {"embedding_request": text('{"input": "hi"}')}))
+
+
+async def test_invalid_embedding_ends_the_request(reciting, monkeypatch):
+    """An embedding that is not an array is an error of this request."""
+
+    async def embed(self, request):
+        return SimpleNamespace(embedding=None, prompt_tokens=1)
+
+    monkeypatch.setattr(Recites, "embed", embed, raising=False)
+    async with asyncio.timeout(10):
+        with pytest.raises(errors.InferenceFailed, match="AttributeError"):
+            await collect(reciting.infer("mock", {"embedding_request": text('{"input": "hi"}')}))
 
 
 async def test_an_engine_without_scores(reciting):

@@ -23,6 +23,8 @@ GatewayError
 └── InferenceFailed           500  Triton or the engine failed
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Literal
 
 _LONGEST_NAME_IN_MESSAGES = 128
@@ -223,3 +225,9 @@ class InferenceFailed(GatewayError):
 
     status = 500
     code = "inference_failed"
+
+
+def did_you_mean(name: str, known: Iterable[str], *, quote: str = "'") -> str:
+    """The end of an error about an unknown name: the closest known one; empty if none is close."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {quote}{close[0]}{quote}?" if close else ""

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope
 from openai_frontend.config import strict_yaml, validation
+from openai_frontend.files import file_stamp, replace_file
+
+logger = logging.getLogger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -215,7 +217,7 @@ def _change(path: Path, change: Callable[[list[Key]], list[Key]]) -> None:
         keys = read(path) if path.exists() else []
         content = render(change(keys), as_json=as_json)
         parse(content, as_json=as_json)  # an invalid file would block all further edits
-        _replace(path, content)
+        replace_file(path, content, mode=0o600)  # for the owner alone
 
 
 @contextlib.contextmanager
@@ -229,32 +231,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Readable by its owner alone. The owner stays the same, such as the server's account."""
-    descriptor, written = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            _keep_owner(path, file.fileno())
-            os.fsync(file.fileno())
-        os.replace(written, path)
-    except BaseException:
-        os.unlink(written)
-        raise
-
-
-def _keep_owner(path: Path, descriptor: int) -> None:
-    if path.exists() and os.geteuid() == 0:
-        before = path.stat()
-        os.fchown(descriptor, before.st_uid, before.st_gid)
-
-
-logger = logging.getLogger(__name__)
-
 POLL_INTERVAL_S = 1.0
-
-_Fingerprint = tuple[int, int, int]  # modification time, inode and size
 
 
 class KeysFileWatcher:
@@ -269,7 +246,7 @@ class KeysFileWatcher:
         """
         self._path = path
         self._static_keys = static_keys
-        self._fingerprint = _fingerprint(path)
+        self._stamp = file_stamp(path)
         self.keys = ApiKeys([*static_keys, *read(path)])
         _warn_if_others_can_write(path)
 
@@ -281,10 +258,10 @@ class KeysFileWatcher:
 
     async def refresh(self) -> None:
         """Reads the file in a thread if it has changed since it was last read."""
-        fingerprint = await asyncio.to_thread(_fingerprint, self._path)
-        if fingerprint == self._fingerprint:
+        stamp = await asyncio.to_thread(file_stamp, self._path)
+        if stamp == self._stamp:
             return
-        self._fingerprint = fingerprint
+        self._stamp = stamp
         try:
             keys = await asyncio.to_thread(read, self._path)
         except InvalidKeysFile as error:
@@ -298,12 +275,3 @@ def _warn_if_others_can_write(path: Path) -> None:
     """A user who can write the file can grant access to the server."""
     if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         logger.warning("%s: the file is group- or world-writable", path)
-
-
-def _fingerprint(path: Path) -> _Fingerprint | None:
-    """None if the file cannot be accessed; reading it gives the reason."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino, status.st_size

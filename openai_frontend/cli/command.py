@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from openai_frontend.cli.model_directory import folders
 from openai_frontend.cli.parser import parser as command_line
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.config.settings import Settings
+from openai_frontend.errors import did_you_mean
 
 # Exit codes besides 0: the server could not run; a command or setting is wrong
 FAILED = 1
@@ -155,8 +155,7 @@ def _check_models(settings: Settings) -> None:
     for name in settings.load_model:
         if name not in known | {"*"}:
             where = ", ".join(map(str, settings.model_repository))
-            close = get_close_matches(name, known, n=1)
-            guess = f"; did you mean '{close[0]}'?" if close else ""
+            guess = did_you_mean(name, known)
             raise InvalidSettings(f"load_model: no model '{name}' in {where}{guess}")
 
 

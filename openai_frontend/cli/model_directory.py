@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from openai_frontend.cli.init_repo import vllm
 from openai_frontend.cli.init_repo.options import holds_weights
 from openai_frontend.config import model_options, strict_yaml
 from openai_frontend.config.model_options import ModelOptions
-from openai_frontend.errors import ModelUnavailable
+from openai_frontend.errors import ModelUnavailable, did_you_mean
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelFileFacts, ModelSource
 
@@ -157,9 +156,7 @@ def find(
         raise ModelUnavailable(
             f"no model '{name_or_path}': {folder} has neither a config.pbtxt nor a version folder"
         )
-    close = get_close_matches(name_or_path, known, n=1)
-    guess = f"; did you mean '{close[0]}'?" if close else ""
-    raise ModelUnavailable(f"no model '{name_or_path}'{guess}")
+    raise ModelUnavailable(f"no model '{name_or_path}'{did_you_mean(name_or_path, known)}")
 
 
 def folders(repositories: Sequence[Path]) -> Iterator[Path]:

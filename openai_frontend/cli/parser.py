@@ -1,14 +1,14 @@
 """The commands and options of the command line, with their help."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from openai_frontend.cli import flag_hints, keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.config.loader import Option, options
+from openai_frontend.errors import did_you_mean
 
 Commands = Any  # the result of `add_subparsers`, which has no public name
 
@@ -209,16 +209,12 @@ class CommandLineParser(argparse.ArgumentParser):
             return f"one argument too many: '{word}'"
         if self.advise is not None and (advice := self.advise(name)) is not None:
             return f"unknown option {name}; {advice}"
-        return f"unknown option {name}{_guess(name, self._option_string_actions)}"
+        guess = did_you_mean(name, self._option_string_actions, quote="")
+        return f"unknown option {name}{guess}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(each) for each in action.choices]
-            if guess := _guess(str(value), known):
+            if guess := did_you_mean(str(value), known, quote=""):
                 raise argparse.ArgumentError(action, f"unknown value '{value}'{guess}")
             raise argparse.ArgumentError(action, f"'{value}' is not one of {', '.join(known)}")
-
-
-def _guess(word: str, known: Iterable[str]) -> str:
-    close = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -1,6 +1,5 @@
 """Loads settings from flags, the environment and a YAML file, and lists their names in each."""
 
-import difflib
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pydantic.fields import FieldInfo
 from openai_frontend.config import strict_yaml, validation
 from openai_frontend.config.settings import GROUPS, Settings
 from openai_frontend.config.types import SECRET, form
+from openai_frontend.errors import did_you_mean
 
 ENVIRONMENT_PREFIX = "OPENAI_FRONTEND_"
 
@@ -126,7 +126,7 @@ def _read(config: Path) -> dict[str, Any]:
         raise InvalidSettings(f"{config}: must contain settings as 'name: value' lines")
     for name in values:
         if name not in Settings.model_fields:
-            guess = _guess(str(name), Settings.model_fields)
+            guess = did_you_mean(str(name), Settings.model_fields)
             raise InvalidSettings(f"{config}: unknown setting '{name}'{guess}")
     return values
 
@@ -136,12 +136,8 @@ def _warn_of_unknown(environment: Mapping[str, str]) -> None:
     known = {option.environment for option in options()}
     for name in environment:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
-            logger.warning("environment variable %s is not a setting%s", name, _guess(name, known))
-
-
-def _guess(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
+            guess = did_you_mean(name, known)
+            logger.warning("environment variable %s is not a setting%s", name, guess)
 
 
 def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:

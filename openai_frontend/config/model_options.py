@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from openai_frontend.admission.limits import ConcurrencyLimits
 from openai_frontend.config import strict_yaml, validation
-from openai_frontend.errors import ModelUnavailable
+from openai_frontend.errors import ModelUnavailable, did_you_mean
 
 FILE = "openai_frontend.yaml"
 
@@ -250,5 +249,4 @@ def _first_problem(error: ValidationError) -> str:
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] != "extra_forbidden":
         return f"{name}: {validation.describe(problem)}"
-    close = get_close_matches(name, ModelOptions.model_fields, n=1)
-    return f"unknown option '{name}'" + (f"; did you mean '{close[0]}'?" if close else "")
+    return f"unknown option '{name}'{did_you_mean(name, ModelOptions.model_fields)}"

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy
 
+from openai_frontend.files import FileStamp, file_stamp
+
 # Names are also path components: no separators, no leading dot. ":" and "@" delimit model names.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
@@ -22,8 +24,7 @@ FILES: dict[Kind, tuple[str, str]] = {
     "tensorrt_llm": ("model.lora_config.npy", "model.lora_weights.npy"),
 }
 
-# Size, modification time and inode of each file: writing an adapter changes at least one
-Stamp = tuple[tuple[int, int, int], ...]
+Stamp = tuple[FileStamp, ...]  # of each file
 
 _LONGEST_HEADER = 100 * 1024 * 1024  # safetensors' own limit
 
@@ -49,12 +50,10 @@ def stamp(folder: Path, kind: Kind) -> Stamp:
     return tuple(_stamp(folder / name) for name in FILES[kind])
 
 
-def _stamp(file: Path) -> tuple[int, int, int]:
-    try:
-        status = file.stat()
-    except OSError:
-        raise InvalidLoRA(f"{file.name} is missing") from None
-    return status.st_size, status.st_mtime_ns, status.st_ino
+def _stamp(file: Path) -> FileStamp:
+    if (stamp := file_stamp(file)) is None:
+        raise InvalidLoRA(f"{file.name} is missing")
+    return stamp
 
 
 def check(folder: Path, requirements: LoRARequirements) -> None:

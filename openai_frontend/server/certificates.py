@@ -5,11 +5,11 @@ import logging
 import ssl
 from pathlib import Path
 
+from openai_frontend.files import FileStamp, file_stamp
+
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 5.0
-
-_Fingerprint = tuple[int, int]  # modification time and inode
 
 
 class InvalidCertificate(Exception):
@@ -45,7 +45,7 @@ class Certificate:
         self._chain = chain
         self._key = key
         self._client_ca = client_ca
-        self._fingerprints = self._read_fingerprints()
+        self._stamps = self._read_stamps()
         self.context = _SwitchableContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.current = self._load()
 
@@ -57,10 +57,10 @@ class Certificate:
 
     def reload(self) -> None:
         """Loads the files if they have changed; if they are invalid, the old certificate stays."""
-        fingerprints = self._read_fingerprints()
-        if fingerprints == self._fingerprints:
+        stamps = self._read_stamps()
+        if stamps == self._stamps:
             return
-        self._fingerprints = fingerprints
+        self._stamps = stamps
         try:
             self.context.current = self._load()
         except InvalidCertificate as error:
@@ -68,8 +68,8 @@ class Certificate:
             return
         logger.info("%s: certificate reloaded", self._chain)
 
-    def _read_fingerprints(self) -> list[_Fingerprint | None]:
-        return [_fingerprint(path) for path in (self._chain, self._key, self._client_ca) if path]
+    def _read_stamps(self) -> list[FileStamp | None]:
+        return [file_stamp(path) for path in (self._chain, self._key, self._client_ca) if path]
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -85,15 +85,6 @@ class Certificate:
         if self._client_ca is not None:
             _require_client_certificates(context, self._client_ca)
         return context
-
-
-def _fingerprint(path: Path) -> _Fingerprint | None:
-    """None if the file cannot be accessed; loading it gives the reason."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino
 
 
 def _require_client_certificates(context: ssl.SSLContext, client_ca: Path) -> None:

@@ -3,7 +3,6 @@
 Removes no file.
 """
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import yaml
 
 from openai_frontend.cli import pbtxt
 from openai_frontend.cli.init_repo.options import ModelExists
+from openai_frontend.files import replace_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +94,6 @@ def file_contents(model: RepositoryModel, *, written_by: str = _WRITTEN_BY) -> d
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Atomic, and only if the content differs: a server may be polling the repository."""
-    if path.is_file() and path.read_bytes() == content:
-        return
-    # Containers that share a volume may share process ids.
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    """Only if the content differs: a server may be polling the repository."""
+    if not path.is_file() or path.read_bytes() != content:
+        replace_file(path, content)

@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+from openai_frontend.errors import did_you_mean
 
 KINDS = ("inprocess", "vllm", "tensorrt_llm", "llmapi")
 DTYPES = ("auto", "float16", "bfloat16", "float32")
@@ -139,9 +140,8 @@ def _flag(option: str) -> str:
 def _one_of(option: str, value: str, known: Sequence[str]) -> str:
     if value in known:
         return value
-    close = get_close_matches(value, known, n=1)
-    if close:
-        raise InvalidOption(option, f"unknown value '{value}'; did you mean '{close[0]}'?")
+    if guess := did_you_mean(value, known):
+        raise InvalidOption(option, f"unknown value '{value}'{guess}")
     raise InvalidOption(option, f"'{value}' is not one of {', '.join(known)}")
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import importlib.util
 import logging
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines.engine import ModelSpec
+from openai_frontend.errors import did_you_mean
 
 ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -95,7 +95,7 @@ def check_names(names: Iterable[str]) -> None:
     known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
     for name in names:
         if name not in known:
-            raise ValueError(f"vLLM has no engine argument {name!r}{_hint(name, known)}")
+            raise ValueError(f"vLLM has no engine argument {name!r}{did_you_mean(name, known)}")
 
 
 def engine_arguments(model: ModelSpec) -> Any:
@@ -189,11 +189,6 @@ def terminal_signals_blocked() -> Iterator[None]:
 def _set_defaults(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         os.environ.setdefault(name, value)
-
-
-def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _resolved(path: Path, name: str, value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Chat completions: from a request to a job for the model, from the job to the response."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ from openai_frontend.generation import GenerationRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.model import ServingModel
-from openai_frontend.serving.constraints.grammar import constraint
+from openai_frontend.serving.constraints.grammar import prepare_constraint, takes_long
 from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
     CompletionJob,
@@ -107,7 +108,7 @@ class ChatCompletions:
         validated = self._validate(request, model)
         prompt = await self._render(request, model, validated)
         max_tokens = self._budget(request, model, prompt)
-        constrained = _constrain(request, model, validated, prompt)
+        constrained = await _constrain(request, model, validated, prompt)
         job = self._sample(request, model, prompt, max_tokens, constrained)
         adjusted = validated.variables.adjusted
         return replace(job, adjusted=adjusted) if adjusted else job
@@ -201,7 +202,7 @@ class ChatCompletions:
         )
 
 
-def _constrain(
+async def _constrain(
     request: ChatCompletionRequest, model: ServingModel, validated: _Validated, prompt: Prompt
 ) -> _Constrained:
     """Decide what the output must match, and how to parse it."""
@@ -211,13 +212,14 @@ def _constrain(
     reasoning_open = model.output_format.reasoning_open(
         text, continued=bool(request.continue_final_message), variables=variables
     )
-    wanted = constraint(
+    build = prepare_constraint(
         request,
         tools,
         model.output_format,
         reasoning_open=reasoning_open,
         takes_tags=model.supports("structured_outputs.structural_tag"),
     )
+    wanted = await asyncio.to_thread(build) if takes_long(tools) else build()
     if not parsed:
         return _Constrained(wanted, None)
     return _Constrained(wanted, parser_config(request, tools, wanted, text, model, variables))

@@ -1,7 +1,7 @@
 """Constraints on the arguments of functions, in each style in which families write them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from openai_frontend.errors import InvalidRequest
@@ -9,7 +9,7 @@ from openai_frontend.serving.constraints import formats, lark
 from openai_frontend.serving.constraints.family_tags import Style, Tagged
 from openai_frontend.serving.constraints.formats import Format, Unconstrainable
 from openai_frontend.serving.constraints.json_schema import MAX_PARTS, check_schema, relaxed
-from openai_frontend.serving.constraints.key_value import keywords, tagged
+from openai_frontend.serving.constraints.key_value import CopyBudget, keywords, tagged
 from openai_frontend.serving.request.tools import CustomFormat, Tools
 
 
@@ -25,12 +25,13 @@ class SchemaArguments:
     """A JSON object that matches the schema."""
 
     schema: Mapping[str, Any]
+    copies: CopyBudget = field(default_factory=CopyBudget, compare=False)  # the request's
 
     def form(self, style: Style) -> Format:
         if style == "python":
-            return keywords(self.schema)
+            return keywords(self.schema, self.copies)
         if isinstance(style, Tagged):
-            return tagged(self.schema, style)
+            return tagged(self.schema, style, self.copies)
         return formats.json_value(self.schema)
 
 
@@ -52,7 +53,7 @@ def allowed_functions(tools: Tools) -> dict[str, Arguments]:
     field, for a schema or grammar that cannot constrain output.
     """
     functions: dict[str, Arguments] = {}
-    parts = 0
+    parts, copies = 0, CopyBudget()
     for name in tools.functions:
         if name not in tools.allowed:
             continue
@@ -66,18 +67,18 @@ def allowed_functions(tools: Tools) -> dict[str, Arguments]:
                 f"Invalid '{tools.param}': the schemas have more than {MAX_PARTS} parts in total."
             )
             raise InvalidRequest(message, param=tools.param)
-        functions[name] = _of_function(name, tools)
+        functions[name] = _of_function(name, tools, copies)
     return functions
 
 
-def _of_function(name: str, tools: Tools) -> SchemaArguments:
+def _of_function(name: str, tools: Tools, copies: CopyBudget) -> SchemaArguments:
     schema = tools.functions[name]
     if schema.get("type", "object") != "object":
         place = f"{tools.places[name]}.type"
         message = f"Invalid schema for '{place}': function arguments must be an object."
         raise InvalidRequest(message, param=place)
     whole = schema if "type" in schema or "$ref" in schema else {"type": "object", **schema}
-    return SchemaArguments(whole if name in tools.strict else relaxed(whole))
+    return SchemaArguments(whole if name in tools.strict else relaxed(whole), copies)
 
 
 def _of_custom(custom: CustomFormat, place: str) -> Arguments:

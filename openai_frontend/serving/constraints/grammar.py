@@ -4,7 +4,7 @@ Builds the grammar's description; the engine compiles it.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from openai_frontend.serving.request.tools import Tools
 from schemas.response_format import MAX_TAG_CHARACTERS
 from schemas.sampling import SamplingFields
 
+_LONG_BYTES = 32 * 1024  # 0.6 us for each byte of a function's schema
 _FORM_FIELDS = frozenset(FORM_FIELDS) | {"guided_whitespace_pattern", "guided_decoding_backend"}
 
 
@@ -44,15 +45,50 @@ def constraint(
     """The request's constraint. `reasoning_open` says whether the prompt ends within reasoning;
     `takes_tags`, whether the model accepts structural tags and not only schemas.
     """
+    return prepare_constraint(
+        request, tools, reading, reasoning_open=reasoning_open, takes_tags=takes_tags
+    )()
+
+
+def prepare_constraint(
+    request: SamplingFields,
+    tools: Tools,
+    reading: OutputFormat,
+    *,
+    reasoning_open: bool | None,
+    takes_tags: bool = True,
+) -> Callable[[], Constraint]:
+    """As `constraint`, but only asks the plug-ins, which run on the event loop. What it returns
+    builds the constraint, in any thread.
+    """
     asks = not _FORM_FIELDS.isdisjoint(request.model_fields_set)
     if not asks and not tools.in_use and not plugin.installed():
-        return NO_CONSTRAINT
+        return _no_constraint
     plugged = plugin.plugin_constraint(request)
-    form = _form(request if asks else None, plugged)
-    held = _held_to(form, tools, _GrammarBuilder(reading, reasoning_open, takes_tags))
-    if not plugged.extra_args:
-        return held
-    return replace(held, extra_args=plugged.extra_args)
+
+    def build() -> Constraint:
+        form = _form(request if asks else None, plugged)
+        held = _held_to(form, tools, _GrammarBuilder(reading, reasoning_open, takes_tags))
+        if not plugged.extra_args:
+            return held
+        return replace(held, extra_args=plugged.extra_args)
+
+    return build
+
+
+def takes_long(tools: Tools) -> bool:
+    """Whether the grammar of the calls takes more than about 20 ms to build."""
+    constrained = tools.choice == "required" or _held_functions(tools) or _narrowed(tools)
+    if not tools.in_use or not constrained:
+        return False
+    try:
+        return len(orjson.dumps(tools.functions)) > _LONG_BYTES
+    except orjson.JSONEncodeError:  # nested too deeply, which `_tag` refuses
+        return True
+
+
+def _no_constraint() -> Constraint:
+    return NO_CONSTRAINT
 
 
 def _form(request: SamplingFields | None, plugged: PluginConstraint) -> RequestedFormat | None:
@@ -121,6 +157,8 @@ class _GrammarBuilder:
         functions = allowed_functions(tools)
         whole = self._calls_or(None if form is None else format_grammar(form), functions, tools)
         if whole is None:
+            if form is None and not held:
+                return NO_CONSTRAINT  # the parser enforces what the request narrows
             raise _not_with(form, tools)
         given = self._held_calls(whole, functions, tools, form)
         return given if held or form is not None else replace(given, needed=False)

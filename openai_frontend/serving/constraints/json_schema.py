@@ -23,6 +23,7 @@ _ONE = frozenset((
 _LISTS = frozenset(("prefixItems", "allOf", "anyOf", "oneOf"))
 _TYPES = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 _PLACE = re.compile(r"[0-9]{1,9}")  # array index; Python does not parse 5,000 digits
+_LENGTHS = ("minLength", "maxLength")
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef")
 # Keywords that grammars cannot express. Ignored in functions that are not strict.
 _BEYOND_GRAMMARS = frozenset((
@@ -140,9 +141,19 @@ def _check_node(node: Schema, where: _SchemaPath) -> None:
         _refuse(_SchemaPath(where, ".required"), "expected an array of names")
     if "enum" in node and (not isinstance(node["enum"], list) or not node["enum"]):
         _refuse(_SchemaPath(where, ".enum"), "expected an array with at least one value")
+    for key in _LENGTHS:
+        if key in node and not _is_count(node[key]):
+            _refuse(_SchemaPath(where, f".{key}"), "expected an integer >= 0")
     for key in _ELSEWHERE:
         if key in node:
             _refuse(_SchemaPath(where, f".{key}"), "use '$ref' to refer to another schema")
+
+
+def _is_count(value: Any) -> bool:
+    """JSON Schema's non-negative integer, which may be written as 2.0."""
+    if isinstance(value, float):
+        return value >= 0 and value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _check_references(schema: Any, nodes: Sequence[tuple[_SchemaPath, Schema]]) -> None:

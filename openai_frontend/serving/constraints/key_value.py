@@ -17,7 +17,6 @@ from openai_frontend.serving.constraints.json_schema import references
 
 # With commas between them, optional arguments make a grammar grow quadratically.
 _MAX_PAIRS = 64
-_MAX_COPIED = 1024 * 1024  # bytes of JSON repeated in one function's grammar
 _MAX_COUNT = 127  # what engines accept in a regular expression within a structural tag
 _DEFINITIONS = ("$defs", "definitions")
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties", "minProperties")
@@ -29,9 +28,23 @@ _CHARACTER = "[!-;=-~\u00a1-\ud7ff\ue000-\U0010ffff]"
 Pair = tuple[Format, bool]  # argument, required
 
 
-def keywords(schema: Mapping[str, Any]) -> Format:
+class CopyBudget:
+    """Bounds the JSON that the grammars of one request repeat."""
+
+    def __init__(self, max_bytes: int = 1024 * 1024) -> None:
+        self._left = max_bytes
+
+    def take(self, part: Any, times: int) -> None:
+        """Repeat a part so many times. Raises Unconstrainable if it is too much."""
+        if times:
+            self._left -= len(orjson.dumps(part)) * times
+        if self._left < 0:
+            raise Unconstrainable
+
+
+def keywords(schema: Mapping[str, Any], copies: CopyBudget) -> Format:
     """`a=1, b="x"`, with values in JSON, which the parser reads like Python's."""
-    properties = _properties(schema)
+    properties = _properties(schema, copies)
     if len(properties) > _MAX_PAIRS or not all(map(str.isidentifier, properties)):
         raise Unconstrainable
     pairs = [
@@ -39,16 +52,15 @@ def keywords(schema: Mapping[str, Any]) -> Format:
         for name, each, needed in _described(schema, properties)
     ]
     left_out = sum(1 for _ in takewhile(lambda pair: not pair[1], pairs))
-    _check_copied(
-        [pair for pair, _ in pairs], left_out
-    )  # everything that may follow is repeated after each
+    # everything that may follow is repeated after each
+    copies.take([pair for pair, _ in pairs], left_out)
     return _from_first(pairs)
 
 
-def tagged(schema: Mapping[str, Any], style: Tagged) -> Format:
+def tagged(schema: Mapping[str, Any], style: Tagged, copies: CopyBudget) -> Format:
     """Values between tags that contain their names."""
     pairs = []
-    for name, each, needed in _described(schema, _properties(schema)):
+    for name, each, needed in _described(schema, _properties(schema, copies)):
         if any(mark in name for mark in '<>"'):
             raise Unconstrainable
         pair = _tagged_pair(schema, name, each, style)
@@ -86,7 +98,7 @@ def _text(schema: Mapping[str, Any], style: Tagged) -> Format:
     return formats.regex(f"{_CHARACTER}{{{least},{'' if most is None else most}}}")
 
 
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _properties(schema: Mapping[str, Any], copies: CopyBudget) -> Mapping[str, Any]:
     if any(key in schema for key in _COMBINED):
         raise Unconstrainable
     within = tuple(f"#/{key}/" for key in _DEFINITIONS)
@@ -96,13 +108,8 @@ def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     open_ended = schema.get("additionalProperties", False) not in (False, None)
     if (open_ended and not properties) or set(schema.get("required") or ()) - properties.keys():
         raise Unconstrainable
-    _check_copied(_definitions(schema), sum(map(_refers, properties.values())))
+    copies.take(_definitions(schema), sum(map(_refers, properties.values())))
     return properties
-
-
-def _check_copied(part: Any, times: int) -> None:
-    if times and len(orjson.dumps(part)) * times > _MAX_COPIED:
-        raise Unconstrainable
 
 
 def _described(

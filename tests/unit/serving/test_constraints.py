@@ -4,8 +4,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from time import process_time
+from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -15,9 +17,9 @@ from openai_frontend.parsing.family import TEXT
 from openai_frontend.parsing.output_format import ExternalParser, OutputFormat
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.registry import family_named
-from openai_frontend.serving.constraints import grammar, plugin
+from openai_frontend.serving.constraints import grammar, key_value, plugin
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
-from openai_frontend.serving.constraints.grammar import constraint
+from openai_frontend.serving.constraints.grammar import constraint, takes_long
 from openai_frontend.serving.constraints.json_schema import MAX_PARTS
 from openai_frontend.serving.constraints.plugin import ConstraintPlugin, LogitsProcessor
 from openai_frontend.serving.request.sampling import NO_CONSTRAINT, Constraint
@@ -50,6 +52,11 @@ def held(
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages, **fields})
     reading = OutputFormat(family=family_named(family))
     return constraint(request, offered, reading, reasoning_open=opened)
+
+
+def form_text(given: Constraint) -> str:
+    assert given.structured is not None
+    return given.structured.structural_tag or ""
 
 
 def form_of(given: Constraint) -> Any:
@@ -462,3 +469,78 @@ def test_constraints_beyond_a_schema_need_a_structural_tag():
         assert given.structured is not None
         assert given.structured.structural_tag is not None
         assert given.param == "tool_choice"
+
+
+OPTIONAL_TEXT = {
+    "type": "object",
+    "properties": {"note": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "schema", "asks"),
+    [
+        ("deepseek_v32", OPTIONAL_TEXT, {"parallel": False}),
+        ("minimax_m2", OPTIONAL_TEXT, {"parallel": False}),
+        ("minimax_m2", OPTIONAL_TEXT, {"functions": {"f": OPTIONAL_TEXT, "g": SCHEMA}}),
+        ("pythonic", {"type": "object", "properties": {"my-arg": {}}}, {"parallel": False}),
+    ],
+)
+def test_a_limit_on_calls_that_no_grammar_expresses_is_left_to_the_parser(family, schema, asks):
+    """Only a strict function needs the grammar: the parser drops further calls."""
+    offered = tools(**{"functions": {"f": schema}, "allowed": frozenset("f"), **asks})
+
+    assert held(family, offered) is NO_CONSTRAINT
+
+
+def test_strict_function_that_no_grammar_expresses_is_refused():
+    offered = tools(functions={"f": OPTIONAL_TEXT}, strict=frozenset("f"))
+
+    with pytest.raises(InvalidRequest, match="can only be constrained if 'tool_choice'") as refused:
+        held("deepseek_v32", offered)
+
+    assert refused.value.param == "tools[0].function.strict"
+
+
+@pytest.mark.parametrize("bound", ["1", 1.5, -1, True, [1]])
+def test_text_length_that_is_no_count_is_refused_by_path(bound):
+    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": bound}}}
+    offered = tools(functions={"f": schema}, choice="required")
+
+    with pytest.raises(InvalidRequest, match="expected an integer >= 0") as refused:
+        held("glm45", offered)
+
+    assert refused.value.param == "tools[0].function.parameters.properties.a.minLength"
+
+
+def test_repeated_parts_are_bounded_for_all_functions_together(monkeypatch):
+    """Python arguments repeat what may follow each optional one. 240 functions with 64 optional
+    arguments each made 25 MB; the JSON form, which repeats nothing, replaces them.
+    """
+    dumped = 0
+
+    def dumps(part: Any) -> bytes:
+        nonlocal dumped
+        dumped += 1
+        return orjson.dumps(part)
+
+    monkeypatch.setattr(key_value, "orjson", SimpleNamespace(dumps=dumps))
+    optional = {f"argument_{i}": {"type": "integer"} for i in range(64)}
+    functions = {f"f{i}": {"type": "object", "properties": optional} for i in range(240)}
+    wanted = held("pythonic", tools(functions=functions, choice="required"))
+
+    assert wanted.any_call or '"parameters"' in form_text(wanted)
+    assert 1 < dumped < 20
+
+
+@pytest.mark.parametrize(
+    ("asks", "long"),
+    [({"choice": "required"}, True), ({"parallel": False}, True), ({}, False)],
+)
+def test_grammars_of_large_tools_take_long(asks, long):
+    """They are built in a thread: 256 functions took 0.3 s of the event loop."""
+    many = {f"p{i}": {"type": "string"} for i in range(60)}
+    large = {f"f{i}": {"type": "object", "properties": many} for i in range(100)}
+
+    assert takes_long(tools(functions=large, **asks)) == long
+    assert not takes_long(tools(**asks))

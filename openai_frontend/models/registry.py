@@ -205,7 +205,7 @@ class ModelRegistry:
         return self._current().options.get(name, _NO_OPTIONS)
 
     def concurrency_limits(self, name: str) -> ConcurrencyLimits:
-        """What they say of its places."""
+        """The operator's concurrency limits for a model."""
         return self.options(name).concurrency_limits
 
     def state(self, name: str) -> str:
@@ -215,7 +215,7 @@ class ModelRegistry:
         return next((state for state in order if state in states), "UNKNOWN")
 
     def lease(self, name: str) -> ModelLease:
-        """What a model of Triton's has to do."""
+        """The lease that counts a Triton model's work."""
         return self.leases[name]
 
     def get(self, name: str) -> ServedModel:

@@ -128,7 +128,11 @@ class EngineSupervisor:
         logger.error("model %s: a request has waited %s for %s", name, waited, what)
         message = f"The model '{name}' has not responded for {waited}; the request was cancelled."
         stream = self._stream(stall)
-        stream.fail(partial(EngineStalled, message))
+        if stream.unreleased:
+            stream.abandon()  # otherwise requests that clients gave up would keep all slots
+        else:
+            stream.fail(partial(EngineStalled, message))
+            stream.since_s += stall.waited_s  # the model has as long again to release it
         if not stall.hung:
             return
         for each in self._registry.composing_models_of(name) or (name,):

@@ -143,9 +143,15 @@ class ResponseStream:
         return self._native.finished
 
     @property
+    def unreleased(self) -> bool:
+        """Whether the consumer has cancelled the request and Triton has not released it yet."""
+        return self._unreleased is not None and self in self._unreleased
+
+    @property
     def done(self) -> bool:
-        """Whether no further response is expected."""
-        return self._cancelled or self._failed is not None or self._native.finished
+        """Whether neither a response nor the release of a cancelled request is expected."""
+        ended = self._cancelled or self._failed is not None or self._native.finished
+        return ended and not self.unreleased
 
     def fail(self, error: Callable[[], Exception]) -> None:
         """Cancel the request; the consumer gets `error()` after the received responses.
@@ -177,7 +183,9 @@ class ResponseStream:
         unreleased.add(self, self.model_name, input_bytes, self._lease)
 
     def abandon(self) -> None:
-        """Do not wait for the release: the engine has died, and Triton may never release it."""
+        """Do not wait for the release: the engine has died or hangs, and Triton may never release
+        the request.
+        """
         unreleased, self._unreleased = self._unreleased, None
         if unreleased is not None:
             unreleased.remove(self)

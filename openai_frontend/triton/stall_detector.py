@@ -26,7 +26,7 @@ class WatchedRequest(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether no further response is expected."""
+        """Whether neither a response nor the release of a cancelled request is expected."""
 
 
 class StallTimeouts(Protocol):

@@ -229,9 +229,13 @@ class ModelSlots:
 
     def _describe_load(self) -> str:
         own, server = self.limits.max_concurrent_requests, self._server
-        running = self.running + self.unreleased
-        if own is not None and running >= own:
-            return f"The model is at capacity: {running} requests running, limit {own}"
-        running = server.running + server.unreleased
-        limit = server.max_concurrent_requests
-        return f"The server is at capacity: {running} requests running, limit {limit}"
+        if own is not None and self.running + self.unreleased >= own:
+            load = _load(self.running, self.unreleased)
+            return f"The model is at capacity: {load}, limit {own}"
+        load = _load(server.running, server.unreleased)
+        return f"The server is at capacity: {load}, limit {server.max_concurrent_requests}"
+
+
+def _load(running: int, unreleased: int) -> str:
+    cancelled = f" and {unreleased} cancelled but not yet released by Triton" if unreleased else ""
+    return f"{running} requests running{cancelled}"

@@ -1,8 +1,8 @@
 """A served model whose work is charged to one API key."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from openai_frontend.admission.limits import ConcurrencyLimits, QueueKey
 from openai_frontend.auth.api_keys import Principal
@@ -21,6 +21,8 @@ from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, TokenizeKwargs
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.admission.model import ServingModel, Work
+
+Pooled = TypeVar("Pooled", EmbeddingResult, ScoreResult)
 
 
 class MeteredModel:
@@ -101,17 +103,22 @@ class MeteredModel:
         return max_tokens
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        reserved = self._reserve(request)
-        result = await self._model.embed(request)
-        used = result.prompt_tokens or reserved
-        self._reservation.settle(reserved=reserved, used=used)
-        return result
+        return await self._charge(request, self._model.embed(request))
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
-        reserved = self._reserve(request)
-        result = await self._model.score(request)
-        used = result.prompt_tokens or reserved
-        self._reservation.settle(reserved=reserved, used=used)
+        return await self._charge(request, self._model.score(request))
+
+    async def _charge(self, work: Work, pooling: Coroutine[Any, Any, Pooled]) -> Pooled:
+        """Charge a result its tokens, a cancelled request what it reserved, and a failed one
+        nothing.
+        """
+        reserved = self._reserve(work)
+        try:
+            result = await pooling
+        except Exception:
+            self._reservation.settle(reserved=reserved, used=0)
+            raise
+        self._reservation.settle(reserved=reserved, used=result.prompt_tokens or reserved)
         return result
 
     def _reserve(self, work: Work) -> int:

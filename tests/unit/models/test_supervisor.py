@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from openai_frontend import errors
+from openai_frontend.admission.limits import NO_LIMITS
 from openai_frontend.config.model_options import EngineLimits
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.lease import Lease, current
@@ -21,6 +22,7 @@ from openai_frontend.models import supervisor
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.supervisor import EngineSupervisor
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.triton import Server, _core, inprocess
 from tests import mock_models
 from tests.unit.engines import failing_engines
@@ -168,6 +170,9 @@ class Deaf(puppet.Puppet):
     def failure(self) -> str | None:
         return Deaf.died
 
+    def unsent(self, begun: bool) -> int:
+        return 0
+
 
 @pytest.fixture
 async def deaf(repository, start_server, monkeypatch):
@@ -198,6 +203,32 @@ async def test_cancelled_requests_of_a_dead_engine(deaf):
     await here.settle()
 
     assert (here.registry.lease("puppet").running, returned.is_set()) == (0, True)
+
+
+async def test_cancelled_requests_of_a_hanging_engine(deaf):
+    """Those that Triton does not release within the timeout of a response stop counting: otherwise
+    clients that give up would take every slot of the server.
+    """
+    ask, here = deaf
+    limiter = ConcurrencyLimiter(4)
+    here.server.unreleased.observers.append(limiter)
+    hanging = World(here.registry, EngineLimits(restarts=0, first_token_s=0.3)).supervisor
+    for _ in range(4):
+        (await ask()).stream.cancel()
+    hanging.check(time.monotonic())
+    assert limiter.unreleased == 4
+    with pytest.raises(errors.QueueFull, match="0 requests running and 4 cancelled but not yet"):
+        await limiter.slots("other", NO_LIMITS).acquire(1)
+
+    def checked() -> bool:
+        hanging.check(time.monotonic())
+        return limiter.unreleased == 0
+
+    await until(checked)
+    await until(lambda: here.server.health.reason("puppet") is not None)
+    assert await limiter.slots("other", NO_LIMITS).acquire(1) == 1
+    for task in hanging._recoveries.values():
+        task.cancel()
 
 
 def stubs() -> list[psutil.Process]:

@@ -6,7 +6,7 @@ import pytest
 
 from openai_frontend.admission.limits import QueueKey
 from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
-from openai_frontend.errors import ModelNotFound, RateLimited
+from openai_frontend.errors import ModelNotFound, ModelUnavailable, RateLimited
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -211,6 +211,23 @@ async def test_embeddings_and_scores_are_charged_by_the_reported_tokens(counted,
     assert used(quota) == told
     await model.score(ScorePairRequest(request_id="r", prompt_token_ids=PROMPT))
     assert used(quota) == 2 * told
+
+
+class FailingPoolingModel:
+    async def embed(self, request):
+        raise ModelUnavailable("it is down")
+
+    score = embed
+
+
+async def test_failed_embeddings_and_scores_are_not_charged():
+    model, quota = charged(FailingPoolingModel())
+
+    with pytest.raises(ModelUnavailable):
+        await model.embed(EmbedRequest(request_id="r", prompt_token_ids=PROMPT))
+    with pytest.raises(ModelUnavailable):
+        await model.score(ScorePairRequest(request_id="r", prompt_token_ids=PROMPT))
+    assert used(quota) == 0
 
 
 async def test_key_sets_priority_and_cache_salt_of_the_request():

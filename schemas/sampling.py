@@ -13,6 +13,7 @@ from schemas.response_format import Choices, Pattern, ResponseFormat, Structured
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_BAD_WORDS_CHARACTERS = 4096  # in total
+MAX_XARGS_BYTES = 64 * 1024  # of its JSON
 MAX_CACHE_SALT_CHARACTERS = 512
 MAX_STREAM_INTERVAL = 1024
 

@@ -40,7 +40,9 @@ def read_object(text: bytes, name: str, max_bytes: int) -> dict[str, Any]:
 
 
 NAME = "sampling_parameters"
-MAX_BYTES = 64 * 1024  # without the constraint
+# Without the constraint. Twice as much as the bounds of the fields allow together; the longest are
+# stop strings (96 KiB of escaped characters), vllm_xargs and logit_bias.
+MAX_BYTES = 512 * 1024
 # A structural tag is JSON within JSON within JSON: schemas grow by half, because they are full of
 # quotes.
 _MAX_BYTES_WITH_CONSTRAINT = MAX_BYTES + 2 * MAX_TAG_CHARACTERS

@@ -106,7 +106,7 @@ class Completions:
             n=n,
             kept=request.n or 1,
             options=options,
-            echo=_echo(request, prompts, model),
+            echo=await _echo(request, prompts, model),
         )
 
     def _options(self, request: CompletionRequest, model: ServingModel) -> ResponseOptions:
@@ -232,17 +232,20 @@ def _sampling_options(
     )
 
 
-def _echo(request: CompletionRequest, prompts: list[Prompt], model: ServingModel) -> list[str]:
+async def _echo(
+    request: CompletionRequest, prompts: list[Prompt], model: ServingModel
+) -> list[str]:
     """The text before each prompt's completions: its own, without what `suffix` adds."""
     if not request.echo:
         return []
-    pairs = zip(_prompts(request), prompts, strict=True)
-    return [_echo_text(sent, prompt, model) for sent, prompt in pairs]
-
-
-def _echo_text(sent: str | list[int], prompt: Prompt, model: ServingModel) -> str:
-    complete = sent == "" or prompt.text is not None  # else token ids, or truncated
-    return sent if isinstance(sent, str) and complete else model.detokenize(prompt.token_ids)
+    texts = []
+    for sent, prompt in zip(_prompts(request), prompts, strict=True):
+        if isinstance(sent, str) and (sent == "" or prompt.text is not None):
+            texts.append(sent)
+        else:  # token ids, or truncated
+            texts.append(await model.decode(prompt.token_ids))
+            await asyncio.sleep(0)  # thousands of short prompts are decoded on the event loop
+    return texts
 
 
 def chunks(job: CompletionJob) -> ChunkStream:

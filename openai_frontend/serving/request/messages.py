@@ -134,12 +134,12 @@ def _tool_result(message: Message, index: int, ids: Mapping[str, str]) -> Messag
 
 def _assistant(message: dict[str, Any], index: int, ids: dict[str, str]) -> Message:
     function = message.pop("function_call", None)
+    if message.get("tool_calls"):
+        message["tool_calls"] = [_function_call(call) for call in message["tool_calls"]]
     if function:
         ids[function["name"]] = id = _new_id(index)
         call = {"id": id, "type": "function", "function": function}
         message["tool_calls"] = [*(message.get("tool_calls") or ()), call]
-    elif message.get("tool_calls"):
-        message["tool_calls"] = [_function_call(call) for call in message["tool_calls"]]
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if reasoning:
         message["reasoning_content"] = message["reasoning"] = reasoning

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
+import orjson
+
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams, StructuredOutputs
-from schemas.sampling import INT64_MAX, MAX_BAD_WORDS_CHARACTERS, SamplingFields
+from schemas.sampling import INT64_MAX, MAX_BAD_WORDS_CHARACTERS, MAX_XARGS_BYTES, SamplingFields
 
 # Same name and meaning in OpenAI's or vLLM's API and in SamplingParams.
 _SAME = {
@@ -148,6 +150,7 @@ def _supports_structured(structured: StructuredOutputs, model: SamplingSupport) 
 def _check_values(values: dict[str, Any], options: SamplingOptions, model: SamplingSupport) -> None:
     _check_token_ids(values, model.vocab_size)
     _check_size("bad_words", sum(map(len, values.get("bad_words", ()))))
+    _check_xargs(values.get("extra_args"))
     _check_min_tokens(values.get("min_tokens", 0), options.max_tokens)
 
 
@@ -233,6 +236,15 @@ def _check_size(param: str, characters: int) -> None:
             f"but got {characters} instead."
         )
         raise InvalidRequest(message, param=param)
+
+
+def _check_xargs(xargs: Mapping[str, Any] | None) -> None:
+    if xargs and (size := len(orjson.dumps(xargs))) > MAX_XARGS_BYTES:
+        message = (
+            f"Invalid 'vllm_xargs': expected at most {MAX_XARGS_BYTES} bytes of JSON, "
+            f"but got {size} instead."
+        )
+        raise InvalidRequest(message, param="vllm_xargs")
 
 
 def _check_token_ids(values: dict[str, Any], vocab_size: int | None) -> None:

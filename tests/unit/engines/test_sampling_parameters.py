@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from openai_frontend.engines import sampling_parameters
+from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import SamplingParams, StructuredOutputs
+from openai_frontend.serving.request.sampling import SamplingOptions, sampling_params
+from schemas.completions import CompletionRequest
 from schemas.response_format import MAX_CONSTRAINT_BYTES
 from tests.cpu_time import budget
+from tests.unit.serving.fake_model import FakeModel
 
 
 def read(**given: Any) -> SamplingParams:
@@ -21,6 +25,40 @@ def read(**given: Any) -> SamplingParams:
 def constraint(size: int) -> dict[str, Any]:
     """A schema of so many bytes as JSON."""
     return {"title": "x" * (size - len('{"title":""}'))}
+
+
+# What the HTTP API accepts, spelled as long as JSON allows: six bytes per character.
+LONGEST: dict[str, Any] = {
+    "stop": ["\x01" * 1024] * 16,
+    "bad_words": ["\x01" * 1024] * 4,
+    "vllm_xargs": {f"a{i}": "x" * 4000 for i in range(16)},
+    "logit_bias": {str(i): -99.123456789012345 for i in range(1024)},
+    "stop_token_ids": [2**31 - 1] * 1024,
+    "allowed_token_ids": [2**31 - 1] * 1024,
+    "logprob_token_ids": [2**31 - 1] * 128,
+}
+
+
+def test_longest_request_of_the_http_api_is_accepted():
+    """The two bounds were apart: 16 stop strings of 1,024 emoji got a 400 that named the tensor."""
+    request = CompletionRequest.model_validate_json(
+        json.dumps({"model": "m", "prompt": "a", **LONGEST})
+    )
+    fields = {name: getattr(request, name) for name in LONGEST}
+    fields["extra_args"] = fields.pop("vllm_xargs")
+
+    assert read(**fields).stop == LONGEST["stop"]
+
+
+def test_longer_vllm_xargs_are_refused_by_name():
+    """With six bytes for each character, they would be more than the tensor may have."""
+    values = {"prompt": "a", "vllm_xargs": {f"a{i}": "x" * 4096 for i in range(16)}}
+    request = CompletionRequest.model_validate(values)
+
+    with pytest.raises(InvalidRequest, match="at most 65536 bytes of JSON, but got") as refused:
+        sampling_params(request, SamplingOptions(max_tokens=1), FakeModel())
+
+    assert refused.value.param == "vllm_xargs"
 
 
 BOUNDS: dict[str, tuple[Any, Any]] = {
@@ -78,7 +116,7 @@ def test_structural_tag_of_many_tools():
 INNER: dict[str, tuple[str, str]] = {
     "nesting": ("[" * 65, "more than 64 levels of nesting"),
     "strings": (json.dumps({"choice": [""] * 70_000}), "more than 65536 strings"),
-    "bytes": (json.dumps({"regex": "x" * 9_000_000}), "the limit is 8454144"),
+    "bytes": (json.dumps({"regex": "x" * 9_000_000}), "the limit is 8912896"),
     "an unknown member": ('{"banana": 1}', "'banana'"),
     "no object": ("[]", "not a JSON object"),
 }

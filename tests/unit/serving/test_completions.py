@@ -207,6 +207,28 @@ async def test_echo_decodes_token_ids():
     assert answer.echo == ["a", "b"]
 
 
+async def test_echo_of_many_prompts_lets_other_requests_run():
+    """2,048 prompts of 500 token ids took 0.9 s of the event loop."""
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def turns_of(**fields):
+        before = turns
+        await prepare(FakeModel(), prompt=[[97]] * 8, **fields)
+        return turns - before
+
+    counting = asyncio.create_task(count_turns())
+    without, with_echo = await turns_of(), await turns_of(echo=True)
+    counting.cancel()
+
+    assert with_echo >= without + 8
+
+
 TRUNCATED = [
     ({"truncate_prompt_tokens": 2}, "cd"),
     ({"truncate_prompt_tokens": 2, "truncation_side": "right"}, "ab"),

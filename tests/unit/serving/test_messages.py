@@ -80,6 +80,16 @@ def test_invalid_message_is_refused_by_path(message, param, code):
     assert (param, code) == (refused.value.param, refused.value.code)
 
 
+def test_custom_call_beside_a_function_call_keeps_its_name_and_input():
+    custom = {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+    message: Any = {"role": "assistant", "function_call": FUNCTION, "tool_calls": [custom]}
+    [sent] = template_messages([message], POLICY)
+    first, second = sent["tool_calls"]
+
+    assert first["function"] == {"name": "sh", "arguments": '{"input":"ls"}'}
+    assert second["function"] == FUNCTION
+
+
 def test_unknown_field_does_not_reach_the_template():
     """The policy for unknown fields drops it."""
     message: Any = {"role": "user", "content": "hi", "color": 1}

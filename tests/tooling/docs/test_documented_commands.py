@@ -51,6 +51,12 @@ def test_each_reason_applies_to_a_command(pattern: str) -> None:
     assert any(re.search(pattern, f"{each.page}: {each.text}") for each in COMMANDS)
 
 
+@pytest.mark.parametrize("reason", NOT_RUN.values())
+def test_files_named_by_a_reason_exist(reason: str) -> None:
+    for path in re.findall(r"[\w./]+(?:/\w+|\.py)", reason):
+        assert (ROOT / path).exists() or (ROOT / "tests/tooling/docs" / path).exists()
+
+
 def test_pages_have_commands_of_each_kind() -> None:
     assert len(FOR_DEMO) >= 5
     assert len(OTHERS) >= 20

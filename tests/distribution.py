@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
-# Their tests share an engine; others name the mark themselves.
-_WITH_ENGINES = ("tests/backends/", "tests/clients/", "tests/vllm/")
+# Their tests share the engines of a core in the worker.
+_IN_PROCESS = "tests/vllm/"
+# Their tests share the engines of a gateway; others name the mark themselves.
+_WITH_GATEWAYS = ("tests/backends/", "tests/clients/")
+ENGINES = ("engines in process", "engines of gateways")
 _WAITS = 1  # workers beyond the cores, because many tests wait
 
 
@@ -21,13 +25,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """In the order of collection: what needs engines takes longest and begins near its start."""
+    """In the order of collection, after what starts engines."""
     config.option.loadscopereorder = False
     return _ByFile(config, log)
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Keeps a file in one worker, with its fixtures, and in another all that start engines."""
+    """Keeps a file in one worker, with its fixtures, and what shares engines in one worker too."""
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """What starts engines first: it takes longest."""
+        for name in reversed(ENGINES):
+            if name in self.workqueue:
+                self.workqueue.move_to_end(name, last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid.partition("::")[0])
@@ -36,6 +47,9 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
 @cache
 def scope(file: str) -> str:
     """Files of one scope run in one worker, in the order of collection."""
-    if file.startswith(_WITH_ENGINES) or "mark.engine" in Path(file).read_text():
-        return "engine"
+    in_process, of_gateways = ENGINES
+    if file.startswith(_IN_PROCESS):
+        return in_process
+    if file.startswith(_WITH_GATEWAYS) or "mark.engine" in Path(file).read_text():
+        return of_gateways
     return file

@@ -4,20 +4,55 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from xdist.remote import Producer
 
 from tests import distribution
 
 
-def test_what_starts_engines_is_in_one_worker():
-    """By its folder or by its mark; other files are on their own."""
-    with_engines = (
-        "tests/vllm/test_engine.py",
-        "tests/backends/test_api.py",
-        "tests/api/test_openai_sdk.py",
-    )
+def test_what_shares_engines_is_in_one_worker():
+    """A core's in one, a gateway's in another, by folder or by mark; other files are alone."""
+    of_gateways = ("tests/backends/test_api.py", "tests/api/test_openai_sdk.py")
 
-    assert {distribution.scope(file) for file in with_engines} == {"engine"}
+    assert distribution.scope("tests/vllm/test_engine.py") == "engines in process"
+    assert {distribution.scope(file) for file in of_gateways} == {"engines of gateways"}
     assert distribution.scope("tests/unit/test_sse.py") == "tests/unit/test_sse.py"
+
+
+def test_what_shares_engines_begins_first():
+    """Each in a worker of its own; the third worker has the first other file."""
+    tests = [
+        "tests/unit/test_sse.py::test_a",
+        "tests/unit/test_sse.py::test_b",
+        "tests/unit/test_supervise.py::test_c",
+        "tests/clients/test_openai.py::test_d",
+        "tests/vllm/test_engine.py::test_e",
+    ]
+    config: Any = SimpleNamespace(
+        option=SimpleNamespace(loadscopereorder=True), getvalue=lambda _: ["popen"] * 3
+    )
+    scheduler = distribution.pytest_xdist_make_scheduler(config, Producer("test"))
+    nodes = [Worker() for _ in range(3)]
+    for node in nodes:
+        scheduler.add_node(node)
+        scheduler.add_node_collection(node, tests)
+    scheduler.schedule()
+
+    assert [tests[node.sent[0]] for node in nodes] == [tests[4], tests[3], tests[0]]
+
+
+class Worker:
+    """Records the indexes of the tests that the scheduler sends."""
+
+    def __init__(self) -> None:
+        self.gateway = SimpleNamespace(id="worker")
+        self.sent: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indexes: list[int]) -> None:
+        self.sent += indexes
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def main() -> int:
         engine=options.engine,
         scenarios=options.scenario or (),
         leak_bytes=options.leak_bytes,
+        noise_mb=options.noise_mb,
     )
     found = asyncio.run(soak(options.out.resolve(), plan))
     (options.out / "report.json").write_bytes(found.json())
@@ -45,6 +46,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scenario", action="append", choices=NAMES, help="only these")
     parser.add_argument("--engine", action="store_true", help="with the demo model, in vLLM")
     parser.add_argument("--leak-bytes", type=int, default=0, help="that each request leaves behind")
+    parser.add_argument(
+        "--noise-mb", type=float, default=3, help="growth that is no leak; a short run needs more"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/soak"))
     return parser.parse_args()
 

@@ -45,6 +45,11 @@ class Report:
             for scenario, kinds in self.errors.items()
             for kind, count in kinds.items()
         ]
+        found += [
+            f"{scenario}: no request succeeded"
+            for scenario, (count, *_) in self.latency_ms.items()
+            if not count
+        ]
         for whose, slope in (("", self.slope_mb_h), (" of processes below", self.slope_below_mb_h)):
             if slope > self.allowed_mb_h:
                 found.append(f"memory{whose} grows by {slope:.1f} MB an hour")

@@ -1,21 +1,32 @@
-"""The command: rounds between canaries, then the report."""
+"""Loads the gateway with the mock engine and prints CPU time, rates and latencies."""
 
 import argparse
 import resource
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import budgets, c_floor, completeness, hot_spots, machine, report, results
+from benchmarks import (
+    aiperf,
+    budgets,
+    c_floor,
+    completeness,
+    hot_spots,
+    machine,
+    report,
+    results,
+)
+from benchmarks.aiperf import NoWitness
 from benchmarks.c_floor import NoCompiler
 from benchmarks.client_process import ClientFailed
 from benchmarks.measurement import Bench, Round
 from benchmarks.noise import Doubt, doubts, undoubted
 from benchmarks.plan import FULL, QUICK, Plan
+from benchmarks.scenario import CLOSED_LOOP, LIVENESS, OPEN_LOOP, OPEN_SHARE, PACED, SCENARIOS
 from benchmarks.server_process import ServerFailed, ServerProcess
 from benchmarks.summary import Summary
 
@@ -33,6 +44,7 @@ class Run:
     rounds: list[Round]
     doubts: list[list[Doubt]]
     skipped: Mapping[str, str]
+    witnesses: list[str]  # what aiperf measured, a line for each load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for title, rows in hot_spots.profiles(bench):
                     print(f"{title}\n{rows}\n")
                 return 0
-            run = _run(bench, skipped)
+            run = _run(bench, skipped, with_aiperf=_wants_aiperf(given))
         except (ClientFailed, ServerFailed) as error:
             sys.stderr.write(f"benchmarks: {error}\n")
             return FAILED
@@ -62,22 +74,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look, in less than a minute")
-    parser.add_argument("--rounds", type=_positive, help="how often everything is measured")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round, in less than a minute"
+    )
+    parser.add_argument("--rounds", type=_positive, help="number of rounds (default: 5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     parser.add_argument(
         "--store",
         type=Path,
         metavar="FOLDER",
         nargs="?",
         const=results.FOLDER,
-        help="write mock.json and mock.md there (default: benchmarks/results)",
+        help="write mock.json and mock.md to FOLDER (default: benchmarks/results)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="exit with 1 where a demanded budget is missed"
+        "--aiperf",
+        action=argparse.BooleanOptionalAction,
+        help="also drive each load once with aiperf (default: with --store)",
     )
     parser.add_argument(
-        "--profile", action="store_true", help="show where 64 streams spend the server's time"
+        "--check", action="store_true", help="exit with 1 if a demanded budget is missed"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="show in which functions the server spends its time"
     )
     return parser
 
@@ -111,11 +130,37 @@ def _say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def _run(bench: Bench, skipped: Mapping[str, str]) -> Run:
+def _wants_aiperf(given: argparse.Namespace) -> bool:
+    wanted: bool = given.store is not None if given.aiperf is None else given.aiperf
+    return wanted
+
+
+def _run(bench: Bench, skipped: Mapping[str, str], *, with_aiperf: bool) -> Run:
     with bench.gateway() as gateway:
-        run = Run([], [], {**skipped, **bench.refused(gateway)})
+        run = Run([], [], {**skipped, **bench.refused(gateway)}, [])
         _rounds(bench, gateway, run)
+        if with_aiperf:
+            run.witnesses.extend(_witnesses(bench, gateway, run))
     return run
+
+
+def _witnesses(bench: Bench, gateway: ServerProcess, run: Run) -> Iterator[str]:
+    """Each load that has a figure of aiperf's, once."""
+    reason = aiperf.missing()
+    if reason is not None:
+        yield f"aiperf: skipped: {reason}"
+        return
+    ours = {name: each.median for name, each in report.summaries(run.rounds).items()}
+    for each in (*SCENARIOS, CLOSED_LOOP, OPEN_LOOP, PACED, LIVENESS):
+        if each.name in run.skipped or each.length == "request":
+            continue  # CPU time alone, which aiperf does not measure
+        rate = {"rate_per_s": OPEN_SHARE * ours["requests_per_s_closed"]}
+        try:
+            found = bench.witness(gateway, each, **(rate if each is OPEN_LOOP else {}))
+        except NoWitness as error:
+            yield f"aiperf: {each.title}: {error}"
+        else:
+            yield report.witness(each, found, ours)
 
 
 def _rounds(bench: Bench, gateway: ServerProcess, run: Run) -> None:
@@ -144,10 +189,12 @@ def _tell(
     }
     found = report.summaries(run.rounds)
     notes = report.shares(run.rounds) + report.remarks(run.doubts, run.skipped)
+    notes += "".join(f"{line}\n" for line in run.witnesses)
     print(report.conditions(known))
     print(report.table(found))
     print(notes, end="")
     document = report.document(run.rounds, run.doubts, run.skipped, known)
+    document["aiperf"] = run.witnesses
     if json_file is not None:
         results.write_json(document, json_file)
     if folder is not None:

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import client_process, idle_memory, mock_repository, scenario, server_process
+from benchmarks import (
+    aiperf,
+    client_process,
+    idle_memory,
+    mock_repository,
+    scenario,
+    server_process,
+)
 from benchmarks.client_process import MOST_CLIENT_SHARE, ClientFailed, output
 from benchmarks.load import Load, Measured
 from benchmarks.plan import Plan
@@ -97,14 +104,22 @@ class Bench:
 
     def load(self, server: ServerProcess, **options: Any) -> Measured:
         """Runs one load in a client process."""
+        return client_process.measure(self._load(server, **options))
+
+    def witness(self, server: ServerProcess, chosen: Scenario, **options: Any) -> dict[str, float]:
+        """Drives a scenario with aiperf. Raises NoWitness."""
+        self.say(f"aiperf: {chosen.title}")
+        load = self._load(server, **{**chosen.options, **options})
+        return aiperf.measure(load, self.tokenizer, chosen.metrics)
+
+    def _load(self, server: ServerProcess, **options: Any) -> Load:
         defaults = {"warm_up_s": self.plan.warm_up_s, "measured_s": self.plan.stream_s}
-        load = Load(
+        return Load(
             port=server.port,
             pids={"server": [server.pid]},
             core=self.cores.client,
             **{**defaults, **options},
         )
-        return client_process.measure(load)
 
     def _floor_load(self, floor: ServerProcess) -> Measured:
         return self.load(floor, connections=MOST_STREAMS, measured_s=self.plan.canary_s)

@@ -9,6 +9,7 @@ from benchmarks.figures import FIGURES, Figure
 from benchmarks.load import Measured
 from benchmarks.measurement import Round
 from benchmarks.noise import Doubt
+from benchmarks.scenario import Scenario
 from benchmarks.summary import Summary
 
 _HEADINGS = ("figure", "median", "range", "unit", "demanded", "designed")
@@ -107,6 +108,17 @@ def remarks(doubts: Sequence[Sequence[Doubt]], skipped: Mapping[str, str]) -> st
         for doubt in of_round
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def witness(scenario: Scenario, found: Mapping[str, float], ours: Mapping[str, float]) -> str:
+    """aiperf's figures of a load beside our medians."""
+    told = [
+        f"{metric.title.strip()} {found[metric.name]:,.{metric.digits}f} {metric.unit}"
+        f" (here {ours[f'{metric.name}_{scenario.name}']:,.{metric.digits}f})"
+        for metric in scenario.metrics
+        if metric.name in found
+    ]
+    return f"aiperf: {scenario.title}: {', '.join(told)}"
 
 
 def document(

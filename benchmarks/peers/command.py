@@ -1,4 +1,4 @@
-"""The command: starts the servers of each set of flags, runs the rounds, reports."""
+"""Compares the gateway with vLLM's own servers: same engine, model and flags."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import results
+from benchmarks import aiperf, results
 from benchmarks.client_process import ClientFailed
 from benchmarks.peers import model, report
 from benchmarks.peers.document import cores, document
@@ -24,6 +24,7 @@ from benchmarks.peers.servers import (
     PeerServer,
     Setup,
 )
+from benchmarks.scenario import Scenario
 from benchmarks.server_process import ServerFailed
 
 # Exit codes: 0 is a run, 1 one with a measurement that counts for nothing, 2 one that did not work
@@ -63,16 +64,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, 32 and 64 streams")
-    parser.add_argument("--rounds", type=_positive, help="how often everything is measured")
-    parser.add_argument("--streams", type=_numbers, metavar="1,8,...", help="closed loops")
-    parser.add_argument("--seconds", type=float, help="how long each load is measured")
-    parser.add_argument("--rate", type=float, help="requests per second of the open loop")
-    parser.add_argument("--no-open-loop", action="store_true", help="closed loops only")
-    parser.add_argument("--flags", choices=(*FLAGS, "both"), default=LEAN)
-    parser.add_argument("--servers", type=_servers, default=SERVERS, metavar=",".join(SERVERS))
-    parser.add_argument("--embeddings", action="store_true", help="a pooling model instead")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--store", action="store_true", help="write to benchmarks/results")
+    parser.add_argument("--rounds", type=_positive, help="number of rounds (default: 3)")
+    parser.add_argument(
+        "--streams", type=_numbers, metavar="1,8,...", help="concurrent streams of each closed loop"
+    )
+    parser.add_argument("--seconds", type=float, help="measured seconds of each load")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        help="requests per second of the open loop (default: half of the slowest server's)",
+    )
+    parser.add_argument("--no-open-loop", action="store_true", help="measure closed loops only")
+    parser.add_argument("--flags", choices=(*FLAGS, "both"), default=LEAN, help="vLLM's settings")
+    parser.add_argument(
+        "--servers",
+        type=_servers,
+        default=SERVERS,
+        metavar=",".join(SERVERS),
+        help="servers to measure",
+    )
+    parser.add_argument(
+        "--embeddings", action="store_true", help="measure an embedding model instead of chats"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument(
+        "--store", action="store_true", help="write JSON and table to benchmarks/results"
+    )
+    parser.add_argument(
+        "--aiperf",
+        action=argparse.BooleanOptionalAction,
+        help="also drive each closed loop once with aiperf (default: with --store)",
+    )
     return parser
 
 
@@ -119,6 +141,10 @@ def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Res
             servers.append(stack.enter_context(PeerServer(name, setup)))
         rounds = Rounds(flags, servers, cores(), _say)
         yield from _embeddings(rounds, plan) if given.embeddings else _chats(rounds, plan)
+        if given.store if given.aiperf is None else given.aiperf:
+            closed = [plan.closed(streams) for streams in plan.streams]
+            scenarios = _embedding_scenarios(plan) if given.embeddings else closed
+            yield from _witnesses(rounds, scenarios, weights)
 
 
 def _chats(rounds: Rounds, plan: Plan) -> Iterator[Result]:
@@ -136,9 +162,21 @@ def _chats(rounds: Rounds, plan: Plan) -> Iterator[Result]:
 
 def _embeddings(rounds: Rounds, plan: Plan) -> Iterator[Result]:
     for number in range(1, plan.rounds + 1):
-        for batch in _BATCHES:
-            for encoding in _ENCODINGS:
-                yield from rounds.run(plan.embeddings(batch, encoding), number)
+        for scenario in _embedding_scenarios(plan):
+            yield from rounds.run(scenario, number)
+
+
+def _embedding_scenarios(plan: Plan) -> list[Scenario]:
+    return [plan.embeddings(batch, encoding) for batch in _BATCHES for encoding in _ENCODINGS]
+
+
+def _witnesses(rounds: Rounds, scenarios: Sequence[Scenario], tokenizer: Path) -> Iterator[Result]:
+    reason = aiperf.missing()
+    if reason is not None:
+        _say(f"without aiperf: {reason}")
+        return
+    for scenario in scenarios:
+        yield from rounds.witness(scenario, tokenizer)
 
 
 def _say(text: str) -> None:

@@ -41,8 +41,11 @@ def _section(flags: str, load: str, group: Sequence[Summary]) -> str:
         found = {name: each["figures"].get(metric.name) for name, each in by_server.items()}
         if any(found.values()):
             rows.append(_row(metric, found, peers))
-    shares = [f"{each['client_share']:.0%}" for each in by_server.values()]
-    rows.append(["client's share of a core, at most", *shares, *("" for _ in peers)])
+    if len(rows) == 2:
+        return ""  # aiperf measured nothing; the notes say why
+    if any(each["client_share"] for each in by_server.values()):  # not of aiperf's
+        shares = [f"{each['client_share']:.0%}" for each in by_server.values()]
+        rows.append(["client's share of a core, at most", *shares, *("" for _ in peers)])
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"### {flags} flags, {load}\n\n{lines}\n"
 
@@ -74,4 +77,4 @@ def _notes(document: Mapping[str, Any]) -> str:
         for each in document["results"]
         for note in (*each["doubts"], *([f"DISCARDED: {each['failure']}"] * bool(each["failure"])))
     ]
-    return "Rounds that were disturbed:\n\n" + "\n".join(lines) + "\n" if lines else ""
+    return "Notes on single rounds:\n\n" + "\n".join(lines) + "\n" if lines else ""

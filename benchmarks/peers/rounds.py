@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from benchmarks import client_process
+from benchmarks import aiperf, client_process
+from benchmarks.aiperf import NoWitness
 from benchmarks.client_process import MOST_CLIENT_SHARE, ClientFailed
 from benchmarks.load import Load, Measured
 from benchmarks.peers import processes
@@ -44,6 +46,21 @@ class Rounds:
     def run(self, scenario: Scenario, number: int) -> list[Result]:
         """One load on all servers in their order. Raises ClientFailed."""
         return [self._result(server, scenario, number) for server in self.servers]
+
+    def witness(self, scenario: Scenario, tokenizer: Path) -> Iterator[Result]:
+        """The same load on each server, driven once with aiperf."""
+        for server in self.servers:
+            figures, reasons = {}, []
+            with _others_paused(server, self.servers):
+                try:
+                    load = _load(server, scenario)
+                    figures = aiperf.measure(load, tokenizer, scenario.metrics)
+                except NoWitness as error:
+                    reasons.append(str(error))
+            title = f"{scenario.title}, by aiperf"
+            result = Result(self.flags, server.name, title, 1, figures, 0.0, tuple(reasons))
+            self.say(_line(result))
+            yield result
 
     def _result(self, server: PeerServer, scenario: Scenario, number: int) -> Result:
         with _others_paused(server, self.servers):
@@ -98,8 +115,12 @@ def _others_paused(server: PeerServer, servers: Sequence[PeerServer]) -> Iterato
         yield
 
 
+def _load(server: PeerServer, scenario: Scenario) -> Load:
+    return Load(port=server.port, pids=server.pids(), **scenario.options)
+
+
 def _measure(server: PeerServer, scenario: Scenario) -> Measured:
-    load = Load(port=server.port, pids=server.pids(), **scenario.options)
+    load = _load(server, scenario)
     try:
         measured = client_process.measure(load)
     except ClientFailed as error:

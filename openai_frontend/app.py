@@ -46,7 +46,7 @@ from openai_frontend.routers.metrics import metrics_router
 from openai_frontend.routers.models import management_router, models_router
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.rerank import rerank_router, score_router
-from openai_frontend.routers.routing import Endpoint, RouteScopes, RouteTable, endpoints
+from openai_frontend.routers.routing import DirectDispatch, RouteTable
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
 from openai_frontend.serving.chat import ChatCompletions
@@ -87,9 +87,8 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     """Build the application, whose lifespan starts and stops the server."""
     plugin.installed()  # fail here, not at the first request
     state = build_state(settings, server)
-    registry, metrics, keys = state.registry, state.metrics, state.keys
-    direct: dict[tuple[str, str], Endpoint] = {}
-    route_scopes, public_scopes = RouteScopes(), _public_scopes(settings)
+    registry, metrics, authenticator = state.registry, state.metrics, state.authenticator
+    routes, public_scopes = RouteTable(), _public_scopes(settings)
     app = Gateway(
         **_ABOUT,
         lifespan=state.lifespan,
@@ -98,17 +97,17 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             Middleware(RequestId),
             *_records(settings, state.tracing),
             Middleware(RequestNormalization, root_path=settings.root_path),
-            Middleware(RequestMetrics, metrics=metrics, fixed=direct),
-            *_hosts(settings, keys),
+            Middleware(RequestMetrics, metrics=metrics, fixed=routes.fixed),
+            *_hosts(settings, authenticator),
             *cors(settings.cors_origins),
-            Middleware(Draining, drain_state=state.drain_state, route_scope_of=route_scopes.find),
-            *_access(keys, route_scopes, public_scopes),
-            *([] if state.demand is None else [Middleware(RequestModelLeases)]),
+            Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
+            *_access(authenticator, routes, public_scopes),
+            *([] if state.on_demand is None else [Middleware(RequestModelLeases)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
-            Middleware(ContentType, route_scope_of=route_scopes.find),
-            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, budget=state.bodies),
-            Middleware(RouteTable, endpoints=direct),
+            Middleware(ContentType, route_scope_of=routes.scope_of),
+            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, budget=state.body_memory),
+            Middleware(DirectDispatch, routes=routes.fixed),
         ],
         exception_handlers={HTTPException: handle_http_exception},
     )
@@ -116,16 +115,17 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     app.state.startup = state.startup
     app.state.drain_state = state.drain_state
     app.state.registry = registry
-    app.state.keys = keys
+    app.state.authenticator = authenticator
     _add_routes(app, settings, state)
     app.include_router(metrics_router(partial(_families, metrics, registry), state.server.metrics))
     document = Document(
-        app, public_scopes=None if keys is None else public_scopes, root_path=settings.root_path
+        app,
+        public_scopes=None if authenticator is None else public_scopes,
+        root_path=settings.root_path,
     )
     app.include_router(docs_router(document, registry))
     app.include_router(root_router(settings.root_path))
-    direct.update(endpoints(app.routes))
-    route_scopes.load(app.routes)
+    routes.load(app.routes)
     return app
 
 
@@ -144,16 +144,16 @@ def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
 
 
 def _access(
-    keys: Authenticator | None, route_scopes: RouteScopes, public_scopes: frozenset[RouteScope]
+    authenticator: Authenticator | None, routes: RouteTable, public_scopes: frozenset[RouteScope]
 ) -> list[Middleware]:
     """Empty if no key is needed."""
-    if keys is None:
+    if authenticator is None:
         return []
     return [
         Middleware(
             Authentication,
-            keys=keys.keys,
-            route_scope_of=route_scopes.find,
+            keys=authenticator.api_keys,
+            route_scope_of=routes.scope_of,
             public_scopes=public_scopes,
         )
     ]
@@ -164,7 +164,7 @@ def _proxies(settings: Settings) -> list[Middleware]:
     return [Middleware(ProxyHeaders, trusted=trusted)] if trusted else []
 
 
-def _hosts(settings: Settings, keys: Authenticator | None) -> list[Middleware]:
+def _hosts(settings: Settings, authenticator: Authenticator | None) -> list[Middleware]:
     """Check Host headers if `allowed_hosts` is set, or on a loopback address without keys and TLS.
 
     Otherwise every name is accepted: clients of other machines or a proxy are expected, or a web
@@ -172,7 +172,7 @@ def _hosts(settings: Settings, keys: Authenticator | None) -> list[Middleware]:
     """
     if settings.allowed_hosts:
         return [Middleware(TrustedHosts, allowed=settings.allowed_hosts)]
-    guarded = keys is not None or settings.tls_certificate is not None
+    guarded = authenticator is not None or settings.tls_certificate is not None
     proxied = settings.unix_socket is not None or bool(settings.trusted_proxies)
     if guarded or proxied or not is_loopback(settings.host):
         return []

@@ -93,13 +93,13 @@ class AppState:
     registry: ModelRegistry
     startup: Startup
     metrics: GatewayMetrics
-    keys: Authenticator | None  # None: no key needed
-    demand: OnDemandLoader | None  # None: load on demand is off
+    authenticator: Authenticator | None  # None: no key needed
+    on_demand: OnDemandLoader | None  # None: load on demand is off
     drain_state: DrainState
     limiter: ConcurrencyLimiter
-    bodies: BodyMemoryBudget
+    body_memory: BodyMemoryBudget
     tracing: Tracing | None  # None: tracing is off
-    engines: EngineSupervisor
+    engine_supervisor: EngineSupervisor
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
@@ -107,10 +107,10 @@ class AppState:
         background = [
             self.startup.run(),
             _watch_loop_lag(self.metrics.lagged),
-            supervise("supervise engines", self.engines.watch),
+            supervise("supervise engines", self.engine_supervisor.watch),
             *(
                 supervise("watch keys", each.watch)
-                for each in (self.keys.watchers if self.keys is not None else ())
+                for each in (self.authenticator.watchers if self.authenticator is not None else ())
             ),
         ]
         tasks = [asyncio.create_task(task) for task in background]
@@ -120,8 +120,8 @@ class AppState:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            if self.demand is not None:
-                await self.demand.close()
+            if self.on_demand is not None:
+                await self.on_demand.close()
             self.registry.close()
             await self.server.stop()
             if self.tracing is not None:
@@ -142,24 +142,22 @@ def build_state(settings: Settings, server: Server) -> AppState:
         options=settings.options_by_model(),
         strict_readiness=settings.strict_readiness,
     )
-    demand = _on_demand(settings, registry) if settings.load_on_demand else None
+    on_demand = _on_demand(settings, registry) if settings.load_on_demand else None
     polls = settings.model_control_mode == "poll"
     startup = Startup(
         server,
         registry,
         lora_poll_interval_s=settings.lora_poll_interval_s,
         repository_poll_s=settings.repository_poll_s if polls else None,
-        preload=[name for name in settings.load_model if name != "*"] if demand else (),
+        preload=[name for name in settings.load_model if name != "*"] if on_demand else (),
     )
     tracing = tracing_of(settings)
     metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: relay_counts()["texts"])
     metrics.set_callback(catalog.FAST_PATH_WRITES, lambda: relay_counts()["writes"])
     metrics.set_callback(catalog.LOG_LINES_DROPPED, dropped_lines)
-    limiter, bodies = (
-        _limiter(settings, drain_state, metrics),
-        BodyMemoryBudget(settings.max_buffered_body_bytes),
-    )
-    server.unreleased.observers += [limiter, bodies, registry.leases]
+    limiter = _limiter(settings, drain_state, metrics)
+    body_memory = BodyMemoryBudget(settings.max_buffered_body_bytes)
+    server.unreleased.observers += [limiter, body_memory, registry.leases]
     if tracing is not None:
         metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)
     return AppState(
@@ -167,13 +165,13 @@ def build_state(settings: Settings, server: Server) -> AppState:
         registry=registry,
         startup=startup,
         metrics=metrics,
-        keys=authenticator_of(settings),
-        demand=demand,
+        authenticator=authenticator_of(settings),
+        on_demand=on_demand,
         drain_state=drain_state,
         limiter=limiter,
-        bodies=bodies,
+        body_memory=body_memory,
         tracing=tracing,
-        engines=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
+        engine_supervisor=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
     )
 
 

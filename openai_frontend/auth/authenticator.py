@@ -25,7 +25,7 @@ class Watcher(Protocol):
 class Authenticator:
     """The API keys, and the watchers that keep them up to date."""
 
-    keys: ApiKeys
+    api_keys: ApiKeys
     watchers: Sequence[Watcher]
 
 

@@ -109,11 +109,11 @@ def serve(
     )
     local = listener.family == socket.AF_UNIX
     warning = None if local else banner.exposure_warning(settings.host)
-    if warning is not None and app.state.keys is None:
+    if warning is not None and app.state.authenticator is None:
         logger.warning("%s", warning)
     process = create_process(app, settings, _listen_address(settings, listener))
     process.notifier = SystemdNotifier.from_environment(os.environ)
-    process.authenticator = app.state.keys
+    process.authenticator = app.state.authenticator
     process.certificate = certificate(settings)
     process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
     if metrics_listener is not None:

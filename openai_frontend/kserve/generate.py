@@ -91,7 +91,7 @@ class GenerateService:
                     responses.cancel()
 
     def _read(self, body: bytes, declared: Sequence[Mapping[str, Any]]) -> ParsedGenerateRequest:
-        request = self._reader.read_in_thread(body)
+        request = self._reader.parse(body)
         fields = dict(request.model_extra or {})
         if request.parameters is not None:
             fields[_NESTED] = request.parameters

@@ -112,7 +112,7 @@ class InferService:
             metadata = self._core.model_metadata(model.name, model.version)
             inputs = raw_input(metadata["inputs"], memoryview(body), batches=self._batches(model))
             return ParsedInferRequest(inputs, options=RequestOptions(binary_outputs=True))
-        request = self._reader.read_in_thread(body[:json_bytes])
+        request = self._reader.parse(body[:json_bytes])
         self._policy.unknown(_unknown_names(request))
         options = read_parameters(request.parameters)
         inputs = _inputs(request.inputs, BinaryTail(memoryview(body)[json_bytes:]))

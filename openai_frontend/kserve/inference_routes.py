@@ -11,7 +11,7 @@ from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferService
 from openai_frontend.kserve.models import Core
 from openai_frontend.kserve.paths import ERRORS, MODEL, VERSION, model_for_inference
 from openai_frontend.routers.openapi import request_body
-from openai_frontend.routers.request import CancelOnDisconnect, principal_of
+from openai_frontend.routers.request import CancelOnDisconnect, principal_of, read_body
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.routers.stream_writer import StreamWriter
 from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
@@ -32,7 +32,7 @@ def inference_router(
     @router.post(VERSION + "/infer", include_in_schema=False)
     async def create_inference(request: Request) -> Response:
         """Runs a model on tensors, sent as JSON or as bytes behind it."""
-        model, body = model_for_inference(request, core), await request.body()
+        model, body = model_for_inference(request, core), await read_body(request.receive)
         with CancelOnDisconnect(request.scope):
             answer = await infer.create(
                 model,
@@ -53,7 +53,7 @@ def inference_router(
     @router.post(VERSION + "/generate", include_in_schema=False)
     async def create_generation(request: Request) -> Response:
         """Runs a model whose inputs and outputs are members of an object; one response."""
-        model, body = model_for_inference(request, core), await request.body()
+        model, body = model_for_inference(request, core), await read_body(request.receive)
         with CancelOnDisconnect(request.scope):
             document = await generate.create(model, body, _request_id(request), key=_key(request))
         return Response(document, media_type="application/json")
@@ -67,7 +67,7 @@ def inference_router(
     @router.post(VERSION + "/generate_stream", include_in_schema=False)
     async def create_generation_stream(request: Request) -> Response:
         """As generate, with an event for each response of the model."""
-        model, body = model_for_inference(request, core), await request.body()
+        model, body = model_for_inference(request, core), await read_body(request.receive)
         events = generate.stream(model, body, _request_id(request), key=_key(request))
         return GenerateStream(events, streams)
 

@@ -26,14 +26,14 @@ class Repository:
         self._load = BodyReader(LoadRequest)
         self._unload = BodyReader(UnloadRequest)
 
-    def index(self, body: bytes) -> list[dict[str, Any]]:
+    async def index(self, body: bytes) -> list[dict[str, Any]]:
         """One entry for each version of every model, or of the ready ones."""
-        ready_only = bool(body) and self._index.read(body).ready
+        ready_only = bool(body) and (await self._index.read(body)).ready
         return [_entry(line) for line in self._management.index(ready_only=ready_only)]
 
     async def load(self, model: ModelAddress, body: bytes) -> None:
         """Loads or reloads a model, optionally with the request's config and files."""
-        parameters = (self._load.read(body).parameters if body else None) or {}
+        parameters = ((await self._load.read(body)).parameters if body else None) or {}
         config: str | None = None
         files: dict[str, bytes] = {}
         for name, value in parameters.items():
@@ -51,7 +51,7 @@ class Repository:
 
     async def unload(self, model: ModelAddress, body: bytes) -> None:
         """Unloads a model, and with `unload_dependents` an ensemble's steps too."""
-        parameters = self._unload.read(body).parameters if body else None
+        parameters = (await self._unload.read(body)).parameters if body else None
         parts = parameters is not None and bool(parameters.unload_dependents)
         change = await self._management.unload(model.name, dependents=parts)
         await change.done()

@@ -15,7 +15,7 @@ from openai_frontend.kserve.paths import ERRORS, MODEL, VERSION, visible_model
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.routers.openapi import request_body
-from openai_frontend.routers.request import principal_of
+from openai_frontend.routers.request import principal_of, read_body
 from openai_frontend.routers.routing import AdminRoute, HealthRoute, MetricsRoute, ModelsRoute
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.serving.admission.authorized_models import allows
@@ -182,7 +182,8 @@ def index_router(repository: Repository) -> APIRouter:
     @router.post("/v2/repository/index", openapi_extra=request_body(IndexRequest), responses=_INDEX)
     async def repository_index(request: Request) -> Response:
         """Lists every version of every model, with the reason if it is not ready."""
-        principal, index = principal_of(request), repository.index(await request.body())
+        index = await repository.index(await read_body(request.receive))
+        principal = principal_of(request)
         return json([entry for entry in index if allows(principal, entry["name"])])
 
     return router
@@ -200,7 +201,7 @@ def control_router(repository: Repository) -> APIRouter:
     )
     async def load_model(request: Request) -> Response:
         """Loads or reloads a model."""
-        await repository.load(visible_model(request), await request.body())
+        await repository.load(visible_model(request), await read_body(request.receive))
         return Response()
 
     @router.post(
@@ -211,7 +212,7 @@ def control_router(repository: Repository) -> APIRouter:
     )
     async def unload_model(request: Request) -> Response:
         """Unloads a model and waits until it is gone."""
-        await repository.unload(visible_model(request), await request.body())
+        await repository.unload(visible_model(request), await read_body(request.receive))
         return Response()
 
     return router

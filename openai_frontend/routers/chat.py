@@ -32,7 +32,7 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamL
     )
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, complete or as a stream of chunks."""
-        chat_request = await reader.read_in_turns(await read_body(request.receive))
+        chat_request = await reader.read(await read_body(request.receive))
         model = await resolve_model(request, registry, chat_request.model, "chat")
         answer = await chat.prepare(chat_request, model)
         adjusted = adjusted_parameters(answer.adjusted)

@@ -27,7 +27,7 @@ def completions_router(
     )
     async def create_completion(request: Request) -> Response:
         """Continues a text, complete or as a stream of chunks."""
-        completion_request = await reader.read_in_turns(await read_body(request.receive))
+        completion_request = await reader.read(await read_body(request.receive))
         model = await resolve_model(request, registry, completion_request.model, "completions")
         answer = await completions.prepare(completion_request, model)
         if completion_request.stream:

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.request import CancelOnDisconnect, resolve_model
+from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.request_body import BodyReader
@@ -23,7 +23,7 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
     )
     async def create_embedding(request: Request) -> Response:
         """Computes embeddings of texts."""
-        embedding_request = await reader.read_in_turns(await request.body())
+        embedding_request = await reader.read(await read_body(request.receive))
         model = await resolve_model(request, registry, embedding_request.model, "embeddings")
         with CancelOnDisconnect(request.scope):
             body = await embeddings.create(embedding_request, model)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from openai_frontend.lora.management import LoRAManagement
 from openai_frontend.routers.models import model_of
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.request import principal_of
+from openai_frontend.routers.request import principal_of, read_body
 from openai_frontend.routers.routing import AdminRoute
 from openai_frontend.serving.admission.authorized_models import allows
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
@@ -31,7 +31,7 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
     )
     async def load_lora_adapter(request: Request) -> Response:
         """Loads an adapter by its name from the operator's folders."""
-        asked = to_load.read(await request.body())
+        asked = await to_load.read(await read_body(request.receive))
         policy.check_extra(asked, _NEUTRAL_TO_LOAD)
         may_name = partial(allows, principal_of(request))
         named = asked.lora_name, asked.model
@@ -45,7 +45,7 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
     )
     async def unload_lora_adapter(request: Request) -> Response:
         """Unloads an adapter; running requests keep it."""
-        asked = to_unload.read(await request.body())
+        asked = await to_unload.read(await read_body(request.receive))
         policy.check_extra(asked, _NEUTRAL_TO_UNLOAD)
         may_name = partial(allows, principal_of(request))
         name = await management.unload(asked.lora_name, asked.model, may_name=may_name)

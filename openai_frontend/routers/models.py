@@ -11,7 +11,7 @@ from openai_frontend.models.management import ModelChange, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.routers.openapi import ERRORS, optional_body
-from openai_frontend.routers.request import authorized_models, principal_of
+from openai_frontend.routers.request import authorized_models, principal_of, read_body
 from openai_frontend.routers.routing import AdminRoute, ModelsRoute
 from openai_frontend.serving.admission.authorized_models import check_allowed
 from openai_frontend.serving.admission.model_lookup import with_known_names
@@ -59,8 +59,8 @@ def management_router(
     extra = optional_body(ModelChangeRequest, ModelProgress)
 
     async def answer(request: Request, begin: Callable[[str], Awaitable[ModelChange]]) -> Response:
-        body = await request.body()
-        asked = reader.read(body) if body else ModelChangeRequest()
+        body = await read_body(request.receive)
+        asked = await reader.read(body) if body else ModelChangeRequest()
         policy.check_extra(asked, {})
         name: str = request.path_params["id"]
         check_allowed(principal_of(request), name)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.request import CancelOnDisconnect, resolve_model
+from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.request_body import BodyReader
@@ -37,21 +37,21 @@ class _Documents:
         self._reader = BodyReader(RerankRequest)
         self._texts_reader = BodyReader(TextsRerankRequest)
 
-    async def answer(self, request: Request, create: _Create) -> Response:
+    async def answer(self, request: Request, body: bytes, create: _Create) -> Response:
         """Accepts the format of Jina, vLLM and Cohere; `create` sets the response format."""
-        asked = await self._reader.read_in_turns(await request.body())
+        asked = await self._reader.read(body)
         model = await resolve_model(request, self._registry, asked.model, "rerank")
         with CancelOnDisconnect(request.scope):
             return _json(await create(asked, model))
 
-    async def answer_texts(self, request: Request) -> Response:
+    async def answer_texts(self, request: Request, body: bytes) -> Response:
         """Accepts and returns the format of text-embeddings-inference."""
-        asked = await self._texts_reader.read_in_turns(await request.body())
+        asked = await self._texts_reader.read(body)
         model = await resolve_model(request, self._registry, asked.model, "rerank")
         with CancelOnDisconnect(request.scope):
             ranks = await self._reranking.create_for_texts(asked, model)
-        body = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
-        return Response(body, media_type="application/json")
+        document = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
+        return Response(document, media_type="application/json")
 
 
 def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
@@ -66,7 +66,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     )
     async def create_rerank(request: Request) -> Response:
         """Sorts documents by relevance to a query (format of Jina and vLLM)."""
-        return await documents.answer(request, reranking.create)
+        return await documents.answer(request, await read_body(request.receive), reranking.create)
 
     @router.post(
         "/v2/rerank",
@@ -75,7 +75,9 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     )
     async def create_rerank_for_cohere(request: Request) -> Response:
         """Sorts documents by relevance to a query (format of Cohere)."""
-        return await documents.answer(request, reranking.create_for_cohere)
+        return await documents.answer(
+            request, await read_body(request.receive), reranking.create_for_cohere
+        )
 
     @router.post(
         "/rerank",
@@ -84,9 +86,10 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     )
     async def create_rerank_for_either(request: Request) -> Response:
         """As /v1/rerank; a body with `texts` uses the format of text-embeddings-inference."""
-        if has_texts(await request.body()):
-            return await documents.answer_texts(request)
-        return await documents.answer(request, reranking.create)
+        body = await read_body(request.receive)
+        if has_texts(body):
+            return await documents.answer_texts(request, body)
+        return await documents.answer(request, body, reranking.create)
 
     return router
 
@@ -104,7 +107,7 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     @router.post("/score", include_in_schema=False)
     async def create_score(request: Request) -> Response:
         """Scores pairs of texts (format of vLLM)."""
-        score_request = await reader.read_in_turns(await request.body())
+        score_request = await reader.read(await read_body(request.receive))
         model = await resolve_model(request, registry, score_request.model, "rerank")
         with CancelOnDisconnect(request.scope):
             return _json(await scoring.create(score_request, model))

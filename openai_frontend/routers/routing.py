@@ -1,7 +1,7 @@
 """Routes whose endpoints take a request and return a response, without FastAPI's own handling."""
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import fastapi
 from fastapi import Request, Response
@@ -75,74 +75,66 @@ class PublicRoute(DirectRoute):
 
 
 class RouteTable:
-    """Middleware that dispatches requests by method and path with a dict.
+    """Which route answers a request. Everything that needs to know asks here.
 
-    Requests not in the table go to FastAPI's router, which handles paths with parameters and
-    errors. The router takes 50 us, mostly for exit stacks that these endpoints never use
-    (docs/decisions/0011).
+    A path without parameters is found in a dict, any other by FastAPI's own routes in their order.
+    None of them looks at the Host header.
     """
 
-    def __init__(self, app: ASGIApp, *, endpoints: Mapping[tuple[str, str], Endpoint]) -> None:
+    def __init__(self) -> None:
+        # By method and path
+        self.fixed: dict[tuple[str, str], DirectRoute] = {}
+        self._routes: list[BaseRoute] = []
+        self._others: list[BaseRoute] = []  # not in `fixed`
+
+    def load(self, routes: Iterable[BaseRoute]) -> None:
+        """Takes all routes of the application, once they are registered.
+
+        Raises UnsupportedFastAPI if none has a fixed path: then no key would have access to any.
+        """
+        self._routes = [*routes]
+        fixed = [each for each in self._routes if _is_fixed(each)]
+        self.fixed |= {(method, each.path): each for each in fixed for method in each.methods}
+        self._others = [each for each in self._routes if not _is_fixed(each)]
+        if not self.fixed:
+            raise UnsupportedFastAPI(
+                f"FastAPI {fastapi.__version__} is not supported: the route table is empty."
+                " Install 'fastapi>=0.133,<0.137'."
+            )
+
+    def scope_of(self, scope: Scope) -> RouteScope | Literal["nowhere"] | None:
+        """None for a route without a scope, `nowhere` if the router will answer 404 or 405."""
+        if (route := self.fixed.get((scope["method"], scope["path"]))) is not None:
+            return route.scope
+        # With a root path the router matches less of the path than the table does
+        for other in self._routes if scope.get("root_path") else self._others:
+            if other.matches(scope)[0] is Match.FULL:
+                return other.scope if isinstance(other, DirectRoute) else None
+        return "nowhere"
+
+
+def _is_fixed(route: BaseRoute) -> TypeGuard[DirectRoute]:
+    return isinstance(route, DirectRoute) and not route.param_convertors
+
+
+class DirectDispatch:
+    """Middleware that calls the endpoints with fixed paths without FastAPI's router.
+
+    The router handles all others, and errors. It takes 50 us, mostly for exit stacks that these
+    endpoints never use (docs/decisions/0011).
+    """
+
+    def __init__(self, app: ASGIApp, *, routes: Mapping[tuple[str, str], DirectRoute]) -> None:
         self._app = app
-        self._endpoints = endpoints
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        endpoint = self._endpoints.get((scope["method"], scope["path"]))
-        if endpoint is None:
+        route = self._routes.get((scope["method"], scope["path"]))
+        if route is None:
             await self._app(scope, receive, send)
             return
-        response = await endpoint(Request(scope, receive))
+        response = await route.endpoint(Request(scope, receive))
         await response(scope, receive, send)
-
-
-def endpoints(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], Endpoint]:
-    """Method and path -> endpoint, for direct routes without path parameters.
-
-    Raises UnsupportedFastAPI if there are none, because then no key would have access to any path.
-    """
-    found = {place: route.endpoint for place, route in _fixed(routes)}
-    if not found:
-        raise UnsupportedFastAPI(
-            f"FastAPI {fastapi.__version__} is not supported: the route table is empty."
-            " Install 'fastapi>=0.133,<0.137'."
-        )
-    return found
-
-
-def _fixed(routes: Iterable[BaseRoute]) -> Iterator[tuple[tuple[str, str], DirectRoute]]:
-    for route in routes:
-        if isinstance(route, DirectRoute) and not route.param_convertors:
-            yield from (((method, route.path), route) for method in route.methods)
-
-
-class RouteScopes:
-    """The area of the route that will handle a request, by `RouteTable`'s table and then by the
-    router's own matching and order. Neither looks at the Host header.
-    """
-
-    def __init__(self) -> None:
-        self._fixed: dict[tuple[str, str], RouteScope | None] = {}
-        self._routes: list[BaseRoute] = []
-        self._others: list[BaseRoute] = []  # routes with path parameters
-
-    def load(self, routes: Iterable[BaseRoute]) -> None:
-        """Takes all routes of the application, once they are registered."""
-        self._routes = list(routes)
-        held = list(_fixed(self._routes))
-        self._fixed = {place: route.scope for place, route in held}
-        in_table = {id(route) for _, route in held}
-        self._others = [route for route in self._routes if id(route) not in in_table]
-
-    def find(self, scope: Scope) -> RouteScope | Literal["nowhere"] | None:
-        """None for a route without a scope, `nowhere` if the router will answer 404 or 405."""
-        place = scope["method"], scope["path"]
-        if place in self._fixed:
-            return self._fixed[place]
-        # With a root path the router matches less of the path than the table does
-        for route in self._routes if scope.get("root_path") else self._others:
-            if route.matches(scope)[0] is Match.FULL:
-                return route.scope if isinstance(route, DirectRoute) else None
-        return "nowhere"

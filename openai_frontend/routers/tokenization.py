@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.request import resolve_model
+from openai_frontend.routers.request import read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
@@ -33,13 +33,13 @@ def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> 
 
     async def tokenize(request: Request) -> Response:
         """Tokenizes a text or a chat."""
-        asked = await texts.read_in_turns(await request.body())
+        asked = await texts.read(await read_body(request.receive))
         model = await resolve_model(request, registry, asked.model, None)
         return _json(await tokenization.tokenize(asked, model))
 
     async def detokenize(request: Request) -> Response:
         """Converts tokens to text."""
-        asked = await tokens.read_in_turns(await request.body())
+        asked = await tokens.read(await read_body(request.receive))
         model = await resolve_model(request, registry, asked.model, None)
         return _json(await tokenization.detokenize(asked, model))
 
@@ -72,7 +72,7 @@ def render_router(
     )
     async def render_chat_completion(request: Request) -> Response:
         """Renders the prompt of a conversation without running the model."""
-        asked = await chats.read_in_turns(await request.body())
+        asked = await chats.read(await read_body(request.receive))
         model = await resolve_model(request, registry, asked.model, "chat")
         answer = await chat.build_job(asked, model)
         [only] = await rendered(answer, asked)
@@ -85,7 +85,7 @@ def render_router(
     )
     async def render_completion(request: Request) -> Response:
         """Renders each prompt without running the model."""
-        asked = await texts.read_in_turns(await request.body())
+        asked = await texts.read(await read_body(request.receive))
         model = await resolve_model(request, registry, asked.model, "completions")
         return _json(await rendered(await completions.build_job(asked, model), asked))
 

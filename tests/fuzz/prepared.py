@@ -20,7 +20,7 @@ def prepared(reader: BodyReader[Any], endpoint: Any, start: bytes, data: bytes) 
 
 async def _prepared(reader: BodyReader[Any], endpoint: Any, body: bytes) -> Any | None:
     try:
-        return await endpoint.prepare(reader.read(body), FakeModel(max_model_len=10_000))
+        return await endpoint.prepare(await reader.read(body), FakeModel(max_model_len=10_000))
     except GatewayError as error:
         refusal(error, body)
         return None

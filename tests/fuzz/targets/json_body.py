@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from openai_frontend.errors import GatewayError
+from openai_frontend.errors import GatewayError, InvalidRequest
+from openai_frontend.json_limits import TooManyParts, check_json_size
+from openai_frontend.serving.request import request_body
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
@@ -53,18 +55,33 @@ def check(data: bytes) -> None:
     reader = draw.choice(READERS)
     body = draw.rest()
 
-    at_once = outcome(lambda: reader.read(body), body)
-    in_thread = outcome(lambda: reader.read_in_thread(body), body)
-    in_turns = outcome(lambda: reader.read(body + _LONG), body)
-    long = loop.run(_read_in_turns(reader, body + _LONG))
+    at_once = outcome(lambda: _validated(reader, body), body)
+    parsed = outcome(lambda: reader.parse(body), body)
+    long_at_once = outcome(lambda: _validated(reader, body + _LONG), body)
+    long = loop.run(_read(reader, body + _LONG))
 
-    assert at_once == in_thread
-    assert in_turns == long
+    assert at_once == parsed
+    assert long_at_once == long
     assert at_once[0] == long[0]
 
 
-async def _read_in_turns(reader: BodyReader[Any], body: bytes) -> tuple[str, Any]:
+def _validated(reader: BodyReader[Any], body: bytes) -> Any:
+    """By pydantic's own parser."""
+    body = request_body._utf8(body)
+    _check_size(body)
+    return reader._validate_json(body)
+
+
+def _check_size(body: bytes) -> None:
     try:
-        return "value", await reader.read_in_turns(body)
+        check_json_size(body)
+    except TooManyParts as error:
+        message = f"We could not parse the JSON body of your request: it has {error}."
+        raise InvalidRequest(message, code="json_invalid") from None
+
+
+async def _read(reader: BodyReader[Any], body: bytes) -> tuple[str, Any]:
+    try:
+        return "value", await reader.read(body)
     except GatewayError as error:
         return "refusal", refusal(error, body)

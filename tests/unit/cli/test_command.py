@@ -15,7 +15,7 @@ from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.config.loader import load, options
 from openai_frontend.config.settings import Settings
-from openai_frontend.routers.routing import endpoints
+from openai_frontend.routers.routing import RouteTable
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.triton import Options
 from tests.process_state import log_restored
@@ -243,7 +243,7 @@ def test_unsupported_fastapi_is_one_line(
 ) -> None:
     """The server does not start, and the error says which version to install."""
 
-    monkeypatch.setattr("openai_frontend.cli.serve.serve", lambda *_: endpoints([]))
+    monkeypatch.setattr("openai_frontend.cli.serve.serve", lambda *_: RouteTable().load([]))
     code = main(["serve", "--model-repository", str(tmp_path), "--port", "0"])
     assert (code, capsys.readouterr().err) == (
         1,

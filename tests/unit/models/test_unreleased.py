@@ -78,8 +78,8 @@ def keys_file(tmp_path: Path) -> Path:
 
 
 def quota(gateway: LiveGateway, key: str) -> RateLimiter:
-    assert gateway.state.keys is not None
-    return gateway.state.keys.keys.authenticate(key.encode()).rate_limiter
+    assert gateway.state.authenticator is not None
+    return gateway.state.authenticator.api_keys.authenticate(key.encode()).rate_limiter
 
 
 async def ask(gateway: LiveGateway, key: str = "any", model: str = "deaf") -> int:
@@ -107,7 +107,7 @@ async def test_concurrent_requests(gateway, gate):
 
 async def test_input_memory(gateway, gate):
     """It counts against the limit of buffered bodies until Triton releases it."""
-    bodies = gateway.state.bodies
+    bodies = gateway.state.body_memory
     await asyncio.gather(ask(gateway), ask(gateway))
     await until(lambda: gateway.state.limiter.unreleased == 2)
 

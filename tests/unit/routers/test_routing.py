@@ -8,16 +8,15 @@ from typing import Any
 import orjson
 import pytest
 from fastapi import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Message
 
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.routers.routing import (
+    DirectDispatch,
     DirectRoute,
-    RouteScopes,
     RouteTable,
     UnsupportedFastAPI,
-    endpoints,
 )
 
 HOT = [
@@ -28,16 +27,22 @@ HOT = [
 ]
 
 
+def table_of(routes: Sequence[BaseRoute]) -> RouteTable:
+    table = RouteTable()
+    table.load(routes)
+    return table
+
+
 @pytest.mark.parametrize("route", HOT, ids=str)
 async def test_hot_routes_are_in_the_route_table(world, route):
     """Method and path alone find them."""
-    assert route in endpoints(world.app.routes)
+    assert route in table_of(world.app.routes).fixed
 
 
 async def test_only_paths_with_parameters_need_the_router(world):
     direct = [route for route in world.app.routes if isinstance(route, DirectRoute)]
 
-    paths = {path for _, path in endpoints(direct)}
+    paths = {path for _, path in table_of(direct).fixed}
     others = {route.path for route in direct} - paths
     assert others
     assert [path for path in others if "{" not in path] == []
@@ -47,7 +52,7 @@ def test_an_empty_route_table_is_an_error():
     """FastAPI 0.137 nests the routes of routers; the error says which versions to install."""
 
     with pytest.raises(UnsupportedFastAPI, match=r"Install 'fastapi>=0.133,<0.137'"):
-        endpoints([])
+        table_of([])
 
 
 async def test_every_route_has_a_scope(world):
@@ -71,27 +76,24 @@ AREAS = [
 
 @pytest.mark.parametrize(("method", "path", "area"), AREAS)
 async def test_scope_is_that_of_the_route_that_answers(world, method, path, area):
-    route_scopes = RouteScopes()
-    route_scopes.load(world.app.routes)
+    routes = table_of(world.app.routes)
 
-    assert area == route_scopes.find({"type": "http", "method": method, "path": path})
+    assert area == routes.scope_of({"type": "http", "method": method, "path": path})
 
 
 async def test_scope_ignores_the_root_path(world):
     """As the router does."""
-    route_scopes = RouteScopes()
-    route_scopes.load(world.app.routes)
+    routes = table_of(world.app.routes)
     scope = {"type": "http", "method": "GET", "path": "/x/metrics", "root_path": "/x"}
 
-    assert route_scopes.find(scope) == "metrics"
+    assert routes.scope_of(scope) == "metrics"
 
 
-async def test_route_of_another_class_has_no_scope():
+async def test_route_of_another_class_has_no_scope(world):
     """So no key opens it."""
-    route_scopes = RouteScopes()
-    route_scopes.load([Route("/mine", lambda request: Response())])
+    routes = table_of([*world.app.routes, Route("/mine", lambda request: Response())])
 
-    assert route_scopes.find({"type": "http", "method": "GET", "path": "/mine"}) is None
+    assert routes.scope_of({"type": "http", "method": "GET", "path": "/mine"}) is None
 
 
 async def test_other_requests_reach_the_router_unchanged():
@@ -100,10 +102,10 @@ async def test_other_requests_reach_the_router_unchanged():
     async def router(scope, receive, send):
         seen.append(scope)
 
-    shortcut = RouteTable(router, endpoints={})
+    dispatch = DirectDispatch(router, routes={})
     scopes = [{"type": "lifespan"}, {"type": "http", "method": "GET", "path": "/"}]
     for scope in scopes:
-        await shortcut(scope, None, None)  # type: ignore[arg-type]
+        await dispatch(scope, None, None)  # type: ignore[arg-type]
 
     assert seen == scopes
 

@@ -79,7 +79,7 @@ async def test_setting_changes_the_status_of_a_request_without_a_key(
 async def test_engine_limits_reach_the_supervisor(world_of):
     world = await world_of(Settings(**ENGINES))
 
-    limits = world.app.state.gateway.engines.limits
+    limits = world.app.state.gateway.engine_supervisor._limits
     assert limits == Settings(**ENGINES).engine_limits() != Settings().engine_limits()
 
 

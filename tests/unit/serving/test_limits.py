@@ -58,7 +58,7 @@ def test_message_has_at_most_10_000_parts():
         content = [{"type": "text", "text": "a"}] * parts
         return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": content}]})
 
-    assert len(reader.read(body(10_000)).messages[0]["content"] or ()) == 10_000
+    assert len(reader.parse(body(10_000)).messages[0]["content"] or ()) == 10_000
     with pytest.raises(InvalidRequest) as refused:
-        reader.read(body(10_001))
+        reader.parse(body(10_001))
     assert refused.value.code == "array_above_max_length"

@@ -27,7 +27,7 @@ def completion_body(**fields: Any) -> bytes:
 
 def refusal(reader: BodyReader[Any], body: bytes) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as refused:
-        reader.read(body)
+        reader.parse(body)
     return refused.value
 
 
@@ -178,7 +178,7 @@ def test_wrong_prompt_is_reported_for_its_closest_form(prompt, param, code):
 
 @pytest.mark.parametrize("prompt", [None, "", "a", ["a", ""], [1, 2], [[1], [2, 3]]])
 def test_all_four_prompt_forms_are_read_unchanged(prompt):
-    request = COMPLETIONS.read(completion_body(prompt=prompt))
+    request = COMPLETIONS.parse(completion_body(prompt=prompt))
 
     assert prompt == request.prompt
 
@@ -221,7 +221,7 @@ def test_body_must_be_an_object(body):
 
 
 def test_text_may_contain_nan_and_infinity():
-    request = CHAT.read(chat_body(messages=[{"role": "user", "content": "NaN, Infinity"}]))
+    request = CHAT.parse(chat_body(messages=[{"role": "user", "content": "NaN, Infinity"}]))
 
     assert request.messages[0].get("content") == "NaN, Infinity"
 
@@ -273,16 +273,16 @@ def test_any_json_in_known_fields_is_read_or_refused_with_an_openai_error(fields
 
 def outcome_of(body: bytes) -> ChatCompletionRequest | InvalidRequest:
     try:
-        return CHAT.read(body)
+        return CHAT.parse(body)
     except InvalidRequest as error:
         return error
 
 
 @pytest.mark.parametrize("body", [b"", b"{}"], ids=["empty", "short"])
-def test_short_body_gets_the_same_error_on_the_inference_thread(body):
-    with pytest.raises(InvalidRequest) as beside:
-        CHAT.read_in_thread(body)
-    assert beside.value.message == refusal(CHAT, body).message
+def test_short_body_gets_the_error_of_pydantic(body):
+    with pytest.raises(InvalidRequest) as expected:
+        CHAT._validate_json(body)
+    assert refusal(CHAT, body).message == expected.value.message
 
 
 LONG = [
@@ -295,8 +295,8 @@ LONG = [
 
 @pytest.mark.parametrize("body", LONG, ids=["text", "ids", "lists of ids", "texts"])
 async def test_long_body_gives_the_same_request_in_slices(body):
-    """Parsing it at once gives an equal request."""
-    assert COMPLETIONS.read(body) == await COMPLETIONS.read_in_turns(body)
+    """Pydantic's own parser gives an equal request."""
+    assert COMPLETIONS._validate_json(body) == await COMPLETIONS.read(body)
 
 
 LONG_AND_WRONG = [
@@ -315,11 +315,15 @@ LONG_AND_WRONG = [
 
 @pytest.mark.parametrize("body", LONG_AND_WRONG, ids=lambda body: str(body[-24:]))
 async def test_long_body_gives_the_same_error_in_slices(body):
-    """Parsing it at once gives an equal error."""
+    """Pydantic's own parser gives an equal error."""
     with pytest.raises(InvalidRequest) as in_turns:
-        await COMPLETIONS.read_in_turns(body)
-    at_once = refusal(COMPLETIONS, body)
-    assert (at_once.message, at_once.param) == (in_turns.value.message, in_turns.value.param)
+        await COMPLETIONS.read(body)
+    with pytest.raises(InvalidRequest) as at_once:
+        COMPLETIONS._validate_json(body)
+    assert (at_once.value.message, at_once.value.param) == (
+        in_turns.value.message,
+        in_turns.value.param,
+    )
 
 
 @pytest.mark.parametrize(
@@ -333,11 +337,10 @@ async def test_long_body_gives_the_same_error_in_slices(body):
 async def test_error_names_an_encoding_other_than_utf_8(codec, name, length):
     """It does so with and without a byte order mark."""
     body = chat_body(user="x" * length).decode().encode(codec)
-    for read in (CHAT.read, CHAT.read_in_thread):
-        with pytest.raises(InvalidRequest, match=f"encoded as {name}. Send it as UTF-8"):
-            read(body)
     with pytest.raises(InvalidRequest, match=f"encoded as {name}. Send it as UTF-8"):
-        await CHAT.read_in_turns(body)
+        CHAT.parse(body)
+    with pytest.raises(InvalidRequest, match=f"encoded as {name}. Send it as UTF-8"):
+        await CHAT.read(body)
 
 
 @pytest.mark.parametrize("length", [1, 300])
@@ -345,6 +348,6 @@ async def test_utf_8_byte_order_mark_is_skipped(length):
     """Short and long bodies may begin with one."""
     body = BOM_UTF8 + chat_body(messages=[USER] * length)
 
-    read = [CHAT.read(body), CHAT.read_in_thread(body), await CHAT.read_in_turns(body)]
+    read = [CHAT.parse(body), await CHAT.read(body)]
 
-    assert [len(each.messages) for each in read] == [length] * 3
+    assert [len(each.messages) for each in read] == [length] * 2

@@ -267,7 +267,7 @@ def read_or_refused(fields: dict[str, Any]) -> Tools | str:
     """The tools, or the field that the error names."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     try:
-        return parse_tools(READER.read(orjson.dumps(body)), FieldPolicy("ignore"))
+        return parse_tools(READER.parse(orjson.dumps(body)), FieldPolicy("ignore"))
     except InvalidRequest as refused:
         return (refused.param or "").partition(".")[0].partition("[")[0]
 

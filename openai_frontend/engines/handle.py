@@ -6,8 +6,8 @@ import itertools
 import logging
 import multiprocessing
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -84,7 +84,7 @@ class EngineHandle:
             return
         self._live[execution] = request_id
         started = None
-        with _failing(sink.fail):
+        with error_codes.caught(sink.fail):
             started = self._engine.generate(request, sink)
         if started is not None:
             answering = self._run(execution, self._answer(started, sink))
@@ -144,17 +144,20 @@ class EngineHandle:
             if current != self.facts:  # else the same object, by which a model is known again
                 self.facts = current
 
-    @contextmanager
-    def _logged(self, action: str) -> Iterator[None]:
+    def _logged(self, action: str) -> AbstractContextManager[None]:
         """For calls to an engine whose failure must not stop the caller."""
-        try:
-            yield
-        except Exception:  # users write engines, and this one may be dead
-            logger.exception("%s: %s failed", self._name, action)
 
-    async def probe(self) -> None:
-        """Return once the engine has answered a small request."""
-        await self._engine.warm_up()
+        def log(error: Exception) -> None:
+            logger.error("%s: %s failed", self._name, action, exc_info=error)
+
+        return error_codes.caught(log)
+
+    async def probe(self) -> str | None:
+        """Return once the engine has answered a small request: None, or why it failed."""
+        failures: list[Exception] = []
+        with error_codes.caught(failures.append):
+            await self._engine.warm_up()
+        return error_codes.describe_exception(failures[0]) if failures else None
 
     def unsent(self, begun: bool) -> int:
         """Return how many deltas made no response; for a request that has begun to answer, those of
@@ -184,13 +187,13 @@ class EngineHandle:
         return task
 
     async def _answer(self, answer: Coroutine[Any, Any, None], sink: ResponseWriter) -> None:
-        with _failing(sink.fail):
+        with error_codes.caught(sink.fail):
             await answer
         if not sink.ended:
             sink.fail(EngineError("the engine ended the answer without a finish reason"))
 
     async def _embed(self, request: EmbedRequest, execution: Execution) -> None:
-        with _failing(partial(fail, execution)):
+        with error_codes.caught(partial(fail, execution)):
             result = await self._engine.embed(request)
             vector = result.embedding
             outputs = [
@@ -200,19 +203,10 @@ class EngineHandle:
             execution.send(outputs, final=True)
 
     async def _score(self, request: ScorePairRequest, execution: Execution) -> None:
-        with _failing(partial(fail, execution)):
+        with error_codes.caught(partial(fail, execution)):
             result = await self._engine.score(request)
             outputs = [
                 tensors.float_output("score", result.score),
                 tensors.count_output("num_input_tokens", result.prompt_tokens),
             ]
             execution.send(outputs, final=True)
-
-
-@contextmanager
-def _failing(fail: Callable[[Exception], None]) -> Iterator[None]:
-    """Let an engine's exception fail only its request."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  users write engines: they may raise anything
-        fail(error)

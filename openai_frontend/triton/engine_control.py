@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.triton import error_codes, inprocess
+from openai_frontend.triton import inprocess
 from openai_frontend.triton.server import Server
 from openai_frontend.triton.stub_processes import StubProcesses, serves
 
@@ -83,15 +83,11 @@ class EngineControl:
     async def wait_for_probe(self, name: str) -> None:
         """Return once an engine in this process has answered a probe, or has died."""
         while (host := inprocess.host(name)) is not None and host.failure() is None:
-            try:
-                await host.probe()
-            except Exception as error:  # noqa: BLE001  edge to users' engines
-                logger.info(
-                    "model %s: a probe failed: %s", name, error_codes.describe_exception(error)
-                )
-                await asyncio.sleep(PROBE_AGAIN_S)
-            else:
+            failure = await host.probe()
+            if failure is None:
                 return
+            logger.info("model %s: a probe failed: %s", name, failure)
+            await asyncio.sleep(PROBE_AGAIN_S)
 
     def fail_requests(self, name: str, reason: str) -> None:
         """Fail the requests of an engine in this process, also new ones until its restart."""

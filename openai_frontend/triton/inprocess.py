@@ -9,6 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,8 +52,8 @@ class EngineHandle(Protocol):
     def restart(self) -> None:
         """Load the engine again. Blocks."""
 
-    async def probe(self) -> None:
-        """Return once the engine has responded."""
+    async def probe(self) -> str | None:
+        """Return once the engine has responded: None, or why it failed."""
 
     def unsent(self, begun: bool) -> int:
         """Tokens without a response; if `begun`, only those of streams."""
@@ -164,11 +165,13 @@ def _on_executions() -> None:
 
 def _guarded(call: Any, execution: _core.Execution) -> None:
     """Call a user's engine. An exception fails this request; others continue."""
-    try:
+    with error_codes.caught(partial(_fail, execution)):
         call(execution)
-    except Exception as error:  # users write engines: they may raise anything
-        logger.exception("engine failed on request %s", execution.request_id)
-        execution.fail(error_codes.INTERNAL, error_codes.describe_exception(error))
+
+
+def _fail(execution: _core.Execution, error: Exception) -> None:
+    logger.error("engine failed on request %s", execution.request_id, exc_info=error)
+    execution.fail(error_codes.INTERNAL, error_codes.describe_exception(error))
 
 
 class _RegisteredHost:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -87,14 +88,10 @@ class Server:
         self._loop = loop
         inprocess.attach(loop)
         starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends.folder))
-        try:
+        async with AsyncExitStack() as on_failure:
+            on_failure.push_async_callback(self._abandon_start, starting, loop)
             self._core = await asyncio.shield(starting)
-        except BaseException:
-            await _abandon(starting)
-            inprocess.detach(loop, STOPPING)
-            self._loop = None
-            self.remove_files()
-            raise
+            on_failure.pop_all()
         self._control.note_load()
         _stop_at_exit(self)
         loop.add_reader(self._core.response_fd, self._resolve, self._core)
@@ -109,6 +106,19 @@ class Server:
         if self.options.model_control_mode == "poll":
             works.append(self._poll_repository())
         self._background = [loop.create_task(work) for work in works]
+
+    async def _abandon_start(
+        self, starting: asyncio.Task[_core.Server], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Wait for a cancelled start, and stop the core that it may still create."""
+        while not starting.done():
+            inprocess.interrupt_loads()
+            await asyncio.wait([starting], timeout=0.2)
+        if not starting.cancelled() and starting.exception() is None:
+            await asyncio.to_thread(starting.result().stop)
+        inprocess.detach(loop, STOPPING)
+        self._loop = None
+        self.remove_files()
 
     async def stop(self) -> None:
         """Fail requests in flight, unload the models, stop the core. Idempotent."""
@@ -437,15 +447,6 @@ def _trace(record: RequestRecord | None) -> "tuple[_core.RequestTrace, ...]":
         return ()
     trace = _core.RequestTrace(record.core_context)
     return (trace,) if record.follows(trace) else ()
-
-
-async def _abandon(starting: asyncio.Task[_core.Server]) -> None:
-    """Wait for a cancelled start, and stop the core that it may still create."""
-    while not starting.done():
-        inprocess.interrupt_loads()
-        await asyncio.wait([starting], timeout=0.2)
-    if not starting.cancelled() and starting.exception() is None:
-        await asyncio.to_thread(starting.result().stop)
 
 
 def _stop_at_exit(server: Server) -> None:

@@ -132,13 +132,15 @@ class StepLoop:
 
     @contextlib.contextmanager
     def _adding(self, request_id: str, params: Any, sink: DeltaSink) -> Iterator[None]:
-        try:
-            with conversion.translate_errors(params):
-                yield
-        except Exception as error:  # noqa: BLE001  whatever vLLM raises fails only this request
+        """Whatever vLLM raises fails only this request."""
+
+        def fail(error: Exception) -> None:
             self._streams.pop(request_id, None)
             self._drop_collected(request_id)
             sink.fail(error)
+
+        with error_codes.caught(fail), conversion.translate_errors(params):
+            yield
 
     def _check_alive(self) -> None:
         if self.failure is not None:

@@ -1,5 +1,6 @@
 """A served model whose work is charged to one API key."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, Unpack
@@ -67,12 +68,13 @@ class MeteredModel:
         one as counted.
         """
         usage, reserved = request.usage, self._reserve(request)
-        failed = False
+        failed = True
         try:
             async for burst in deltas:
                 yield burst
-        except Exception:
-            failed = True
+            failed = False
+        except (asyncio.CancelledError, GeneratorExit):
+            failed = False
             raise
         finally:
             await deltas.aclose()
@@ -113,12 +115,15 @@ class MeteredModel:
         nothing.
         """
         reserved = self._reserve(work)
+        used = 0
         try:
             result = await pooling
-        except Exception:
-            self._reservation.settle(reserved=reserved, used=0)
+            used = result.prompt_tokens or reserved
+        except (asyncio.CancelledError, GeneratorExit):
+            used = reserved
             raise
-        self._reservation.settle(reserved=reserved, used=result.prompt_tokens or reserved)
+        finally:
+            self._reservation.settle(reserved=reserved, used=used)
         return result
 
     def _reserve(self, work: Work) -> int:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openai_frontend.admission.fair_queue import FairQueue
 from openai_frontend.admission.limits import QueueKey
+from openai_frontend.admission.wait_queue import FairQueue
 
 A, B = QueueKey("a"), QueueKey("b")
 TURNS = st.builds(QueueKey, st.sampled_from("abcd"), st.integers(-1, 1))

@@ -19,8 +19,7 @@ from openai_frontend.generation import (
     TokenCounts,
     UsageCounter,
 )
-from openai_frontend.serving.admission.authorized_models import AuthorizedModels
-from openai_frontend.serving.admission.metered_model import MeteredModel
+from openai_frontend.serving.admission.authorized_models import AuthorizedModels, MeteredModel
 from tests.unit.auth.key_files import FakeClock, caller, key
 from tests.unit.serving.fake_model import FakeModel, last
 

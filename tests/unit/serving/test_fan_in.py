@@ -4,7 +4,7 @@ from contextlib import aclosing
 
 import pytest
 
-from openai_frontend.serving.admission.fan_in import merge_streams
+from openai_frontend.serving.admission.concurrency_limit import merge_streams
 
 
 class Stream:

@@ -14,7 +14,7 @@ from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.rate_limit import Reservation
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.serving.admission.metered_model import MeteredModel
+from openai_frontend.serving.admission.authorized_models import MeteredModel
 from openai_frontend.serving.output.collect import collect
 from tests import mock_models
 from tests.unit.auth.key_files import FakeClock, caller, key

@@ -56,8 +56,7 @@ from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import StreamDefaults
-from openai_frontend.serving.rerank import Reranking
-from openai_frontend.serving.scoring import Scoring
+from openai_frontend.serving.scoring import Reranking, Scoring
 from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server

@@ -33,7 +33,7 @@ class ChatCompletionContentPartParam(TypedDict):
     refusal: NotRequired[str]
 
 
-# May be empty for the assistant; serving/request/messages.py rejects that for other roles
+# May be empty for the assistant; serving/request/template_inputs.py rejects that for other roles
 ContentParts = Annotated[
     list[ChatCompletionContentPartParam], Field(max_length=10_000, fail_fast=True)
 ]

@@ -11,8 +11,7 @@ from openai_frontend.routers.request import CancelOnDisconnect, read_body, resol
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.request_body import BodyReader
-from openai_frontend.serving.rerank import Reranking, has_texts
-from openai_frontend.serving.scoring import Scoring
+from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
 from schemas.rerank import (
     CohereRerankResponse,
     RerankRequest,

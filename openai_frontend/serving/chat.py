@@ -32,7 +32,6 @@ from openai_frontend.serving.output.output_parsing import (
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.messages import prefilled_text, template_messages
 from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
     StreamDefaults,
@@ -46,14 +45,16 @@ from openai_frontend.serving.request.sampling import (
     clamp_max_tokens,
     sampling_params,
     token_budget,
+    truncation,
     unsupported,
 )
-from openai_frontend.serving.request.template_variables import (
+from openai_frontend.serving.request.template_inputs import (
     TemplateVariables,
+    prefilled_text,
+    template_messages,
     template_variables,
 )
 from openai_frontend.serving.request.tools import Tools, parse_tools, require_tool_support
-from openai_frontend.serving.request.truncation import truncation
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK
 from schemas.chat_completions import ChatCompletionRequest
 

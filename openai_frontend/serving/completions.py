@@ -41,10 +41,10 @@ from openai_frontend.serving.request.sampling import (
     check_in_vocabulary,
     sampling_params,
     token_budget,
+    truncation,
     unsupported,
 )
 from openai_frontend.serving.request.tools import NO_TOOLS
-from openai_frontend.serving.request.truncation import truncation
 from openai_frontend.sse import COMPLETION_CHUNK
 from schemas.completions import CompletionRequest
 from schemas.logprobs import CompletionLogprobs

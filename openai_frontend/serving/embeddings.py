@@ -9,20 +9,22 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tiktoken_decode import TiktokenDecoder
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
 from openai_frontend.serving.admission.model import ServingModel
-from openai_frontend.serving.admission.time_slicer import TimeSlicer
 from openai_frontend.serving.output.completion_job import new_id
-from openai_frontend.serving.output.vectors import embedding_list, render, rendering_cost_us
-from openai_frontend.serving.request.embedding_inputs import (
+from openai_frontend.serving.pooling import (
     VOCABULARY_HINT,
     Text,
+    TimeSlicer,
     TokenIds,
     embedding_cost_us,
+    embedding_list,
     embedding_request,
+    input_truncation,
+    render,
+    rendering_cost_us,
     tokenize_inputs,
 )
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_EMBEDDINGS, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.truncation import input_truncation
 from schemas.embeddings import EmbeddingRequest, Input
 
 logger = logging.getLogger(__name__)

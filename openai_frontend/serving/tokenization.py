@@ -10,8 +10,8 @@ from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import CompletionJob, request_id
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.messages import template_messages
 from openai_frontend.serving.request.sampling import unsupported
+from openai_frontend.serving.request.template_inputs import template_messages
 from schemas.sampling import SamplingFields
 from schemas.tokenization import (
     DetokenizeRequest,

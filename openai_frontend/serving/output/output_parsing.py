@@ -30,8 +30,8 @@ from openai_frontend.parsing.events import (
 from openai_frontend.parsing.parser import Parser
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import ServingModel
-from openai_frontend.serving.request.messages import prefilled_text
 from openai_frontend.serving.request.sampling import Constraint, SamplingSupport
+from openai_frontend.serving.request.template_inputs import prefilled_text
 from openai_frontend.serving.request.tools import Tools
 from schemas.chat_completions import ChatCompletionRequest
 

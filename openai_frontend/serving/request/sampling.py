@@ -8,6 +8,8 @@ import orjson
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams, StructuredOutputs
+from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.serving.admission.model import ServingModel
 from schemas.sampling import INT64_MAX, MAX_BAD_WORDS_CHARACTERS, MAX_XARGS_BYTES, SamplingFields
 
 # Same name and meaning in OpenAI's or vLLM's API and in SamplingParams.
@@ -309,3 +311,17 @@ def _too_long(prompt_tokens: int, wanted: int, context: int, param: str) -> Cont
         f"completion). Please reduce the length of the {param} or completion."
     )
     return ContextLengthExceeded(message, param=param)
+
+
+def truncation(
+    request: SamplingFields, model: ServingModel, *, output_tokens: int
+) -> Truncation | None:
+    """How to truncate the prompt; None if it must fit. -1 leaves room for the output."""
+    tokens = request.truncate_prompt_tokens
+    if tokens is None:
+        return None
+    if not model.supports("prompt_token_ids") or model.max_model_len is None:
+        raise unsupported("truncate_prompt_tokens")  # the backend tokenizes
+    room = max(1, model.max_model_len - output_tokens)
+    # like vLLM, keep the end, which the model continues
+    return Truncation(room if tokens < 1 else tokens, request.truncation_side or "left")

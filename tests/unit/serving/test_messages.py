@@ -4,7 +4,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.field_policy import FieldPolicy
-from openai_frontend.serving.request.messages import template_messages
+from openai_frontend.serving.request.template_inputs import template_messages
 
 FUNCTION = {"name": "f", "arguments": "{}"}
 CALL = {"id": "c", "type": "function", "function": FUNCTION}

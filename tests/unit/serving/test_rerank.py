@@ -6,8 +6,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.rerank import Reranking, has_texts
-from openai_frontend.serving.scoring import Scoring
+from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
 from schemas.rerank import RerankRequest, TextsRerankRequest
 from tests.unit.serving.fake_pooling_model import FakePoolingModel
 

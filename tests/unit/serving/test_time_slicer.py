@@ -2,7 +2,7 @@
 
 import asyncio
 
-from openai_frontend.serving.admission.time_slicer import SLICE_US, TimeSlicer
+from openai_frontend.serving.pooling import SLICE_US, TimeSlicer
 
 
 async def turns_taken(pieces: int, cost_us: float) -> list[int]:

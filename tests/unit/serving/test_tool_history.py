@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.serving.request.messages import for_templates
+from openai_frontend.serving.request.template_inputs import for_templates
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.serving.output.vectors import cosine_similarity, embedding_list, render
+from openai_frontend.serving.pooling import cosine_similarity, embedding_list, render
 from schemas.embeddings import Embedding
 from tests.cpu_time import budget
 

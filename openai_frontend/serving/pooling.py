@@ -1,0 +1,212 @@
+"""What embeddings and scores share: inputs as prompts, event loop time, and the vectors."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy
+import orjson
+import pybase64
+
+from openai_frontend.errors import ContextLengthExceeded, InferenceFailed, InvalidRequest
+from openai_frontend.generation import EmbedRequest
+from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupported
+
+# For authors of clients that send ids of another tokenizer.
+VOCABULARY_HINT = (
+    "Token ids must come from the model's own tokenizer. langchain-openai sends ids of "
+    "OpenAI's; with check_embedding_ctx_length=False it sends text."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text and its request field."""
+
+    text: str
+    param: str  # such as `input[3]`
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """Token ids and their request field."""
+
+    token_ids: list[int]
+    param: str
+
+
+async def tokenize_inputs(
+    inputs: Sequence[Text | TokenIds],  # only texts, or only token ids
+    model: ServingModel,
+    *,
+    add_special_tokens: bool = True,
+    truncation: Truncation | None = None,
+) -> list[Prompt]:
+    """A prompt for each input. Raises InvalidRequest for one that the model cannot read."""
+    texts = [each for each in inputs if isinstance(each, Text)]
+    if not texts:
+        return [_checked(each, model, truncation) for each in inputs if isinstance(each, TokenIds)]
+    if model.prompts is None:  # the backend tokenizes
+        if not add_special_tokens:
+            raise unsupported("add_special_tokens")
+        return [Prompt(each.text, []) for each in texts]
+    prompts = await model.tokenize_all(
+        [each.text for each in texts],
+        add_special_tokens=add_special_tokens,
+        truncation=truncation,
+        params=[each.param for each in texts],
+    )
+    for prompt, each in zip(prompts, texts, strict=True):
+        _check_not_empty(prompt, each.param)
+    return prompts
+
+
+def _checked(given: TokenIds, model: ServingModel, truncation: Truncation | None) -> Prompt:
+    _check_vocabulary(given, model)
+    kept = given.token_ids if truncation is None else truncation.kept(given.token_ids)
+    context = model.max_model_len
+    if context is not None and len(kept) > context:
+        message = (
+            f"This model's maximum context length is {context} tokens. However, your "
+            f"{given.param} resulted in {len(kept)} tokens. Please reduce the length of the input."
+        )
+        raise ContextLengthExceeded(message, param=given.param)
+    return Prompt(text=None, token_ids=kept)
+
+
+def _check_vocabulary(given: TokenIds, model: ServingModel) -> None:
+    if model.vocab_size is None:
+        return
+    try:
+        check_in_vocabulary(given.token_ids, model.vocab_size, given.param)
+    except InvalidRequest as error:
+        message = f"{error.message} {VOCABULARY_HINT}"
+        raise InvalidRequest(message, param=given.param) from None
+
+
+def _check_not_empty(prompt: Prompt, param: str) -> None:
+    """Tokenizers without special tokens return nothing for an empty text."""
+    if not prompt.token_ids:
+        message = f"Invalid '{param}': the input has no tokens."
+        raise InvalidRequest(message, param=param, code="empty_string")
+
+
+def input_truncation(
+    truncate_prompt_tokens: int | None, side: Literal["left", "right"] | None, model: ServingModel
+) -> Truncation | None:
+    """How to truncate inputs; None if each must fit. -1 truncates to the model's context."""
+    tokens, context = truncate_prompt_tokens, model.max_model_len
+    if tokens is None:
+        return None
+    if model.prompts is None or context is None:
+        raise unsupported("truncate_prompt_tokens")
+    if tokens > context:
+        message = (
+            "Invalid 'truncate_prompt_tokens': integer above maximum value. "
+            f"Expected a value <= {context}, but got {tokens} instead."
+        )
+        raise InvalidRequest(
+            message, param="truncate_prompt_tokens", code="integer_above_max_value"
+        )
+    # like vLLM and the models' tokenizers, keep the beginning
+    return Truncation(context if tokens < 1 else tokens, side or "right")
+
+
+def embedding_request(id: str, prompt: Prompt, *, dimensions: int | None = None) -> EmbedRequest:
+    return EmbedRequest(
+        request_id=id,
+        prompt=prompt.text,
+        prompt_token_ids=prompt.token_ids or None,
+        dimensions=dimensions,
+    )
+
+
+def embedding_cost_us(prompt: Prompt) -> float:
+    """Event loop time to send a prompt to the model, in the gateway and the engine."""
+    return 50 + len(prompt.token_ids) * 0.03 + len(prompt.text or "") * 0.005
+
+
+# Per iteration for all such work, and so what other work waits at most
+SLICE_US = 1000.0
+
+
+class TimeSlicer:
+    """Spreads many small pieces of work over iterations of the event loop, without threads.
+
+    First come, first served.
+    """
+
+    def __init__(self) -> None:
+        self._left_us = SLICE_US
+        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()
+        self._scheduled = False  # the next slice
+
+    async def take(self, cost_us: float) -> None:
+        """Return immediately if this slice has time left, else in a later slice."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._start_slice)
+        if self._left_us > 0:
+            self._left_us -= cost_us
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((cost_us, granted))
+        await granted
+
+    def _start_slice(self) -> None:
+        """Serve waiting work. If none waits, the next `take` schedules the next slice."""
+        self._left_us = SLICE_US
+        while self._waiting and self._left_us > 0:
+            cost_us, granted = self._waiting.popleft()
+            if not granted.done():  # its caller may have been cancelled
+                granted.set_result(None)
+                self._left_us -= cost_us
+        self._scheduled = bool(self._waiting)
+        if self._scheduled:
+            asyncio.get_running_loop().call_soon(self._start_slice)
+
+
+def render(index: int, vector: memoryview, *, as_base64: bool) -> bytes:
+    """One element of the response's `data`, as JSON, straight from tensor memory.
+
+    16 vectors of 4,096 numbers take 0.1 ms as base64, 2.2 ms as numbers, 15 ms through pydantic.
+    """
+    numbers = _finite(vector)
+    # Base64 needs no escaping. pybase64: 16 KB in 0.6 us, where Python's own takes 15.
+    embedding = (
+        b'"%b"' % pybase64.b64encode(vector)
+        if as_base64
+        else orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)
+    )
+    return b'{"object":"embedding","index":%d,"embedding":%b}' % (index, embedding)
+
+
+def embedding_list(data: list[bytes], fields: dict[str, Any]) -> bytes:
+    """The response's JSON from rendered elements, which are copied once."""
+    rest = orjson.dumps(fields)
+    return b"".join([b'{"object":"list","data":[', b",".join(data), b"],", rest[1:]])
+
+
+def rendering_cost_us(vector: memoryview, *, as_base64: bool) -> float:
+    """The event loop time that `render` takes."""
+    return 5 + vector.nbytes * (0.0005 if as_base64 else 0.01)
+
+
+def _finite(vector: memoryview) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
+    """The tensor's numbers. Raises InferenceFailed for values that JSON cannot express."""
+    numbers = numpy.frombuffer(vector, "<f4")
+    if not numpy.isfinite(numbers).all():
+        raise InferenceFailed("The model returned a vector with non-finite values.")
+    return numbers
+
+
+def cosine_similarity(first: memoryview, second: memoryview) -> float:
+    """-1 to 1; 0 if one of the vectors is zero."""
+    one, other = (_finite(each).astype("f8") for each in (first, second))
+    lengths = float(numpy.linalg.norm(one) * numpy.linalg.norm(other))
+    return max(-1.0, min(1.0, float(one @ other) / lengths)) if lengths else 0.0

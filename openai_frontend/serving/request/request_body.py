@@ -54,7 +54,8 @@ class BodyReader(Generic[Fields]):
         """Yields None between calls that cannot be interrupted, and the request at the end.
 
         Validating orjson's values takes a third of pydantic's own parsing: for 1 MB of escaped text
-        1.3 ms instead of 11.
+        1.3 ms instead of 11. Short bodies do not need it, and only pydantic keeps the digits of
+        integers above 64 bits, which are then refused instead of rounded.
         """
         body = _utf8(body)
         try:
@@ -62,8 +63,10 @@ class BodyReader(Generic[Fields]):
         except TooManyParts as error:
             message = f"We could not parse the JSON body of your request: it has {error}."
             raise InvalidRequest(message, code="json_invalid") from None
-        if len(body) > _AT_ONCE_BYTES:
-            _check_memory(body)
+        if len(body) <= _AT_ONCE_BYTES:
+            yield self._validate_json(body)
+            return
+        _check_memory(body)
         try:
             values: Any = orjson.loads(body)
             yield None

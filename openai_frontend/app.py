@@ -35,7 +35,7 @@ from openai_frontend.middleware.telemetry import Telemetry, log_request
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.prompting import tiktoken_decode
+from openai_frontend.prompting import token_bytes
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
 from openai_frontend.routers.docs import docs_router, root_router
@@ -58,7 +58,7 @@ from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import StreamDefaults
 from openai_frontend.serving.scoring import Reranking, Scoring
 from openai_frontend.serving.tokenization import Tokenization
-from openai_frontend.tracing.tracing import Tracing
+from openai_frontend.tracing import Tracing
 from openai_frontend.triton import Server
 
 
@@ -213,7 +213,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     app.include_router(render_router(registry, chat, completions))
     app.include_router(tokenization_router(registry, Tokenization(limits, policy)))
     vocabulary = settings.tiktoken_vocabulary
-    tiktoken = None if vocabulary is None else tiktoken_decode.read(vocabulary)
+    tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
     embeddings = Embeddings(limits, policy, limiter, tiktoken=tiktoken)
     app.include_router(embeddings_router(registry, embeddings))
     scoring = Scoring(limits, policy, limiter)

@@ -22,8 +22,8 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.supervise import supervise
+from openai_frontend.tracing import Tracing
 from openai_frontend.tracing.attributes import ServerAddress
-from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server, relay_counts
 
 logger = logging.getLogger(__name__)

@@ -194,10 +194,10 @@ def _check_certificate(settings: Settings) -> None:
 
 
 def _check_tiktoken_vocabulary(path: Path) -> None:
-    from openai_frontend.prompting import tiktoken_decode
+    from openai_frontend.prompting import token_bytes
 
     try:
-        tiktoken_decode.read(path)
+        token_bytes.read_tiktoken(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidSettings(f"tiktoken_vocabulary: {path}: {reason}") from None

@@ -1,18 +1,39 @@
-"""Formats log records as text or JSON, one line each."""
+"""Formats log records as text or JSON, one line each, with the ids of their request."""
 
 import logging
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import orjson
 
-from openai_frontend.logs.context import context, request_id
 from openai_frontend.logs.redaction import Redactor, one_line
 
 LogFormat = Literal["text", "json"]
 
 # Records may have our attribute `fields`: a dict of further JSON members
 Line = dict[str, Any]
+
+
+class LogContext(Protocol):
+    """IDs of the request in log lines, besides the request id."""
+
+    @property
+    def trace_id(self) -> str | None:
+        """32 hexadecimal digits; None without a trace."""
+
+    @property
+    def span_id(self) -> str | None:
+        """16 hexadecimal digits: the span of the request."""
+
+    @property
+    def response_id(self) -> str | None:
+        """The id of the response, which Triton and the engine use too."""
+
+
+# The server starts a task for each request; tasks started by it inherit the variables.
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+context: ContextVar[LogContext | None] = ContextVar("request_context", default=None)
 
 
 class TextFormatter(logging.Formatter):

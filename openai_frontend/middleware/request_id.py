@@ -9,7 +9,7 @@ from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.logs import context
+from openai_frontend.logs import formatters
 from openai_frontend.middleware.direct_writer import direct_writer
 
 # Safe in a log line without escaping
@@ -33,7 +33,7 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         request_id = _from_client(scope) or new_request_id()
-        context.request_id.set(request_id)
+        formatters.request_id.set(request_id)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         # For parts of a body, which no other middleware reads.

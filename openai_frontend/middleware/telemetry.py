@@ -11,11 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend import request_record
 from openai_frontend.generation import ChunkedSocket
-from openai_frontend.logs import context
+from openai_frontend.logs import formatters
 from openai_frontend.middleware.direct_writer import DirectWriter
 from openai_frontend.middleware.metrics import NO_ROUTE
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.tracing.tracing import Tracing, read_trace_context
+from openai_frontend.tracing import Tracing, read_trace_context
 
 access_logger = logging.getLogger("openai_frontend.access_log")
 
@@ -55,7 +55,7 @@ class Telemetry:
         elif parent is not None:
             record.trace_id = parent.trace_id
         request_record.current.set(record)
-        context.context.set(record)
+        formatters.context.set(record)
         response = _RecordedResponse(record, send)
         if self._observers:  # they need the byte count, which costs time for each part of a stream
             state["send_body"] = _RecordedResponse(record, state["send_body"]).send

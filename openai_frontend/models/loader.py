@@ -29,8 +29,7 @@ from openai_frontend.models.snapshot import Facts, LoadedModel, Unservable
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.prompt import PromptBuilder
-from openai_frontend.prompting.tokenizer import Tokenizer
-from openai_frontend.prompting.tokenizer_pool import TokenizerPool
+from openai_frontend.prompting.tokenizer import Tokenizer, TokenizerPool
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,7 @@ from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
-from openai_frontend.prompting.tokenizer import Truncation
-from openai_frontend.prompting.tokenizer_pool import TokenizerPool
+from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
 from openai_frontend.triton import ResponseStream
 
 

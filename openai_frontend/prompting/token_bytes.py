@@ -1,14 +1,20 @@
-"""The bytes of each token of a vocabulary, derived from the tokenizer's decoder.
+"""The bytes of each token of a vocabulary, derived from the tokenizer's decoder or read from a
+tiktoken file.
 
-Never decodes sequences: what a decoder does to a whole text (it drops the space that sentencepiece
-puts before the first word) is not done here.
+What a decoder does to a whole text (it drops the space that sentencepiece puts before the first
+word) is not done here.
 """
 
+import base64
+import binascii
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from openai_frontend.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer
@@ -119,3 +125,41 @@ def _alphabet() -> dict[str, int]:
 
 
 _BYTES = _alphabet()
+
+
+class TiktokenDecoder:
+    """Decodes OpenAI's token ids, for clients that send them to models with another tokenizer.
+
+    Never encodes. Ids of special tokens, which the files do not contain, are refused.
+    """
+
+    def __init__(self, tokens: Mapping[int, bytes]) -> None:
+        self._tokens = tokens
+
+    def decode(self, token_ids: Sequence[int], *, param: str) -> str:
+        """The text; a character that the client cut becomes U+FFFD."""
+        try:
+            text = b"".join([self._tokens[token_id] for token_id in token_ids])
+        except KeyError as error:
+            message = (
+                f"Invalid '{param}': unknown token {error.args[0]} in the tiktoken vocabulary."
+            )
+            raise InvalidRequest(message, param=param) from None
+        return text.decode("utf-8", "replace")
+
+
+def read_tiktoken(path: Path) -> TiktokenDecoder:
+    """Read a file such as cl100k_base.tiktoken: per line a token's bytes in base64 and its id.
+
+    Raises OSError, or ValueError with a message that names the line.
+    """
+    tokens = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            text, token_id = line.split()
+            tokens[int(token_id)] = base64.b64decode(text, validate=True)
+        except (ValueError, binascii.Error):
+            raise ValueError(f"line {number} is not a valid tiktoken entry") from None
+    if not tokens:
+        raise ValueError("it holds no tokens")
+    return TiktokenDecoder(tokens)

@@ -6,7 +6,7 @@ from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.prompting.tiktoken_decode import TiktokenDecoder
+from openai_frontend.prompting.token_bytes import TiktokenDecoder
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id

@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli.init_repo import nvidia
 from openai_frontend.cli.init_repo.model import (
+    IMAGE_MODELS,
+    NVIDIA_IMAGE,
     RepositoryModel,
     file_contents,
+    missing_nvidia_files,
+    nvidia_differences,
+    nvidia_programs,
     refuse_existing,
     write_model,
 )
@@ -63,7 +67,7 @@ _HELP = {
     "--decoupled": "Allow streaming with TensorRT-LLM. Default: yes.",
     "--engine-dir": "Folder of the TensorRT-LLM engine (--kind tensorrt_llm).",
     "--nvidia-models": "Folder all_models of NVIDIA's image, with the Python files that --kind "
-    f"tensorrt_llm and llmapi need. Default: {nvidia.IMAGE_MODELS}, if it exists.",
+    f"tensorrt_llm and llmapi need. Default: {IMAGE_MODELS}, if it exists.",
     "--lora": "Name and folder of a LoRA adapter; repeatable.",
     "--force": "Overwrite the files of an existing model; other files in its folder remain.",
 }
@@ -86,12 +90,12 @@ def run(arguments: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
     generated = models(options)
     if not options.force:
         refuse_existing(options.repository, generated)
-    programs = options.nvidia_models or nvidia.IMAGE_MODELS
+    programs = options.nvidia_models or IMAGE_MODELS
     missing = [line for model in generated for line in _write(options, model, programs)]
     if missing:
         sys.stderr.write(
             f"openai-frontend: {options.repository} is incomplete: {programs} does not have "
-            f"NVIDIA's Python files. In {nvidia.IMAGE}, copy {', '.join(missing)}\n"
+            f"NVIDIA's Python files. In {NVIDIA_IMAGE}, copy {', '.join(missing)}\n"
         )
         return INCOMPLETE
     command = ["openai-frontend", "serve", "--model-repository", str(options.repository)]
@@ -102,13 +106,13 @@ def run(arguments: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
 
 def _write(options: RepositoryOptions, model: RepositoryModel, programs: Path) -> list[str]:
     """Returns the folders that are still to be copied, and where to."""
-    copied = nvidia.programs(model, programs)
+    copied = nvidia_programs(model, programs)
     files = {**file_contents(model), **copied}
     for path in write_model(options.repository, model, files):
         sys.stdout.write(f"wrote {path}\n")
-    for line in nvidia.differences(model, programs):
+    for line in nvidia_differences(model, programs):
         sys.stdout.write(f"note: {line}\n")
-    if not nvidia.missing(model, list(copied)):
+    if not missing_nvidia_files(model, list(copied)):
         return []
     source = programs / str(model.nvidia_folder)
     return [f"{source / '1'} to {options.repository / model.name / '1'}"]

@@ -1,8 +1,10 @@
-"""A model of a repository: tables of tensors for its config, and how its files are written.
+"""A model of a repository: tables of tensors for its config, and how its files are written: ours,
+and those copied from NVIDIA's image.
 
 Removes no file.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,3 +99,51 @@ def _replace(path: Path, content: bytes) -> None:
     """Only if the content differs: a server may be polling the repository."""
     if not path.is_file() or path.read_bytes() != content:
         replace_file(path, content)
+
+
+IMAGE_MODELS = Path("/app/all_models")
+NVIDIA_IMAGE = "nvcr.io/nvidia/tritonserver:YY.MM-trtllm-python-py3"
+
+_OPEN_VALUE = re.compile(r"\$\{\w+\}")
+
+
+def nvidia_programs(model: RepositoryModel, models: Path | None) -> dict[str, bytes]:
+    """Path in the model's folder -> content of NVIDIA's Python file, which is never shipped."""
+    folder = _nvidia_folder(model, models)
+    if folder is None:
+        return {}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*.py"))
+        if path.is_file()
+    }
+
+
+def missing_nvidia_files(model: RepositoryModel, present: Sequence[str]) -> list[str]:
+    """Required Python files that are not among `present`."""
+    return [name for name in model.nvidia_files if name not in present]
+
+
+def nvidia_differences(model: RepositoryModel, models: Path | None) -> Iterator[str]:
+    """A sentence for inputs and one for outputs that differ from NVIDIA's template."""
+    folder = _nvidia_folder(model, models)
+    template = None if folder is None else folder / "config.pbtxt"
+    if template is None or not template.is_file():
+        return
+    text = _OPEN_VALUE.sub("0", template.read_text(encoding="utf-8"))
+    try:
+        theirs = pbtxt.read(text)
+    except ValueError as error:
+        yield f"{template} cannot be read: {error}"
+        return
+    for side in ("input", "output"):
+        their_names = {tensor["name"] for tensor in theirs.get(side, ())}
+        odd = sorted(their_names ^ {tensor["name"] for tensor in model.config[side]})
+        if odd:
+            yield f"{template} differs in {side} {', '.join(odd)}"
+
+
+def _nvidia_folder(model: RepositoryModel, models: Path | None) -> Path | None:
+    if model.nvidia_folder is None or models is None:
+        return None
+    return models / model.nvidia_folder

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
-from openai_frontend.tracing.tracing import read_trace_context
+from openai_frontend.tracing import read_trace_context
 from tests.fuzz import loop
 
 _PROXY = "10.0.0.1"

@@ -12,7 +12,7 @@ import openai_frontend
 from openai_frontend import engines, supervise
 from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.logs import configure, context, redaction
+from openai_frontend.logs import configure, formatters, redaction
 from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.models import supervisor
 from openai_frontend.parsing import guard
@@ -26,9 +26,9 @@ KEY = "sk-0123456789abcdefghijABCDEFGHIJ"
 
 @pytest.fixture
 def in_request():
-    token = context.request_id.set("req_1")
+    token = formatters.request_id.set("req_1")
     yield
-    context.request_id.reset(token)
+    formatters.request_id.reset(token)
 
 
 def record(message: str, *args: object, error: BaseException | None = None, name: str = "x"):

@@ -13,8 +13,7 @@ import pytest
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.prompting import prompt as prompt_module
 from openai_frontend.prompting.prompt import PromptBuilder, TokenizeOptions
-from openai_frontend.prompting.tokenizer import Tokenizer, Truncation
-from openai_frontend.prompting.tokenizer_pool import TokenizerPool
+from openai_frontend.prompting.tokenizer import Tokenizer, TokenizerPool, Truncation
 from tests.unit.prompting import vocabularies
 
 USER = {"role": "user", "content": "Hello"}

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.prompting import tiktoken_decode
+from openai_frontend.prompting import token_bytes
 
 TOKENS = [b"Hel", b"lo", " wörld".encode()[:3], " wörld".encode()[3:]]
 
@@ -19,20 +19,20 @@ def vocabulary(tmp_path: Path) -> Path:
 
 
 def test_bytes_are_joined_before_decoding(vocabulary):
-    text = tiktoken_decode.read(vocabulary).decode([0, 1, 2, 3], param="input")
+    text = token_bytes.read_tiktoken(vocabulary).decode([0, 1, 2, 3], param="input")
 
     assert text == "Hello wörld"
 
 
 def test_incomplete_character_is_replaced(vocabulary):
     """Clients may cut a list of tokens within a character."""
-    assert tiktoken_decode.read(vocabulary).decode([0, 2], param="input") == "Hel w\ufffd"
+    assert token_bytes.read_tiktoken(vocabulary).decode([0, 2], param="input") == "Hel w\ufffd"
 
 
 def test_unknown_token_is_refused(vocabulary):
     """An id that OpenAI's tokenizer does not have; the error names its index."""
     with pytest.raises(InvalidRequest, match="unknown token 4") as refused:
-        tiktoken_decode.read(vocabulary).decode([0, 4], param="input[1]")
+        token_bytes.read_tiktoken(vocabulary).decode([0, 4], param="input[1]")
 
     assert refused.value.param == "input[1]"
 
@@ -43,4 +43,4 @@ def test_invalid_vocabulary_file_is_refused(tmp_path, content):
     path.write_bytes(content)
 
     with pytest.raises(ValueError, match="token"):
-        tiktoken_decode.read(path)
+        token_bytes.read_tiktoken(path)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from openai_frontend.errors import ServerOverloaded
-from openai_frontend.prompting.tokenizer_pool import TokenizerPool
+from openai_frontend.prompting.tokenizer import TokenizerPool
 
 
 def test_work_runs_on_another_thread() -> None:

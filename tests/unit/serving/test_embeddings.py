@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.prompting.tiktoken_decode import TiktokenDecoder
+from openai_frontend.prompting.token_bytes import TiktokenDecoder
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.field_policy import FieldPolicy

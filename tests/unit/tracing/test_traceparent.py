@@ -2,7 +2,7 @@
 
 import pytest
 
-from openai_frontend.tracing.tracing import TraceContext, read_trace_context
+from openai_frontend.tracing import TraceContext, read_trace_context
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01"

@@ -29,7 +29,7 @@ NAMES = (
     "output_parser_time",
     "settings_file",
     "sse_frames",
-    "told_headers",
+    "forwarded_headers",
 )
 
 

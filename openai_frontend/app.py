@@ -25,13 +25,10 @@ from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.drain import Draining
 from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
 from openai_frontend.middleware.headers import cors
-from openai_frontend.middleware.metrics import RequestMetrics
-from openai_frontend.middleware.model_lease import RequestModelLeases
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.middleware.request_normalization import RequestNormalization
-from openai_frontend.middleware.telemetry import Telemetry, log_request
+from openai_frontend.middleware.telemetry import RequestMetrics, Telemetry, log_request
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
@@ -40,13 +37,12 @@ from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
 from openai_frontend.routers.docs import docs_router, root_router
 from openai_frontend.routers.embeddings import embeddings_router
-from openai_frontend.routers.health import health_router
-from openai_frontend.routers.lora import lora_router
-from openai_frontend.routers.metrics import metrics_router
-from openai_frontend.routers.models import management_router, models_router
+from openai_frontend.routers.models import lora_router, management_router, models_router
 from openai_frontend.routers.openapi import Document
+from openai_frontend.routers.operations import health_router, metrics_router
+from openai_frontend.routers.request import RequestModelLeases
 from openai_frontend.routers.rerank import rerank_router, score_router
-from openai_frontend.routers.routing import DirectDispatch, RouteTable
+from openai_frontend.routers.routing import DirectDispatch, RequestNormalization, RouteTable
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
 from openai_frontend.serving.chat import ChatCompletions
@@ -241,7 +237,9 @@ def _add_operators_routes(
     adapters = LoRAManagement(registry, enabled=settings.enable_model_management)
     app.include_router(lora_router(adapters, policy))
     app.include_router(models_router(registry))
-    app.include_router(health_router(drain_state, registry.is_ready, registry.unready))
+    app.include_router(
+        health_router(lambda: drain_state.ready, registry.is_ready, registry.unready)
+    )
     if settings.enable_kserve:
         app.include_router(
             kserve_router(

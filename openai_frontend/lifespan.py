@@ -10,11 +10,11 @@ from typing import Any
 
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
 from openai_frontend.config.settings import Settings
-from openai_frontend.drain_state import DrainState
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.middleware.drain import DrainState
 from openai_frontend.middleware.request_body import BodyMemoryBudget
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.on_demand import OnDemandLimits, OnDemandLoader

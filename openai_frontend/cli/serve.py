@@ -20,12 +20,17 @@ from openai_frontend.lifespan import AppState
 from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.headers import security_headers
-from openai_frontend.server import gc_tuning, rlimits
+from openai_frontend.server import gc_tuning
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.server.metrics_server import MetricsOnly, MetricsServer
-from openai_frontend.server.process import GatewayProcess, Resources, ShutdownTimeouts
-from openai_frontend.server.request_limits import ProtocolLimits
+from openai_frontend.server.process import (
+    GatewayProcess,
+    Resources,
+    ShutdownTimeouts,
+    raise_nofile_limit,
+)
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
@@ -95,7 +100,7 @@ def serve(
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     configure_vllm(settings.log_format, exception_texts=settings.log_exception_texts)
-    rlimits.raise_nofile_limit(connection_limits(settings).most_connections)
+    raise_nofile_limit(connection_limits(settings).most_connections)
     server = Server(replace(triton_options(settings), log_file=_core_log(settings)))
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,25 +1,62 @@
-"""POST /v2/models/{model}/infer, /generate and /generate_stream."""
+"""POST /v2/models/{model}/infer, /generate and /generate_stream; the models in paths."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.kserve.generate import GenerateService
 from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferService
-from openai_frontend.kserve.models import Core
-from openai_frontend.kserve.paths import ERRORS, MODEL, VERSION, model_for_inference
+from openai_frontend.kserve.models import (
+    Core,
+    ModelAddress,
+    check_inference,
+    check_visible,
+    model_address,
+)
 from openai_frontend.routers.openapi import request_body
 from openai_frontend.routers.request import CancelOnDisconnect, principal_of, read_body
 from openai_frontend.routers.routing import InferenceRoute
-from openai_frontend.routers.stream_writer import StreamWriter
-from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
+from openai_frontend.routers.streaming import StreamedResponse, StreamLimits, StreamWriter
 from openai_frontend.serving.error_reply import ErrorReply
-from schemas.kserve import GenerateRequest, GenerateResponse, InferRequest, InferResponse
+from schemas.kserve import (
+    GenerateRequest,
+    GenerateResponse,
+    InferRequest,
+    InferResponse,
+    KServeError,
+)
+
+MODEL = "/v2/models/{model}"
+VERSION = MODEL + "/versions/{version}"
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": KServeError, "description": "The request is invalid or not allowed."},
+    "5XX": {"model": KServeError, "description": "The server or the model failed."},
+}
 
 _INFER = {200: {"model": InferResponse}, **ERRORS}
 _GENERATE = {200: {"model": GenerateResponse}, **ERRORS}
+
+
+def visible_model(request: Request) -> ModelAddress:
+    """The model to describe. Raises if the name is invalid or the key does not allow it."""
+    return check_visible(principal_of(request), _model_in_path(request))
+
+
+def model_for_inference(request: Request, core: Core) -> ModelAddress:
+    """The model to run; recorded for the metrics if it is ready."""
+    model = check_inference(principal_of(request), _model_in_path(request))
+    if core.model_is_ready(model.name, model.version):
+        state = request.scope["state"]
+        state["model"] = state["model_name"] = model.name
+    return model
+
+
+def _model_in_path(request: Request) -> ModelAddress:
+    return model_address(request.path_params["model"], request.path_params.get("version"))
 
 
 def inference_router(

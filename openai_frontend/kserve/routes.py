@@ -9,9 +9,14 @@ from fastapi import APIRouter, Request, Response
 from openai_frontend.errors import InvalidRequest, NotSupported
 from openai_frontend.kserve.generate import GenerateService
 from openai_frontend.kserve.infer import InferService
-from openai_frontend.kserve.inference_routes import inference_router
+from openai_frontend.kserve.inference_routes import (
+    ERRORS,
+    MODEL,
+    VERSION,
+    inference_router,
+    visible_model,
+)
 from openai_frontend.kserve.models import Core, LeaseModel, LimitsFor, ModelAdmission
-from openai_frontend.kserve.paths import ERRORS, MODEL, VERSION, visible_model
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.routers.openapi import request_body

@@ -1,9 +1,10 @@
-"""Moves clients to other servers while this one shuts down."""
+"""The state of a shutdown, and moving clients to other servers meanwhile."""
+
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.auth.keys import RouteScope
-from openai_frontend.drain_state import DrainState
 from openai_frontend.errors import ServerDraining
 from openai_frontend.middleware.authentication import RouteScopeOf
 from openai_frontend.middleware.error_responses import send_error
@@ -11,6 +12,40 @@ from openai_frontend.serving.error_reply import reply_for
 
 # Probes and scrapers need answers until the process exits.
 _SERVED_WHILE_DRAINING: tuple[RouteScope, ...] = ("health", "metrics")
+
+
+class DrainState:
+    """Shutdown state of the process. Signal handlers change it; routers and middleware read it.
+
+    Serving, then stopping (not ready, but still accepting requests), then draining (rejecting).
+
+    The state never goes back.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.draining = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def ready(self) -> bool:
+        """Whether a load balancer should send requests."""
+        return not self.stopping
+
+    def begin_stop(self) -> None:
+        """Report not ready, while load balancers take the server out of rotation."""
+        self.stopping = True
+
+    def drain(self) -> None:
+        """Reject new requests from now on."""
+        self.stopping = self.draining = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when draining begins."""
+        self._callbacks.append(callback)
 
 
 class Draining:

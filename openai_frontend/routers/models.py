@@ -1,24 +1,35 @@
-"""GET /v1/models and /v1/models/{id}; POST .../load and .../unload."""
+"""GET /v1/models and /v1/models/{id}; POST .../load and .../unload; loading LoRA adapters."""
 
 import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from sse_starlette.sse import EventSourceResponse
 
 from openai_frontend.errors import GatewayError, ModelNotFound
+from openai_frontend.lora.management import LoRAManagement
 from openai_frontend.models.management import ModelChange, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard
-from openai_frontend.routers.openapi import ERRORS, optional_body
+from openai_frontend.routers.openapi import ERRORS, optional_body, request_body
 from openai_frontend.routers.request import authorized_models, principal_of, read_body
 from openai_frontend.routers.routing import AdminRoute, ModelsRoute
-from openai_frontend.serving.admission.authorized_models import check_allowed
+from openai_frontend.serving.admission.authorized_models import allows, check_allowed
 from openai_frontend.serving.admission.model_lookup import with_known_names
 from openai_frontend.serving.error_reply import reply_for
-from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.request_body import BodyReader
-from schemas.models import Capabilities, Model, ModelChangeRequest, ModelList, ModelProgress
+from schemas.models import (
+    AdapterUnloaded,
+    Capabilities,
+    LoadLoRAAdapterRequest,
+    Model,
+    ModelChangeRequest,
+    ModelList,
+    ModelProgress,
+    UnloadLoRAAdapterRequest,
+)
 
 Event = dict[str, str]  # in sse-starlette's form
 
@@ -120,3 +131,44 @@ def model_of(card: ModelCard) -> Model:
         ready=card.ready,
         error=card.error,
     )
+
+
+# vLLM's fields: the layout of expert weights in the file, and its own adapter number
+_NEUTRAL_TO_LOAD: Neutral = {"is_3d_lora_weight": (False,)}
+_NEUTRAL_TO_UNLOAD: Neutral = {"lora_int_id": ()}
+
+
+def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
+    """Both answer when the change is done."""
+    router = APIRouter(tags=["models"], route_class=AdminRoute)
+    to_load, to_unload = BodyReader(LoadLoRAAdapterRequest), BodyReader(UnloadLoRAAdapterRequest)
+
+    @router.post(
+        "/v1/load_lora_adapter",
+        openapi_extra=request_body(LoadLoRAAdapterRequest),
+        responses={200: {"model": Model}, **ERRORS},
+    )
+    async def load_lora_adapter(request: Request) -> Response:
+        """Loads an adapter by its name from the operator's folders."""
+        asked = await to_load.read(await read_body(request.receive))
+        policy.check_extra(asked, _NEUTRAL_TO_LOAD)
+        may_name = partial(allows, principal_of(request))
+        named = asked.lora_name, asked.model
+        card = await management.load(*named, asked.lora_path, may_name=may_name)
+        return Response(model_of(card).model_dump_json(), media_type="application/json")
+
+    @router.post(
+        "/v1/unload_lora_adapter",
+        openapi_extra=request_body(UnloadLoRAAdapterRequest),
+        responses={200: {"model": AdapterUnloaded}, **ERRORS},
+    )
+    async def unload_lora_adapter(request: Request) -> Response:
+        """Unloads an adapter; running requests keep it."""
+        asked = await to_unload.read(await read_body(request.receive))
+        policy.check_extra(asked, _NEUTRAL_TO_UNLOAD)
+        may_name = partial(allows, principal_of(request))
+        name = await management.unload(asked.lora_name, asked.model, may_name=may_name)
+        gone = AdapterUnloaded(id=name)
+        return Response(gone.model_dump_json(), media_type="application/json")
+
+    return router

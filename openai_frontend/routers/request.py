@@ -6,11 +6,12 @@ from types import TracebackType
 from typing import Literal
 
 from fastapi import Request
-from starlette.types import Receive, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.keys import REQUIRED_SCOPE
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
+from openai_frontend.models.lease import ModelLease
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
@@ -149,3 +150,22 @@ class CancelOnDisconnect:
         ours = task.uncancel() <= self._cancelling
         if ours and isinstance(error, asyncio.CancelledError):
             raise reason from error
+
+
+class RequestModelLeases:
+    """Middleware that releases a request's model leases at its end."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        leases: list[ModelLease] = []
+        scope["state"]["model_leases"] = leases
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            for lease in leases:
+                lease.unpin()

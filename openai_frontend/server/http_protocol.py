@@ -19,16 +19,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from openai_frontend.generation import ChunkedSocket
 from openai_frontend.middleware.request_id import new_request_id
 from openai_frontend.server import http1
-from openai_frontend.server.connection_limit import ConnectionLimit
-from openai_frontend.server.request_limits import (
+from openai_frontend.server.limits import (
     MALFORMED,
+    ConnectionLimit,
     NullCounts,
     ProtocolCounts,
     ProtocolLimits,
     RequestLimits,
     RequestRejected,
+    SlowClientDetector,
 )
-from openai_frontend.server.slow_client import SlowClientDetector
 from openai_frontend.serving.error_reply import ErrorReply, http_error
 
 logger = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ import logging
 import math
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -16,9 +17,9 @@ from typing import Any, Protocol
 import uvicorn
 
 from openai_frontend.auth.authenticator import Authenticator
-from openai_frontend.drain_state import DrainState
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.lifespan import Startup
+from openai_frontend.middleware.drain import DrainState
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.loop_watchdog import STARTUP_THRESHOLD_S, THRESHOLD_S, LoopWatchdog
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # After the grace period the core fails the remaining requests; time to send those responses
 _FINAL_RESPONSES_S = 10
+# Descriptors for other things than connections: model files, the core, engines
+RESERVED = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +224,22 @@ def kill(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def raise_nofile_limit(connections: int) -> None:
+    """Raises the soft limit of open files (RLIMIT_NOFILE) for this number of connections, up to the
+    hard limit, and warns if that is too low.
+
+    If descriptors run out all the same, the event loop rejects new connections.
+    """
+    needed = connections + RESERVED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        logger.warning(
+            "the hard limit for open files is %d, but max_connections needs %d",
+            hard,
+            needed,
+        )
+        needed = hard
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

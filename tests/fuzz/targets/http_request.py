@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.request_limits import ProtocolLimits
+from openai_frontend.server.limits import ProtocolLimits
 from tests.fuzz import loop
 from tests.fuzz.draw import Draw, pieces
 

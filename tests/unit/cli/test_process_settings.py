@@ -6,8 +6,8 @@ from openai_frontend.app import create_app
 from openai_frontend.cli.banner import ListenAddress
 from openai_frontend.cli.serve import create_process
 from openai_frontend.config.settings import Settings
+from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.server.process import GatewayProcess, ShutdownTimeouts
-from openai_frontend.server.request_limits import ProtocolLimits
 from openai_frontend.triton import Options, Server
 
 CONNECTIONS: dict[str, Any] = {

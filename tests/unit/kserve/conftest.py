@@ -16,7 +16,7 @@ import uvicorn
 from openai_frontend.app import create_app
 from openai_frontend.config.settings import Settings
 from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.request_limits import ProtocolLimits
+from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.triton import Options, Server, inprocess
 from tests import mock_models
 

@@ -12,7 +12,7 @@ from openai_frontend.errors import (
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.error_responses import ErrorResponses
-from openai_frontend.middleware.metrics import RequestMetrics
+from openai_frontend.middleware.telemetry import RequestMetrics
 from tests.unit.middleware.asgi import call, echo
 
 FIXED = {("POST", "/v1/chat/completions")}

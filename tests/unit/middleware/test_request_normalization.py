@@ -2,7 +2,7 @@
 
 import pytest
 
-from openai_frontend.middleware.request_normalization import (
+from openai_frontend.routers.routing import (
     RequestNormalization,
     normalized_path,
 )

@@ -18,7 +18,7 @@ from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.request_limits import ProtocolLimits
+from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.triton import Server
 from tests import mock_models
 

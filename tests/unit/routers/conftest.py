@@ -20,7 +20,7 @@ from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.request_limits import ProtocolLimits
+from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.triton.responses import UnreleasedRequests
 from tests.unit.serving.fake_model import FakeModel
 

@@ -8,8 +8,7 @@ from starlette.types import Message
 
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.routers.request import CancelOnDisconnect
-from openai_frontend.routers.stream_writer import StreamWriter
-from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
+from openai_frontend.routers.streaming import StreamedResponse, StreamLimits, StreamWriter
 
 
 class Client:

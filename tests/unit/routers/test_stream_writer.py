@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.generation import ChunkedSocket
-from openai_frontend.routers.stream_writer import StreamWriter
+from openai_frontend.routers.streaming import StreamWriter
 
 
 class Client:
@@ -353,7 +353,7 @@ async def test_full_buffer_cancels_the_request_if_the_server_cannot_drop():
 
 async def test_source_is_resumed_at_intervals_while_the_client_is_slow(monkeypatch):
     """Text that the source has gathered then counts against the buffer."""
-    monkeypatch.setattr("openai_frontend.routers.stream_writer.FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr("openai_frontend.routers.streaming.FLUSH_INTERVAL_S", 0.01)
     client, short = Client(slow=True), Short()
     writer = StreamWriter(client.send, short, max_buffer_bytes=4)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
-from openai_frontend.server.connection_limit import ConnectionLimit
+from openai_frontend.server.limits import ConnectionLimit
 from tests.unit.middleware.asgi import call, echo
 
 

@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.request_limits import ProtocolCounts, ProtocolLimits
+from openai_frontend.server.limits import ProtocolCounts, ProtocolLimits
 from tests.unit.middleware.asgi import echo
 
 LIMIT = 4096

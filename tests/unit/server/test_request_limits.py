@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from openai_frontend.server.request_limits import (
+from openai_frontend.server.limits import (
     MAX_HEADERS,
     MAX_REQUEST_LINE_BYTES,
     ProtocolLimits,

@@ -13,8 +13,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.cli import banner
-from openai_frontend.drain_state import DrainState
 from openai_frontend.lifespan import Startup
+from openai_frontend.middleware.drain import DrainState
 from openai_frontend.server.process import GatewayProcess, Resources, ShutdownTimeouts
 
 

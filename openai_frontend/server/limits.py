@@ -1,9 +1,21 @@
-"""Limits of a connection's requests, checked while a request arrives and before it is stored."""
+"""Limits of connections: their number, their requests, and clients that do not read.
 
+A request is checked while it arrives, before it is stored.
+"""
+
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NoReturn, Protocol
 
-from openai_frontend.serving.error_reply import ErrorReply, http_error
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from openai_frontend.errors import ServerOverloaded
+from openai_frontend.middleware.error_responses import send_error
+from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
+from openai_frontend.routers.routing import normalized_path
+from openai_frontend.serving.error_reply import ErrorReply, http_error, reply_for
 
 # More headers and a longer URL than any known client sends
 MAX_HEADERS = 100
@@ -137,3 +149,88 @@ class RequestLimits:
     def _reject(self, failure: ErrorReply) -> NoReturn:
         self.rejection = failure
         raise RequestRejected
+
+
+CHECKS = 4  # per timeout
+
+
+class SlowClientDetector:
+    """Detects a client that does not read its response, from the transport's write buffer.
+
+    Checks the connection only while data waits in the buffer.
+
+    While the writers are paused, and after the last write, the buffer can only shrink, and only by
+    what the client reads. If it shrinks at all, the timeout starts again.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        *,
+        timeout_s: float,
+        is_paused: Callable[[], bool],
+        disconnect: Callable[[], None],
+    ) -> None:
+        """`is_paused`: nothing writes to the buffer now. `disconnect` closes the connection."""
+        self._transport = transport
+        self._timeout_s = timeout_s
+        self._is_paused = is_paused
+        self._disconnect = disconnect
+        self._loop = asyncio.get_running_loop()
+        self._next: asyncio.TimerHandle | None = None
+        self._buffered = 0
+        self._since_s = 0.0
+
+    def watch(self) -> None:
+        """Starts checking, until the buffer is empty."""
+        if self._next is None:
+            self._buffered = self._transport.get_write_buffer_size()
+            self._since_s = self._loop.time()
+            self._schedule()
+
+    def stop(self) -> None:
+        """Stops checking."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _schedule(self) -> None:
+        self._next = self._loop.call_later(self._timeout_s / CHECKS, self._check)
+
+    def _check(self) -> None:
+        self._next = None
+        buffered, now_s = self._transport.get_write_buffer_size(), self._loop.time()
+        if not buffered or not self._is_paused():
+            return
+        if buffered < self._buffered:
+            self._since_s = now_s
+        self._buffered = buffered
+        if now_s - self._since_s >= self._timeout_s:
+            self._disconnect()
+        else:
+            self._schedule()
+
+
+class ConnectionLimit:
+    """ASGI app that replaces the gateway for connections beyond `max_connections`.
+
+    Answers 503, except to health checks.
+    """
+
+    def __init__(self, app: ASGIApp, max_connections: int, root_path: str = "") -> None:
+        self._app = app
+        self._root_path = root_path
+        self._message = (
+            f"The server reached its limit of {max_connections} connections. Retry later."
+        )
+        self._reject = RequestId(self._send_rejection)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A liveness probe must not restart a server because it is busy.
+        is_health_check = normalized_path(scope["path"], self._root_path) in HEALTH_PATHS
+        await (self._app if is_health_check else self._reject)(scope, receive, send)
+
+    async def _send_rejection(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = reply_for(ServerOverloaded(self._message))
+        reply.headers["connection"] = "close"
+        await send_error(scope, send, reply)

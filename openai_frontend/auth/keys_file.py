@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 
 from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope
-from openai_frontend.config import strict_yaml, validation
+from openai_frontend.config import strict_yaml
 from openai_frontend.files import file_stamp, replace_file
 
 logger = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ def _first_problem(error: ValidationError) -> str:
             place += f".{shown}" if place else shown
     if problem["type"] == "extra_forbidden":
         return f"{place}: unknown field"
-    return f"{place or 'the file'}: {validation.describe(problem)}"
+    return f"{place or 'the file'}: {strict_yaml.describe_problem(problem)}"
 
 
 def _check_unique(values: Sequence[str], field: str) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend import __version__
-from openai_frontend.cli import cached_repository, keys
-from openai_frontend.cli.init_repo import command as init_repo_command
+from openai_frontend.cli import cached_repository, init_repo, keys
 from openai_frontend.cli.init_repo.options import InvalidOption
 from openai_frontend.cli.model_directory import folders
 from openai_frontend.cli.parser import parser as command_line
@@ -261,7 +260,7 @@ def _init_repo(given: dict[str, Any]) -> int:
         return _report(model, load(environment=os.environ, flags=flags), as_json=False)
 
     try:
-        return init_repo_command.run(given, check)
+        return init_repo.run(given, check)
     except (InvalidOption, InvalidSettings) as error:
         return _refuse(str(error), MISUSED)
     except OSError as error:
@@ -269,7 +268,7 @@ def _init_repo(given: dict[str, Any]) -> int:
 
 
 def _report(model: str | None, settings: Settings, *, as_json: bool) -> int:
-    from openai_frontend.cli.check.command import check, check_all
+    from openai_frontend.cli.check import check, check_all
 
     if model is None:
         return check_all(settings, as_json=as_json)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from openai_frontend.cli import flag_hints, keys
-from openai_frontend.cli.init_repo import command as init_repo_command
+from openai_frontend.cli import flag_hints, init_repo, keys
 from openai_frontend.config.loader import Option, options
 from openai_frontend.errors import did_you_mean
 
@@ -27,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", metavar="COMMAND")
     _add_serve(commands)
     _add_check(commands)
-    init_repo = commands.add_parser(
+    init = commands.add_parser(
         "init-repo",
         help="write a model repository for a Hugging Face model",
         description="Write a complete model repository for a Hugging Face model, and check it. "
@@ -35,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         usage="openai-frontend init-repo MODEL [--kind KIND] [--OPTION VALUE ...]",
         allow_abbrev=False,
     )
-    init_repo_command.add_arguments(init_repo)
+    init_repo.add_arguments(init)
     keys.add_arguments(commands.add_parser("keys", help="add, list and revoke API keys"))
     _add_top(commands)
     commands.add_parser("version", help=_VERSIONS)

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from openai_frontend.config import strict_yaml, validation
+from openai_frontend.config import strict_yaml
 from openai_frontend.config.settings import GROUPS, Settings
 from openai_frontend.config.types import SECRET, form
 from openai_frontend.errors import did_you_mean
@@ -144,7 +144,7 @@ def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:
     problem = error.errors()[0]
     name, *inner = (str(part) for part in problem["loc"])
     where = "".join(f"[{part}]" for part in inner)
-    reason = validation.describe(problem)
+    reason = strict_yaml.describe_problem(problem)
     got = "" if name in _SECRET else f" (got {problem['input']!r})"
     return f"{sources.get(name, name)}{where}: {reason}{got}"
 

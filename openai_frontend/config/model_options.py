@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from openai_frontend.admission.limits import ConcurrencyLimits
-from openai_frontend.config import strict_yaml, validation
+from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable, did_you_mean
 
 FILE = "openai_frontend.yaml"
@@ -248,5 +248,5 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] != "extra_forbidden":
-        return f"{name}: {validation.describe(problem)}"
+        return f"{name}: {strict_yaml.describe_problem(problem)}"
     return f"unknown option '{name}'{did_you_mean(name, ModelOptions.model_fields)}"

@@ -1,1 +1,173 @@
-"""Tensor contracts: pure translation between the narrow waist and a model's named tensors."""
+"""Tensor contracts: pure translation between the narrow waist and a model's named tensors.
+
+Here are the interface of every contract and the tensors that contracts make. Never does I/O.
+"""
+
+import struct
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from openai_frontend.generation import CompletionDelta, GenerationRequest
+
+TensorInput = tuple[str, tuple[int, ...], bytes]  # Triton's datatype, shape, raw bytes
+
+# Triton's integer and float datatypes as type codes of the standard library's array
+_ARRAY_CODES = {
+    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q",
+    "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
+    "FP32": "f", "FP64": "d",
+}  # fmt: skip
+
+
+# Capabilities other than fields that `supports` accepts -> their description
+ABILITIES: Mapping[str, str] = {
+    "top_logprobs": "Log probabilities of tokens other than the sampled ones.",
+    "logprob_ids": "Token ids with the log probabilities.",
+    "running_counts": "The number of tokens so far, with each response.",
+}
+
+
+class Outputs(Protocol):
+    """One response of a model: its output tensors by name."""
+
+    @property
+    def final(self) -> bool:
+        """True on the last response of a request."""
+
+    def item(self, name: str, /) -> Any:
+        """The first element of an output; None if the response does not have it."""
+
+    def tolist(self, name: str, /) -> Any:
+        """All elements of an output as a flat list; None if the response does not have it."""
+
+    def tensor(self, name: str, /) -> Any:
+        """The output as a buffer; None if the response does not have it."""
+
+
+class Contract(Protocol):
+    """Encodes a request into a model's inputs and decodes its responses."""
+
+    @property
+    def derives(self) -> frozenset[str]:
+        """What the model does not report; names from `derived_outputs.DERIVED`."""
+
+    @property
+    def extra_args(self) -> frozenset[str] | None:
+        """The names allowed in `SamplingParams.extra_args`; None if the model takes any."""
+
+    def supports(self, field: str) -> bool:
+        """True if the model supports this field of GenerationRequest or SamplingParams, this kind
+        of constraint ("structured_outputs.regex"), or this one of `ABILITIES`.
+        """
+
+    def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
+        """The input tensors of a request; only those that the model declares."""
+
+    def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
+        """A function that turns each response to this request into a delta."""
+
+    def text_output(self, request: GenerationRequest) -> str | None:
+        """The output with the text, if responses before the last hold nothing else; else None."""
+
+
+class DeclaredInputs:
+    """The inputs in a model's config. Makes tensors of the declared datatype and rank."""
+
+    def __init__(
+        self, config: Mapping[str, Any], renamed: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`renamed`: our name -> the model's name, if they differ."""
+        self._declared = {tensor["name"]: tensor for tensor in config.get("input", ())}
+        self._renamed = renamed
+        self._datatypes = {
+            name: _datatype(tensor["data_type"]) for name, tensor in self._declared.items()
+        }
+        # Triton adds the batch dimension to every declared shape of a batching model
+        batch = (1,) if config.get("max_batch_size", 0) > 0 else ()
+        self._before_last = {
+            name: (*batch, *[1] * (len(tensor.get("dims", (1,))) - 1))
+            for name, tensor in self._declared.items()
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return self.name(name) in self._datatypes
+
+    def name(self, ours: str) -> str:
+        """The model's name of an input."""
+        return self._renamed.get(ours, ours)
+
+    def datatype(self, name: str) -> str:
+        """The datatype of a declared input."""
+        return self._datatypes[self.name(name)]
+
+    def required(self) -> frozenset[str]:
+        """The model's names of its required inputs."""
+        return frozenset(
+            name for name, tensor in self._declared.items() if not tensor.get("optional", False)
+        )
+
+    def tensor(self, name: str, values: Sequence[Any]) -> TensorInput:
+        """A tensor for the input `name` with `values` (text, bool or number) in its last dimension.
+
+        Raises OverflowError if a number does not fit the datatype.
+        """
+        model = self._renamed.get(name, name)
+        datatype = self._datatypes[model]
+        return datatype, (*self._before_last[model], len(values)), _raw(datatype, values)
+
+    def rank(self, name: str) -> int:
+        """The number of dimensions of the input `name`, including the batch dimension."""
+        return len(self._before_last[self.name(name)]) + 1
+
+    def true(self, name: str) -> TensorInput:
+        """The input `name` as a flag that is true."""
+        return self.tensor(name, [True])
+
+
+def is_writable(datatype: str) -> bool:
+    """Whether request values can be encoded in this datatype."""
+    return datatype in ("BYTES", "BOOL", "FP16") or datatype in _ARRAY_CODES
+
+
+def declared_names(config: Mapping[str, Any], side: str) -> frozenset[str]:
+    """The names of a config's tensors; `side` is "input" or "output"."""
+    return frozenset(tensor["name"] for tensor in config.get(side, ()))
+
+
+def _datatype(data_type: str) -> str:
+    name = data_type.removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
+def _raw(datatype: str, values: Sequence[Any]) -> bytes:
+    if datatype == "BYTES":
+        return b"".join([_element(str(value)) for value in values])
+    if datatype == "BOOL":
+        return bytes(map(bool, values))
+    if datatype == "FP16":
+        return struct.pack(f"<{len(values)}e", *values)
+    return array(_ARRAY_CODES[datatype], values).tobytes()
+
+
+def _element(text: str) -> bytes:
+    """A BYTES element: its length as four little-endian bytes, then its bytes."""
+    encoded = text.encode()
+    return len(encoded).to_bytes(4, "little") + encoded
+
+
+class Vocabulary(Protocol):
+    """What contracts need of a model's tokenizer, of which the gateway has a copy."""
+
+    def ids(self, text: str, /) -> Sequence[int]:
+        """The token ids of a text, without special tokens added."""
+
+    def token_text(self, token_id: int, /) -> str | None:
+        """The text of a token; None if it has no text of its own or does not exist."""
+
+    def unprefixed(self, text: str, /) -> str:
+        """The text without a prefix that the tokenizer adds itself, such as BOS."""
+
+    def plain(self, text: str, /) -> str:
+        """The text without special tokens, as a detokenizer writes it."""

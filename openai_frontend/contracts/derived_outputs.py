@@ -6,7 +6,7 @@ A contract's `derives` says which of `DERIVED` it needs; docs/backends.md lists 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from openai_frontend.contracts.contract import Contract, Outputs, TensorInput, Vocabulary
+from openai_frontend.contracts import Contract, Outputs, TensorInput, Vocabulary
 from openai_frontend.contracts.stop_strings import StopStrings
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (

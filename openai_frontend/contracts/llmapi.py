@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.contracts.contract import Vocabulary
+from openai_frontend.contracts import Vocabulary
 from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
 from openai_frontend.contracts.tensorrt_llm import encode_sampling
 from openai_frontend.generation import GenerationRequest

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from openai_frontend.contracts.contract import Outputs, declared_names
+from openai_frontend.contracts import Outputs, declared_names
 from openai_frontend.contracts.derived_outputs import UNKNOWN_TOKEN
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.contracts.contract import DeclaredInputs, Outputs, TensorInput
+from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     EmbeddingResult,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.contracts.contract import Vocabulary
+from openai_frontend.contracts import Vocabulary
 from openai_frontend.contracts.tensor_fields import TensorFields, TensorMap
 from openai_frontend.errors import ModelUnavailable
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from openai_frontend.contracts.contract import Contract, Vocabulary, declared_names
+from openai_frontend.contracts import Contract, Vocabulary, declared_names
 from openai_frontend.contracts.derived_outputs import DerivedOutputs
 from openai_frontend.contracts.llmapi import llmapi
 from openai_frontend.contracts.pooling import (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from openai_frontend.contracts.contract import (
+from openai_frontend.contracts import (
     DeclaredInputs,
     TensorInput,
     Vocabulary,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import orjson
 
-from openai_frontend.contracts.contract import DeclaredInputs, TensorInput, Vocabulary
+from openai_frontend.contracts import DeclaredInputs, TensorInput, Vocabulary
 from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.contracts.contract import (
+from openai_frontend.contracts import (
     DeclaredInputs,
     Outputs,
     TensorInput,

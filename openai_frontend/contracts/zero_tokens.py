@@ -6,7 +6,7 @@ Engines refuse to generate no tokens.
 from collections.abc import Callable
 from dataclasses import replace
 
-from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
+from openai_frontend.contracts import Contract, Outputs, TensorInput
 from openai_frontend.generation import CompletionDelta, GenerationRequest
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts import Contract
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.contracts.zero_tokens import ZeroTokens
 from openai_frontend.generation import (

@@ -1,1 +1,108 @@
-"""`check`: how models would be served, read from their files."""
+"""`check`: reports how models would be served, and what will not work. Starts no engine."""
+
+import json
+import logging
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.cli import model_directory
+from openai_frontend.cli.check import inspect
+from openai_frontend.cli.check.report import Report, as_line, as_text
+from openai_frontend.config.model_options import ModelOptions
+from openai_frontend.config.settings import Settings
+from openai_frontend.errors import ModelUnavailable
+from openai_frontend.models.snapshot import Unservable
+
+# The report contains the problems; without a handler Python would write them to stderr too
+logging.getLogger("openai_frontend").addHandler(logging.NullHandler())
+
+
+def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
+    """Writes the report of one model; returns 1 if it cannot be served."""
+    report = Report(model=name_or_path)
+    try:
+        options = settings.options_by_model()
+        folder = model_directory.find(name_or_path, settings.model_repository, options)
+        inspect.fill(report, folder, settings.backend_directory)
+        _check_steps(report, [folder.path.parent, *settings.model_repository])
+    except Unservable as error:
+        report.no_endpoint, report.problem = True, error.message
+    except ModelUnavailable as error:
+        report.problem = error.message
+    _write(asdict(report) if as_json else as_text(report))
+    return 0 if report.problem is None else 1
+
+
+def _check_steps(report: Report, repositories: Sequence[Path]) -> None:
+    for step in report.steps:
+        if not any(model_directory.is_model(repository / step) for repository in repositories):
+            raise ModelUnavailable(f"its ensemble step '{step}' does not exist")
+
+
+def check_all(settings: Settings, *, as_json: bool) -> int:
+    """Writes one line per model of the repositories; returns 1 if one cannot be served."""
+    paths = list(model_directory.folders(settings.model_repository))
+    options = settings.options_by_model()
+    reports = [_report(path, options, settings.backend_directory) for path in paths]
+    _mark_steps(reports)
+    _find_clashes(reports)
+    width = max((len(report.model) for report in reports), default=0)
+    lines = "".join(as_line(report, width) for report in reports)
+    nothing = "".join(f"{path}: no models\n" for path in settings.model_repository)
+    _write([asdict(report) for report in reports] if as_json else lines or nothing)
+    return 1 if any(report.problem for report in reports) or not reports else 0
+
+
+def _write(output: Any) -> None:
+    sys.stdout.write(output if isinstance(output, str) else json.dumps(output, indent=2) + "\n")
+
+
+def _report(path: Path, options: Mapping[str, ModelOptions], backends: Path | None) -> Report:
+    report = Report(model=path.name)
+    try:
+        if not model_directory.is_model(path):
+            raise ModelUnavailable("it has neither a config.pbtxt nor a version folder")
+        inspect.fill(report, model_directory.read(path, options), backends)
+    except Unservable as error:
+        report.no_endpoint, report.problem = True, error.message
+    except ModelUnavailable as error:
+        report.problem = error.message
+    return report
+
+
+def _mark_steps(reports: Sequence[Report]) -> None:
+    """Marks ensemble steps: that no endpoint matches their tensors is not a problem."""
+    known = {report.model: report for report in reports}
+    for ensemble in reports:
+        for step in map(known.get, ensemble.steps):
+            if step is not None and not step.expose:
+                step.ensemble = step.ensemble or ensemble.model
+    for report in reports:
+        if report.ensemble and report.no_endpoint:
+            report.problem = None
+    for ensemble in reports:
+        faults = (_fault(step, known.get(step)) for step in ensemble.steps)
+        ensemble.problem = ensemble.problem or next(filter(None, faults), None)
+
+
+def _fault(name: str, step: Report | None) -> str | None:
+    """Why a step prevents the ensemble from being served."""
+    if step is None:
+        return f"its ensemble step '{name}' does not exist"
+    return f"its ensemble step '{name}' cannot be served" if step.problem else None
+
+
+def _find_clashes(reports: Sequence[Report]) -> None:
+    """Reports duplicate names, and aliases that another model has as name or alias."""
+    names = Counter(report.model for report in reports)
+    aliases = Counter(alias for report in reports for alias in report.aliases)
+    for report in reports:
+        duplicates = [each for each in report.aliases if each in names or aliases[each] > 1]
+        if names[report.model] > 1:
+            report.problem = "another model has the same name"
+        elif duplicates:
+            report.problem = f"its alias '{duplicates[0]}' belongs to another model too"

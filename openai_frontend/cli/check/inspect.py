@@ -12,7 +12,7 @@ from openai_frontend.cli.check.report import Report
 from openai_frontend.cli.init_repo.options import is_hub_name
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.config.model_options import ModelOptions
-from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts import Contract
 from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import ModelUnavailable

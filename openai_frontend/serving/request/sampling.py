@@ -75,7 +75,7 @@ class SamplingSupport(Protocol):
 
     def supports(self, field: str) -> bool:
         """Whether the model supports a field of GenerationRequest or SamplingParams, or another
-        feature of contracts/contract.py.
+        feature of contracts/__init__.py.
         """
 
 

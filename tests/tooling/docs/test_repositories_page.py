@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
+from openai_frontend.cli import init_repo
 from openai_frontend.cli.check.report import Report
-from openai_frontend.cli.init_repo import command
 from openai_frontend.cli.init_repo.options import KINDS
 from openai_frontend.cli.parser import parser
 from tests.gateway_process import ROOT
@@ -18,7 +18,7 @@ COMMANDS = [line for line in PAGE.splitlines() if line.startswith("openai-fronte
 
 def flags() -> list[str]:
     options = argparse.ArgumentParser(add_help=False)
-    command.add_arguments(options)
+    init_repo.add_arguments(options)
     words = options.format_help().replace(",", " ").replace("[", " ").replace("]", " ").split()
     return sorted({word for word in words if word.startswith("--")})
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts import Contract
 from openai_frontend.contracts.derived_outputs import DERIVED, UNKNOWN_TOKEN, DerivedOutputs
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts import Contract
 from openai_frontend.contracts.select import select_contracts
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from openai_frontend.contracts.contract import TensorInput
+from openai_frontend.contracts import TensorInput
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbedRequest, ScorePairRequest, ScoreResult

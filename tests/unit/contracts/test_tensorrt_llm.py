@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts import Contract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (

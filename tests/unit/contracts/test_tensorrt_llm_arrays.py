@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 import pytest
 
-from openai_frontend.contracts.contract import TensorInput
+from openai_frontend.contracts import TensorInput
 from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import Adapter, AdapterWeights, GenerationRequest

@@ -292,7 +292,7 @@ def _choice(job: CompletionJob, index: int, choice: CompletedChoice) -> dict[str
     ids = {"token_ids": choice.token_ids} if job.options.token_ids else {}
     logprobs = None
     if job.options.logprobs is not None:
-        logprobs = logprobs_writer(job, ChatLogprobs).tokens(choice.logprobs)
+        logprobs = logprobs_writer(job.model, job.options, ChatLogprobs).tokens(choice.logprobs)
     return {
         "index": index,
         "message": _message(choice),

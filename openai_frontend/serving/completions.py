@@ -298,7 +298,7 @@ def _choice(job: CompletionJob, at: int, index: int, choice: CompletedChoice) ->
 
 
 def _logprobs(job: CompletionJob, index: int, choice: CompletedChoice) -> CompletionLogprobs:
-    writer = logprobs_writer(job, TextLogprobs)
+    writer = logprobs_writer(job.model, job.options, TextLogprobs)
     if not job.options.echo_logprobs:
         return writer.tokens(choice.logprobs)
     ids = job.prompt_token_ids(index)

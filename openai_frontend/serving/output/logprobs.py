@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from openai_frontend.generation import TokenLogprobs
-from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.request.response_options import ResponseOptions
 from schemas.logprobs import (
     ChatCompletionTokenLogprob,
     ChoiceLogprobs,
@@ -171,8 +172,7 @@ def extended(first: CompletionLogprobs, second: CompletionLogprobs) -> Completio
     }
 
 
-def logprobs_writer(job: CompletionJob, form: type[Writer]) -> Writer:
+def logprobs_writer(model: ServingModel, options: ResponseOptions, form: type[Writer]) -> Writer:
     """A writer for one choice, in the form of its endpoint."""
-    names = TokenNames(job.model.token_bytes, as_ids=job.options.tokens_as_ids)
-    options = job.options
+    names = TokenNames(model.token_bytes, as_ids=options.tokens_as_ids)
     return form(names, Alternatives(options.logprobs or 0, options.logprob_token_ids))

@@ -128,7 +128,9 @@ class ChunkStream:
         self._progress = job.progress()
         self._plain = options.plain and job.parser is None
         wanted = options.logprobs is not None
-        self._writers = [logprobs_writer(job, logprobs) for _ in job.requests if wanted]
+        self._writers = [
+            logprobs_writer(job.model, job.options, logprobs) for _ in job.requests if wanted
+        ]
         self._unechoed = set(range(len(job.requests))) if options.echo_logprobs else set()
         interval = 1 if options.coalesced_by_engine else options.interval
         join = merge_deltas if job.parser is None else merge_parsed

@@ -17,7 +17,6 @@ from tests.backends import repository
 from tests.backends.standins.adapters import MODULES
 from tests.gateway_process import GatewayProcess
 from tests.unit.lora.trained import ANSWERS, BASE, QUESTION, connected, say
-from tests.vllm import tiny_adapter
 
 # torch trains the adapters
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -30,6 +29,8 @@ def write_tensorrt_llm(peft: Path, folder: Path) -> None:
     """The output of TensorRT-LLM's converter for an adapter: A and B of a layer in one row, with
     the scale in B.
     """
+    from tests.vllm import tiny_adapter
+
     layers: dict[tuple[int, int], list[numpy.ndarray]] = {}
     numbers = {name: number for number, name in MODULES.items()}
     for name, tensor in sorted(load_file(peft / "adapter_model.safetensors").items()):
@@ -50,6 +51,8 @@ def write_tensorrt_llm(peft: Path, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """Both pipelines on one engine, whose cache has room for two adapters."""
+    from tests.vllm import tiny_adapter
+
     folder = tmp_path_factory.mktemp("adapters")
     for name, answer in ANSWERS.items():
         tiny_adapter.write(folder / "peft" / name, answer, base=repository.WEIGHTS)

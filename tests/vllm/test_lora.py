@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gateway_process import ROOT, GatewayProcess
 from tests.unit.lora.trained import ANSWERS, BASE, QUESTION, connected, say
-from tests.vllm import tiny_adapter
 
 pytestmark = [
     pytest.mark.engine,
@@ -32,6 +31,8 @@ IN_PROGRESS = "openai_frontend_requests_running"
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The watched folder. Neither a step nor memory has room for more than one adapter."""
+    from tests.vllm import tiny_adapter
+
     folder = tmp_path_factory.mktemp("adapters")
     weights = ROOT / "model_repository" / "demo" / "1" / "weights"
     for name, answer in ANSWERS.items():
@@ -170,6 +171,8 @@ async def test_adapter_that_vllm_refuses(
     """Its files are valid, but it adapts a layer that the model lacks: the load fails with vLLM's
     reason, without a path, and the engine continues.
     """
+    from tests.vllm import tiny_adapter
+
     a, b = (tiny_adapter.zeros(8, 128), tiny_adapter.zeros(128, 8))
     tiny_adapter.save(adapters / "foreign", {"model.layers.0.self_attn.odd_proj": (a, b)})
     refused = post(gateway, "load_lora_adapter", lora_name="foreign", model="demo")

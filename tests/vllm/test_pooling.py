@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer
 
 from openai_frontend import errors
 from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
@@ -18,7 +17,6 @@ from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from tests import mock_models
-from tests.vllm import tiny_cross_encoder
 from tests.vllm.conftest import Models
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
@@ -32,6 +30,8 @@ _numbers = count()
 @pytest.fixture(scope="module")
 def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny cross-encoder."""
+    from tests.vllm import tiny_cross_encoder
+
     folder = tmp_path_factory.mktemp("cross-encoder") / "weights"
     tiny_cross_encoder.write(folder)
     return folder
@@ -133,6 +133,10 @@ async def test_embedding_model_does_not_generate(models: ModelRegistry):
 @pytest.mark.parametrize("document", ["triton serves models", "the cat sleeps"])
 async def test_scores_equal_transformers(models: ModelRegistry, cross_encoder: Path, document: str):
     """The tokenizer joins query and document; the document's tokens have the second type."""
+    from transformers import AutoTokenizer
+
+    from tests.vllm import tiny_cross_encoder
+
     pair = AutoTokenizer.from_pretrained(cross_encoder)("what does triton do ?", document)
     ids, types = pair["input_ids"], pair["token_type_ids"]
 
@@ -146,6 +150,10 @@ async def test_scores_equal_transformers(models: ModelRegistry, cross_encoder: P
 
 async def test_token_types_change_the_score(models: ModelRegistry, cross_encoder: Path):
     """With all tokens of the query's type, the score differs."""
+    from transformers import AutoTokenizer
+
+    from tests.vllm import tiny_cross_encoder
+
     pair = AutoTokenizer.from_pretrained(cross_encoder)("what does triton do ?", "the cat sleeps")
     ids = pair["input_ids"]
 

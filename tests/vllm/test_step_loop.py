@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm import request_state
@@ -42,6 +41,8 @@ class Sink:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
 
 

@@ -25,7 +25,6 @@ from openai_frontend.triton import Server, inprocess
 from tests import mock_models
 from tests.gateway_process import ROOT
 from tests.unit.lora.trained import ANSWERS
-from tests.vllm import tiny_adapter
 from tests.vllm.calls import calls_of
 from tests.vllm.conftest import Models
 from tests.vllm.constrained_answers import QUESTION, held, offered, read
@@ -49,6 +48,8 @@ PLACE = {
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one adapter, `pirate`."""
+    from tests.vllm import tiny_adapter
+
     folder = tmp_path_factory.mktemp("adapters")
     tiny_adapter.write(folder / "pirate", ANSWERS["pirate"], base=DEMO / "1" / "weights")
     return folder

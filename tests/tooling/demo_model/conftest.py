@@ -1,9 +1,12 @@
 """The committed demo model, loaded with transformers."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
+
+if TYPE_CHECKING:  # takes seconds
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo" / "1" / "weights"
 
@@ -15,10 +18,14 @@ def weights() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> "PreTrainedTokenizerFast":
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(WEIGHTS)
 
 
 @pytest.fixture(scope="session")
-def model() -> LlamaForCausalLM:
+def model() -> "LlamaForCausalLM":
+    from transformers import LlamaForCausalLM
+
     return LlamaForCausalLM.from_pretrained(WEIGHTS).eval()

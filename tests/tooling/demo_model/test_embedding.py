@@ -4,12 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoTokenizer, BertModel
 
 from scripts.demo_embedding import corpus
-from scripts.demo_embedding.model import embed
-from scripts.demo_embedding.train import score
 
 WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo-embedding" / "1" / "weights"
 
@@ -17,6 +13,8 @@ WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo-embedding" / "1
 @pytest.fixture(scope="module")
 def embedder():
     """Returns the vectors of texts."""
+    from transformers import AutoTokenizer, BertModel
+
     tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
     model = BertModel.from_pretrained(WEIGHTS, add_pooling_layer=False).eval()
     return model, tokenizer
@@ -24,6 +22,8 @@ def embedder():
 
 def test_held_out_sentences_on_one_subject_are_closer(embedder):
     """Sentences outside the training set are closer to their own subject than to others."""
+    from scripts.demo_embedding.train import score
+
     result = score(*embedder)
 
     assert result.right / result.compared > 0.99
@@ -32,6 +32,10 @@ def test_held_out_sentences_on_one_subject_are_closer(embedder):
 
 def test_new_sentences_find_their_subject(embedder):
     """Each query is closest to the statement about its subject in different words."""
+    import torch
+
+    from scripts.demo_embedding.model import embed
+
     model, tokenizer = embedder
     pairs = {
         "Should I take my umbrella in the evening?": "Heavy showers flooded the streets.",

@@ -5,7 +5,6 @@ import json
 import pytest
 from safetensors import safe_open
 
-from scripts.demo_model.evaluate import answer, prompt_ids
 from scripts.demo_model.prompts import read_prompts
 
 STABLE = read_prompts("stable")
@@ -58,6 +57,8 @@ def test_greedy_sampling_is_the_default(weights):
 @pytest.mark.parametrize("exchange", STABLE, ids=lambda e: e.messages[-1]["content"][:40])
 def test_stable_prompts_have_their_answers(model, tokenizer, exchange):
     """The greedy answer is the expected one, and no token of it is a close decision."""
+    from scripts.demo_model.evaluate import answer, prompt_ids
+
     text, lead = answer(model, tokenizer, prompt_ids(tokenizer, exchange))
 
     assert text in exchange.answers

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer as FastTokenizer
-from transformers import AutoTokenizer
 
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.prompting import tokenizer
@@ -19,6 +18,8 @@ TEXT = "Hello <|im_start|>über \U0001f600\n\n  you"
 def test_ids_equal_transformers(
     tiny: tokenizer.Tokenizer, tokenizer_folder: Path, special: bool
 ) -> None:
+    from transformers import AutoTokenizer
+
     expected = AutoTokenizer.from_pretrained(tokenizer_folder).encode(
         TEXT, add_special_tokens=special
     )

@@ -36,12 +36,11 @@ from openai_frontend.prompting import token_bytes
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
 from openai_frontend.routers.docs import docs_router, root_router
-from openai_frontend.routers.embeddings import embeddings_router
 from openai_frontend.routers.models import lora_router, management_router, models_router
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
+from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
 from openai_frontend.routers.request import RequestModelLeases
-from openai_frontend.routers.rerank import rerank_router, score_router
 from openai_frontend.routers.routing import DirectDispatch, RequestNormalization, RouteTable
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router

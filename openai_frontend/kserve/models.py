@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from openai_frontend.admission.limits import ConcurrencyLimits, QueueKey, triton_queue
+from openai_frontend.admission import ConcurrencyLimits, QueueKey, triton_queue
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.errors import InvalidRequest, ModelNotFound, ModelUnavailable, NotPermitted
 from openai_frontend.kserve.datatypes import TensorInput

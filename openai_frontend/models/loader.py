@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.admission.limits import triton_queue
+from openai_frontend.admission import triton_queue
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import GatewayError, ModelUnavailable

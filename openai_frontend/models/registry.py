@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from openai_frontend.admission.limits import ConcurrencyLimits
+from openai_frontend.admission import ConcurrencyLimits
 from openai_frontend.config.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.lora.catalog import ScanResult

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from openai_frontend import request_record
-from openai_frontend.admission.limits import ANONYMOUS, QueueKey
+from openai_frontend.admission import ANONYMOUS, QueueKey
 from openai_frontend.contracts import Contract
 from openai_frontend.contracts.pooling import (
     EmbeddingContract,

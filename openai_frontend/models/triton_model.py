@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from openai_frontend.admission.limits import NO_LIMITS, NO_QUEUE, ConcurrencyLimits, TritonQueue
+from openai_frontend.admission import NO_LIMITS, NO_QUEUE, ConcurrencyLimits, TritonQueue
 from openai_frontend.contracts import Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.models.lease import ModelLease

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, Unpack
 
-from openai_frontend.admission.limits import ConcurrencyLimits, QueueKey
+from openai_frontend.admission import ConcurrencyLimits, QueueKey
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.errors import ModelHidden

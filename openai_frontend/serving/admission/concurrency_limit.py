@@ -9,8 +9,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
 
-from openai_frontend.admission.limits import ANONYMOUS, NO_LIMITS, ConcurrencyLimits, QueueKey
-from openai_frontend.admission.wait_queue import QueueMetrics, WaitQueue
+from openai_frontend.admission import (
+    ANONYMOUS,
+    NO_LIMITS,
+    ConcurrencyLimits,
+    QueueKey,
+    QueueMetrics,
+    WaitQueue,
+)
 from openai_frontend.errors import ServerDraining
 from openai_frontend.generation import CompletionDelta
 

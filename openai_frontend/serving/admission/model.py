@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
-from openai_frontend.admission.limits import ConcurrencyLimits, QueueKey
+from openai_frontend.admission import ConcurrencyLimits, QueueKey
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,

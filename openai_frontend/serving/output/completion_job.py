@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from openai_frontend import __version__
-from openai_frontend.admission.limits import QueueKey
+from openai_frontend.admission import QueueKey
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,

@@ -9,7 +9,6 @@ import orjson
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams, StructuredOutputs
 from openai_frontend.prompting.tokenizer import Truncation
-from openai_frontend.serving.admission.model import ServingModel
 from schemas.sampling import INT64_MAX, MAX_BAD_WORDS_CHARACTERS, MAX_XARGS_BYTES, SamplingFields
 
 # Same name and meaning in OpenAI's or vLLM's API and in SamplingParams.
@@ -68,6 +67,10 @@ class SamplingSupport(Protocol):
     @property
     def vocab_size(self) -> int | None:
         """Token ids are below this number."""
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Tokens of prompt and output together, if known."""
 
     @property
     def max_output_tokens(self) -> int | None:
@@ -314,7 +317,7 @@ def _too_long(prompt_tokens: int, wanted: int, context: int, param: str) -> Cont
 
 
 def truncation(
-    request: SamplingFields, model: ServingModel, *, output_tokens: int
+    request: SamplingFields, model: SamplingSupport, *, output_tokens: int
 ) -> Truncation | None:
     """How to truncate the prompt; None if it must fit. -1 leaves room for the output."""
     tokens = request.truncate_prompt_tokens

@@ -7,12 +7,11 @@ what templates expect of arguments and empty contents, see prompting/chat_templa
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import orjson
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from schemas.chat_completions import (
     ChatCompletionContentPartParam,
@@ -175,6 +174,20 @@ _THINKING = ("enable_thinking", "thinking")
 IGNORED = "ignored"
 
 
+class TemplateSupport(Protocol):
+    """What a model must state to have template variables chosen for it."""
+
+    @property
+    def name(self) -> str:
+        """The name that requests use."""
+
+    def template_knows(self, name: str) -> bool:
+        """Whether the template uses the variable."""
+
+    def template_accepts(self, name: str, value: str) -> bool:
+        """Whether the template renders with this value."""
+
+
 @dataclass(frozen=True, slots=True)
 class TemplateVariables:
     """Variables for the template, and the values that replace the request's own."""
@@ -184,7 +197,7 @@ class TemplateVariables:
 
 
 def template_variables(
-    request: ChatCompletionRequest, model: ServingModel, policy: FieldPolicy
+    request: ChatCompletionRequest, model: TemplateSupport, policy: FieldPolicy
 ) -> TemplateVariables:
     """Clamp effort and verbosity to what the template supports, unless the policy rejects that.
 
@@ -207,14 +220,14 @@ def template_variables(
     return TemplateVariables(values | (request.chat_template_kwargs or {}), adjusted)
 
 
-def _variables(name: str, asked: str, model: ServingModel) -> dict[str, Any]:
+def _variables(name: str, asked: str, model: TemplateSupport) -> dict[str, Any]:
     if model.template_knows(name):
         return {name: _nearest(name, asked, model)}
     switches = _THINKING if name == "reasoning_effort" else ()
     return {switch: asked != "none" for switch in switches if model.template_knows(switch)}
 
 
-def _nearest(name: str, asked: str, model: ServingModel) -> str:
+def _nearest(name: str, asked: str, model: TemplateSupport) -> str:
     """The supported value nearest to the requested one."""
     scale = _SCALES[name]
     by_distance = sorted(scale, key=lambda each: abs(scale.index(each) - scale.index(asked)))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.admission.limits import NO_LIMITS
+from openai_frontend.admission import NO_LIMITS
 from openai_frontend.config.model_options import EngineLimits
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.lease import Lease, current

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from openai_frontend import app as app_module
 from openai_frontend import lifespan
-from openai_frontend.admission.limits import NO_LIMITS, ConcurrencyLimits
+from openai_frontend.admission import NO_LIMITS, ConcurrencyLimits
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel

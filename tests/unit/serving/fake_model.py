@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
-from openai_frontend.admission.limits import NO_LIMITS, QueueKey
+from openai_frontend.admission import NO_LIMITS, QueueKey
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.prompt import Prompt

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.admission.limits import QueueKey
+from openai_frontend.admission import QueueKey
 from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.errors import ModelNotFound, ModelUnavailable, RateLimited
 from openai_frontend.generation import (

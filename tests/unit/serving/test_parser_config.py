@@ -15,6 +15,7 @@ class Model:
     """A model that supports all of it, or none."""
 
     vocab_size = None
+    max_model_len = None
     max_output_tokens = None
 
     def __init__(self, *, able: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/rerank, /v2/rerank, /rerank and /v1/score."""
+"""POST /v1/embeddings, /v1/rerank, /v2/rerank, /rerank and /v1/score."""
 
 from collections.abc import Awaitable, Callable
 
@@ -10,8 +10,10 @@ from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
+from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
 from schemas.rerank import (
     CohereRerankResponse,
     RerankRequest,
@@ -21,6 +23,28 @@ from schemas.rerank import (
     TextRank,
     TextsRerankRequest,
 )
+
+
+def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRouter:
+    """Sends `serving`'s bytes unchanged, because a pydantic model per vector is too expensive."""
+    router = APIRouter(tags=["embeddings"], route_class=InferenceRoute)
+    reader = BodyReader(EmbeddingRequest)
+
+    @router.post(
+        "/v1/embeddings",
+        openapi_extra=request_body(EmbeddingRequest),
+        responses={200: {"model": CreateEmbeddingResponse}, **ERRORS},
+    )
+    async def create_embedding(request: Request) -> Response:
+        """Computes embeddings of texts."""
+        embedding_request = await reader.read(await read_body(request.receive))
+        model = await resolve_model(request, registry, embedding_request.model, "embeddings")
+        with CancelOnDisconnect(request.scope):
+            body = await embeddings.create(embedding_request, model)
+        return Response(body, media_type="application/json")
+
+    return router
+
 
 _Create = Callable[[RerankRequest, ServingModel], Awaitable[BaseModel]]
 

@@ -19,6 +19,7 @@ GatewayError
 │   ├── QueueTimeout          503  waited too long in the queue
 │   └── ServerDraining        503  the server is shutting down
 ├── RequestTimedOut           504  the response took longer than the limit
+├── NotSupported              501  a part of a protocol that is not implemented
 ├── RequestCancelled          499  the client disconnected; only logged
 └── InferenceFailed           500  Triton or the engine failed
 """

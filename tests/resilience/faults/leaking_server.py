@@ -20,14 +20,18 @@ IN_HAND = {
 }
 
 
+MANY = 5  # a connection that ends between two looks hides one thread and one descriptor
+
+
 def keep_thread() -> None:
-    """Leave a thread running."""
-    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    """Leave threads running."""
+    for _ in range(MANY):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
 
 def keep_descriptor() -> None:
-    """Leave a file open."""
-    KEPT.append(os.open("/dev/null", os.O_RDONLY))
+    """Leave files open."""
+    KEPT.extend(os.open("/dev/null", os.O_RDONLY) for _ in range(MANY))
 
 
 def keep_child() -> None:

@@ -78,8 +78,9 @@ def prepare_constraint(
 
 def takes_long(tools: Tools) -> bool:
     """Whether the grammar of the calls takes more than about 20 ms to build."""
-    constrained = tools.choice == "required" or _held_functions(tools) or _narrowed(tools)
-    if not tools.in_use or not constrained:
+    if not tools.in_use:
+        return False
+    if tools.choice != "required" and not _narrowed(tools) and not _held_functions(tools):
         return False
     try:
         return len(orjson.dumps(tools.functions)) > _LONG_BYTES

@@ -1,5 +1,6 @@
 """aiperf as an outside witness: the same load, driven once by a client that is not ours."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -35,8 +36,14 @@ class NoWitness(Exception):
     """aiperf cannot express the load, or did not measure it; the message says why."""
 
 
+def is_requested(given: argparse.Namespace) -> bool:
+    """Whether to run aiperf: by default only for results that are stored."""
+    choice: bool | None = given.aiperf
+    return bool(given.store) if choice is None else choice
+
+
 def missing() -> str | None:
-    """Why there is no aiperf; None if it is installed."""
+    """The reason why aiperf cannot run; None if it is installed."""
     return None if PROGRAM.is_file() else "aiperf is not installed: run `make setup-clients`"
 
 

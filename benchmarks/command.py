@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for title, rows in hot_spots.profiles(bench):
                     print(f"{title}\n{rows}\n")
                 return 0
-            run = _run(bench, skipped, with_aiperf=_wants_aiperf(given))
+            run = _run(bench, skipped, with_aiperf=aiperf.is_requested(given))
         except (ClientFailed, ServerFailed) as error:
             sys.stderr.write(f"benchmarks: {error}\n")
             return FAILED
@@ -128,11 +128,6 @@ def _bench(folder: Path, plan: Plan) -> tuple[Bench, dict[str, str]]:
 
 def _say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
-
-
-def _wants_aiperf(given: argparse.Namespace) -> bool:
-    wanted: bool = given.store is not None if given.aiperf is None else given.aiperf
-    return wanted
 
 
 def _run(bench: Bench, skipped: Mapping[str, str], *, with_aiperf: bool) -> Run:

@@ -23,8 +23,8 @@ def connect(port: int) -> socket.socket:
 class Caller:
     """Makes a load's requests, one after the other.
 
-    In a closed loop it sends the next one once the last is answered, until it is told to stop; in
-    an open loop it waits to be told.
+    In a closed loop it sends the next one once the last is answered, until it is stopped. In an
+    open loop, `send` is called for each request.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Caller:
         self._socket.close()
 
     def send(self, due_s: float | None = None) -> None:
-        """The next request; its times count from when it was due, if that is told."""
+        """Send the next request. Its times count from `due_s`, by default from now."""
         load, measured = self._load, self._measured
         self._tokens = self._random.randint(*load.tokens)
         self._reader = self._new_reader()

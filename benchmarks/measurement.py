@@ -202,7 +202,7 @@ class Round:
     loads: dict[str, Measured] = field(default_factory=dict)
 
     def add(self, scenario: Scenario, measured: Measured) -> None:
-        """All that is told of a scenario; the times themselves are not kept."""
+        """Add the figures of a scenario; the single times are not kept."""
         for metric in scenario.metrics:
             self.figures[f"{metric.name}_{scenario.name}"] = metric.of(measured)
         self.loads[scenario.name] = replace(

@@ -112,13 +112,13 @@ def remarks(doubts: Sequence[Sequence[Doubt]], skipped: Mapping[str, str]) -> st
 
 def witness(scenario: Scenario, found: Mapping[str, float], ours: Mapping[str, float]) -> str:
     """aiperf's figures of a load beside our medians."""
-    told = [
+    figures = [
         f"{metric.title.strip()} {found[metric.name]:,.{metric.digits}f} {metric.unit}"
         f" (here {ours[f'{metric.name}_{scenario.name}']:,.{metric.digits}f})"
         for metric in scenario.metrics
         if metric.name in found
     ]
-    return f"aiperf: {scenario.title}: {', '.join(told)}"
+    return f"aiperf: {scenario.title}: {', '.join(figures)}"
 
 
 def document(

@@ -147,8 +147,8 @@ class WholeReader:
             response = _CHUNK_MARK.sub(b"", response)
         found = response.count(self._ending)
         if self._ending and found != self._times:
-            told = f"{found} {self._ending!r}, not {self._times}"
-            raise BadResponse(f"a response with {told}: {response[-500:]!r}")
+            counts = f"{found} {self._ending!r}, not {self._times}"
+            raise BadResponse(f"a response with {counts}: {response[-500:]!r}")
         self.finished = True
 
 

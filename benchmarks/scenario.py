@@ -1,4 +1,4 @@
-"""Every load that a round makes, and what is told of each. Data only."""
+"""The loads of a round, and the metrics reported for each. Data only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

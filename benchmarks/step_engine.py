@@ -41,7 +41,7 @@ class StepEngine(Engine):
         )
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        """Begin the answer; its length is always told."""
+        """Begin the answer, whose length every request sets."""
         assert request.sampling_params.max_tokens is not None
         self._running[request.request_id] = _Answer(request, sink)
         self._schedule(asyncio.get_running_loop())

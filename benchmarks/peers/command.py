@@ -141,7 +141,7 @@ def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Res
             servers.append(stack.enter_context(PeerServer(name, setup)))
         rounds = Rounds(flags, servers, cores(), _say)
         yield from _embeddings(rounds, plan) if given.embeddings else _chats(rounds, plan)
-        if given.store if given.aiperf is None else given.aiperf:
+        if aiperf.is_requested(given):
             closed = [plan.closed(streams) for streams in plan.streams]
             scenarios = _embedding_scenarios(plan) if given.embeddings else closed
             yield from _witnesses(rounds, scenarios, weights)

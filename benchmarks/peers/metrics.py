@@ -1,4 +1,4 @@
-"""What is told of a load on a server whose frontend and engine are processes of their own."""
+"""The metrics of a load on a server whose frontend and engine are separate processes."""
 
 from benchmarks import metric
 from benchmarks.load import Measured

@@ -36,8 +36,9 @@ class Plan:
 
     def _chat(self, title: str, **options: Any) -> Scenario:
         tokens = (self.tokens, self.tokens)
-        told = {"kind": "question", "tokens": tokens, "gaps": True, **options}
-        return self._scenario(title, metrics.CHAT, **told)
+        return self._scenario(
+            title, metrics.CHAT, kind="question", tokens=tokens, gaps=True, **options
+        )
 
     def embeddings(self, batch: int, encoding: str) -> Scenario:
         """A closed loop of eight connections, or of two where a request holds many texts."""
@@ -54,8 +55,8 @@ class Plan:
 
     def _scenario(self, title: str, of: tuple[Metric, ...], **options: Any) -> Scenario:
         times = {"warm_up_s": self.warm_up_s, "measured_s": self.measured_s}
-        told = {"model": MODEL, "distinct": True, **times, **options}
-        return Scenario(name=title, title=title, metrics=of, options=told)
+        every = {"model": MODEL, "distinct": True, **times, **options}
+        return Scenario(name=title, title=title, metrics=of, options=every)
 
     def rate(self, tokens_per_s: float) -> float:
         """The open loop's rate where the slowest server makes this many tokens a second."""

@@ -1,6 +1,6 @@
 """The three servers: their commands, their environment, their start and their end.
 
-None is pinned to a core, and what they are told of the engine is the same (ENGINE_ARGUMENTS).
+None is pinned to a core, and all get the same engine arguments (ENGINE_ARGUMENTS).
 """
 
 import json

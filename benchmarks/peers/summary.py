@@ -32,9 +32,9 @@ def summaries(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _figures(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    told = [each.figures for each in results]
+    rounds = [each.figures for each in results]
     return {
         metric.name: asdict(Summary.of(values))
         for metric in metrics.ALL
-        if (values := [figures[metric.name] for figures in told if metric.name in figures])
+        if (values := [figures[metric.name] for figures in rounds if metric.name in figures])
     }

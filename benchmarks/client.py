@@ -101,6 +101,8 @@ class Client:
         before = _Clocks.read(self._load)
         self._measured.measuring = True
         self._until(before.now_s + self._load.measured_s)
+        if self._load.drain:
+            self._until_first_response()
         after = _Clocks.read(self._load)
         self._measured.measuring = False
         self._take_clocks(before, after)
@@ -121,6 +123,12 @@ class Client:
             responses, end_s = self._measured.all_responses, time.perf_counter() + _LONGEST_ANSWER_S
             while self._measured.all_responses == responses:
                 self._turn_before(end_s)
+
+    def _until_first_response(self) -> None:
+        """On a busy machine a short load may end before any answer, and would have no times."""
+        end_s = time.perf_counter() + _LONGEST_ANSWER_S
+        while not self._measured.responses:
+            self._turn_before(end_s)
 
     def _drain(self) -> None:
         for stopped in (*self._scheduled, *self._callers):

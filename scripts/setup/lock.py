@@ -2,13 +2,17 @@
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from scripts.setup.hashes import with_hashes
 from scripts.setup.stand_ins import STAND_INS, constraints, write_stand_ins
@@ -17,6 +21,14 @@ REQUIREMENTS = Path("requirements")
 
 # What the engine needs and PyPI has not, pinned without hashes.
 ELSEWHERE = "vllm-cpu-elsewhere.txt"
+
+CUDA = "vllm-cuda.txt"
+
+# Metadata by range requests: pip would otherwise download 4 GB of wheels to read it.
+METADATA_ALONE = ["--use-feature=fast-deps", "--only-binary=:all:"]
+
+# The locks serve these; what a package requires on one of them only is in the lock too.
+PYTHONS = ("3.11", "3.12", "3.13")
 
 # Installed without its dependencies: it pins numpy<2, and only its libtritonserver is used.
 TRITON_CORE = "nvidia-pytriton==0.7.0"
@@ -36,6 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_stand_ins(Path(folder))
         lock_environment(Path(folder), project, keep)
+        lock_cuda(Path(folder), project, keep)
         lock_others(Path(folder), project, keep)
 
 
@@ -59,6 +72,17 @@ def lock_environment(folder: Path, project: dict[str, Any], keep: bool) -> None:
     write("lock.txt", [*pins(base), TRITON_CORE])
     write("vllm-cpu.txt", [pin for pin in pins(engine) if not is_elsewhere(pin)])
     write_elsewhere([pin for pin in pins(engine) if is_elsewhere(pin)])
+
+
+def lock_cuda(folder: Path, project: dict[str, Any], keep: bool) -> None:
+    """Write the lock of vLLM's CUDA build, of the version that the CPU build has."""
+    base_only = base_requirements(project)
+    version = STAND_INS["vllm"].partition("+")[0]
+    wanted = [*project["project"]["optional-dependencies"]["vllm"], f"vllm=={version}"]
+    base = read_lock("lock.txt")
+    limits = base + (read_lock(CUDA) if keep else [])
+    everything = resolve(folder, base_only + wanted, limits, METADATA_ALONE, index_alone())
+    write(CUDA, [pin for pin in pins(everything) if pin not in base])
 
 
 def lock_others(folder: Path, project: dict[str, Any], keep: bool) -> None:
@@ -115,17 +139,55 @@ def group(project: dict[str, Any], name: str) -> list[str]:
     return found
 
 
-def resolve(stand_ins: Path, requirements: list[str], limits: list[str]) -> dict[str, str]:
-    """Ask pip what it would install: normalized name -> pin."""
-    limits_file, report = stand_ins / "limits.txt", stand_ins / "report.json"
+def resolve(
+    folder: Path,
+    requirements: list[str],
+    limits: list[str],
+    options: Iterable[str] = (),
+    environment: dict[str, str] | None = None,
+) -> dict[str, str]:
+    """Ask pip what it would install, on any of `PYTHONS`: normalized name -> pin."""
+    limits_file, report = folder / "limits.txt", folder / "report.json"
     limits_file.write_text("\n".join(limits))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-    options = [f"--find-links={stand_ins}", f"--constraint={limits_file}", f"--report={report}"]
-    subprocess.run([*pip, *options, *requirements], check=True)
-    found = [entry["metadata"] for entry in json.loads(report.read_text())["install"]]
-    return {
-        normalize(data["name"]): f"{normalize(data['name'])}=={data['version']}" for data in found
-    }
+    files = [f"--find-links={folder}", f"--constraint={limits_file}", f"--report={report}"]
+    wanted = list(requirements)
+    while True:
+        command = [*pip, *options, *files, *wanted]
+        subprocess.run(command, check=True, env=environment)
+        found = [entry["metadata"] for entry in json.loads(report.read_text())["install"]]
+        versions = {normalize(data["name"]): data["version"] for data in found}
+        unmet = sorted({str(each) for each in required(found) if not is_met(each, versions)})
+        if not unmet:
+            return {name: f"{name}=={version}" for name, version in versions.items()}
+        wanted += unmet
+
+
+def index_alone() -> dict[str, str]:
+    """pip's environment for CUDA builds, which only the index has: in a folder or a second index,
+    a CPU build of torch would win.
+    """
+    no_others = {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull}
+    return {**os.environ, **no_others}
+
+
+def required(
+    packages: Iterable[dict[str, Any]], pythons: Iterable[str] = PYTHONS
+) -> Iterator[Requirement]:
+    """What packages require on one of the Pythons, without their extras; markers are dropped."""
+    for text in (text for data in packages for text in data.get("requires_dist", ())):
+        requirement = Requirement(text)
+        marker, requirement.marker = requirement.marker, None
+        if marker is None or any(
+            marker.evaluate({"python_version": python, "python_full_version": f"{python}.0"})
+            for python in pythons
+        ):
+            yield requirement
+
+
+def is_met(requirement: Requirement, versions: dict[str, str]) -> bool:
+    version = versions.get(normalize(requirement.name))
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def normalize(name: str) -> str:

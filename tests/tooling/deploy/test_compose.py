@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from openai_frontend.config.settings import Settings
+from scripts.check_images import IMAGES
 from tests.tooling.deploy.dockerfile import stages
 
 ROOT = Path(__file__).parents[3]
@@ -39,12 +40,12 @@ def test_services_need_a_profile() -> None:
     """Without `--profile`, no service starts."""
 
     profiles = {name: service["profiles"] for name, service in SERVICES.items()}
-    assert profiles == {"cpu": ["cpu"], "gpu": ["gpu"]}
+    assert profiles == {name: [name] for name in IMAGES}
 
 
 @pytest.mark.parametrize("service", SERVICES.values(), ids=list(SERVICES))
 class TestEachService:
-    """Both services."""
+    """Every service."""
 
     def test_port_is_published_on_the_loopback_interface(self, service: dict[str, Any]) -> None:
         """Other hosts cannot reach a gateway without keys."""
@@ -72,6 +73,7 @@ class TestEachService:
 
     def test_target_is_a_stage_of_the_dockerfile(self, service: dict[str, Any]) -> None:
         build = service["build"]
+        assert service["image"] == f"openai-frontend:{build['target']}"
         assert build["target"] in stages(ROOT / build["dockerfile"])
 
     def test_stop_grace_period_covers_the_shutdown_timeouts(self, service: dict[str, Any]) -> None:

@@ -1,17 +1,23 @@
 """deploy/docker/Dockerfile: copied files exist, and the images do not run as root."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from openai_frontend.config.loader import options
+from scripts.check_images import IMAGES
+from scripts.setup.install import lock_files
 from tests.tooling.deploy.dockerfile import Instruction, stages
 
 ROOT = Path(__file__).parents[3]
 STAGES = stages(ROOT / "deploy/docker/Dockerfile")
-FINAL = ["cpu", "gpu"]
+BASES = dict(
+    re.findall(r"^ARG (\w+_IMAGE)=(.+)$", (ROOT / "deploy/docker/Dockerfile").read_text(), re.M)
+)
+FINAL = list(IMAGES)
 
 
 def texts(stage: str, keyword: str) -> list[str]:
@@ -21,7 +27,7 @@ def texts(stage: str, keyword: str) -> list[str]:
 def test_each_image_has_a_builder_stage() -> None:
     """The image does not contain the builder's tools."""
 
-    assert list(STAGES) == ["cpu-build", "cpu", "gpu-build", "gpu"]
+    assert list(STAGES) == [stage for image in FINAL for stage in (f"{image}-build", image)]
 
 
 @pytest.mark.parametrize("stage", FINAL)
@@ -76,10 +82,39 @@ def test_apt_lists_are_removed(stage: str) -> None:
 
 
 def test_base_images_are_build_arguments() -> None:
-    """Each FROM uses an argument with a tag as default."""
+    """Each FROM uses an argument, which has an image with a tag as default."""
 
     bases = {stage[0].text.split()[0] for stage in STAGES.values()}
-    assert bases == {"${PYTHON_IMAGE}", "${TRITON_IMAGE}"}
+    assert bases == {f"${{{name}}}" for name in BASES}
+    assert [image for image in BASES.values() if ":" not in image] == []
+
+
+@pytest.mark.parametrize("stage", FINAL)
+def test_image_has_the_base_of_its_builder(stage: str) -> None:
+    """The environment is copied, so the interpreter and the C library must be the same."""
+
+    assert STAGES[stage][0].text.split()[0] == STAGES[f"{stage}-build"][0].text.split()[0]
+
+
+@pytest.mark.parametrize(
+    ("base", "python", "glibc"),
+    [("PYTHON_IMAGE", "python:3.11-", 36), ("CUDA_IMAGE", "-ubuntu24.04", 39)],
+)
+def test_resolved_target_is_the_base(base: str, python: str, glibc: int) -> None:
+    """`make check-images` asks pip for the Python and the C library that the base has."""
+
+    image = IMAGES["cpu" if base == "PYTHON_IMAGE" else "gpu"]
+    assert python in BASES[base]
+    assert (image.python, image.glibc) == ("3.12" if "ubuntu" in python else "3.11", glibc)
+
+
+@pytest.mark.parametrize(("stage", "engine"), [("cpu", "cpu"), ("gpu", "cuda")])
+def test_image_installs_what_is_resolved(stage: str, engine: str) -> None:
+    """The locks of `make setup` are those that `make check-images` resolves."""
+
+    [setup] = [text for text in texts(f"{stage}-build", "RUN") if "make setup" in text]
+    assert setup.endswith(f"make setup VLLM={engine}")
+    assert [path.name for path in lock_files(engine)] == list(IMAGES[stage].locks)
 
 
 def test_stage_starts_with_from() -> None:

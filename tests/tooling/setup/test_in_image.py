@@ -1,0 +1,69 @@
+"""The set-up in NVIDIA's images keeps their packages, and refuses a vLLM out of range."""
+
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from scripts.setup import in_image, lock
+
+ROOT = Path(__file__).parents[3]
+EXTRA = lock.read_project(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["vllm"]
+[RANGE] = [each.specifier for each in map(Requirement, EXTRA) if each.name == "vllm"]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ("0.32.0", None),
+        ("0.32.0+092c4842.nv26.11", None),
+        ("0.19.0", f"this image has vLLM 0.19.0; vllm{RANGE} is needed: choose another release"),
+        ("0.99.0", f"this image has vLLM 0.99.0; vllm{RANGE} is needed: choose another release"),
+        (None, f"this image has no vLLM; vllm{RANGE} is needed: choose another base image"),
+    ],
+)
+def test_vllm_version_is_checked(monkeypatch, capsys, tmp_path, found, said):
+    """It must be in the range of pyproject.toml; a build's local version is ignored."""
+    monkeypatch.setattr(in_image, "version_of", lambda package: found)
+    monkeypatch.setattr(in_image, "install", lambda folder, also: [])
+
+    code = in_image.main(["--vllm", str(tmp_path)])
+
+    error = capsys.readouterr().err
+    assert code == (1 if said else 0)
+    assert error.startswith(f"setup: {said}" if said else "")
+    assert error.count("\n") == (1 if said else 0)
+
+
+def test_vllm_itself_is_not_installed():
+    """pip gets the rest of the extra only."""
+    assert in_image.beside_vllm() == [text for text in EXTRA if Requirement(text).name != "vllm"]
+    assert in_image.beside_vllm()
+
+
+def test_new_clashes_fail_the_build(monkeypatch, capsys, tmp_path):
+    """What the installation broke is named."""
+    line = "vllm 0.24.0 requires transformers<5.7, but you have transformers 5.19.0."
+    monkeypatch.setattr(in_image, "install", lambda folder, also: [line])
+
+    assert in_image.main([str(tmp_path)]) == 1
+    assert line in capsys.readouterr().err
+
+
+def test_packages_of_the_image_are_kept(monkeypatch):
+    """pip may not replace the vLLM and the torch of the image."""
+    versions = {"torch": "2.12.0a0+nv26.7", "vllm": "0.24.0+nv26.7"}
+    monkeypatch.setattr(in_image, "version_of", versions.get)
+
+    assert in_image.kept() == versions
+
+
+def test_clashes_are_read_from_pip(tmp_path):
+    """`pip check` is silent about an environment in which all requirements are met."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho 'a 1 requires b, which is not installed.'\nexit 1\n")
+    program.chmod(0o755)
+
+    assert in_image.reported(str(program)) == ["a 1 requires b, which is not installed."]
+    program.write_text("#!/bin/sh\necho 'No broken requirements found.'\n")
+    assert in_image.reported(str(program)) == []

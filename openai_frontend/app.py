@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from prometheus_client.metrics_core import Metric
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -111,16 +111,21 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     app.state.registry = registry
     app.state.authenticator = authenticator
     _add_routes(app, settings, state)
-    app.include_router(metrics_router(partial(_families, metrics, registry), state.server.metrics))
+    _include(app, metrics_router(partial(_families, metrics, registry), state.server.metrics))
     document = Document(
         app,
         public_scopes=None if authenticator is None else public_scopes,
         root_path=settings.root_path,
     )
-    app.include_router(docs_router(document, registry))
-    app.include_router(root_router(settings.root_path))
+    _include(app, docs_router(document, registry))
+    _include(app, root_router(settings.root_path))
     routes.load(app.routes)
     return app
+
+
+def _include(app: FastAPI, router: APIRouter) -> None:
+    """Take over the router's routes; FastAPI's `include_router` builds each one a second time."""
+    app.router.routes.extend(router.routes)
 
 
 def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metric]:
@@ -203,17 +208,17 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     streams = StreamLimits(
         buffer_bytes=settings.stream_buffer_bytes, ping_interval_s=settings.sse_ping_interval_s
     )
-    app.include_router(chat_router(registry, chat, streams))
-    app.include_router(completions_router(registry, completions, streams))
-    app.include_router(render_router(registry, chat, completions))
-    app.include_router(tokenization_router(registry, Tokenization(limits, policy)))
+    _include(app, chat_router(registry, chat, streams))
+    _include(app, completions_router(registry, completions, streams))
+    _include(app, render_router(registry, chat, completions))
+    _include(app, tokenization_router(registry, Tokenization(limits, policy)))
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
     embeddings = Embeddings(limits, policy, limiter, tiktoken=tiktoken)
-    app.include_router(embeddings_router(registry, embeddings))
+    _include(app, embeddings_router(registry, embeddings))
     scoring = Scoring(limits, policy, limiter)
-    app.include_router(rerank_router(registry, Reranking(policy, scoring)))
-    app.include_router(score_router(registry, scoring))
+    _include(app, rerank_router(registry, Reranking(policy, scoring)))
+    _include(app, score_router(registry, scoring))
     _add_operators_routes(app, settings, state, policy, streams)
 
 
@@ -232,15 +237,14 @@ def _add_operators_routes(
         enabled=settings.enable_model_management,
         overrides=settings.allow_model_override,
     )
-    app.include_router(management_router(registry, management, policy))
+    _include(app, management_router(registry, management, policy))
     adapters = LoRAManagement(registry, enabled=settings.enable_model_management)
-    app.include_router(lora_router(adapters, policy))
-    app.include_router(models_router(registry))
-    app.include_router(
-        health_router(lambda: drain_state.ready, registry.is_ready, registry.unready)
-    )
+    _include(app, lora_router(adapters, policy))
+    _include(app, models_router(registry))
+    _include(app, health_router(lambda: drain_state.ready, registry.is_ready, registry.unready))
     if settings.enable_kserve:
-        app.include_router(
+        _include(
+            app,
             kserve_router(
                 server,
                 policy=policy,
@@ -251,7 +255,7 @@ def _add_operators_routes(
                 is_ready=lambda: drain_state.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),
                 streams=streams,
-            )
+            ),
         )
 
 

@@ -65,7 +65,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
         logging_router(log_settings),
         unsupported_router(),
     ):
-        router.include_router(part)
+        router.routes.extend(part.routes)  # `include_router` builds each route a second time
     return router
 
 

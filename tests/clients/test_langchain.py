@@ -1,21 +1,21 @@
 """langchain-openai: chat, streaming, structured output, and embeddings with tiktoken's tokens."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx2
 import openai
 import pytest
-from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
 from tests.clients.environments import TIKTOKEN_CACHE
 
+if TYPE_CHECKING:  # each worker would import it to collect these tests
+    from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+
 pytestmark = pytest.mark.engine
 
-Chat = Callable[..., ChatOpenAI]
+Chat = Callable[..., "ChatOpenAI"]
 ALICE = "Give me a JSON object with name Alice and age 30."
 
 
@@ -42,6 +42,7 @@ def connections() -> Iterator[dict[str, Any]]:
 @pytest.fixture
 def chat(url: str, connections: dict[str, Any]) -> Chat:
     """Returns a chat model; `options` are ChatOpenAI's."""
+    from langchain_openai import ChatOpenAI
 
     def make(**options: Any) -> ChatOpenAI:
         settings: dict[str, Any] = {"model": "demo", "temperature": 0, **connections, **options}
@@ -77,6 +78,8 @@ def test_stream_sums_to_the_answer(chat):
 
 def test_stream_has_usage_on_request(chat):
     """stream_usage=True requests the usage chunk, and the sum contains it."""
+    from langchain_core.messages import AIMessageChunk
+
     total: Any = AIMessageChunk(content="")
     for chunk in chat(stream_usage=True, max_tokens=5).stream("What is Triton?"):
         total += chunk
@@ -136,22 +139,23 @@ def test_function_calling_returns_an_object(chat):
     assert isinstance(model.invoke("What is the weather in Oslo?"), Weather)
 
 
-@tool
 def get_weather(city: Literal["Oslo", "Lima"]) -> str:
-    """Tells the weather of a city."""
+    """The weather of a city."""
     return f"It is sunny in {city}."
 
 
-@tool
 def get_time(city: Literal["Oslo", "Lima"]) -> str:
-    """Tells the time in a city."""
+    """The time in a city."""
     return f"It is noon in {city}."
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_agent_loop_with_two_tools(chat, stream):
     """The model calls a tool, reads its result, and answers if it may not call again."""
-    tools = {each.name: each for each in (get_weather, get_time)}
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_core.tools import tool
+
+    tools = {each.name: each for each in map(tool, (get_weather, get_time))}
     model = chat(max_tokens=64, streaming=stream)
     history: list[Any] = [HumanMessage("What is the weather in Oslo?")]
 
@@ -167,6 +171,8 @@ def test_agent_loop_with_two_tools(chat, stream):
 
 def test_system_message_of_an_o_model_has_the_developer_role(chat):
     """LangChain sends `developer` to models named o1; the template supports that role."""
+    from langchain_core.messages import SystemMessage
+
     answer = chat(model="o1", temperature=1).invoke([SystemMessage("Be brief."), ("user", "Well?")])
 
     assert answer.text == "yes"
@@ -183,8 +189,10 @@ def test_context_overflow_has_a_code(chat):
 @pytest.fixture
 def embeddings(
     url: str, connections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., OpenAIEmbeddings]:
+) -> Callable[..., "OpenAIEmbeddings"]:
     """Returns an embeddings model; tiktoken finds its vocabulary offline."""
+    from langchain_openai import OpenAIEmbeddings
+
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
 
     def make(**options: Any) -> OpenAIEmbeddings:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
-from sentence_transformers import SentenceTransformer
 
 from openai_frontend import errors
 from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
@@ -66,6 +65,8 @@ async def embed(model: ServedModel, text: str, **options) -> np.ndarray:
 
 async def test_embeddings_equal_sentence_transformers(models: ModelRegistry):
     """The same model returns the same vectors in the library that trained it."""
+    from sentence_transformers import SentenceTransformer  # takes seconds, in every worker
+
     expected = SentenceTransformer(MINILM, device="cpu").encode(SENTENCES)
     model = models.get("minilm")
 

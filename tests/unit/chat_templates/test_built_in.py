@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 import chat_templates
 from openai_frontend.errors import InvalidRequest
@@ -41,6 +40,8 @@ def built_in(name: str) -> ChatTemplate:
 
 def theirs(name: str, messages: conversations.Messages, **options: Any) -> str:
     """The prompt that `transformers` renders."""
+    from transformers import PreTrainedTokenizerFast  # takes seconds, in every worker
+
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=vocabularies.of_words(),
         chat_template=chat_templates.read(name),

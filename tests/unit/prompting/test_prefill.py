@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.prompting.chat_template import ChatTemplate
@@ -31,6 +30,9 @@ def test_prompt_ends_as_in_transformers(source: str, content: str) -> None:
     """The template may trim text, and the text may look like the mark."""
 
     messages = [USER, {"role": "assistant", "content": content}]
+    # takes seconds, in every worker
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     theirs, _ = render_jinja_template([messages], chat_template=source, continue_final_message=True)
     assert theirs[0] == rendered(source, content)
 

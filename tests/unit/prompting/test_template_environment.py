@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from jinja2 import TemplateError
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.prompting import template_environment
@@ -60,6 +59,9 @@ DIALECT = {
 @pytest.mark.parametrize("source", DIALECT.values(), ids=DIALECT.keys())
 def test_renders_like_transformers(source: str) -> None:
     """Limits and the fast attribute lookup change no result."""
+
+    # takes seconds, in every worker
+    from transformers.utils.chat_template_utils import render_jinja_template
 
     theirs, _ = render_jinja_template([MESSAGES], chat_template=source)
     assert theirs[0] == render(source, {"messages": MESSAGES})

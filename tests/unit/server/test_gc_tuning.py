@@ -36,6 +36,12 @@ def collector() -> Iterator[None]:
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> Iterator[None]:
+    """Ends with no frozen objects; after each test it would take a second."""
+    yield
     gc.unfreeze()
 
 

@@ -12,10 +12,6 @@ from hypothesis import strategies as st
 from openai_frontend.parsing.registry import FAMILIES
 from tests.unit.parsing.samples import FILES, HELD, Answer, outputs, parser_for, replay
 
-ALL = [(path.stem, output) for path in FILES + HELD for output in outputs(path)]
-every_output = pytest.mark.parametrize(
-    ("family", "output"), ALL, ids=[f"{family}-{output['name']}" for family, output in ALL]
-)
 every_family = pytest.mark.parametrize(
     "path", FILES + HELD, ids=[path.stem for path in FILES + HELD]
 )
@@ -26,56 +22,61 @@ def parsed(family: str, output: dict[str, Any], *pieces: str) -> Answer:
     return replay(parser_for(family, output), pieces or [output["text"]])
 
 
-@every_output
-def test_text(family: str, output: dict[str, Any]) -> None:
-    """Content and reasoning match the sample to the character."""
+@every_family
+def test_text(path: Path) -> None:
+    """Content and reasoning match the samples to the character."""
 
-    answer = parsed(family, output)
+    for output in outputs(path):
+        answer = parsed(path.stem, output)
+        expected = output["name"], output["content"], output["reasoning"]
+        assert expected == (output["name"], answer.content, answer.reasoning)
 
-    assert (output["content"], output["reasoning"]) == (answer.content, answer.reasoning)
 
-
-@every_output
-def test_calls(family: str, output: dict[str, Any]) -> None:
+@every_family
+def test_calls(path: Path) -> None:
     """Calls have the sample's names and arguments; those of a complete call are valid JSON."""
 
-    calls = parsed(family, output).calls
+    for output in outputs(path):
+        name, calls = output["name"], parsed(path.stem, output).calls
+        assert [call["name"] for call in output["calls"]] == [call.name for call in calls], name
+        for expected, call in zip(output["calls"], calls, strict=True):
+            assert expected.get("complete", True) == call.complete, name
+            assert expected.get("id", call.id) == call.id, name
+            if call.complete:
+                assert expected["arguments"] == json.loads(call.arguments), name
 
-    assert [call["name"] for call in output["calls"]] == [call.name for call in calls]
-    for expected, call in zip(output["calls"], calls, strict=True):
-        assert expected.get("complete", True) == call.complete
-        assert expected.get("id", call.id) == call.id
-        if call.complete:
-            assert expected["arguments"] == json.loads(call.arguments)
 
-
-@every_output
-def test_truncated_call(family: str, output: dict[str, Any]) -> None:
+@every_family
+def test_truncated_call(path: Path) -> None:
     """The arguments of a truncated call are the beginning of the complete JSON."""
 
-    calls = parsed(family, output).calls
+    for output in outputs(path):
+        for expected, call in zip(output["calls"], parsed(path.stem, output).calls, strict=True):
+            if not call.complete:
+                begun = json.dumps(expected["arguments_begin"]).removesuffix('"}')
+                text = expected.get("arguments_text", begun)
+                assert text.replace(" ", "") == call.arguments.replace(" ", ""), output["name"]
 
-    for expected, call in zip(output["calls"], calls, strict=True):
-        if not call.complete:
-            begun = json.dumps(expected["arguments_begin"]).removesuffix('"}')
-            text = expected.get("arguments_text", begun)
-            assert text.replace(" ", "") == call.arguments.replace(" ", "")
 
-
-@every_output
-def test_character_by_character(family: str, output: dict[str, Any]) -> None:
+@every_family
+def test_character_by_character(path: Path) -> None:
     """One character at a time gives the same events."""
 
-    assert parsed(family, output) == parsed(family, output, *output["text"])
+    for output in outputs(path):
+        whole = parsed(path.stem, output)
+        assert whole == parsed(path.stem, output, *output["text"]), output["name"]
 
 
-@every_output
-def test_at_token_boundaries(family: str, output: dict[str, Any]) -> None:
+@every_family
+def test_at_token_boundaries(path: Path) -> None:
     """Pieces as long as tokens give the same events."""
 
-    assert parsed(family, output) == parsed(family, output, *_TOKEN.findall(output["text"]))
+    for output in outputs(path):
+        pieces = _TOKEN.findall(output["text"])
+        assert parsed(path.stem, output) == parsed(path.stem, output, *pieces), output["name"]
 
 
+@pytest.mark.slow
 @every_family
 def test_every_split_into_two(path: Path) -> None:
     """Every split into two pieces gives the same events."""
@@ -86,6 +87,7 @@ def test_every_split_into_two(path: Path) -> None:
             assert whole == parsed(path.stem, output, text[:at], text[at:]), (output["name"], at)
 
 
+@pytest.mark.slow
 @every_family
 def test_truncated_at_every_point(path: Path) -> None:
     """An output that ends too early gives a beginning of what the whole would have given, and the
@@ -120,7 +122,8 @@ def _common(one: str, other: str) -> str:
 def test_random_pieces(data: st.DataObject) -> None:
     """Any split gives the same events; empty pieces give none."""
 
-    family, output = data.draw(st.sampled_from(ALL))
+    path = data.draw(st.sampled_from(FILES + HELD))
+    family, output = path.stem, data.draw(st.sampled_from(outputs(path)))
     text = output["text"]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]

@@ -32,7 +32,7 @@ CODE = {"type": "custom", "custom": {"name": "code"}}
 CALL = '<tool_call>{"name": "now", "arguments": {"a": 1}}</tool_call>'
 
 
-def reading(family: str) -> OutputFormat:
+def output_format(family: str) -> OutputFormat:
     return OutputFormat(family=family_named(family))
 
 
@@ -44,7 +44,7 @@ def model(pieces: Sequence[str], family: str = "qwen3", **options: Any) -> FakeM
     known = frozenset({"tools"})
     return FakeModel(
         [*([delta] for delta in deltas), [last]],
-        output_format=reading(family),
+        output_format=output_format(family),
         template_variables=known,
         **options,
     )
@@ -86,7 +86,7 @@ def added_up(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return completion
 
 
-def said(completion: dict[str, Any]) -> list[dict[str, Any]]:
+def choices_of(completion: dict[str, Any]) -> list[dict[str, Any]]:
     """What each choice contains, without the random ids."""
     return [
         {
@@ -114,13 +114,6 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
     return [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
-OUTPUTS = [
-    pytest.param(path.stem, output, id=f"{path.stem}-{output['name']}")
-    for path in samples.FILES
-    for output in samples.outputs(path)
-]
-
-
 def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
     """Messages whose rendered prompt ends as the sample's prompt did."""
     reasoning = family_named(family).reasoning
@@ -130,26 +123,34 @@ def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
     return [{"role": "user", "content": reasoning.start if opened else reasoning.end}]
 
 
-@pytest.mark.parametrize(("family", "output"), OUTPUTS)
+@pytest.mark.parametrize("path", samples.FILES, ids=[path.stem for path in samples.FILES])
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(places=st.lists(st.integers(0, 400), max_size=40))
-async def test_answer_equals_the_sample_however_it_is_split(family, output, places):
+async def test_answers_equal_the_samples_however_they_are_split(path, places):
     """Streamed and complete answers equal the sample for every split into deltas."""
+    for output in samples.outputs(path):
+        await assert_equals_the_sample(path.stem, output, places)
+
+
+async def assert_equals_the_sample(
+    family: str, output: dict[str, Any], places: Sequence[int]
+) -> None:
     pieces, messages = cut(output["text"], places), prompt_for(family, output)
-    fields = {"messages": messages, "tools": TOOLS if reading(family).tools else None}
+    fields = {"messages": messages, "tools": TOOLS if output_format(family).tools else None}
 
     one = await whole(model(pieces, family), **fields)
     parts = added_up(await streamed(model(pieces, family), **fields))
 
-    [of_whole], [of_stream] = said(one), said(parts)
-    assert of_stream == of_whole
-    assert (of_whole["content"], of_whole["reasoning"]) == (output["content"], output["reasoning"])
-    names = [call["function"]["name"] for call in of_whole["calls"]]
-    assert names == [call["name"] for call in output["calls"]]
-    if any(call.get("complete", True) for call in output["calls"]):
-        assert of_whole["finish_reason"] == "tool_calls"
-    else:
-        assert of_whole["finish_reason"] == "stop"
+    [of_whole], [of_stream] = choices_of(one), choices_of(parts)
+    name, calls = output["name"], output["calls"]
+    truncated = not any(call.get("complete", True) for call in calls)
+    assert of_stream == of_whole, name
+    assert of_whole["content"] == output["content"], name
+    assert of_whole["reasoning"] == output["reasoning"], name
+    assert [each["function"]["name"] for each in of_whole["calls"]] == [
+        call["name"] for call in calls
+    ], name
+    assert of_whole["finish_reason"] == ("stop" if truncated else "tool_calls"), name
 
 
 async def test_tool_call_deltas_follow_openai():
@@ -212,7 +213,7 @@ async def test_message_with_only_tool_calls_has_no_content():
 async def test_call_is_text_if_the_request_has_no_tools():
     """A request with `tool_choice` "none" gets text, too."""
     for fields in ({"tools": None}, {"tool_choice": "none"}):
-        [answer] = said(await whole(model([CALL]), **fields))
+        [answer] = choices_of(await whole(model([CALL]), **fields))
 
         assert (answer["content"], answer["finish_reason"]) == (CALL, "stop")
 
@@ -244,7 +245,7 @@ HELD: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("choice", "text"), HELD)
 async def test_forced_calls_are_json_if_the_family_has_no_constrainable_format(choice, text):
-    [answer] = said(await whole(model([*text], "gemma4"), tool_choice=choice))
+    [answer] = choices_of(await whole(model([*text], "gemma4"), tool_choice=choice))
 
     assert answer["calls"] == [
         {"type": "function", "function": {"name": "now", "arguments": '{"a": 1}'}}
@@ -255,12 +256,12 @@ async def test_forced_calls_are_json_if_the_family_has_no_constrainable_format(c
 @pytest.mark.parametrize("stream", [False, True])
 async def test_parallel_tool_calls_false_stops_after_the_first_call(stream):
     """The server omits what follows the call and stops the engine."""
-    of = model([*CALL, *CALL, "never told"], endless=True)
+    of = model([*CALL, *CALL, "never entries"], endless=True)
 
     fields = {"parallel_tool_calls": False}
     answered = added_up(await streamed(of, **fields)) if stream else await whole(of, **fields)
 
-    [answer] = said(answered)
+    [answer] = choices_of(answered)
     assert answer["calls"] == [
         {"type": "function", "function": {"name": "now", "arguments": '{"a": 1}'}}
     ]
@@ -273,7 +274,7 @@ async def test_choice_that_ends_early_does_not_end_the_others():
 
     completion = await whole(of, parallel_tool_calls=False, n=3)
 
-    assert [len(each["calls"]) for each in said(completion)] == [1, 1, 1]
+    assert [len(each["calls"]) for each in choices_of(completion)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -284,7 +285,7 @@ async def test_endless_call_is_cut(stream):
 
     answered = added_up(await streamed(of)) if stream else await whole(of)
 
-    [answer] = said(answered)
+    [answer] = choices_of(answered)
     [call] = answer["calls"]
     assert (len(call["function"]["arguments"]), answer["finish_reason"]) == (131_072, "length")
     assert of.open == 0
@@ -297,7 +298,7 @@ async def test_legacy_functions_get_at_most_one_function_call():
         await whole(model([CALL, CALL]), **fields),
         added_up(await streamed(model([*CALL, *CALL]), **fields)),
     ):
-        [answer] = said(answered)
+        [answer] = choices_of(answered)
         assert answer["function_call"] == {"name": "now", "arguments": '{"a": 1}'}
         assert (answer["calls"], answer["finish_reason"]) == ([], "function_call")
 
@@ -312,7 +313,7 @@ async def test_custom_tool_call_has_text_input_and_openai_type(size):
     completion = await whole(model(pieces), tools=[CODE])
     events = await streamed(model(pieces), tools=[CODE])
 
-    [answer] = said(completion)
+    [answer] = choices_of(completion)
     called = {"name": "code", "input": 'print("é")\n'}
     assert answer["calls"] == [{"type": "custom", "custom": called}]
     deltas = [event["choices"][0]["delta"].get("tool_calls", [{}])[0] for event in events]
@@ -332,8 +333,8 @@ async def test_reasoning_tokens_are_counted_shown_or_hidden():
 
             for usage in (completion["usage"], events[-1]["usage"]):
                 details = usage["completion_tokens_details"]
-                told = usage["completion_tokens"], details["reasoning_tokens"]
-                assert told == (len(text), len("hm</think>"))
+                entries = usage["completion_tokens"], details["reasoning_tokens"]
+                assert entries == (len(text), len("hm</think>"))
 
 
 async def test_include_reasoning_false_omits_the_reasoning():
@@ -341,8 +342,8 @@ async def test_include_reasoning_false_omits_the_reasoning():
     pieces = [*"<think>hm</think>Hi"]
     fields: dict[str, Any] = {"tools": None, "include_reasoning": False}
 
-    of_whole = said(await whole(model(pieces), **fields))
-    of_stream = said(added_up(await streamed(model(pieces), **fields)))
+    of_whole = choices_of(await whole(model(pieces), **fields))
+    of_stream = choices_of(added_up(await streamed(model(pieces), **fields)))
 
     assert (of_whole[0]["reasoning"], of_whole[0]["content"]) == ("", "Hi")
     assert of_stream == of_whole
@@ -358,7 +359,7 @@ def with_logprobs(text: str) -> FakeModel:
     last = CompletionDelta(finish_reason="stop")
     return FakeModel(
         [*([delta] for delta in deltas), [last]],
-        output_format=reading("qwen3"),
+        output_format=output_format("qwen3"),
         template_variables=frozenset({"tools"}),
     )
 
@@ -372,11 +373,11 @@ async def test_logprobs_cover_every_token_once_in_order():
     completion = await whole(with_logprobs(text), **fields)
 
     choices = [event["choices"][0] for event in events]
-    told = [each for choice in choices for each in (choice["logprobs"] or {}).get("content", ())]
-    assert "".join(token["token"] for token in told) == text
+    entries = [each for choice in choices for each in (choice["logprobs"] or {}).get("content", ())]
+    assert "".join(token["token"] for token in entries) == text
     ids = [token for choice in choices for token in choice.get("token_ids", ())]
     assert ids == [ord(letter) for letter in text]
-    assert completion["choices"][0]["logprobs"]["content"] == told
+    assert completion["choices"][0]["logprobs"]["content"] == entries
     assert completion["choices"][0]["token_ids"] == ids
 
 
@@ -387,7 +388,7 @@ async def test_stream_interval_merges_events_without_changing_them():
     few = await streamed(model([*text]), stream_interval=8)
 
     assert len(few) < len(many) / 2
-    assert said(added_up(few)) == said(added_up(many))
+    assert choices_of(added_up(few)) == choices_of(added_up(many))
 
 
 async def test_obfuscation_and_running_usage_cover_call_and_reasoning_chunks():
@@ -395,8 +396,8 @@ async def test_obfuscation_and_running_usage_cover_call_and_reasoning_chunks():
 
     events = await streamed(model([*f"<think>hm</think>{CALL}"]), stream_options=options)
 
-    told = [event["usage"]["completion_tokens"] for event in events[1:]]
-    assert told == sorted(told)
+    entries = [event["usage"]["completion_tokens"] for event in events[1:]]
+    assert entries == sorted(entries)
     assert all("obfuscation" in event for event in events[1:-1])
 
 
@@ -404,8 +405,8 @@ async def test_echo_puts_the_prefilled_text_before_the_parsed_answer():
     prefilled = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
     fields = {"messages": prefilled, "continue_final_message": True, "echo": True}
 
-    of_whole = said(await whole(model([*"llo"]), **fields))
-    of_stream = said(added_up(await streamed(model([*"llo"]), **fields)))
+    of_whole = choices_of(await whole(model([*"llo"]), **fields))
+    of_stream = choices_of(added_up(await streamed(model([*"llo"]), **fields)))
 
     assert of_whole[0]["content"] == "Hello"
     assert of_stream == of_whole
@@ -427,7 +428,7 @@ async def test_prefilled_answer_continues_in_its_text_or_reasoning(
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": prefilled}]
     fields = {"tools": None, "messages": messages, "continue_final_message": True}
 
-    [answer] = said(await whole(model([*text], family), **fields))
+    [answer] = choices_of(await whole(model([*text], family), **fields))
 
     assert (answer["reasoning"], answer["content"]) == expected
 
@@ -450,7 +451,7 @@ async def test_each_choice_stops_at_its_own_end():
 
     completion = await whole(of, parallel_tool_calls=False, n=3)
 
-    assert [len(each["calls"]) for each in said(completion)] == [1, 1, 1]
+    assert [len(each["calls"]) for each in choices_of(completion)] == [1, 1, 1]
     assert of.open == 0
 
 
@@ -517,9 +518,9 @@ async def test_end_of_a_truncated_prompt_shows_if_reasoning_is_open():
             return type(prompt)(None, prompt.token_ids)
 
     of = CutModel([[CompletionDelta("hm</think>Hi")], [CompletionDelta(finish_reason="stop")]],
-                  output_format=reading("qwen3"))  # fmt: skip
+                  output_format=output_format("qwen3"))  # fmt: skip
 
     messages = [{"role": "user", "content": "x" * 100 + "<think>"}]
-    [answer] = said(await whole(of, tools=None, messages=messages))
+    [answer] = choices_of(await whole(of, tools=None, messages=messages))
 
     assert (answer["reasoning"], answer["content"]) == ("hm", "Hi")

@@ -4,9 +4,10 @@ PYTHON ?= python3
 # cpu: vLLM for CPUs. cuda: vLLM for NVIDIA GPUs (make gpu-check tests it). none: without vLLM.
 VLLM ?= cpu
 BIN := .venv/bin
+IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check proto check-native check-images bench figures demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images bench figures demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -29,13 +30,16 @@ test: setup-clients ## run all tests; ARGS="-k name" selects some
 test-newest: setup ## test the gateway without vLLM, with the newest allowed packages
 	$(BIN)/python -m scripts.newest $(ARGS)
 
-lint: typecheck ## run ruff, mypy, the import contracts, clang-format and hadolint
+lint: typecheck ## run ruff, mypy, the import contracts, clang-format, hadolint and zizmor
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run -Werror native/*.cc native/*.h
 	@$(PYTHON) -m scripts.setup --tool deploy
 	.venv/tools/deploy/bin/hadolint deploy/docker/Dockerfile
+	.venv/tools/deploy/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	.venv/tools/deploy/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	.venv/tools/deploy/bin/zizmor --offline --quiet .github
 
 docs: setup ## build the documentation site in build/site; fails on warnings
 	@$(PYTHON) -m scripts.setup --tool docs
@@ -74,6 +78,18 @@ wheel: setup ## build a reproducible wheel of the last commit in dist/
 
 wheel-check: setup ## fail unless two builds of that wheel are equal and name no local path
 	@$(BIN)/python -m scripts.wheel_check
+
+# Without `setup`, which needs the Triton core: aarch64 has wheels of the gateway only.
+wheels: ## build the wheels of this machine's architecture for all Pythons in dist/; needs Docker
+	@$(PYTHON) -m scripts.setup --tool wheels
+	.venv/tools/wheels/bin/cibuildwheel --output-dir dist
+
+image: ## build the image of TARGET=cpu, gpu, triton-vllm or triton-trtllm; IMAGE= names it
+	docker build --file deploy/docker/Dockerfile --target $(or $(TARGET),cpu) --tag $(IMAGE) \
+		--build-arg PIP_EXTRA_INDEX_URL .
+
+push-image: image ## build that image and push it to the registry in its name
+	docker push $(IMAGE)
 
 proto: setup ## compile Triton's model_config.proto; needed after it changes
 	@$(PYTHON) -m scripts.setup --tool protoc

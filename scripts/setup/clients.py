@@ -18,6 +18,7 @@ from scripts.setup.install import (
     compile_bytecode,
     locked,
     pip,
+    python_step,
     site_packages,
 )
 from scripts.setup.progress import Progress
@@ -42,11 +43,11 @@ def steps() -> list[Step]:
 
 
 def tool_steps(name: str) -> list[Step]:
-    """The environment of one lock of `requirements/tools`."""
+    """The environment of one lock of `requirements/tools`, and the pip that fills it."""
     lock = TOOL_LOCKS / f"{name}.txt"
     stamp = Stamp(STAMPS / "tools" / name, digest([lock], sys.version, BASE_PYTHON))
     make = partial(make_environment, venv=TOOLS / name, lock=lock)
-    return [Step(f"tool {name}", TOOL_BYTES, stamp, make)]
+    return [python_step(), Step(f"tool {name}", TOOL_BYTES, stamp, make)]
 
 
 def client_step(lock: Path) -> Step:

@@ -10,7 +10,7 @@ from scripts.setup.install import Step, steps
 from scripts.setup.progress import CommandFailed, Progress
 
 ENGINES = ("cpu", "cuda", "none")
-TOOLS = ("deploy", "docs", "fuzz", "protoc", "supply")  # the locks of requirements/tools
+TOOLS = ("deploy", "docs", "fuzz", "protoc", "supply", "wheels")  # the locks of requirements/tools
 
 
 def main() -> int:
@@ -20,7 +20,8 @@ def main() -> int:
     if not stale:
         return 0
     needed = sum(step.disk_bytes for step in stale)
-    problem = preflight.first_problem(preflight.read_machine(Path.cwd()), needed)
+    checks = preflight.CHECKS if arguments.tool is None else preflight.TOOL_CHECKS
+    problem = preflight.first_problem(preflight.read_machine(Path.cwd()), needed, checks)
     if problem:
         sys.stderr.write(f"setup: {problem}\n")
         return 1

@@ -52,14 +52,14 @@ class Step(NamedTuple):
 
 def steps(engine: str) -> list[Step]:
     """The set-up in order, for `engine` cpu, cuda or none; each digest holds the one before."""
-    python = digest([REQUIREMENTS / "build.txt"], sys.version, BASE_PYTHON)
+    python = python_step()
     stand_ins = Path("scripts/setup/stand_ins.py")
     locks = [*lock_files(engine), *elsewhere(engine)]
-    packages = digest([*locks, stand_ins], python, engine)
+    packages = digest([*locks, stand_ins], python.stamp.wanted, engine)
     sources = [Path("native"), Path("CMakeLists.txt"), Path("pyproject.toml")]
     extension = digest(sources, packages, *module_names())
     return [
-        Step("Python environment", 50_000_000, Stamp(STAMPS / "python", python), make_venv),
+        python,
         Step(
             "packages",
             PACKAGES_BYTES[engine],
@@ -68,6 +68,12 @@ def steps(engine: str) -> list[Step]:
         ),
         Step("extension", 50_000_000, Stamp(STAMPS / "extension", extension), build_extension),
     ]
+
+
+def python_step() -> Step:
+    """The interpreter and pip of `.venv`; pip installs the other environments too."""
+    wanted = digest([REQUIREMENTS / "build.txt"], sys.version, BASE_PYTHON)
+    return Step("Python environment", 50_000_000, Stamp(STAMPS / "python", wanted), make_venv)
 
 
 def module_names() -> list[str]:

@@ -31,6 +31,9 @@ class Machine(NamedTuple):
     free_bytes: int
 
 
+Check = Callable[[Machine], str | None]
+
+
 def read_machine(root: Path) -> Machine:
     compiler = find_compiler()
     header = Path(sysconfig.get_paths()["include"], "Python.h")
@@ -49,9 +52,11 @@ def read_machine(root: Path) -> Machine:
     )
 
 
-def first_problem(machine: Machine, needed_bytes: int) -> str | None:
+def first_problem(
+    machine: Machine, needed_bytes: int, checks: Sequence[Check] | None = None
+) -> str | None:
     """The first problem on one line, or None."""
-    found = (check(machine) for check in CHECKS)
+    found = (check(machine) for check in (CHECKS if checks is None else checks))
     return next((line for line in found if line), disk_problem(machine, needed_bytes))
 
 
@@ -103,7 +108,7 @@ def disk_problem(machine: Machine, needed_bytes: int) -> str | None:
     return f"{needed} of free disk is needed at {machine.root}, {free} is there"
 
 
-CHECKS: list[Callable[[Machine], str | None]] = [
+CHECKS: list[Check] = [
     platform_problem,
     glibc_problem,
     make_problem,
@@ -111,6 +116,8 @@ CHECKS: list[Callable[[Machine], str | None]] = [
     header_problem,
     ensurepip_problem,
 ]
+# Developers' tools load neither Triton's library nor the extension.
+TOOL_CHECKS: list[Check] = [ensurepip_problem]
 
 
 def glibc_version() -> tuple[int, ...] | None:

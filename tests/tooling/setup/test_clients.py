@@ -51,6 +51,18 @@ def test_new_lock_adds_a_client(locks):
     assert stale() == ["client new"]
 
 
+def test_tool_needs_the_pip_that_installs_it(locks):
+    """In a new checkout, `--tool` makes `.venv` first, and then the tool's environment."""
+    lock = clients.TOOL_LOCKS / "wheels.txt"
+    lock.parent.mkdir()
+    lock.write_text("cibuildwheel==1\n")
+
+    assert [step.title for step in clients.tool_steps("wheels")] == [
+        "Python environment",
+        "tool wheels",
+    ]
+
+
 def test_installed_library_is_not_downloaded(tmp_path):
     """A library that the loader finds needs no package."""
     libc = str(ctypes.util.find_library("c"))

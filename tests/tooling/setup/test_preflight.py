@@ -59,6 +59,15 @@ def test_complete_machine_passes():
     assert preflight.first_problem(GOOD, 3_000_000_000) is None
 
 
+def test_tools_run_on_other_machines():
+    """An environment of a tool needs no compiler and no Triton; it needs disk."""
+
+    machine = GOOD._replace(processor="aarch64", compiler=None, free_bytes=900_000_000)
+
+    assert preflight.first_problem(machine, 0, preflight.TOOL_CHECKS) is None
+    assert "0.9 GB is there" in str(preflight.first_problem(machine, 10**9, preflight.TOOL_CHECKS))
+
+
 def test_only_the_first_fault_is_reported():
     """The message stays one line."""
 

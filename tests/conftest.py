@@ -1,6 +1,7 @@
 """The real core with the mock engine, and a check that no test leaks its objects."""
 
 import gc
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from openai_frontend.triton import Options, Server, _core
+from openai_frontend.triton import Options, Server, _core, library
 from tests import mock_models
 
 pytest_plugins = [
@@ -20,6 +21,10 @@ pytest_plugins = [
     "tests.api.conformance.gateway",
     "tests.shared_gateway",
 ]
+
+# With the gateway's own variable, tests in this process use the same core as their gateways.
+if _library := os.environ.get("OPENAI_FRONTEND_TRITON_LIBRARY"):
+    vars(library)["IMAGE_LIBRARY"] = Path(_library)
 
 # A busy machine takes longer over an example now and then; tests of speed count CPU time instead.
 hypothesis.settings.register_profile("suite", deadline=None)

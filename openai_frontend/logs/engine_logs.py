@@ -11,17 +11,15 @@ import fcntl
 import logging
 import multiprocessing
 import os
-import re
 import threading
 from pathlib import Path
 
 from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.logs.handler import NonBlockingHandler
+from openai_frontend.triton_interface import LOG_LINE
 
 logger = logging.getLogger("triton")
 
-# `W1121 23:10:11.123456 42 file.cc:12] "text"`, or the time in ISO 8601 and then the letter
-_HEAD = re.compile(r'(?:(?P<a>[IWEFV])\d{4} |\S+ (?P<b>[IWEFV]) )[^\]]*\] "?(?P<text>.*?)"?')
 _LEVELS = {"V": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 
 # The core blocks on a full pipe, so the pipe is as large as allowed
@@ -55,7 +53,7 @@ class TritonLogPipe:
 
 def _read(line: str, level_before: int) -> tuple[int, str]:
     """Level and text; a line without a head continues the previous record."""
-    match = _HEAD.fullmatch(line)
+    match = LOG_LINE.fullmatch(line)
     if match is None:
         return level_before, line
     return logging.getLevelNamesMapping()[_LEVELS[match["a"] or match["b"]]], match["text"]

@@ -4,7 +4,6 @@ The first request carries them, and a later one if TensorRT-LLM has evicted them
 """
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -17,11 +16,9 @@ from openai_frontend.generation import (
     GenerationRequest,
 )
 from openai_frontend.lora.files import FILES, InvalidLoRA, read_array
+from openai_frontend.triton_interface import LORA_EVICTED
 
 Bursts = AsyncGenerator[list[CompletionDelta], None]
-
-# From PeftCacheManager::addRequestPeft in its batch manager; backends embed it in their own text
-_EVICTED = re.compile(r"LoRA task \d+ not found in cache")
 
 
 class WeightsUploader:
@@ -46,7 +43,7 @@ class WeightsUploader:
                         yield burst
                     return
             except GatewayError as error:
-                if has_output or not _EVICTED.search(error.message):
+                if has_output or not LORA_EVICTED.search(error.message):
                     raise
                 self._ids.discard(adapter.id)
         with_weights = replace(request, adapter_weights=await asyncio.to_thread(_read, adapter))

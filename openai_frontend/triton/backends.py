@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openai_frontend.triton import _core, inprocess, library, python_backend
+from openai_frontend.triton_interface import BACKENDS, MISSING_BACKEND, PYTHON_BACKEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,8 @@ class BackendDirectory:
 
     def reason(self, reason: str) -> str:
         """Return why a model failed: the core only reports that the backend is missing."""
-        for name, why in self.unavailable.items():
-            if f"for backend '{name}'" in reason:
-                return why
-        return reason
+        missing = MISSING_BACKEND.search(reason)
+        return reason if missing is None else self.unavailable.get(missing[1], reason)
 
 
 def assemble(installed: Path | None, core_library: Path) -> BackendDirectory:
@@ -33,21 +32,24 @@ def assemble(installed: Path | None, core_library: Path) -> BackendDirectory:
     own = folder / inprocess.BACKEND
     own.mkdir()
     (own / f"libtriton_{inprocess.BACKEND}.so").symlink_to(_core.__file__)
-    source = installed or library.IMAGE_BACKENDS
-    for backend in sorted(source.iterdir()) if source.is_dir() else ():
-        if backend.name != inprocess.BACKEND:
-            (folder / backend.name).symlink_to(backend)
-    return BackendDirectory(folder, _add_python(folder, core_library))
+    server = library.server_folder(core_library)
+    source = installed or server / BACKENDS
+    found = {each.name: each for each in source.iterdir()} if source.is_dir() else {}
+    found.pop(inprocess.BACKEND, None)
+    with_stubs = python_backend.has_stubs(server) and (
+        installed is None or PYTHON_BACKEND not in found
+    )
+    if with_stubs:
+        found.pop(PYTHON_BACKEND, None)
+    for name, backend in found.items():
+        (folder / name).symlink_to(backend)
+    return BackendDirectory(folder, _add_python(folder, server) if with_stubs else {})
 
 
-def _add_python(folder: Path, core_library: Path) -> dict[str, str]:
-    """Add the wheel's Python backend, which works only with the wheel's core."""
-    python = folder / python_backend.BACKEND
-    wheel = core_library.parent
-    if wheel.name != library.WHEEL_FOLDER or python.exists():
-        return {}
+def _add_python(folder: Path, server: Path) -> dict[str, str]:
+    """Add the Python backend of the core's own server folder: it works only with that core."""
     try:
-        python_backend.install(python, wheel.parent)
+        python_backend.install(folder / PYTHON_BACKEND, server)
     except python_backend.PythonBackendUnavailable as error:
-        return {python_backend.BACKEND: str(error)}
+        return {PYTHON_BACKEND: str(error)}
     return {}

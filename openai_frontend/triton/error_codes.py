@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from openai_frontend import errors
 from openai_frontend.triton import _core
+from openai_frontend.triton_interface import QUEUE_FULL, QUEUE_TIMEOUT
 
 UNKNOWN = 0
 INTERNAL = 1
@@ -25,10 +26,9 @@ _EXCEPTIONS: dict[int, type[errors.GatewayError]] = {
     CANCELLED: errors.RequestCancelled,
 }
 
-# Both have the code UNAVAILABLE; the core may prefix them with the request's id
 _OF_ITS_QUEUE: dict[str, type[errors.ServerOverloaded]] = {
-    "Exceeds maximum queue size": errors.QueueFull,
-    "Request timeout expired": errors.QueueTimeout,
+    QUEUE_FULL: errors.QueueFull,
+    QUEUE_TIMEOUT: errors.QueueTimeout,
 }
 
 

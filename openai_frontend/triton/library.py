@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openai_frontend.triton import _core
+from openai_frontend.triton_interface import (
+    IMAGE_LIBRARY,
+    LIBRARY_PATTERN,
+    WHEEL_FOLDER,
+    WHEEL_SERVER,
+)
 
 logger = logging.getLogger(__name__)
-
-IMAGE_LIBRARY = Path("/opt/tritonserver/lib/libtritonserver.so")
-IMAGE_BACKENDS = Path("/opt/tritonserver/backends")
-WHEEL_FOLDER = "nvidia_pytriton.libs"
 
 
 class LibraryNotFound(RuntimeError):
@@ -42,7 +44,7 @@ def find(setting: Path | None = None) -> Path:
     if IMAGE_LIBRARY.is_file():
         return IMAGE_LIBRARY
     folder = _wheel_folder()
-    for path in sorted(folder.glob("libtritonserver*.so")):
+    for path in sorted(folder.glob(LIBRARY_PATTERN)):
         return path
     raise LibraryNotFound(
         f"libtritonserver not found at {IMAGE_LIBRARY} or in {folder}: install it with "
@@ -58,6 +60,12 @@ def load(path: Path) -> Library:
         raise LibraryNotFound(f"cannot use {path}: {error}") from error
     logger.debug("loaded %s, C API %s.%s", path, *version)
     return Library(path, version)
+
+
+def server_folder(path: Path) -> Path:
+    """Return the folder with the backends that belong to this library, like /opt/tritonserver."""
+    root = path.absolute().parent.parent
+    return root / WHEEL_SERVER if path.parent.name == WHEEL_FOLDER else root
 
 
 def _wheel_folder() -> Path:

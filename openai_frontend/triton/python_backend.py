@@ -1,7 +1,7 @@
-"""Installs Triton's Python backend from the wheel `nvidia-pytriton`, in the gateway's environment.
+"""Installs the Python backend of the wheel or of `make core`, in the gateway's environment.
 
-The wheel contains the backend and, for each minor version of Python, a stub: the process that a
-model runs in. The Python backend of NVIDIA's images is used as it is.
+Both contain the backend and, per minor version of Python, a stub: the process that a model runs in.
+The Python backend of NVIDIA's images is used as it is.
 """
 
 import ctypes
@@ -14,8 +14,15 @@ import site
 import sys
 from pathlib import Path
 
-BACKEND = "python"
-STUB = "triton_python_backend_stub"  # the program that the backend starts from its folder
+from openai_frontend.triton_interface import (
+    BACKENDS,
+    PYTHON_BACKEND,
+    PYTHON_BACKEND_FILES,
+    STUB,
+    STUBS,
+    WHEEL_FOLDER,
+)
+
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 # SHA-256 of the stubs in nvidia-pytriton 0.7.0 for Python 3.11 to 3.13. They were compiled for
@@ -50,26 +57,34 @@ class PythonBackendUnavailable(RuntimeError):
     """The Python backend cannot run here. The one-line message says why."""
 
 
-def install(folder: Path, site_packages: Path) -> None:
-    """Fill `folder`, Triton's folder of the backend, from the wheel in `site_packages`.
+def has_stubs(server: Path) -> bool:
+    """Whether `install` applies to this folder, like /opt/tritonserver. Not in NVIDIA's images."""
+    return (server / STUBS).is_dir()
+
+
+def install(folder: Path, server: Path) -> None:
+    """Fill `folder`, Triton's folder of the backend, from `server`, which `has_stubs`.
 
     Models then run in the environment of this interpreter, independent of environment variables.
     Raises `PythonBackendUnavailable` if they cannot.
     """
-    wheel = site_packages / "pytriton" / "tritonserver"
-    installed = wheel / "python_backend_stubs" / VERSION / STUB
+    installed = server / STUBS / VERSION / STUB
     if not installed.is_file() or sys.abiflags:
         raise PythonBackendUnavailable(
-            f"nvidia-pytriton has no Python backend for Python {VERSION}{sys.abiflags}"
+            f"{server / STUBS} has no stub of Triton's Python backend for Python "
+            f"{VERSION}{sys.abiflags}"
         )
     library = shared_library()
     folder.mkdir()
-    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
+    for name in PYTHON_BACKEND_FILES:
         # Copied, because the core does not follow links out of the folder for Python-based
         # backends.
-        shutil.copy(wheel / "backends" / BACKEND / name, folder / name)
-    # Backend and stub search Triton's libraries relative to themselves, four folders up.
-    (folder / "nvidia_pytriton.libs").symlink_to(site_packages / "nvidia_pytriton.libs")
+        shutil.copy(server / BACKENDS / PYTHON_BACKEND / name, folder / name)
+    # The wheel's backend and stub search Triton's libraries relative to themselves, four folders
+    # up. Those of `make core` have none: the loader finds the system's.
+    wheel_libraries = server.parent.parent / WHEEL_FOLDER
+    if wheel_libraries.is_dir():
+        (folder / WHEEL_FOLDER).symlink_to(wheel_libraries)
     libraries = folder / "lib"
     libraries.mkdir()
     (libraries / library.name).symlink_to(library)

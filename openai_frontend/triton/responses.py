@@ -1,13 +1,13 @@
 """The responses of one request as an asynchronous iterator of bursts."""
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
 from openai_frontend.lease import Lease
 from openai_frontend.triton import _core, error_codes
+from openai_frontend.triton_interface import UNHEALTHY_STUB
 
 
 class UnreleasedObserver(Protocol):
@@ -62,9 +62,6 @@ class UnreleasedRequests:
 
 InferenceResponse = _core.InferenceResponse
 Tensor = _core.Tensor
-
-# The Python backend's error for a stub that is dead or does not respond within 1 s (core 2.51)
-_UNHEALTHY = re.compile(r"Stub process '([^']+)' is not healthy")
 
 TensorInput = tuple[str, Sequence[int], bytes | bytearray | memoryview]
 """Triton datatype name, shape, and the tensor's bytes in Triton's layout."""
@@ -205,7 +202,7 @@ class ResponseStream:
 
     def _note_unhealthy(self, errors: Iterable[tuple[int, str]]) -> None:
         if self._unhealthy is not None:
-            self._unhealthy.update(*(_UNHEALTHY.findall(message) for _, message in errors))
+            self._unhealthy.update(*(UNHEALTHY_STUB.findall(message) for _, message in errors))
 
     def relay(
         self,

@@ -3,7 +3,6 @@
 The core starts even if it cannot serve; the reason is only in its log.
 """
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,18 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from openai_frontend.triton import _core, options
-
-# Logged without a GPU although nothing is wrong, or a repetition of the previous line.
-_HARMLESS = (
-    "CudaDriverHelper",
-    "pinned memory pool",
-    "CUDA memory pool",
-    "unable to create stream for ensemble",
-    "failed to load all models",
-)
-_ERROR = re.compile(r'^(?:E\d{4} |.*? E ).*?\] "?(.*?)"?$')
-
-_UNREADABLE = re.compile(r"Poll failed for model directory '(.*?)': (.*)")
+from openai_frontend.triton_interface import HARMLESS_WITHOUT_GPU, LOG_LINE, UNREADABLE_MODEL
 
 
 class StartLog:
@@ -34,12 +22,13 @@ class StartLog:
     @property
     def errors(self) -> list[str]:
         """The messages of logged errors."""
-        return [found[1] for line in self.lines if (found := _ERROR.match(line))]
+        found = map(LOG_LINE.fullmatch, self.lines)
+        return [each["text"] for each in found if each is not None and "E" in each.group("a", "b")]
 
     @property
     def unreadable_models(self) -> dict[str, str]:
         """Model -> why its config could not be read: the model index does not contain it."""
-        found = [_UNREADABLE.match(line) for line in self.errors]
+        found = [UNREADABLE_MODEL.match(line) for line in self.errors]
         return {match[1]: match[2] for match in found if match is not None}
 
 
@@ -65,7 +54,7 @@ def capture(
 
 
 def _is_harmless(line: str) -> bool:
-    return not options.has_gpu() and any(words in line for words in _HARMLESS)
+    return not options.has_gpu() and any(words in line for words in HARMLESS_WITHOUT_GPU)
 
 
 def _pass_on(lines: list[str], log_file: Path | None) -> None:

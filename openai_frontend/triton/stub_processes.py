@@ -12,8 +12,7 @@ from typing import Any
 
 import psutil
 
-_PROGRAM = "triton_python_backend_stub"
-_NAME_AT = -2  # position of the model instance's name in the arguments
+from openai_frontend.triton_interface import STUB, STUB_INSTANCE, STUB_INSTANCE_AT
 
 
 class StubProcesses:
@@ -104,12 +103,9 @@ class StubProcesses:
 
 
 def serves(instance: str, groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an instance belongs to one of the instance groups of a model's config.
-
-    The core appends the instance's number to the group's name, even if there is only one.
-    """
-    base, _, number = instance.rpartition("_")
-    return number.isdigit() and any(group["name"] == base for group in groups)
+    """Whether an instance belongs to one of the instance groups of a model's config."""
+    numbered = STUB_INSTANCE.fullmatch(instance)
+    return numbered is not None and any(group["name"] == numbered["group"] for group in groups)
 
 
 def _instance(process: psutil.Process) -> str | None:
@@ -117,8 +113,8 @@ def _instance(process: psutil.Process) -> str | None:
         arguments = process.cmdline()
     except psutil.Error:  # gone or a zombie
         return None
-    is_stub = len(arguments) > -_NAME_AT and arguments[0].endswith(_PROGRAM)
-    return arguments[_NAME_AT] if is_stub else None
+    is_stub = len(arguments) > -STUB_INSTANCE_AT and arguments[0].endswith(STUB)
+    return arguments[STUB_INSTANCE_AT] if is_stub else None
 
 
 def _status(process: psutil.Process) -> str | None:

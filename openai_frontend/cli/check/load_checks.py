@@ -9,7 +9,8 @@ from typing import Any
 
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.triton import library, python_backend
+from openai_frontend.triton import python_backend
+from openai_frontend.triton_interface import BACKENDS, IMAGE_SERVER, PYTHON_BACKEND
 
 # vLLM's own list takes seconds to import; these, which `init-repo` writes, always exist.
 _KNOWN_ARGUMENTS = frozenset((
@@ -81,10 +82,10 @@ _OWN_KIND = {"", "ensemble"}  # the core's own, or chosen by the core
 
 def missing_backend(backend: str, backend_directory: Path | None) -> str | None:
     """Why models of the backend cannot be loaded here, as a sentence; None if they can."""
-    folder = backend_directory or library.IMAGE_BACKENDS
+    folder = backend_directory or IMAGE_SERVER / BACKENDS
     if backend == _OURS or backend in _OWN_KIND or (folder / backend).is_dir():
         return None
-    if backend != python_backend.BACKEND:
+    if backend != PYTHON_BACKEND:
         return f"Backend '{backend}' is not installed in {folder}."
     try:
         python_backend.shared_library()

@@ -1,4 +1,4 @@
-"""The wheel's core with the readiness queries of cores since 2025-12 (newer_core.c)."""
+"""The core in use with the readiness queries of cores since 2025-12 (newer_core.c)."""
 
 import os
 import subprocess
@@ -11,18 +11,23 @@ _SOURCE = Path(__file__).with_name("newer_core.c")
 
 
 class NewerCore:
-    """A library that gcc builds in a copy of the wheel's library folder.
+    """A library that gcc builds in a copy of the core's library folder.
 
     A process can load only one core, so tests use it in processes that they start.
     """
 
     def __init__(self, folder: Path) -> None:
         real = library.find()
-        libraries = folder / library.WHEEL_FOLDER
+        libraries = folder / real.parent.name
         libraries.mkdir(parents=True)
         for each in real.parent.iterdir():
             (libraries / each.name).symlink_to(each)
-        (folder / "pytriton").symlink_to(real.parent.parent / "pytriton")
+        server = library.server_folder(real)
+        copied = library.server_folder(libraries / real.name)
+        copied.mkdir(parents=True, exist_ok=True)
+        for each in server.iterdir():
+            if not (copied / each.name).exists():
+                (copied / each.name).symlink_to(each)
         self.library = libraries / "libtritonserver-newer.so"
         self._told = folder / "told"
         self._told.mkdir()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from openai_frontend.triton import LibraryNotFound, Options, Server, library
+from openai_frontend.triton_interface import WHEEL_FOLDER
 
 LOAD = """
 import sys
@@ -65,7 +66,7 @@ def test_wheel_is_found_by_pattern(tmp_path, monkeypatch):
     """Outside an image the wheel's library is used, whatever hash its name contains."""
     monkeypatch.setattr(library, "IMAGE_LIBRARY", tmp_path / "absent.so")
 
-    assert library.find().match(f"{library.WHEEL_FOLDER}/libtritonserver-*.so")
+    assert library.find().match(f"{WHEEL_FOLDER}/libtritonserver-*.so")
 
 
 def test_no_library(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from openai_frontend.triton import Server, backends, library, python_backend
+from openai_frontend.triton_interface import STUB, STUBS, WHEEL_SERVER
 from tests.unit.triton import python_models
 
 TEXT = "naïve 😀"
@@ -150,7 +151,7 @@ async def test_python_based_backend_in_an_image(repository, start_server, tmp_pa
     """The same with an installed Python backend, as in NVIDIA's images."""
     installed = tmp_path / "backends"
     installed.mkdir()
-    python_backend.install(installed / "python", library.find().parent.parent)
+    python_backend.install(installed / "python", library.server_folder(library.find()))
     python_models.write_backend(installed, repository)
     server = await start_server(backend_directory=installed)
 
@@ -182,21 +183,21 @@ async def test_no_shared_library(repository, start_server, monkeypatch):
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A site-packages folder whose stub prints its arguments and environment."""
-    backend = tmp_path / "site-packages" / "pytriton" / "tritonserver"
-    stub = backend / "python_backend_stubs" / python_backend.VERSION / python_backend.STUB
+    """A wheel's server folder whose stub prints its arguments and environment."""
+    server = tmp_path / "site-packages" / WHEEL_SERVER
+    stub = server / STUBS / python_backend.VERSION / STUB
     stub.parent.mkdir(parents=True)
     stub.write_text('#!/bin/sh\necho "$PATH|${LD_LIBRARY_PATH-}|$1"\n')
     stub.chmod(0o700)
-    (backend / "backends" / "python").mkdir(parents=True)
+    (server / "backends" / "python").mkdir(parents=True)
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
-        (backend / "backends" / "python" / name).touch()
-    return tmp_path / "site-packages"
+        (server / "backends" / "python" / name).touch()
+    return server
 
 
 def started(folder: Path, **environment: str) -> list[str]:
     """PATH, LD_LIBRARY_PATH and the first argument of a stub that was started from `folder`."""
-    command = [str(folder / python_backend.STUB), "model.py"]
+    command = [str(folder / STUB), "model.py"]
     environment = {"PATH": os.environ["PATH"], **environment}
     printed: str = subprocess.check_output(command, env=environment, text=True)
     return printed.strip().split("|")

@@ -1,17 +1,18 @@
 """Builds the ASGI application from settings and a Triton server: routes and middleware."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
+import fastapi
 from fastapi import APIRouter, FastAPI
 from prometheus_client.metrics_core import Metric
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
-from openai_frontend import __version__
+from openai_frontend import __version__, compatibility
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.auth.keys import RouteScope
 from openai_frontend.config.settings import Settings
@@ -41,7 +42,12 @@ from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
 from openai_frontend.routers.request import RequestModelLeases
-from openai_frontend.routers.routing import DirectDispatch, RequestNormalization, RouteTable
+from openai_frontend.routers.routing import (
+    DirectDispatch,
+    RequestNormalization,
+    RouteTable,
+    all_routes,
+)
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
 from openai_frontend.serving.chat import ChatCompletions
@@ -56,12 +62,29 @@ from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.tracing import Tracing
 from openai_frontend.triton import Server
 
+logger = logging.getLogger(__name__)
+
 
 class Gateway(FastAPI):
-    """FastAPI without the outermost ServerErrorMiddleware: `ErrorResponses` replaces it."""
+    """FastAPI without the middleware that it puts around ours: `ErrorResponses` and `BodyLimit`
+    replace it.
+    """
 
     def build_middleware_stack(self) -> ASGIApp:
-        return cast(ServerErrorMiddleware, super().build_middleware_stack()).app
+        whole = super().build_middleware_stack()
+        stack: Any = whole
+        outermost: Any = self.user_middleware[0].cls
+        while type(stack) is not outermost:
+            stack = getattr(stack, "app", None)
+            if stack is None:
+                logger.warning(
+                    "FastAPI %s: its middleware cannot be left out, so every request and event"
+                    " needs more CPU; supported: %s",
+                    fastapi.__version__,
+                    compatibility.supported("fastapi"),
+                )
+                return whole
+        return cast(ASGIApp, stack)
 
 
 _ABOUT: Mapping[str, Any] = {
@@ -74,6 +97,8 @@ _ABOUT: Mapping[str, Any] = {
     "redoc_url": None,
     "separate_input_output_schemas": False,  # responses may omit fields with defaults
     "redirect_slashes": False,
+    # Since 0.165, FastAPI would record requests too; `tracing` and `metrics` do. Others ignore it.
+    "telemetry": {"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
 }
 
 
@@ -119,7 +144,8 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     )
     _include(app, docs_router(document, registry))
     _include(app, root_router(settings.root_path))
-    routes.load(app.routes)
+    app.state.routes = all_routes(app)
+    routes.load(app.state.routes)
     return app
 
 

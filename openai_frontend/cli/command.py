@@ -211,13 +211,19 @@ def _check_traces() -> None:
 
 
 def _serve(settings: Settings) -> int:
-    from openai_frontend.cli.serve import listen, listen_locally, serve
+    from openai_frontend import compatibility
     from openai_frontend.logs.configure import log_to_stderr  # not needed for a wrong flag
-    from openai_frontend.routers.routing import UnsupportedFastAPI
 
     log_to_stderr(
         settings.log_level, settings.log_format, exception_texts=settings.log_exception_texts
     )
+    compatibility.warn_of_untested()
+    try:
+        compatibility.require()
+    except compatibility.UnsupportedPackage as error:
+        return _refuse(str(error), FAILED)
+    from openai_frontend.cli.serve import listen, listen_locally, serve
+
     if (failure := _failed_plugin()) is not None:
         return _refuse(failure, FAILED)
     listeners = []
@@ -236,7 +242,7 @@ def _serve(settings: Settings) -> int:
         return _refuse(f"cannot listen on {where}: {reason}", FAILED)
     try:
         return serve(settings, *listeners)
-    except UnsupportedFastAPI as error:
+    except compatibility.UnsupportedPackage as error:
         for listener in listeners:
             listener.close()
         return _refuse(str(error), FAILED)

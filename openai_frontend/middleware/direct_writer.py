@@ -1,10 +1,12 @@
 """Writes parts of a streamed body to uvicorn's transport without going through ASGI `send`."""
 
+import functools
 from typing import Any
 
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from openai_frontend import compatibility
 from openai_frontend.generation import ChunkedSocket
 
 
@@ -61,6 +63,14 @@ class DirectWriter:
             or self._flow.write_paused
             or cycle.transport.get_write_buffer_size()
         )
+
+
+@functools.cache
+def is_supported() -> bool:
+    """Whether the installed uvicorn has what this uses; logs a warning if not."""
+    slower = "each event of a stream is sent through ASGI, which needs more CPU"
+    needed = (compatibility.DIRECT_WRITES, compatibility.FLOW)
+    return all(compatibility.check(each, otherwise=slower) for each in needed)
 
 
 def direct_writer(send: Send) -> DirectWriter | None:

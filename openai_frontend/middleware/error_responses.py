@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.serving.error_reply import ErrorReply, http_error, log_failure, reply_for
@@ -108,7 +108,7 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
         path = request.scope["path"][:_MAX_PATH]
         text = template.format(method=request.method, path=path)
         if error.status_code == 404:
-            text += _hint(path, request.app.routes)
+            text += _hint(path, request.app.state.routes)
     reply = http_error(error.status_code, text, code)
     if is_kserve(request.scope):
         reply = reply.in_kserve_form()
@@ -124,12 +124,12 @@ def _with_head(allowed: str) -> str:
     return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
-def _hint(path: str, routes: Sequence[BaseRoute]) -> str:
+def _hint(path: str, routes: Sequence[Route]) -> str:
     """What the client may have meant; empty if no path is similar."""
     for other, (api, instead) in _OTHER_APIS.items():
         if path == other or path.startswith(f"{other}/"):
             return f". {api} is not served: use {instead}."
-    known = [route for route in routes if isinstance(route, Route) and route.path != "/"]
+    known = [route for route in routes if route.path != "/"]
     for candidate in _respelled(path):
         if any(route.path_regex.match(candidate) for route in known):
             return f". Did you mean {candidate}?"

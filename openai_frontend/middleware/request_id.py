@@ -10,7 +10,7 @@ from time import perf_counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.logs import formatters
-from openai_frontend.middleware.direct_writer import direct_writer
+from openai_frontend.middleware import direct_writer
 
 # Safe in a log line without escaping
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -27,6 +27,7 @@ class RequestId:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._writes_directly = direct_writer.is_supported()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,7 +39,9 @@ class RequestId:
         state["request_id"] = request_id
         # For parts of a body, which no other middleware reads.
         state["send_body"] = send
-        state["direct_writer"] = direct_writer(send)
+        state["direct_writer"] = (
+            direct_writer.direct_writer(send) if self._writes_directly else None
+        )
         try:
             await self._app(scope, receive, _RequestIdHeaders(request_id, send).send)
         finally:

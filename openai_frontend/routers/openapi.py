@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from openai_frontend.auth.keys import REQUIRED_SCOPE, RouteScope
 from openai_frontend.routers.examples import EXAMPLES, Example
-from openai_frontend.routers.routing import DirectRoute
+from openai_frontend.routers.routing import DirectRoute, all_routes
 from schemas.errors import ErrorResponse
 from schemas.kserve import KServeError
 
@@ -149,7 +149,7 @@ class Document:
 
 def _written(app: FastAPI) -> Json:
     document = app.openapi()
-    bodies = (getattr(route, "openapi_extra", None) for route in app.routes)
+    bodies = (getattr(route, "openapi_extra", None) for route in all_routes(app))
     read = [schema for body in bodies if isinstance(body, RequestBody) for schema in body.schemas]
     document["components"]["schemas"].update(_definitions([ErrorResponse, *read]))
     for path, method, operation in _operations(document):
@@ -164,7 +164,7 @@ def _written(app: FastAPI) -> Json:
 def _add_security(document: Json, app: FastAPI, public_scopes: Collection[RouteScope]) -> None:
     """Adds which operations need a key, and with which scope."""
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    for route in app.routes:
+    for route in all_routes(app):
         if isinstance(route, DirectRoute) and route.scope is not None and route.include_in_schema:
             needed = (
                 [] if route.scope in public_scopes else [{"key": [REQUIRED_SCOPE[route.scope]]}]

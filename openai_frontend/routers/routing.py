@@ -3,19 +3,31 @@
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeGuard
 
-import fastapi
-from fastapi import Request, Response
+import fastapi.routing
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from openai_frontend import compatibility
 from openai_frontend.auth.keys import RouteScope
+from openai_frontend.compatibility import UnsupportedPackage
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class UnsupportedFastAPI(Exception):
-    """The installed FastAPI does not list an application's routes in `app.routes`."""
+def all_routes(app: FastAPI) -> list[Route]:
+    """The routes of an application, including those of its routers, in the order of their matching.
+
+    FastAPI nests the routes of routers since 0.137; before, it copied them into `app.routes`. No
+    router of ours has a prefix, so a nested route has the whole path. Raises UnsupportedPackage.
+    """
+    contexts = getattr(fastapi.routing, "iter_route_contexts", None)  # since 0.137.2
+    found = [*app.routes] if contexts is None else [each.route for each in contexts(app.routes)]
+    routes = [each for each in found if isinstance(each, Route)]
+    if others := sorted({type(each).__name__ for each in found if not isinstance(each, Route)}):
+        raise UnsupportedPackage("fastapi", f"it lists {', '.join(others)} instead of routes")
+    return routes
 
 
 class DirectRoute(APIRoute):
@@ -90,17 +102,17 @@ class RouteTable:
     def load(self, routes: Iterable[BaseRoute]) -> None:
         """Takes all routes of the application, once they are registered.
 
-        Raises UnsupportedFastAPI if none has a fixed path: then no key would have access to any.
+        Raises UnsupportedPackage if none has a scope: then no key would have access to any.
         """
-        self._routes = [*routes]
-        fixed = [each for each in self._routes if _is_fixed(each)]
-        self.fixed |= {(method, each.path): each for each in fixed for method in each.methods}
-        self._others = [each for each in self._routes if not _is_fixed(each)]
-        if not self.fixed:
-            raise UnsupportedFastAPI(
-                f"FastAPI {fastapi.__version__} is not supported: the route table is empty."
-                " Install 'fastapi>=0.133,<0.137'."
-            )
+        self._routes = self._others = [*routes]
+        direct = next((each for each in self._routes if isinstance(each, DirectRoute)), None)
+        if direct is None:
+            raise UnsupportedPackage("fastapi", "the route table is empty")
+        slower = "every request goes through FastAPI's router, which needs more CPU"
+        if compatibility.check(compatibility.ROUTE, direct, otherwise=slower):
+            fixed = [each for each in self._routes if _is_fixed(each)]
+            self.fixed |= {(method, each.path): each for each in fixed for method in each.methods}
+            self._others = [each for each in self._routes if not _is_fixed(each)]
 
     def scope_of(self, scope: Scope) -> RouteScope | Literal["nowhere"] | None:
         """None for a route without a scope, `nowhere` if the router will answer 404 or 405."""

@@ -1,12 +1,15 @@
 """HTTP/1 messages as bytes, and bodies for HTTP/1.0 clients: what uvicorn does not cover."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from openai_frontend.serving.error_reply import ErrorReply
+
+if TYPE_CHECKING:  # a private module
+    from uvicorn._types import ASGI3Application
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -37,7 +40,7 @@ def closing_response(reply: ErrorReply, request_id: str, headers: Headers) -> by
     return message_head(status, [*headers, *own]) + reply.body
 
 
-def until_close(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+def until_close(cycle: RequestResponseCycle, app: "ASGI3Application") -> "ASGI3Application":
     """Wraps the application for HTTP/1.0 clients, which do not know chunks: closing the connection
     ends a body of unknown length (RFC 9112, section 6.1). uvicorn sends chunks to every client.
     """
@@ -49,9 +52,12 @@ def until_close(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Appl
         async def send_unframed(message: Message) -> None:
             nonlocal unframed
             if message["type"] == "http.response.start":
-                unframed = all(name.lower() != b"content-length" for name, _ in message["headers"])
+                names = {name.lower() for name, _ in message["headers"]}
+                unframed = b"content-length" not in names
                 if unframed:
                     cycle.chunked_encoding, cycle.keep_alive = False, False
+                    if b"connection" not in names:  # uvicorn adds it since 0.53
+                        message["headers"] = [*message["headers"], (b"connection", b"close")]
             elif unframed:
                 cycle.expected_content_length = len(message.get("body", b""))
             await send(message)

@@ -10,10 +10,9 @@ import asyncio
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import httptools
-from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from openai_frontend.generation import ChunkedSocket
@@ -30,6 +29,9 @@ from openai_frontend.server.limits import (
     SlowClientDetector,
 )
 from openai_frontend.serving.error_reply import ErrorReply, http_error
+
+if TYPE_CHECKING:  # a private module
+    from uvicorn._types import ASGI3Application
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +218,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 )
                 cycle.message_event.set()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: "ASGI3Application") -> None:
         """uvicorn's hook for starting a response. `self.cycle` is the last request's, which may be
         queued behind this one.
         """

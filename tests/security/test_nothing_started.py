@@ -16,6 +16,7 @@ import pytest
 from openai_frontend.app import create_app
 from openai_frontend.config.settings import Settings
 from openai_frontend.routers.examples import EXAMPLES
+from openai_frontend.routers.routing import all_routes
 from openai_frontend.triton import Options, Server
 from tests.resilience.faults.world import World
 from tests.security.guarded import Guarded, guarded_gateway
@@ -65,7 +66,7 @@ def gateway(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def requests() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield method, path and body for every route and every example of it in the document."""
     app = create_app(Settings(enable_model_management=True), Server(Options(model_repositories=[])))
-    routes: list[Any] = app.routes  # each has `path` and `methods`
+    routes: list[Any] = all_routes(app)  # each has `path` and `methods`
     # The routes that unload the model and load it again come last.
     for route in sorted(routes, key=lambda each: ("load" in each.path, "unload" not in each.path)):
         spelled = route.path.replace(":path}", "}")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.engines.engine import EngineError
-from openai_frontend.engines.vllm import request_state
+from openai_frontend.engines.vllm import request_state, zmq_io
 from openai_frontend.engines.vllm import step_loop as step_loop_module
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.logs.formatters import make_formatter
@@ -149,6 +149,25 @@ def step_loop() -> step_loop_module.StepLoop:
     engine = SimpleNamespace(engine_core=SimpleNamespace(), output_processor=None)
     engine.engine_core.abort_requests_async = lambda _: asyncio.sleep(0)
     return step_loop_module.StepLoop(engine, None)  # type: ignore[arg-type]
+
+
+async def test_steps_come_from_vllms_task_if_pyzmq_is_not_supported(monkeypatch):
+    """And requests go through its client, because there is no writer."""
+    monkeypatch.setattr(zmq_io, "is_supported", lambda: False)
+    loop, steps, seen = step_loop(), asyncio.Queue[str](), asyncio.Queue[str]()
+    loop._core.get_output_async = steps.get
+    monkeypatch.setattr(loop, "_step", seen.put_nowait)
+
+    loop._start()
+    steps.put_nowait("a step")
+    async with asyncio.timeout(10):
+        assert await seen.get() == "a step"
+
+    assert loop._writer is None
+    loop.close()
+    await asyncio.sleep(0)
+    assert loop._steps is not None
+    await asyncio.wait([loop._steps])
 
 
 async def test_request_text_is_not_logged(monkeypatch, caplog):

@@ -55,6 +55,7 @@ class StepLoop:
         self._loop: asyncio.AbstractEventLoop | None = None  # set with the first request
         self._steps: asyncio.Task[None] | None = None
         self._supported_tasks: Any = None
+        self._direct_sockets = zmq_io.is_supported()
         self._writer: zmq_io.RequestSender | None = None
         self.failure: str | None = None  # why the loop has stopped
         self._scheduler_stats: Any = None  # the latest SchedulerStats of vLLM
@@ -214,7 +215,7 @@ class StepLoop:
         task.
         """
         self._loop = asyncio.get_running_loop()
-        reader = zmq_io.output_reader(self._core, self._step)
+        reader = zmq_io.output_reader(self._core, self._step) if self._direct_sockets else None
         if reader is not None:
             self._writer = zmq_io.RequestSender(self._core)
         steps = (

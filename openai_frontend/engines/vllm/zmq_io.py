@@ -7,8 +7,18 @@ versions, as the step loop.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
+
+from openai_frontend import compatibility
+
+
+@functools.cache
+def is_supported() -> bool:
+    """Whether the installed pyzmq has what this module uses; logs a warning if not."""
+    slower = "requests and steps pass through vLLM's own tasks, which need more CPU"
+    return compatibility.check(compatibility.SOCKET, otherwise=slower)
 
 
 class RequestSender:

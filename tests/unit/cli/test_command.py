@@ -9,8 +9,10 @@ from pathlib import Path
 
 import fastapi
 import pytest
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from openai_frontend import __version__
+from openai_frontend import __version__, compatibility
 from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.config.loader import load, options
@@ -247,8 +249,23 @@ def test_unsupported_fastapi_is_one_line(
     code = main(["serve", "--model-repository", str(tmp_path), "--port", "0"])
     assert (code, capsys.readouterr().err) == (
         1,
-        f"openai-frontend: FastAPI {fastapi.__version__} is not supported:"
-        " the route table is empty. Install 'fastapi>=0.133,<0.137'.\n",
+        f"openai-frontend: fastapi {fastapi.__version__} is not supported:"
+        f" the route table is empty. Install '{compatibility.supported('fastapi')}'.\n",
+    )
+
+
+def test_unsupported_uvicorn_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server does not start, because its limits would not work."""
+
+    monkeypatch.delattr(HttpToolsProtocol, "_start_asgi_task")
+    code = main(["serve", "--model-repository", str(tmp_path), "--port", "0"])
+    assert (code, capsys.readouterr().err) == (
+        1,
+        f"openai-frontend: uvicorn {uvicorn.__version__} is not supported:"
+        " uvicorn.protocols.http.httptools_impl.HttpToolsProtocol has no _start_asgi_task."
+        f" Install '{compatibility.supported('uvicorn')}'.\n",
     )
 
 

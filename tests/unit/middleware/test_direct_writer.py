@@ -5,11 +5,15 @@ import os
 from typing import Any
 
 import httptools
+import pytest
 from starlette.types import Receive, Scope, Send
 
-from openai_frontend.middleware.direct_writer import direct_writer
+from openai_frontend import compatibility
+from openai_frontend.middleware import direct_writer as direct_writer_module
+from openai_frontend.middleware.direct_writer import direct_writer, is_supported
 from openai_frontend.middleware.request_id import RequestId
 from tests.unit.server.test_http_protocol import Address, exchange, request, served
+from tests.unit.test_compatibility import without
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -165,6 +169,33 @@ async def test_http_1_0_has_content_length():
 
     assert b"content-length: 1\r\n" in response
     assert response.endswith(b"\r\n\r\na")
+
+
+@pytest.mark.parametrize(
+    ("private", "name"),
+    [
+        (private, name)
+        for private in (compatibility.DIRECT_WRITES, compatibility.FLOW)
+        for name in private.names
+    ],
+    ids=str,
+)
+async def test_body_goes_through_send_if_uvicorn_lacks_a_name(monkeypatch, caplog, private, name):
+    """The response is the same, and the log has one line about it."""
+    monkeypatch.setattr(direct_writer_module, "is_supported", is_supported.__wrapped__)
+    without(monkeypatch, private, name)
+    written: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        written.append(scope["state"]["direct_writer"])
+        await send(dict(START))
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        await send({"type": "http.response.body", "body": b"b"})
+
+    assert body(await answered(app)) == b"ab"
+    assert written == [None]
+    (line,) = caplog.messages
+    assert f"has no {name}, so each event of a stream is sent through ASGI" in line
 
 
 async def test_other_send_has_no_direct_writer():

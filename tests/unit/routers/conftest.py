@@ -19,6 +19,7 @@ from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.served_model import ModelCard
+from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.triton.responses import UnreleasedRequests
@@ -154,6 +155,12 @@ async def starting(monkeypatch, settings) -> AsyncGenerator[World, None]:
 async def world(starting: World) -> World:
     """The application after startup, without models."""
     return await started(starting)
+
+
+@pytest.fixture
+def routes(world: World) -> list[Any]:
+    """The application's routes; each has a scope."""
+    return list(all_routes(world.app))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from openai_frontend.auth.keys import REQUIRED_SCOPE, SCOPES
 from openai_frontend.config.settings import Settings
+from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.metrics_server import MetricsOnly
 from tests.unit.auth import tokens
 from tests.unit.auth.key_files import bearer, key, write
@@ -35,7 +36,8 @@ def addresses(app):
 
     Includes HEAD, and each path with a trailing slash: the routes accept both.
     """
-    for route in app.routes:
+    routes: list[Any] = all_routes(app)
+    for route in routes:
         if route.scope == "public":
             continue
         path = route.path.replace("{", "").replace(":path}", "").replace("}", "")
@@ -199,9 +201,9 @@ async def test_health_and_root_are_public(open_health, path):
     assert got == [200, 200]
 
 
-async def test_root_and_favicon_are_always_public(world):
+async def test_root_and_favicon_are_always_public(world, routes):
     """They need no key, whatever the settings say, and accept a wrong key."""
-    public = [route.path for route in world.app.routes if route.scope == "public"]
+    public = [route.path for route in routes if route.scope == "public"]
     got = {
         (await world.client.get(path, headers=headers)).status_code
         for path in public
@@ -398,9 +400,10 @@ async def test_kserve_routes_hide_models_that_the_key_may_not_use(world_of, tmp_
     """They neither show nor change such a model."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
     world = await world_of(Settings(keys_file=keys, enable_model_management=True))
+    routes: list[Any] = all_routes(world.app)
     paths = {
         (method, route.path)
-        for route in world.app.routes
+        for route in routes
         for method in route.methods
         if route.path.startswith("/v2/") and "{model}" in route.path
     }

@@ -135,14 +135,14 @@ async def test_not_ready_names_each_model_and_the_reason(world):
     assert (response.status_code, response.json()["models"]) == (503, {"dead": "the engine died"})
 
 
-async def test_health_paths_are_the_health_routes(world):
+async def test_health_paths_are_the_health_routes(routes):
     """They bypass host checks and the connection limit."""
-    assert {route.path for route in world.app.routes if route.scope == "health"} == HEALTH_PATHS
+    assert {route.path for route in routes if route.scope == "health"} == HEALTH_PATHS
 
 
-async def test_own_segments_are_the_first_segments_of_the_routes(world):
+async def test_own_segments_are_the_first_segments_of_the_routes(routes):
     """A root path may not start with one of them."""
-    firsts = {route.path.split("/")[1] for route in world.app.routes} - {""}
+    firsts = {route.path.split("/")[1] for route in routes} - {""}
 
     assert firsts == OWN_SEGMENTS
 

@@ -7,7 +7,7 @@ BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images bench figures demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-oldest test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images bench figures demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -27,8 +27,11 @@ serve: setup ## start the server with the demo models; ARGS adds options
 test: setup-clients ## run all tests; ARGS="-k name" selects some
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto $(ARGS)
 
+test-oldest: setup ## test the gateway without vLLM, with the oldest allowed packages
+	$(BIN)/python -m scripts.version_ranges oldest $(ARGS)
+
 test-newest: setup ## test the gateway without vLLM, with the newest allowed packages
-	$(BIN)/python -m scripts.newest $(ARGS)
+	$(BIN)/python -m scripts.version_ranges newest $(ARGS)
 
 lint: typecheck ## run ruff, mypy, the import contracts, clang-format, hadolint and zizmor
 	$(BIN)/ruff check .

@@ -17,10 +17,10 @@ Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def all_routes(app: FastAPI) -> list[Route]:
-    """The routes of an application, including those of its routers, in the order of their matching.
+    """The routes of an application in the order of their matching. Raises UnsupportedPackage.
 
-    FastAPI nests the routes of routers since 0.137; before, it copied them into `app.routes`. No
-    router of ours has a prefix, so a nested route has the whole path. Raises UnsupportedPackage.
+    FastAPI's `include_router` nests the routes since 0.137; before, it copied them into
+    `app.routes`. A nested route has no prefix in its path, and no router of ours has one.
     """
     contexts = getattr(fastapi.routing, "iter_route_contexts", None)  # since 0.137.2
     found = [*app.routes] if contexts is None else [each.route for each in contexts(app.routes)]

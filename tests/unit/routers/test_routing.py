@@ -9,7 +9,7 @@ from typing import Any
 import fastapi.routing
 import orjson
 import pytest
-from fastapi import FastAPI, Response
+from fastapi import APIRouter, FastAPI, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -55,6 +55,17 @@ async def test_all_routes_lists_what_the_application_serves(world, routes):
     document = world.app.openapi()["paths"]
 
     assert {route.path_format for route in routes if route.include_in_schema} == {*document}
+
+
+def test_all_routes_lists_the_routes_of_included_routers():
+    """FastAPI nests them since 0.137."""
+    inner, outer, app = APIRouter(), APIRouter(), FastAPI(openapi_url=None)
+    inner.add_api_route("/a", lambda: None)
+    outer.include_router(inner)
+    outer.add_api_route("/b", lambda: None)
+    app.include_router(outer)
+
+    assert [route.path for route in all_routes(app)] == ["/a", "/b"]
 
 
 def test_an_empty_route_table_is_an_error():

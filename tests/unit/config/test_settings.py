@@ -26,11 +26,10 @@ def test_options_contain_every_setting_once() -> None:
     assert sorted(option.name for option in options()) == sorted(Settings.model_fields)
 
 
-@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
-def test_help_ends_with_a_full_stop(option: Any) -> None:
+def test_help_ends_with_a_full_stop() -> None:
     """The help consists of sentences."""
 
-    assert option.field.description.endswith(".")
+    assert [each.name for each in options() if not each.field.description.endswith(".")] == []
 
 
 def test_defaults_are_valid() -> None:

@@ -14,6 +14,15 @@ _IN_PROCESS = "tests/vllm/"
 # Their tests share the engines of a gateway; others name the mark themselves.
 _WITH_GATEWAYS = ("tests/backends/", "tests/clients/")
 ENGINES = ("engines in process", "engines of gateways")
+# A gateway for the session costs 2 s of CPU time per worker that uses it.
+_SESSION_GATEWAYS = {
+    "tests/api/": "mock gateway",
+    "tests/resilience/faults/test_invariants.py": "mock gateway",
+    "tests/unit/middleware/test_headers.py": "mock gateway",
+    "tests/unit/routers/test_documentation.py": "mock gateway",
+    "tests/unit/routers/test_tokenization.py": "mock gateway",
+    "tests/security/": "guarded gateway",
+}
 _WAITS = 1  # workers beyond the cores, because many tests wait
 
 
@@ -52,4 +61,5 @@ def scope(file: str) -> str:
         return in_process
     if file.startswith(_WITH_GATEWAYS) or "mark.engine" in Path(file).read_text():
         return of_gateways
-    return file
+    shared = (name for start, name in _SESSION_GATEWAYS.items() if file.startswith(start))
+    return next(shared, file)

@@ -9,12 +9,14 @@ from xdist.remote import Producer
 from tests import distribution
 
 
-def test_what_shares_engines_is_in_one_worker():
+def test_what_shares_engines_or_a_gateway_is_in_one_worker():
     """A core's in one, a gateway's in another, by folder or by mark; other files are alone."""
     of_gateways = ("tests/backends/test_api.py", "tests/api/test_openai_sdk.py")
 
     assert distribution.scope("tests/vllm/test_engine.py") == "engines in process"
     assert {distribution.scope(file) for file in of_gateways} == {"engines of gateways"}
+    assert distribution.scope("tests/api/test_limits.py") == "mock gateway"
+    assert distribution.scope("tests/security/test_odd_json.py") == "guarded gateway"
     assert distribution.scope("tests/unit/test_sse.py") == "tests/unit/test_sse.py"
 
 

@@ -1,7 +1,6 @@
 """Every example in /openapi.json and every file of /docs works on the gateway that serves it."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,18 +8,11 @@ import pytest
 
 from openai_frontend.routers.examples import EXAMPLES
 from tests.gateway_process import GatewayProcess
-from tests.unit.routers.mock_gateway import mock_gateway
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    with mock_gateway(tmp_path_factory.mktemp("documentation")) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def document(gateway: GatewayProcess) -> dict[str, Any]:
-    document: dict[str, Any] = httpx.get(f"{gateway.url}/openapi.json").json()
+def document(mock_gateway: GatewayProcess) -> dict[str, Any]:
+    document: dict[str, Any] = httpx.get(f"{mock_gateway.url}/openapi.json").json()
     return document
 
 
@@ -41,14 +33,14 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("path", "name"), NAMED)
-def test_every_example_runs(gateway, document, path, name):
+def test_every_example_runs(mock_gateway, document, path, name):
     operation = document["paths"][path]["post"]
     body = operation["requestBody"]["content"]["application/json"]
     example = body["examples"][name]["value"]
     for parameter in operation.get("parameters", ()):
         path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
 
-    response = httpx.post(f"{gateway.url}{path}", json=example)
+    response = httpx.post(f"{mock_gateway.url}{path}", json=example)
 
     assert response.status_code == 200, response.text
     assert bool(example.get("stream")) == response.text.endswith("data: [DONE]\n\n")
@@ -62,17 +54,17 @@ WITHOUT_MODEL = [(path, name) for path, name in NAMED if name == next(iter(EXAMP
 @pytest.mark.parametrize(
     ("path", "name"), [each for each in WITHOUT_MODEL if not EXAMPLES[each[0]][each[1]].in_path]
 )
-def test_every_endpoint_uses_the_only_model_by_default(gateway, document, path, name):
+def test_every_endpoint_uses_the_only_model_by_default(mock_gateway, document, path, name):
     operation = document["paths"][path]["post"]
     example = operation["requestBody"]["content"]["application/json"]["examples"][name]["value"]
     del example["model"]
 
-    response = httpx.post(f"{gateway.url}{path}", json=example)
+    response = httpx.post(f"{mock_gateway.url}{path}", json=example)
 
     assert response.status_code == 200, response.text
 
 
-def test_every_get_endpoint_answers(gateway, document):
+def test_every_get_endpoint_answers(mock_gateway, document):
     """With the document's examples in its path."""
     failed = []
     for path, methods in document["paths"].items():
@@ -80,34 +72,34 @@ def test_every_get_endpoint_answers(gateway, document):
             continue
         for parameter in methods["get"].get("parameters", ()):
             path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
-        if httpx.get(f"{gateway.url}{path}").status_code != 200:
+        if httpx.get(f"{mock_gateway.url}{path}").status_code != 200:
             failed.append(path)
     assert failed == []
 
 
-def test_docs_page_loads_only_files_of_this_server(gateway):
+def test_docs_page_loads_only_files_of_this_server(mock_gateway):
     """Every file exists."""
-    page = httpx.get(f"{gateway.url}/docs")
+    page = httpx.get(f"{mock_gateway.url}/docs")
 
     files = re.findall(r'(?:href|src)="([^"]+)"', page.text)
     assert len(files) == 3
     for file in files:
         assert re.fullmatch(r"docs/[\w.-]+", file)
-        assert httpx.get(f"{gateway.url}/{file}").status_code == 200
+        assert httpx.get(f"{mock_gateway.url}/{file}").status_code == 200
 
 
-def test_content_security_policy_allows_only_this_server(gateway):
+def test_content_security_policy_allows_only_this_server(mock_gateway):
     """The browser may load files from this server only and connect to it only."""
-    policy = httpx.get(f"{gateway.url}/docs").headers["content-security-policy"]
+    policy = httpx.get(f"{mock_gateway.url}/docs").headers["content-security-policy"]
 
     assert policy.startswith("default-src 'none'; script-src 'self';")
     assert "connect-src 'self'" in policy
 
 
-def test_docs_files_have_their_content_types(gateway):
+def test_docs_files_have_their_content_types(mock_gateway):
     """Browsers run no script that has another type."""
     types = {
-        name: httpx.get(f"{gateway.url}/docs/{name}").headers["content-type"]
+        name: httpx.get(f"{mock_gateway.url}/docs/{name}").headers["content-type"]
         for name in ("start.js", "swagger-ui-bundle.js", "swagger-ui.css")
     }
 
@@ -118,11 +110,11 @@ def test_docs_files_have_their_content_types(gateway):
     ]
 
 
-def test_docs_files_ignore_range_requests(gateway):
+def test_docs_files_ignore_range_requests(mock_gateway):
     """The response is always the whole file."""
     headers = {"range": "bytes=0-9"}
 
-    response = httpx.get(f"{gateway.url}/docs/swagger-ui.css", headers=headers)
+    response = httpx.get(f"{mock_gateway.url}/docs/swagger-ui.css", headers=headers)
 
     assert response.status_code == 200
     assert "accept-ranges" not in response.headers
@@ -131,6 +123,6 @@ def test_docs_files_ignore_range_requests(gateway):
 @pytest.mark.parametrize(
     "path", ["/docs/app.py", "/docs/../app.py", "/docs/%2e%2e/app.py", "/redoc"]
 )
-def test_other_paths_below_docs_are_404(gateway, path):
+def test_other_paths_below_docs_are_404(mock_gateway, path):
     """No folder is served."""
-    assert httpx.get(f"{gateway.url}{path}").status_code == 404
+    assert httpx.get(f"{mock_gateway.url}{path}").status_code == 404

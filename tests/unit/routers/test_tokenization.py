@@ -1,7 +1,6 @@
 """Tokenization over HTTP, from the gateway as a process: /tokenize, /detokenize, both /render."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 
 from openai_frontend.prompting import tokenizer
 from openai_frontend.prompting.tokenizer import Tokenizer
-from tests.unit.routers.mock_gateway import mock_gateway
+from tests.gateway_process import GatewayProcess
 
 TEXT = "Hello <|im_end|> \U0001f600"
 USER = {"role": "user", "content": "Hello"}
@@ -20,21 +19,15 @@ ASSISTANT = "<|im_start|>assistant\n"
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Tokenizer]]:
-    """A client of the gateway, and the tokenizer of its model."""
-    folder: Path = tmp_path_factory.mktemp("tokenization")
-    with mock_gateway(folder) as process, httpx.Client(base_url=process.url) as client:
-        yield client, tokenizer.load(folder / "models" / "mock" / "1" / "tokenizer")
+def client(mock_gateway: GatewayProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=mock_gateway.url) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def client(gateway: tuple[httpx.Client, Tokenizer]) -> httpx.Client:
-    return gateway[0]
-
-
-@pytest.fixture(scope="module")
-def tokens(gateway: tuple[httpx.Client, Tokenizer]) -> Tokenizer:
-    return gateway[1]
+def tokens(mock_gateway: GatewayProcess) -> Tokenizer:
+    """The tokenizer of the gateway's model."""
+    return tokenizer.load(mock_gateway.log.parent / "models" / "mock" / "1" / "tokenizer")
 
 
 def answered(client: httpx.Client, path: str, **body: Any) -> Any:

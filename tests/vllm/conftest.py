@@ -17,11 +17,13 @@ from tests.gateway_process import ROOT
 
 
 @pytest.fixture(scope="package", autouse=True)
-def vllm_is_set_up() -> None:
-    """Import vLLM and build an engine config before the first module.
+def vllm_is_set_up(request: pytest.FixtureRequest) -> None:
+    """Import vLLM and build an engine config before the first module, if any test needs an engine.
 
     Both set environment variables of the process, and each module must leave those unchanged.
     """
+    if not any(item.get_closest_marker("engine") for item in request.session.items):
+        return
     demo = ROOT / "model_repository" / "demo"
     given = json.loads((demo / "1" / "model.json").read_text())
     arguments.set_environment()

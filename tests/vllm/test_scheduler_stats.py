@@ -8,16 +8,18 @@ import pytest
 
 from openai_frontend.engines.vllm.stats import ADAPTERS, PREEMPTIONS, STEPS, StatsMixin
 
+pytestmark = pytest.mark.slow  # imports vLLM
+
 
 def request(adapter: str | None) -> Any:
     return SimpleNamespace(lora_request=adapter and SimpleNamespace(lora_name=adapter))
 
 
-def step(tokens: int, said: list[int]) -> Any:
+def step(tokens: int, output_tokens: list[int]) -> Any:
     """vLLM's SchedulerOutput: the tokens of a step, and the output tokens that its older requests
     had before.
     """
-    old = SimpleNamespace(num_output_tokens=said)
+    old = SimpleNamespace(num_output_tokens=output_tokens)
     return SimpleNamespace(total_num_scheduled_tokens=tokens, scheduled_cached_reqs=old)
 
 
@@ -45,37 +47,37 @@ class Scheduler:
         self.preempted.append((request, timestamp))
 
 
-class Saying(StatsMixin, Scheduler):
+class StatsScheduler(StatsMixin, Scheduler):
     pass
 
 
 def test_load_is_reported_at_intervals() -> None:
     """Requests, cache usage and preemptions so far; then nothing for 0.25 s."""
-    scheduler = Saying(lora=False)
+    scheduler = StatsScheduler(lora=False)
     scheduler._preempt_request("a", 1.0)
     scheduler._preempt_request("b", timestamp=2.0)
-    told = scheduler.make_stats()
+    stats = scheduler.make_stats()
 
     assert scheduler.preempted == [("a", 1.0), ("b", 2.0)]
-    counts = (told.num_running_reqs, told.num_waiting_reqs, told.num_skipped_waiting_reqs)
-    assert (*counts, told.kv_cache_usage) == (4, 1, 1, 0.5)
-    assert told.kv_connector_stats[PREEMPTIONS] == 2
+    counts = (stats.num_running_reqs, stats.num_waiting_reqs, stats.num_skipped_waiting_reqs)
+    assert (*counts, stats.kv_cache_usage) == (4, 1, 1, 0.5)
+    assert stats.kv_connector_stats[PREEMPTIONS] == 2
     assert scheduler.make_stats() is None
 
 
 def test_idle_state_is_reported_at_once() -> None:
     """The next request, and with it the next report, may come much later."""
-    scheduler = Saying(lora=False)
+    scheduler = StatsScheduler(lora=False)
     scheduler.make_stats()
     scheduler.running = []
 
     assert scheduler.make_stats().num_running_reqs == 0
 
 
-@pytest.mark.parametrize(("lora", "told"), [(False, None), (True, [["a", "b"], ["c"]])])
-def test_running_and_waiting_adapters_are_reported(lora: bool, told: Any) -> None:
+@pytest.mark.parametrize(("lora", "adapters"), [(False, None), (True, [["a", "b"], ["c"]])])
+def test_running_and_waiting_adapters_are_reported(lora: bool, adapters: Any) -> None:
     """Each adapter is reported once; a model without LoRA reports None."""
-    assert Saying(lora=lora).make_stats().kv_connector_stats[ADAPTERS] == told
+    assert StatsScheduler(lora=lora).make_stats().kv_connector_stats[ADAPTERS] == adapters
 
 
 def test_step_histograms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,12 +86,12 @@ def test_step_histograms(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     times = iter([100.0, 100.02, 100.03, 130.0, 130.06])
     monkeypatch.setattr(time, "monotonic", lambda: next(times, 200.0))
-    scheduler = Saying(lora=False)
+    scheduler = StatsScheduler(lora=False)
 
     for made in (step(7, []), step(4, [1, 1, 0]), step(0, []), step(9, []), step(2, [3, 4])):
         assert scheduler.update_from_output(made, "what came of it") == "what came of it"
-    told = scheduler.make_stats().kv_connector_stats[STEPS]
+    steps = scheduler.make_stats().kv_connector_stats[STEPS]
 
-    assert told["tokens"] == {"counts": [0, 3, 1] + [0] * 11, "sum": 22}
-    assert told["seconds"]["counts"] == [0, 2, 0, 2] + [0] * 16
-    assert told["seconds"]["sum"] == pytest.approx(2 * 0.02 + 2 * 0.06)
+    assert steps["tokens"] == {"counts": [0, 3, 1] + [0] * 11, "sum": 22}
+    assert steps["seconds"]["counts"] == [0, 2, 0, 2] + [0] * 16
+    assert steps["seconds"]["sum"] == pytest.approx(2 * 0.02 + 2 * 0.06)

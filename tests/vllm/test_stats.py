@@ -18,7 +18,7 @@ def config(*, lora: bool = True, pipeline: int = 1) -> Any:
     )
 
 
-def said() -> Any:
+def stats() -> Any:
     steps = StepCounts()
     old = SimpleNamespace(num_output_tokens=[1, 2])
     step = SimpleNamespace(total_num_scheduled_tokens=2, scheduled_cached_reqs=old)
@@ -28,15 +28,15 @@ def said() -> Any:
     return SimpleNamespace(num_waiting_reqs=3, num_skipped_waiting_reqs=1, kv_connector_stats=more)
 
 
-def told(**of: Any) -> dict[Any, float]:
+def samples(**of: Any) -> dict[Any, float]:
     """Return the values by metric name and label values."""
-    given = {"config": config(), "latest": said(), "at_work": True, **of}
+    given = {"config": config(), "latest": stats(), "at_work": True, **of}
     return {(name, *labels.values()): value for name, labels, value in engine_samples(**given)}
 
 
 def test_metrics_of_a_busy_engine() -> None:
     """Waiting requests by reason, the adapters, and the steps as cumulative histograms."""
-    found = told()
+    found = samples()
 
     assert found["vllm:num_requests_waiting_by_reason", "capacity"] == 3
     assert found["vllm:num_requests_waiting_by_reason", "deferred"] == 1
@@ -53,10 +53,10 @@ def test_metrics_of_a_busy_engine() -> None:
 
 
 def test_metrics_of_an_idle_engine() -> None:
-    """No request waits and no adapter runs, whatever the last report said; counters keep their
+    """No request waits and no adapter runs, whatever the last report was; counters keep their
     value.
     """
-    found = told(at_work=False)
+    found = samples(at_work=False)
 
     assert found["vllm:num_requests_waiting_by_reason", "capacity"] == 0
     assert ("vllm:lora_requests_info", "2", "", "") in found
@@ -65,14 +65,14 @@ def test_metrics_of_an_idle_engine() -> None:
 
 def test_metrics_before_the_first_step() -> None:
     """Only metrics that are known from the start have samples."""
-    names = {name for name, *_ in told(latest=None, at_work=False, config=config(lora=False))}
+    names = {name for name, *_ in samples(latest=None, at_work=False, config=config(lora=False))}
 
     assert names == {"vllm:cache_config_info", "vllm:num_requests_waiting_by_reason"}
 
 
 def test_pipeline_has_no_inter_token_latency() -> None:
     """With overlapping steps, the time between steps is not the time between a request's tokens."""
-    names = {name for name, *_ in told(config=config(pipeline=2))}
+    names = {name for name, *_ in samples(config=config(pipeline=2))}
 
     assert "vllm:inter_token_latency_seconds_count" not in names
     assert "vllm:iteration_tokens_total_count" in names
@@ -81,7 +81,7 @@ def test_pipeline_has_no_inter_token_latency() -> None:
 def test_samples_match_the_declared_families() -> None:
     """Their labels and histogram bounds are declared."""
     declared = {each.name: each for each in FROM_ENGINE}
-    for name, labels, _ in engine_samples(config(), said(), at_work=True):
+    for name, labels, _ in engine_samples(config(), stats(), at_work=True):
         family = declared[name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")]
         bound = labels.get("le")
         assert {*labels} - {"le"} <= {*family.labels}

@@ -4,6 +4,7 @@ A violation fails the test in which it occurs, even if the test's client ignores
 """
 
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -142,6 +143,26 @@ def _async(transport: Any, tee: type) -> Callable[..., Any]:
         return _read_along(request, await handle(self, request), tee)
 
     return handle_async_request
+
+
+def _with_certificates(transport: Any, certificates: ssl.SSLContext) -> Callable[..., None]:
+    plain = transport.__init__
+
+    def init(self: Any, verify: Any = True, *arguments: Any, **options: Any) -> None:
+        plain(self, certificates if verify is True else verify, *arguments, **options)
+
+    return init
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_ssl_context() -> Iterator[None]:
+    """Clients share the trusted certificates: to load them takes 24 ms of CPU time per client."""
+    certificates = httpx.create_ssl_context()
+    with pytest.MonkeyPatch.context() as patch:
+        for http in (httpx, httpx2):
+            for transport in (http.HTTPTransport, http.AsyncHTTPTransport):
+                patch.setattr(transport, "__init__", _with_certificates(transport, certificates))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,8 @@ import pytest
 
 from scripts.demo_embedding import corpus
 
+pytestmark = pytest.mark.slow  # imports torch
+
 WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo-embedding" / "1" / "weights"
 
 

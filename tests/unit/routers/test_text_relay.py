@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -92,11 +93,11 @@ def text_of(choice: Mapping[str, Any]) -> str:
 
 def texts(streamed: list[Any]) -> dict[int, str]:
     """The text of each choice, joined as a client does."""
-    gathered: dict[int, str] = {}
+    gathered: defaultdict[int, list[str]] = defaultdict(list)
     for event in streamed:
         for choice in event["choices"] if isinstance(event, dict) and "choices" in event else []:
-            gathered[choice["index"]] = gathered.get(choice["index"], "") + text_of(choice)
-    return gathered
+            gathered[choice["index"]].append(text_of(choice))
+    return {index: "".join(parts) for index, parts in gathered.items()}
 
 
 def wholes(answer: Mapping[str, Any]) -> dict[int, str]:

@@ -211,7 +211,7 @@ async def test_each_field_is_honoured_or_refused_by_name(name: str, chat: bool) 
     silently.
     """
 
-    requests = {**TO_MODEL, **HERE, **(OF_CHATS if chat else OF_COMPLETIONS)}
+    requests: dict[str, Any] = {**TO_MODEL, **HERE, **(OF_CHATS if chat else OF_COMPLETIONS)}
     refused = REFUSED[name] - ({"echo"} if chat else set())
     contract = contract_of(name)
 

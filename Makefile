@@ -7,7 +7,7 @@ BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-oldest test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images bench figures demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-oldest test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -104,6 +104,13 @@ check-native: setup ## run the tests of the core under AddressSanitizer
 
 check-images: setup ## resolve the pip steps of the images for their Python and system
 	@$(BIN)/python -m scripts.check_images
+
+# Looks for the GPU first: the set-up for CUDA downloads 4 GB.
+gpu-check: ## check and measure the gateway on an NVIDIA GPU; ARGS=--cpu does so on the processor
+	@$(if $(findstring --cpu,$(ARGS)),,nvidia-smi --list-gpus 2>/dev/null || { \
+		echo "gpu-check: nvidia-smi reports no GPU: install its driver, or set ARGS=--cpu" >&2; exit 2; })
+	@$(PYTHON) -m scripts.setup --vllm $(if $(findstring --cpu,$(ARGS)),cpu,cuda)
+	$(BIN)/python -m tests.gpu_check $(ARGS)
 
 bench: setup ## run the benchmarks; ARGS=--help lists the options
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,11 +1,12 @@
-"""Writes what all servers serve: a Llama of 0.6 million random weights, or the embeddings model.
+"""Writes what all servers serve: a Llama of random weights, or the embeddings model.
 
 No download: the tokenizer and the chat template are those of the demo model.
 """
 
 import json
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -15,25 +16,38 @@ from safetensors.numpy import save_file
 from benchmarks.server_process import ROOT
 
 _DEMO = ROOT / "model_repository" / "demo" / "1" / "weights"
-_LAYERS = 2
-# With less the model repeats one token for ever, with more its text has more broken characters
+# 0.6 million weights, of which the rest of the shape is the demo model's
+SMALL = {"num_hidden_layers": 2}
+# A thousand million: with fewer, a GPU waits for the processor in every step
+LARGE = {
+    "num_hidden_layers": 22,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+}
+# Of the demo model's width. With less the model repeats one token for ever, with more its text has
+# more broken characters.
 _DEVIATION = 0.1
 _SEED = 1
 
 
-def write_llama(folder: Path) -> Path:
+def write_llama(folder: Path, shape: Mapping[str, int] = SMALL) -> Path:
     """A folder as transformers and vLLM load it."""
     folder.mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(_DEMO / name, folder / name)
-    config = json.loads((_DEMO / "config.json").read_text()) | {"num_hidden_layers": _LAYERS}
+    demo = json.loads((_DEMO / "config.json").read_text())
+    config = demo | dict(shape)
     (folder / "config.json").write_text(json.dumps(config))
     random = np.random.default_rng(_SEED)
+    deviation = _DEVIATION * math.sqrt(demo["hidden_size"] / config["hidden_size"])
     weights = {
-        name: (random.standard_normal(shape) * _DEVIATION).astype(np.float32)
-        if len(shape) > 1
-        else np.ones(shape, np.float32)
-        for name, shape in _shapes(config)
+        name: (random.standard_normal(size) * deviation).astype(np.float32)
+        if len(size) > 1
+        else np.ones(size, np.float32)
+        for name, size in _shapes(config)
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
@@ -48,7 +62,7 @@ def _shapes(config: dict[str, int]) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
-    for layer in range(_LAYERS):
+    for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
         yield f"{prefix}.self_attn.q_proj.weight", (queries, hidden)
         yield f"{prefix}.self_attn.k_proj.weight", (keys, hidden)

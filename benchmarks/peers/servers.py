@@ -37,6 +37,16 @@ ENGINE_ARGUMENTS: dict[str, Any] = {
     "disable_log_stats": True,
 }
 GENERATE: dict[str, Any] = {"max_model_len": 1024}
+# Instead of some of ENGINE_ARGUMENTS: two servers share the GPU
+ON_GPU: dict[str, Any] = {
+    "dtype": "bfloat16",
+    "enforce_eager": False,
+    "kv_cache_memory_bytes": 4 * 1024**3,
+    "gpu_memory_utilization": 0.4,
+    "block_size": 16,
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 8192,
+}
 POOLING: dict[str, Any] = {"max_model_len": 256, "runner": "pooling"}
 
 _ALWAYS = {
@@ -54,7 +64,10 @@ _FLAGS: dict[str, dict[str, str]] = {
     # What vLLM takes where nothing is said; said all the same, for the gateway would say otherwise
     DEFAULT: {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
 }
-_CONFIG = 'backend: "inprocess"\nparameters { key: "engine" value: { string_value: "vllm" } }\n'
+_CONFIG = """backend: "inprocess"
+parameters { key: "engine" value: { string_value: "vllm" } }
+instance_group [{ count: 1, kind: KIND_MODEL }]
+"""
 _READY = {GATEWAY: "/health/ready", VLLM: "/health", VLLM_RUST: "/health"}
 _START_S = 240.0
 _STOP_S = 60.0
@@ -100,6 +113,7 @@ def _options(arguments: Mapping[str, Any]) -> list[str]:
     return [
         names[name] if value is True else f"{names[name]}={value}"
         for name, value in arguments.items()
+        if value is not False
     ]
 
 

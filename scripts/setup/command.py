@@ -5,16 +5,25 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.setup import clients, preflight
+from scripts.setup import clients, no_wheel, preflight
 from scripts.setup.install import Step, steps
 from scripts.setup.progress import CommandFailed, Progress
+from scripts.setup.stand_ins import STAND_INS
 
 ENGINES = ("cpu", "cuda", "none")
+LOCKED_VLLM = STAND_INS["vllm"].partition("+")[0]
+UNKNOWN_VLLM = (
+    "VLLM={} is not known; cpu, cuda or none is needed: the locks have vLLM {},"
+    " for processors (cpu) or NVIDIA GPUs (cuda)"
+)
 TOOLS = ("deploy", "docs", "fuzz", "protoc", "supply", "wheels")  # the locks of requirements/tools
 
 
 def main() -> int:
     arguments = parse_arguments()
+    if arguments.vllm not in ENGINES:
+        sys.stderr.write(f"setup: {UNKNOWN_VLLM.format(arguments.vllm, LOCKED_VLLM)}\n")
+        return 2
     wanted = _wanted(arguments)
     stale = [step for step in wanted if not step.stamp.fresh]
     if not stale:
@@ -37,7 +46,9 @@ def _wanted(arguments: argparse.Namespace) -> list[Step]:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts.setup", description=__doc__)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--vllm", choices=ENGINES, default="cpu", help="which vLLM to install")
+    what.add_argument(
+        "--vllm", default="cpu", metavar="|".join(ENGINES), help="which vLLM to install"
+    )
     what.add_argument(
         "--clients", action="store_true", help="the clients' environments instead, for the tests"
     )
@@ -54,7 +65,8 @@ def run(stale: list[Step]) -> int:
             step.work(progress)
         except CommandFailed as error:
             progress.end("failed")
-            sys.stderr.write(f"{error}\n")
+            line = no_wheel.explained(str(error))
+            sys.stderr.write(f"setup: {line}\n" if line else f"{error}\n")
             return 1
         step.stamp.write()
         progress.end()

@@ -37,11 +37,6 @@ PACKAGES_BYTES = {"cpu": 4_800_000_000, "cuda": 20_000_000_000, "none": 1_500_00
 
 ENGINE_LOCKS = {"cpu": ["vllm-cpu.txt"], "cuda": ["vllm-cuda.txt"], "none": []}
 
-TORCH_HINT = (
-    "torch's CPU build was not found: point PIP_EXTRA_INDEX_URL to PyTorch's CPU index,"
-    " or run make VLLM=none for a set-up without vLLM"
-)
-
 
 class Step(NamedTuple):
     title: str
@@ -105,11 +100,7 @@ def install(progress: Progress, engine: str) -> None:
     progress.run([*pip("install"), *locked(lock_files(engine))], state)
     for path in elsewhere(engine):
         options = ["--no-deps", "--no-compile", f"--find-links={STAND_INS}"]
-        try:
-            progress.run([*pip("install"), *options, f"--requirement={path}"], state)
-        except CommandFailed as error:
-            hint = TORCH_HINT if "for torch==" in str(error) else ""
-            raise CommandFailed(f"{error}\n{hint}") from error
+        progress.run([*pip("install"), *options, f"--requirement={path}"], state)
     compile_bytecode(progress, site_packages())
     check()
 

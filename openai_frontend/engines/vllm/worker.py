@@ -1,5 +1,5 @@
-"""vLLM's CPU worker with two fixes: seeds with chunked prefill, and LoRA in mixed batches. Runs in
-the EngineCore process, which loads it by name.
+"""vLLM's CPU worker with three fixes: seeds with chunked prefill, LoRA in mixed batches, and no
+compilation with `enforce_eager`. Runs in the EngineCore process, which loads it by name.
 
 Seeds: a step that reads only a part of a prompt samples a token that is discarded, and must return
 its draw to the request's generator. vLLM uses the generator's offset for that, which CPU generators
@@ -10,12 +10,17 @@ tokens.
 LoRA: a token without an adapter has the index -1. vLLM's CPU kernels use it as an index from the
 end of the adapters (0.32, lora/ops/torch_ops/lora_ops.py): the token gets the contribution of the
 last slot's adapter, and outputs of the base model are partly an adapter's.
+
+Compilation: vLLM compiles the ranks of log probabilities in spite of `enforce_eager`
+(0.32, v1/sample/ops/logprobs.py). The first request with `logprobs` ran the C++ compiler for 10 s,
+and all other requests waited.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from vllm.lora import model_manager
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.v1.worker import cpu_worker
@@ -83,4 +88,6 @@ class CPUWorker(cpu_worker.CPUWorker):  # type: ignore[misc]  # vLLM's types are
         """vLLM creates the runner and the LoRA wrapper by these module attributes."""
         cpu_worker.CPUModelRunner = SeededModelRunner
         model_manager.get_punica_wrapper = CPULoRAWrapper
+        if self.model_config.enforce_eager:
+            torch.compiler.set_stance("force_eager")
         super().init_device()

@@ -7,7 +7,7 @@ BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-oldest test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-oldest test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures core demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -117,6 +117,10 @@ bench: setup ## run the benchmarks; ARGS=--help lists the options
 
 figures: setup ## print size, shape and coupling of the package
 	@$(BIN)/python -m scripts.figures
+
+# Needs NVIDIA's sources and a few of the system's libraries: docs/backends.md.
+core: setup ## build a newer Triton core from the checkouts in SOURCES= into OUTPUT=build/triton
+	@$(BIN)/python -m scripts.build_core --sources $(SOURCES) --output $(or $(OUTPUT),build/triton) $(ARGS)
 
 demo-model: setup ## train the demo model
 	$(BIN)/python scripts/train_demo_model.py $(ARGS)

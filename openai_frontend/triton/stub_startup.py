@@ -4,6 +4,7 @@ The stub embeds an interpreter that ignores environment variables and starts in 
 file is linked into a separate environment, so it imports nothing from this package.
 """
 
+import atexit
 import locale
 import os
 import site
@@ -28,6 +29,16 @@ def enter(executable: str, prefix: str, user_site: str | None, library_path: str
     if user_site is not None:
         site.addsitedir(user_site)
     _speak_utf8()
+    atexit.register(_end_process)  # the first one registered runs last
+
+
+def _end_process() -> None:
+    """End without finalizing the interpreter: stubs of 2026 (core 2.70) release Python objects
+    after that, so each of them would abort with a "Fatal Python error" when its model is unloaded.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def _leave_to_children(executable: str, library_path: str | None) -> None:

@@ -1,11 +1,14 @@
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from openai_frontend.triton import LibraryNotFound, Options, Server, library
 from openai_frontend.triton_interface import WHEEL_FOLDER
+from tests.gateway_process import ROOT
 
 LOAD = """
 import sys
@@ -26,12 +29,23 @@ def refusal(path: Path) -> str:
     return str(done.stdout)
 
 
-def compiled(folder: Path, minor: int) -> Path:
-    """A library with one function, which returns the API version 1.`minor`."""
+HEADER = (ROOT / "native" / "triton_api.h").read_text()
+FUNCTIONS = [
+    f"TRITON{kind}_{name}"
+    for kind in ("SERVER", "BACKEND")
+    for name in re.findall(
+        r"^  X\([^,]*, (\w+),", HEADER.split(f"TRITON_{kind}_FUNCTIONS(X)")[1].split("#")[0], re.M
+    )
+]
+
+
+def compiled(folder: Path, minor: int, functions: Sequence[str] = ()) -> Path:
+    """A library that returns the API version 1.`minor`, and has the functions."""
     source, made = folder / "stub.c", folder / "libtritonserver.so"
     source.write_text(
         "void* TRITONSERVER_ApiVersion(unsigned* major, unsigned* minor)"
-        f"{{ *major = 1; *minor = {minor}; return 0; }}"
+        f"{{ *major = 1; *minor = {minor}; return 0; }}\n"
+        + "".join(f"void {name}(void) {{}}\n" for name in functions if "ApiVersion" not in name)
     )
     subprocess.run(["cc", "-shared", "-fPIC", "-o", made, source], check=True)  # noqa: S607
     return made
@@ -86,13 +100,18 @@ def test_file_that_is_not_a_library(tmp_path):
     assert refusal(path) == f"cannot use {path}: {path}: invalid ELF header\n"
 
 
-def test_library_without_a_function(tmp_path):
+@pytest.mark.parametrize("missing", [FUNCTIONS[1], FUNCTIONS[len(FUNCTIONS) // 2], FUNCTIONS[-1]])
+def test_library_without_a_function(tmp_path, missing):
     """A library without one of the functions is rejected in one line that names it."""
-    path = compiled(tmp_path, minor=34)
+    others = [name for name in FUNCTIONS if name != missing]
+    path = compiled(tmp_path, minor=34, functions=others)
 
-    assert refusal(path) == (
-        f"cannot use {path}: {path}: undefined symbol: TRITONSERVER_ErrorNew\n"
-    )
+    assert refusal(path) == f"cannot use {path}: {path}: undefined symbol: {missing}\n"
+
+
+def test_newer_library_with_every_function(tmp_path):
+    """Each function is looked up by its name, so a later minor version is accepted."""
+    assert refusal(compiled(tmp_path, minor=99, functions=FUNCTIONS)) == ""
 
 
 def test_library_that_is_too_old(tmp_path):

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from openai_frontend.triton import Server, backends, library, python_backend
 from openai_frontend.triton_interface import STUB, STUBS, WHEEL_SERVER
 from tests.unit.triton import python_models
+from tests.unit.triton.waiting import until
 
 TEXT = "naïve 😀"
 
@@ -111,6 +113,29 @@ async def test_environment_is_the_gateways(repository, start_server, monkeypatch
         "text": TEXT,
         "encoding": "UTF-8",
     }
+
+
+LAST_WORDS = """
+import atexit
+
+atexit.register(print, "at exit", end="")
+
+def answer(given):
+    return given
+"""
+
+
+@pytest.mark.slow
+async def test_a_stub_ends_in_order(repository, start_server, capfd):
+    """Its model's exit functions run and their output is written; nothing crashes."""
+    python_models.write(repository, "model", answer=LAST_WORDS)
+    server = await start_server()
+    await server.unload_model("model")
+    await until(lambda: not psutil.Process().children(), 10)
+
+    printed, errors = capfd.readouterr()
+    assert "at exit" in printed
+    assert "Fatal Python error" not in errors
 
 
 @pytest.mark.slow

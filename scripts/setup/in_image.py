@@ -75,7 +75,7 @@ def install(folder: Path, also: list[str]) -> list[str]:
     pip = [python, "-m", "pip"]
     with tempfile.TemporaryDirectory() as made:
         limits = Path(made, "limits.txt")
-        limits.write_text("".join(f"{name}=={version}\n" for name, version in kept().items()))
+        limits.write_text("\n".join(constraints()))
         build = ["wheel", "--no-cache-dir", "--no-deps", f"--wheel-dir={made}", "."]
         subprocess.run([*pip, *build], check=True)
         [wheel] = Path(made).glob("*.whl")
@@ -88,6 +88,21 @@ def kept() -> dict[str, str]:
     """The image's packages of `KEPT`, and their versions."""
     found = {name: version_of(name) for name in KEPT}
     return {name: version for name, version in found.items() if version is not None}
+
+
+def constraints() -> list[str]:
+    """The kept packages at their versions, and what they require of others: where pip must replace
+    a package of the image, it chooses a version that suits both.
+    """
+    from packaging.requirements import Requirement  # in every image: transformers brings it
+
+    found = [f"{name}=={version}" for name, version in kept().items()]
+    for text in (text for name in kept() for text in importlib.metadata.requires(name) or ()):
+        requirement = Requirement(text)
+        holds = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if holds and requirement.specifier and requirement.name.lower() not in KEPT:
+            found.append(f"{requirement.name}{requirement.specifier}")
+    return found
 
 
 def reported(python: str) -> list[str]:

@@ -58,6 +58,28 @@ def test_packages_of_the_image_are_kept(monkeypatch):
     assert in_image.kept() == versions
 
 
+def test_requirements_of_the_image_limit_what_pip_chooses(monkeypatch):
+    """pip's newest transformers could be one that the image's vLLM does not take."""
+    requires = {
+        "vllm": [
+            "fastapi[standard]<0.137,>=0.133",
+            "torch==2.13.0",
+            "pandas; extra == 'bench'",
+            "numpy",
+            "tomli>=2; python_version < '3'",
+        ],
+        "torch": None,
+    }
+    monkeypatch.setattr(in_image, "kept", lambda: {"torch": "2.12.0a0+nv", "vllm": "0.27.1+nv"})
+    monkeypatch.setattr("importlib.metadata.requires", requires.get)
+
+    assert in_image.constraints() == [
+        "torch==2.12.0a0+nv",
+        "vllm==0.27.1+nv",
+        "fastapi<0.137,>=0.133",
+    ]
+
+
 def test_clashes_are_read_from_pip(tmp_path):
     """`pip check` is silent about an environment in which all requirements are met."""
     program = tmp_path / "python"

@@ -22,6 +22,7 @@ _SESSION_GATEWAYS = {
     "tests/unit/routers/test_documentation.py": "mock gateway",
     "tests/unit/routers/test_tokenization.py": "mock gateway",
     "tests/security/": "guarded gateway",
+    "tests/unit/tracing/": "traced gateway",
 }
 _WAITS = 1  # workers beyond the cores, because many tests wait
 

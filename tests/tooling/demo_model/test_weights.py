@@ -7,6 +7,8 @@ from safetensors import safe_open
 
 from scripts.demo_model.prompts import read_prompts
 
+pytestmark = pytest.mark.slow  # imports torch
+
 STABLE = read_prompts("stable")
 
 

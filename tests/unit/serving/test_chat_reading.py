@@ -123,6 +123,7 @@ def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
     return [{"role": "user", "content": reasoning.start if opened else reasoning.end}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", samples.FILES, ids=[path.stem for path in samples.FILES])
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(places=st.lists(st.integers(0, 400), max_size=40))

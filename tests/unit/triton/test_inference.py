@@ -61,49 +61,51 @@ async def echo(server, inputs, **options):
     return response
 
 
-@pytest.mark.parametrize("dtype", VALUES)
-async def test_every_datatype_is_returned(start_echo, dtype):
+async def every_datatype(start_echo, *, empty=False):
+    """The response with a tensor of each datatype, named after it."""
+    server = await start_echo(**{dtype: (dtype, [-1]) for dtype in VALUES})
+    sent = {
+        dtype: (dtype, (0,), b"") if empty else (dtype, (3,), data)
+        for dtype, (data, _) in VALUES.items()
+    }
+    return await echo(server, sent)
+
+
+async def test_every_datatype_is_returned(start_echo):
     """A tensor of each datatype arrives as it was sent."""
-    data, values = VALUES[dtype]
-    server = await start_echo(x=(dtype, [-1]))
-    tensor = (await echo(server, {"x": (dtype, (3,), data)})).tensor("x_echo")
+    response = await every_datatype(start_echo)
+    for dtype, (data, values) in VALUES.items():
+        tensor = response.tensor(f"{dtype}_echo")
+        assert (tensor.name, tensor.dtype, tensor.shape) == (f"{dtype}_echo", dtype, (3,))
+        assert (bytes(memoryview(tensor)), tensor.tolist()) == (data, values), dtype
 
-    assert (tensor.name, tensor.dtype, tensor.shape) == ("x_echo", dtype, (3,))
-    assert (bytes(memoryview(tensor)), tensor.tolist()) == (data, values)
 
-
-@pytest.mark.parametrize("dtype", VALUES)
-async def test_buffer_of_every_datatype(start_echo, dtype):
+async def test_buffer_of_every_datatype(start_echo):
     """A tensor's buffer is flat and has the type of its elements."""
-    data, _ = VALUES[dtype]
-    server = await start_echo(x=(dtype, [-1]))
-    view = memoryview((await echo(server, {"x": (dtype, (3,), data)})).tensor("x_echo"))
-
-    assert (view.format, view.ndim, view.nbytes, view.readonly) == (
-        FORMATS[dtype],
-        1,
-        len(data),
-        True,
-    )
+    response = await every_datatype(start_echo)
+    for dtype in VALUES:
+        view = memoryview(response.tensor(f"{dtype}_echo"))
+        expected = (dtype, FORMATS[dtype], 1, len(VALUES[dtype][0]), True)
+        assert (dtype, view.format, view.ndim, view.nbytes, view.readonly) == expected
 
 
-@pytest.mark.parametrize("dtype", VALUES)
-async def test_item_is_the_first_element(start_echo, dtype):
+async def test_item_is_the_first_element(start_echo):
     """A response's item is the first element of the output."""
-    data, values = VALUES[dtype]
-    server = await start_echo(x=(dtype, [-1]))
+    response = await every_datatype(start_echo)
 
-    assert (await echo(server, {"x": (dtype, (3,), data)})).item("x_echo") == values[0]
+    items = {dtype: response.item(f"{dtype}_echo") for dtype in VALUES}
+
+    assert items == {dtype: values[0] for dtype, (_, values) in VALUES.items()}
 
 
-@pytest.mark.parametrize("dtype", VALUES)
-async def test_tensor_without_elements(start_echo, dtype):
+async def test_tensor_without_elements(start_echo):
     """A tensor of size zero has no first element and an empty buffer."""
-    server = await start_echo(x=(dtype, [-1]))
-    tensor = (await echo(server, {"x": (dtype, (0,), b"")})).tensor("x_echo")
-
-    assert (tensor.shape, tensor.nbytes, tensor.item(), tensor.tolist()) == ((0,), 0, None, [])
-    assert memoryview(tensor).nbytes == 0
+    response = await every_datatype(start_echo, empty=True)
+    for dtype in VALUES:
+        tensor = response.tensor(f"{dtype}_echo")
+        found = (tensor.dtype, tensor.shape, tensor.nbytes, tensor.item(), tensor.tolist())
+        assert found == (dtype, (0,), 0, None, [])
+        assert memoryview(tensor).nbytes == 0
 
 
 @pytest.mark.parametrize("shape", [(1, 6), (2, 3), (1, 2, 3), (3, 0, 2), (1, 1, 1, 6)])

@@ -128,6 +128,7 @@ async def test_reload_while_streams_run(repository, start_server):
     assert still_running == 16
 
 
+@pytest.mark.slow
 async def test_loads_and_unloads_under_traffic(repository, start_server):
     """A model is loaded and unloaded twenty times while another one serves."""
     mock_models.write(repository, "mock")

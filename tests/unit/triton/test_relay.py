@@ -181,6 +181,7 @@ async def test_each_stream_has_its_frames(ask):
 # ---- responses that are not relayed ----
 
 
+@pytest.mark.slow
 async def test_any_bytes(ask):
     """Bytes are relayed if Python decodes them as UTF-8; others go to the iterator."""
     request = await ask()
@@ -379,6 +380,7 @@ sendings = (texts.filter(bool).map(str.encode) | st.just(b"\xff")).map(
 steps = st.lists(st.sampled_from(STEPS) | sendings, max_size=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 async def test_any_order(ask, late):
     """For any order of sends, holds, resumes and reads, frames and iterator together give every

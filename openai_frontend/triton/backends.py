@@ -1,7 +1,7 @@
 """Assembles the core's backend directory: the in-process backend and the installed ones."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,9 @@ class BackendDirectory:
         return reason if missing is None else self.unavailable.get(missing[1], reason)
 
 
-def assemble(installed: Path | None, core_library: Path) -> BackendDirectory:
+def assemble(
+    installed: Path | None, core_library: Path, repositories: Sequence[Path] = ()
+) -> BackendDirectory:
     """Create a directory with the in-process backend and links to the installed backends.
 
     The in-process backend is a link to the extension module: the loader recognizes the loaded file
@@ -43,13 +45,14 @@ def assemble(installed: Path | None, core_library: Path) -> BackendDirectory:
         found.pop(PYTHON_BACKEND, None)
     for name, backend in found.items():
         (folder / name).symlink_to(backend)
-    return BackendDirectory(folder, _add_python(folder, server) if with_stubs else {})
+    missing = _add_python(folder, server, repositories) if with_stubs else {}
+    return BackendDirectory(folder, missing)
 
 
-def _add_python(folder: Path, server: Path) -> dict[str, str]:
+def _add_python(folder: Path, server: Path, repositories: Sequence[Path]) -> dict[str, str]:
     """Add the Python backend of the core's own server folder: it works only with that core."""
     try:
-        python_backend.install(folder / PYTHON_BACKEND, server)
+        python_backend.install(folder / PYTHON_BACKEND, server, repositories)
     except python_backend.PythonBackendUnavailable as error:
         return {PYTHON_BACKEND: str(error)}
     return {}

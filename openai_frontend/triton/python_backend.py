@@ -8,10 +8,12 @@ import ctypes
 import hashlib
 import importlib.metadata
 import os
+import re
 import shlex
 import shutil
 import site
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from openai_frontend.triton_interface import (
@@ -38,6 +40,10 @@ _ITEM_SIZE_READS = {
     bytes.fromhex("488b068b4020"): bytes.fromhex("488b068b4028"),  # mov 0x20(%rax),%eax
 }
 
+# The wheel's backend starts a stub with a shell command and quotes nothing in it. With any of these
+# characters in a path the stub gets other arguments and aborts, and the core waits for it forever.
+_SPLITS_COMMAND = re.compile(r"[\s|&;<>()$`\\\"'*?\[]")
+
 # A model's own execution environment has prepended its libraries: it is left unchanged.
 _WRAPPER = """\
 #!/bin/sh
@@ -62,11 +68,11 @@ def has_stubs(server: Path) -> bool:
     return (server / STUBS).is_dir()
 
 
-def install(folder: Path, server: Path) -> None:
+def install(folder: Path, server: Path, repositories: Sequence[Path] = ()) -> None:
     """Fill `folder`, Triton's folder of the backend, from `server`, which `has_stubs`.
 
-    Models then run in the environment of this interpreter, independent of environment variables.
-    Raises `PythonBackendUnavailable` if they cannot.
+    Models of the `repositories` then run in the environment of this interpreter, independent of
+    environment variables. Raises `PythonBackendUnavailable` if they cannot.
     """
     installed = server / STUBS / VERSION / STUB
     if not installed.is_file() or sys.abiflags:
@@ -75,6 +81,9 @@ def install(folder: Path, server: Path) -> None:
             f"{VERSION}{sys.abiflags}"
         )
     library = shared_library()
+    wheel_libraries = server.parent.parent / WHEEL_FOLDER
+    if wheel_libraries.is_dir():
+        _check_paths([folder, *repositories])
     folder.mkdir()
     for name in PYTHON_BACKEND_FILES:
         # Copied, because the core does not follow links out of the folder for Python-based
@@ -82,7 +91,6 @@ def install(folder: Path, server: Path) -> None:
         shutil.copy(server / BACKENDS / PYTHON_BACKEND / name, folder / name)
     # The wheel's backend and stub search Triton's libraries relative to themselves, four folders
     # up. Those of `make core` have none: the loader finds the system's.
-    wheel_libraries = server.parent.parent / WHEEL_FOLDER
     if wheel_libraries.is_dir():
         (folder / WHEEL_FOLDER).symlink_to(wheel_libraries)
     libraries = folder / "lib"
@@ -91,6 +99,15 @@ def install(folder: Path, server: Path) -> None:
     stub = _for_numpy_2(installed, folder / "pytriton" / "tritonserver" / "stubs" / VERSION)
     _write_wrapper(folder, libraries, installed, stub)
     _end_blas_threads()
+
+
+def _check_paths(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if (found := _SPLITS_COMMAND.search(str(path))) is not None:
+            raise PythonBackendUnavailable(
+                f"the Python backend of nvidia-pytriton cannot use the path '{path}' because of "
+                f"its {found[0]!r}: rename the folder, or use a newer core (make core)"
+            )
 
 
 def shared_library() -> Path:

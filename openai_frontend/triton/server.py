@@ -84,7 +84,9 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         core_library = library.load(library.find(self.options.library)).path
-        self._backends = backends.assemble(self.options.backend_directory, core_library)
+        self._backends = backends.assemble(
+            self.options.backend_directory, core_library, self.options.model_repositories
+        )
         self._loop = loop
         inprocess.attach(loop)
         starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends.folder))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from openai_frontend.triton import Server, backends, library, python_backend
-from openai_frontend.triton_interface import STUB, STUBS, WHEEL_SERVER
+from openai_frontend.triton_interface import STUB, STUBS, WHEEL_FOLDER, WHEEL_SERVER
 from tests.unit.triton import python_models
 from tests.unit.triton.waiting import until
 
@@ -258,6 +258,25 @@ def test_no_stub_for_this_python(tmp_path):
         python_backend.PythonBackendUnavailable, match=f"for Python {python_backend.VERSION}"
     ):
         python_backend.install(tmp_path / "python", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["my models", "a;b", "$x", "(1)"])
+def test_path_that_the_wheels_backend_splits(wheel, tmp_path, name):
+    """Its models report the path as the reason; with it the core would wait for a stub forever."""
+    (wheel.parent.parent / WHEEL_FOLDER).mkdir()
+    core = wheel.parent.parent / WHEEL_FOLDER / "libtritonserver.so"
+    repository = tmp_path / name
+
+    made = backends.assemble(None, core, [repository])
+
+    assert f"cannot use the path '{repository}'" in made.unavailable["python"]
+
+
+def test_such_a_path_with_a_newer_core(wheel, tmp_path):
+    """Its backend starts stubs without a shell."""
+    python_backend.install(tmp_path / "python", wheel, [tmp_path / "my models"])
+
+    assert (tmp_path / "python" / STUB).is_file()
 
 
 def test_temporary_folder_mounted_noexec(wheel, tmp_path, monkeypatch):

@@ -50,3 +50,14 @@ def test_unmet_requirement_is_reported(monkeypatch) -> None:
     line = "thing requires six>=1.16, which the lock does not meet"
     assert list(check_images.unmet(IMAGE, [package])) == [line]
     assert list(check_images.unmet(IMAGE._replace(python="3.11"), [package])) == []
+
+
+def test_packages_that_are_not_asked_for_are_named(monkeypatch, capsys) -> None:
+    """Nothing is left out in silence."""
+    monkeypatch.setattr(check_images, "check", lambda image: [])
+
+    assert check_images.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    [line] = [line for line in lines if "not asked" in line]
+    assert line.startswith("cpu: ")
+    assert "torch==" in line

@@ -25,7 +25,15 @@ def tokenizer() -> "PreTrainedTokenizerFast":
 
 
 @pytest.fixture(scope="session")
-def model() -> "LlamaForCausalLM":
+def one_torch_thread() -> None:
+    """Two threads wait for each other: a model this small takes 13 times the CPU time."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model(one_torch_thread: None) -> "LlamaForCausalLM":
     from transformers import LlamaForCausalLM
 
     return LlamaForCausalLM.from_pretrained(WEIGHTS).eval()

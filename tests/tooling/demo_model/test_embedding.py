@@ -13,7 +13,7 @@ WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo-embedding" / "1
 
 
 @pytest.fixture(scope="module")
-def embedder():
+def embedder(one_torch_thread):
     """Returns the vectors of texts."""
     from transformers import AutoTokenizer, BertModel
 

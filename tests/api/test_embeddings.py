@@ -1,7 +1,6 @@
 """Embeddings with OpenAI's client and plain HTTP, on the real core and vLLM's pooling models."""
 
 import asyncio
-from collections.abc import Iterator
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import openai
 import pytest
 
-from tests import mock_models
 from tests.gateway_process import GatewayProcess
 
 if TYPE_CHECKING:  # each collection of the tests would import torch, which takes seconds
@@ -31,29 +29,6 @@ DOCUMENTS = ["the cat sleeps", "triton serves the models", "the models do"]
 
 
 @pytest.fixture(scope="module")
-def pooling_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One embedding model and one tiny cross-encoder."""
-    from tests.vllm import tiny_cross_encoder
-
-    folder = tmp_path_factory.mktemp("pooling")
-    tiny_cross_encoder.write(folder / "cross-encoder")
-    config = mock_models.CONFIG.replace('"mock"', '"vllm"')
-    repository = folder / "models"
-    mock_models.write(repository, MODEL, config=config, model=WEIGHTS, runner="pooling")
-    mock_models.write(repository, "cross", config=config, model=str(folder / "cross-encoder"))
-    with GatewayProcess(repository, folder / "log") as process:
-        process.wait_until_ready()
-        yield process
-
-
-@pytest.fixture
-def embedder(pooling_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
-    url = f"{pooling_gateway.url}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def reference() -> "SentenceTransformer":
     """The library that trained the model."""
     from sentence_transformers import SentenceTransformer
@@ -65,34 +40,34 @@ def vectors(answer: openai.types.CreateEmbeddingResponse) -> np.ndarray:
     return np.array([each.embedding for each in answer.data], dtype="f4")
 
 
-def test_vectors_equal_those_of_sentence_transformers(embedder, reference):
+def test_vectors_equal_those_of_sentence_transformers(client, reference):
     """Each sentence has the vector that the model's own library computes."""
-    answer = embedder.embeddings.create(model=MODEL, input=SENTENCES)
+    answer = client.embeddings.create(model=MODEL, input=SENTENCES)
 
     ours, theirs = vectors(answer), reference.encode(SENTENCES)
     cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1)
     assert (ours.shape, bool(cosines.min() >= 0.999)) == ((4, 384), True)
 
 
-def test_similar_sentences_have_close_vectors(embedder):
+def test_similar_sentences_have_close_vectors(client):
     """Two phrasings of one question are closer than two different questions."""
-    cat, same_cat, rates, _ = vectors(embedder.embeddings.create(model=MODEL, input=SENTENCES))
+    cat, same_cat, rates, _ = vectors(client.embeddings.create(model=MODEL, input=SENTENCES))
 
     assert cat @ same_cat > 0.8
     assert abs(cat @ rates) < 0.2
 
 
-def test_base64_and_float_vectors_are_equal(embedder):
+def test_base64_and_float_vectors_are_equal(client):
     """The SDK's default, base64, and numbers give the same vector to the last bit."""
-    default = embedder.embeddings.create(model=MODEL, input=SENTENCES[0])
-    numbers = embedder.embeddings.create(model=MODEL, input=SENTENCES[0], encoding_format="float")
+    default = client.embeddings.create(model=MODEL, input=SENTENCES[0])
+    numbers = client.embeddings.create(model=MODEL, input=SENTENCES[0], encoding_format="float")
 
     assert np.array_equal(vectors(default), vectors(numbers))
 
 
-async def test_concurrent_requests(pooling_gateway):
+async def test_concurrent_requests(gateway):
     """Each of many concurrent requests gets its own vector."""
-    url = f"{pooling_gateway.url}/v1"
+    url = f"{gateway.url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         answers = await asyncio.gather(
             *(client.embeddings.create(model=MODEL, input=text) for text in SENTENCES * 4)
@@ -103,14 +78,15 @@ async def test_concurrent_requests(pooling_gateway):
     assert (found[0] @ found[1] > 0.8, abs(found[0] @ found[2]) < 0.2) == (True, True)
 
 
-def test_2048_inputs_in_order(embedder):
+def test_2048_inputs_in_order(client):
     """A full batch is answered completely, each vector at its sentence's index."""
     texts = [f"{SENTENCES[at % 3]} Number {at}." for at in range(2048)]
 
-    answer = embedder.embeddings.create(model=MODEL, input=texts)
+    patient = client.with_options(timeout=120)
+    answer = patient.embeddings.create(model=MODEL, input=texts)
 
     alone = [
-        vectors(embedder.embeddings.create(model=MODEL, input=texts[at]))[0] for at in (0, 7, 2047)
+        vectors(client.embeddings.create(model=MODEL, input=texts[at]))[0] for at in (0, 7, 2047)
     ]
     together = vectors(answer)
     assert [each.index for each in answer.data] == list(range(2048))
@@ -119,39 +95,39 @@ def test_2048_inputs_in_order(embedder):
     )
 
 
-def test_usage_counts_the_models_tokens(embedder, reference):
+def test_usage_counts_the_models_tokens(client, reference):
     """prompt_tokens counts the tokens of all inputs, including special tokens."""
-    answer = embedder.embeddings.create(model=MODEL, input=SENTENCES)
+    answer = client.embeddings.create(model=MODEL, input=SENTENCES)
 
     tokens = sum(len(ids) for ids in reference.tokenizer(SENTENCES)["input_ids"])
     assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (tokens, tokens)
 
 
-def test_token_ids(embedder, reference):
+def test_token_ids(client, reference):
     """The ids of a text, alone or in a list, give the same vector as the text."""
     ids = reference.tokenizer(SENTENCES[0])["input_ids"]
-    expected = vectors(embedder.embeddings.create(model=MODEL, input=SENTENCES[0]))[0]
+    expected = vectors(client.embeddings.create(model=MODEL, input=SENTENCES[0]))[0]
 
-    alone = vectors(embedder.embeddings.create(model=MODEL, input=ids))[0]
-    listed = vectors(embedder.embeddings.create(model=MODEL, input=[ids]))[0]
+    alone = vectors(client.embeddings.create(model=MODEL, input=ids))[0]
+    listed = vectors(client.embeddings.create(model=MODEL, input=[ids]))[0]
 
     assert (expected @ alone > 0.9999, expected @ listed > 0.9999) == (True, True)
 
 
 @pytest.mark.parametrize("given", ["", ["a", ""]])
-def test_empty_text(embedder, reference, given):
+def test_empty_text(client, reference, given):
     """An empty text has a vector, alone and in a list."""
-    answer = embedder.embeddings.create(model=MODEL, input=given)
+    answer = client.embeddings.create(model=MODEL, input=given)
 
     [theirs] = reference.encode([""])
     assert vectors(answer)[-1] @ theirs > 0.999
 
 
-def test_truncation(embedder, reference):
+def test_truncation(client, reference):
     """truncate_prompt_tokens=-1 truncates as the model's own library does."""
     text = "A very long story about cats. " * 200
 
-    answer = embedder.embeddings.create(
+    answer = client.embeddings.create(
         model=MODEL, input=text, extra_body={"truncate_prompt_tokens": -1}
     )
 
@@ -167,10 +143,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
-def test_unsupported_request_is_refused(embedder, fields, param, code):
+def test_unsupported_request_is_refused(client, fields, param, code):
     """The SDK raises BadRequestError with param and code."""
     with pytest.raises(openai.BadRequestError) as refused:
-        embedder.embeddings.create(**{"model": MODEL, "input": "a", **fields})
+        client.embeddings.create(**{"model": MODEL, "input": "a", **fields})
 
     assert (refused.value.param, refused.value.code) == (param, code)
 
@@ -181,7 +157,7 @@ def post(gateway: GatewayProcess, path: str, **body: Any) -> Any:
     return response.json()
 
 
-def test_cross_encoder_scores(pooling_gateway, tmp_path):
+def test_cross_encoder_scores(gateway, tmp_path):
     """The scores equal those of transformers, and rerank sorts by them."""
     from transformers import AutoTokenizer
 
@@ -195,18 +171,18 @@ def test_cross_encoder_scores(pooling_gateway, tmp_path):
         for pair in pairs
     ]
 
-    scores = post(pooling_gateway, "/v1/score", model="cross", text_1=QUERY, text_2=DOCUMENTS)
-    ranked = post(pooling_gateway, "/v1/rerank", model="cross", query=QUERY, documents=DOCUMENTS)
+    scores = post(gateway, "/v1/score", model="cross", text_1=QUERY, text_2=DOCUMENTS)
+    ranked = post(gateway, "/v1/rerank", model="cross", query=QUERY, documents=DOCUMENTS)
 
     assert [each["score"] for each in scores["data"]] == pytest.approx(expected, abs=0.01)
     order = sorted(range(3), key=lambda at: -expected[at])
     assert [each["index"] for each in ranked["results"]] == order
 
 
-def test_embedding_model_ranks_by_similarity(pooling_gateway):
+def test_embedding_model_ranks_by_similarity(gateway):
     """A model without a scoring head ranks by meaning."""
     answer = post(
-        pooling_gateway,
+        gateway,
         "/v2/rerank",
         model=MODEL,
         query="Where is the cat?",
@@ -217,9 +193,9 @@ def test_embedding_model_ranks_by_similarity(pooling_gateway):
     assert [each["index"] for each in answer["results"]] == [1]
 
 
-def test_rerank_without_a_model_name(pooling_gateway):
+def test_rerank_without_a_model_name(gateway):
     """In text-embeddings-inference's form, the only cross-encoder answers."""
-    ranks = post(pooling_gateway, "/rerank", query=QUERY, texts=DOCUMENTS)
+    ranks = post(gateway, "/rerank", query=QUERY, texts=DOCUMENTS)
 
     assert sorted(each["index"] for each in ranks) == [0, 1, 2]
     assert ranks == sorted(ranks, key=lambda each: -each["score"])

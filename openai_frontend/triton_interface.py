@@ -11,7 +11,8 @@ from pathlib import Path
 IMAGE_SERVER = Path("/opt/tritonserver")
 IMAGE_LIBRARY = IMAGE_SERVER / "lib" / "libtritonserver.so"
 
-# The wheel nvidia-pytriton: folders of site-packages
+# The tested wheel, and its folders of site-packages
+WHEEL = "nvidia-pytriton==0.7.0"
 WHEEL_FOLDER = "nvidia_pytriton.libs"  # the library, with a hash in its name, and its dependencies
 WHEEL_SERVER = Path("pytriton", "tritonserver")  # like IMAGE_SERVER, and the stubs
 LIBRARY_PATTERN = "libtritonserver*.so"

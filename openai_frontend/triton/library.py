@@ -13,6 +13,7 @@ from openai_frontend.triton import _core
 from openai_frontend.triton_interface import (
     IMAGE_LIBRARY,
     LIBRARY_PATTERN,
+    WHEEL,
     WHEEL_FOLDER,
     WHEEL_SERVER,
 )
@@ -48,7 +49,7 @@ def find(setting: Path | None = None) -> Path:
         return path
     raise LibraryNotFound(
         f"libtritonserver not found at {IMAGE_LIBRARY} or in {folder}: install it with "
-        "'pip install --no-deps nvidia-pytriton', or set triton_library"
+        f"'pip install --no-deps {WHEEL}', or set triton_library (make core builds one)"
     )
 
 

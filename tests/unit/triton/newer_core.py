@@ -33,7 +33,7 @@ class NewerCore:
         self._told.mkdir()
         self._real = real
         options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
-        link = [f"-L{real.parent}", "-Wl,--no-as-needed", f"-l:{real.name}", "-ldl"]
+        link = [f"-L{real.parent}", "-Wl,--no-as-needed,-rpath,$ORIGIN", f"-l:{real.name}", "-ldl"]
         command: list[str | Path] = ["gcc", *options, "-o", self.library, _SOURCE, *link]
         subprocess.run(command, check=True)
 

@@ -15,6 +15,7 @@ import pytest
 from openai_frontend import errors, triton_interface
 from openai_frontend.triton import Server, library, python_backend
 from openai_frontend.triton.start_log import StartLog
+from scripts.setup import lock
 from tests.gateway_process import ROOT
 from tests.unit.triton import python_models
 
@@ -81,6 +82,11 @@ def is_stub(process: psutil.Process) -> bool:
     return process.status() != psutil.STATUS_ZOMBIE and process.cmdline()[0].endswith(
         triton_interface.STUB
     )
+
+
+def test_wheel_is_the_locked_one():
+    """A user is told to install what was tested."""
+    assert triton_interface.WHEEL == lock.TRITON_CORE
 
 
 def test_folders_of_the_server():

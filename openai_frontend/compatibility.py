@@ -10,6 +10,7 @@ import importlib.metadata
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from inspect import signature
 from types import FunctionType
 
 from packaging.requirements import Requirement
@@ -130,6 +131,24 @@ def require(needed: Iterable[PrivateNames] = REQUIRED) -> None:
         if absent := missing(private.load(), private.names):
             owner = private.owner.replace(":", ".")
             raise UnsupportedPackage(private.package, f"{owner} has no {', '.join(absent)}")
+
+
+def require_same_parameters(package: str, ours: type) -> None:
+    """Raises UnsupportedPackage if a method of a subclass of ours has other parameters than the one
+    that it overrides: the package calls it.
+    """
+    theirs = next(base for base in ours.__mro__ if base.__module__.partition(".")[0] == package)
+    for name, method in vars(ours).items():
+        overridden = vars(theirs).get(name)
+        if name.startswith("__") or not (callable(method) and callable(overridden)):
+            continue
+        expected, found = ([*signature(each).parameters] for each in (method, overridden))
+        if expected != found:
+            raise UnsupportedPackage(
+                package,
+                f"{theirs.__module__}.{theirs.__qualname__}.{name} takes ({', '.join(found)})"
+                f" instead of ({', '.join(expected)})",
+            )
 
 
 def missing(owner: object, names: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import uvicorn
 
+from openai_frontend import compatibility
 from openai_frontend.app import Gateway, create_app
 from openai_frontend.cli import banner, cached_repository
 from openai_frontend.config.settings import Settings
@@ -22,7 +23,7 @@ from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.headers import security_headers
 from openai_frontend.server import gc_tuning
 from openai_frontend.server.certificates import Certificate
-from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.http_protocol import LimitedHttpProtocol, limited_protocol
 from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.server.metrics_server import MetricsOnly, MetricsServer
 from openai_frontend.server.process import (
@@ -96,7 +97,9 @@ def serve(
     listener: socket.socket,
     metrics_listener: socket.socket | None = None,
 ) -> int:
-    """Serve until a signal or a failed start; return the exit code."""
+    """Serve until a signal or a failed start; return the exit code. Raises UnsupportedPackage."""
+    for overriding in (LimitedHttpProtocol, GatewayProcess, MetricsServer):
+        compatibility.require_same_parameters("uvicorn", overriding)
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     configure_vllm(settings.log_format, exception_texts=settings.log_exception_texts)

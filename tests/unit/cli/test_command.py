@@ -269,6 +269,21 @@ def test_unsupported_uvicorn_is_one_line(
     )
 
 
+def test_changed_method_of_uvicorn_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server does not start, and says what has changed."""
+
+    monkeypatch.setattr(uvicorn.Server, "shutdown", lambda self: None)
+    code = main(["serve", "--model-repository", str(tmp_path), "--port", "0"])
+    assert (code, capsys.readouterr().err) == (
+        1,
+        f"openai-frontend: uvicorn {uvicorn.__version__} is not supported:"
+        " uvicorn.server.Server.shutdown takes (self) instead of (self, sockets)."
+        f" Install '{compatibility.supported('uvicorn')}'.\n",
+    )
+
+
 def test_every_option_of_the_core_has_a_setting() -> None:
     """A changed setting changes the core's options."""
 

@@ -191,7 +191,7 @@ def _requirements() -> list[Requirement]:
         lines = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    # The engine knows the versions of vLLM itself (engines/vllm/arguments.py).
+    # The engine knows the versions of vLLM itself (engines/vllm/versions.py).
     return [each for each in map(Requirement, lines) if not each.name.startswith("vllm")]
 
 

@@ -32,6 +32,7 @@ class Model(BaseModel):
     max_model_len: int | None = None  # prompt and answer together, in tokens
     capabilities: Capabilities
     description: str | None = None
+    limitations: list[str] | None = None  # what the installed engine cannot do, if anything
     ready: bool = True
     error: str | None = None  # why it is not ready
 

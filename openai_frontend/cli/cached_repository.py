@@ -121,18 +121,18 @@ def _engine_arguments(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _check_vllm() -> None:
     try:
-        _vllm_arguments().check_installed()
+        _vllm("versions").site_packages()
     except ValueError as error:
         raise InvalidSettings(f"MODEL: {error}") from None
 
 
-def _vllm_arguments() -> ModuleType:
+def _vllm(module: str) -> ModuleType:
     # by name, as the backend does: nothing imports the engines
-    return importlib.import_module("openai_frontend.engines.vllm.arguments")
+    return importlib.import_module(f"openai_frontend.engines.vllm.{module}")
 
 
 def _check_names(names: Iterable[str]) -> None:
-    arguments = _vllm_arguments()
+    arguments = _vllm("arguments")
     arguments.set_environment()
     try:
         arguments.check_names(names)

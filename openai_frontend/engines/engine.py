@@ -65,6 +65,9 @@ class ModelFacts:
     matryoshka: bool | None = None  # whether requests may ask for shorter embeddings
     description: str | None = None
     max_lora_rank: int | None = None  # None: the model does not support LoRA
+    limitations: tuple[
+        str, ...
+    ] = ()  # what this installation of the engine lacks, one sentence each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,12 @@ PARAMS_N = MetricSpec(
 # Reported by the engine
 FROM_ENGINE = (
     MetricSpec(
+        name="openai_frontend_engine_capability", kind="gauge", labels=(*_MODEL, "capability"),
+        help="1: the gateway uses this part of the engine. 0: the installed version lacks it.",
+        runbook="At 0, `GET /v1/models/{id}` and `check` say what is different and why; see "
+        "[compatibility](compatibility.md).",
+    ),
+    MetricSpec(
         name="vllm:num_requests_running", kind="gauge", labels=_MODEL,
         help="Requests in the engine's batch.",
         runbook="At `max_num_seqs`: the batch is full, further requests wait.",

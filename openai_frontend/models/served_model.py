@@ -60,6 +60,7 @@ class ModelCard:
     alias_of: str | None = None  # the listed model whose alias or version this is
     capabilities: Capabilities = Capabilities()
     description: str | None = None
+    limitations: Sequence[str] = ()  # what this installation of its engine cannot do
     error: str | None = None  # why it cannot serve
 
 
@@ -307,6 +308,7 @@ class ServedModel(TritonModel):
             alias_of=self.alias_of,
             capabilities=self.capabilities(),
             description=self.facts.get("description"),
+            limitations=self.facts.get("limitations", ()),
             error=None if ready else self.failure(),
         )
 

@@ -128,6 +128,7 @@ def model_of(card: ModelCard) -> Model:
         max_model_len=card.max_model_len,
         capabilities=Capabilities(**dataclasses.asdict(card.capabilities)),
         description=card.description,
+        limitations=list(card.limitations) or None,
         ready=card.ready,
         error=card.error,
     )

@@ -15,7 +15,7 @@ from openai_frontend.cli import cached_repository, flag_hints, main
 from openai_frontend.cli.check import load_checks
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.engines.engine import ModelSpec
-from openai_frontend.engines.vllm import arguments
+from openai_frontend.engines.vllm import arguments, versions
 from tests import hugging_face_cache, mock_models
 from tests.gateway_process import ROOT
 from tests.unit.prompting import tiny_tokenizer
@@ -126,28 +126,41 @@ def test_arguments_that_check_knows_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "tested"), [("0.32.0+cpu", True), ("0.32.4", True), ("0.33.0", False)]
-)
-def test_patch_release_counts_as_tested(
-    monkeypatch: pytest.MonkeyPatch, version: str, tested: bool
-) -> None:
-    """Only the minor version matters."""
-    monkeypatch.setattr("vllm.__version__", version)
-
-    assert arguments.tested_version() == tested
-
-
-@pytest.mark.parametrize(
     ("given", "backend"), [({}, "xgrammar"), ({"backend": "guidance"}, "guidance")]
 )
-def test_untested_version_uses_one_grammar_engine(
+def test_without_own_scheduler_one_grammar_engine_is_used(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], backend: str
 ) -> None:
     """vLLM keeps the grammar engine of the first request; a backend set in model.json is kept."""
-    monkeypatch.setattr(arguments, "TESTED_VERSIONS", ())
+    monkeypatch.setenv(versions.VARIABLE, "")
 
     config = read(structured_outputs_config=given).structured_outputs_config
     assert config["backend"] == backend
+
+
+def test_without_internal_parts_nothing_of_vllm_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Chunked prefill, which needs the gateway's worker for seeds, is off."""
+    used = read()
+    monkeypatch.setenv(versions.VARIABLE, "")
+    public = read()
+
+    assert used.scheduler_cls == arguments.SCHEDULER
+    assert used.worker_cls == arguments.CPU_WORKER
+    assert public.scheduler_cls is None
+    assert public.worker_cls == "auto"
+    assert public.enable_chunked_prefill is False
+
+
+def test_lora_on_cpus_needs_a_correct_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until vLLM 0.33, outputs of the base model would be partly an adapter's."""
+    monkeypatch.setenv(versions.VARIABLE, "")
+    with pytest.raises(ValueError, match=r"model\.json: enable_lora: vLLM 0\.\d+.* on CPUs"):
+        read(enable_lora=True)
+
+    monkeypatch.setattr(versions, "CORRECT_CPU_LORA", (0, 0))
+    assert read(enable_lora=True).enable_lora is True
 
 
 def test_engine_processes_outlive_the_terminal() -> None:

@@ -1,5 +1,5 @@
-"""A vLLM version that this project is not tested with: AsyncLLM, vLLM's own scheduler and worker,
-and one grammar engine.
+"""Without internal parts of vLLM, as with untested versions: AsyncLLM, vLLM's own scheduler and
+worker, and one grammar engine.
 """
 
 import asyncio
@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -16,19 +15,17 @@ import pytest
 import pytest_asyncio
 
 from openai_frontend import errors
-from openai_frontend.config.model_options import ModelOptions
-from openai_frontend.engines.vllm import arguments
+from openai_frontend.engines.vllm import capabilities, versions
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Server, inprocess
 from tests import mock_models
 from tests.gateway_process import ROOT
-from tests.unit.lora.trained import ANSWERS
 from tests.vllm.calls import calls_of
 from tests.vllm.conftest import Models
 from tests.vllm.constrained_answers import QUESTION, held, offered, read
-from tests.vllm.requests import answer, collect, request, send
+from tests.vllm.requests import answer, collect, send
 from tests.vllm.test_engine import running, until
 from tests.vllm.test_pooling import MINILM, embed
 
@@ -45,38 +42,23 @@ PLACE = {
 }
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one adapter, `pirate`."""
-    from tests.vllm import tiny_adapter
-
-    folder = tmp_path_factory.mktemp("adapters")
-    tiny_adapter.write(folder / "pirate", ANSWERS["pirate"], base=DEMO / "1" / "weights")
-    return folder
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server(models_beside: Models) -> AsyncIterator[Server]:
-    """The demo model with LoRA, and an embedding model."""
+    """The demo model, and an embedding model."""
     repository = models_beside.repository
     shutil.copytree(DEMO, repository / MODEL)
-    lora = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
-    given = repository / MODEL / "1" / "model.json"
-    given.write_text(json.dumps(json.loads(given.read_text()) | lora))
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
     mock_models.write(repository, POOLING, config=config, model=MINILM, runner="pooling")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "TESTED_VERSIONS", ())
+        patch.setenv(versions.VARIABLE, "")
         async with models_beside.loaded(MODEL, POOLING) as loaded:
             yield loaded
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def models(server: Server, adapter: Path) -> AsyncIterator[ModelRegistry]:
-    """Both models and the adapter of the first."""
-    registry = ModelRegistry(
-        server, ModelLoader(server), options={MODEL: ModelOptions(adapter_folder=str(adapter))}
-    )
+async def models(server: Server) -> AsyncIterator[ModelRegistry]:
+    """Both models."""
+    registry = ModelRegistry(server, ModelLoader(server))
     await registry.refresh()
     yield registry
     registry.close()
@@ -203,13 +185,20 @@ async def test_required_calls(server: Server):
     assert is_place(called)
 
 
-async def test_adapter_answers(models: ModelRegistry):
-    """A request to an adapter gets the adapter's answer."""
-    model = models.get(f"{MODEL}:pirate")
-    asked = request(QUESTION, max_tokens=16)
-    text = "".join([d.text for burst in [b async for b in model.generate(asked)] for d in burst])
+async def test_card_and_metrics_report_what_is_disabled(models: ModelRegistry, server: Server):
+    """One sentence and one sample per capability; the public ones are used."""
+    internal = {each.name for each in capabilities.CAPABILITIES if not each.public}
 
-    assert text.startswith(ANSWERS["pirate"][:10])
+    limitations = models.card(MODEL).limitations
+    used = {
+        labels["capability"]: value
+        for name, labels, value in inprocess.host(MODEL).samples()
+        if name == "openai_frontend_engine_capability"
+    }
+
+    assert {each.partition(":")[0] for each in limitations} == internal
+    assert {name for name, value in used.items() if value == 0} == internal
+    assert used["engine"] == used["parsers"] == 1
 
 
 async def test_embeddings(models: ModelRegistry):

@@ -76,7 +76,7 @@ def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None 
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
     _fill_in_contract(report, folder, prompts)
-    load_checks.check_engine(folder)
+    report.limitations = load_checks.check_engine(folder)
     if (lacking := load_checks.missing_backend(folder.backend, backend_directory)) is not None:
         report.will_not_work.append(lacking)
 

@@ -21,23 +21,25 @@ _KNOWN_ARGUMENTS = frozenset((
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
-def check_engine(folder: ModelDirectory) -> None:
-    """Raises ModelUnavailable."""
+def check_engine(folder: ModelDirectory) -> list[str]:
+    """What the installed engine cannot do. Raises ModelUnavailable."""
     if folder.engine is None:
-        return
+        return []
     try:
         # By name: nothing depends on engines.
         runtime = importlib.import_module("openai_frontend.engines.loader")
         runtime.check_engine(folder.engine)
         if folder.engine == "vllm":
-            _check_vllm(folder)
+            return _check_vllm(folder)
     except ValueError as error:
         raise ModelUnavailable(str(error)) from error
+    return []
 
 
-def _check_vllm(folder: ModelDirectory) -> None:
+def _check_vllm(folder: ModelDirectory) -> list[str]:
     arguments = importlib.import_module("openai_frontend.engines.vllm.arguments")
-    arguments.check_installed()
+    versions = importlib.import_module("openai_frontend.engines.vllm.versions")
+    limitations: list[str] = versions.installed().reports()
     unknown = [name for name in folder.arguments if name not in _KNOWN_ARGUMENTS]
     if unknown:
         try:
@@ -50,6 +52,7 @@ def _check_vllm(folder: ModelDirectory) -> None:
             f"model.json: max_model_len is {asked}, but the model's config.json allows {longest}"
             " tokens. Lower it, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
+    return limitations
 
 
 def _longest(folder: ModelDirectory) -> int | None:

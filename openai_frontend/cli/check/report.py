@@ -34,6 +34,7 @@ class Report:
     constraints: list[str] | None = None  # None: unknown
     adapters: Sequence[str] = ()  # names that requests use
     why: Sequence[str] = ()  # evidence for tool_calls and reasoning
+    limitations: Sequence[str] = ()  # what the installed engine cannot do
     will_not_work: list[str] = field(default_factory=list)
     problem: str | None = None  # why the model cannot be served
     no_endpoint: bool = False  # the only problem is that no endpoint matches its tensors

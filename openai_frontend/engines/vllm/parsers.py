@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.engines.vllm import arguments
+from openai_frontend.engines.vllm import arguments, capabilities, versions
 from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.events import (
     ContentText,
@@ -32,8 +32,13 @@ _PLAIN = re.compile(rf"\w{{1,{_WORD}}}|\W")
 
 
 def names(setting: str) -> list[str]:
-    """The parsers that vLLM knows, for `tool_call_parser` or `reasoning_parser`."""
+    """The parsers that vLLM knows, for `tool_call_parser` or `reasoning_parser`. Raises ValueError
+    if the gateway cannot use those of the installed vLLM.
+    """
     arguments.set_environment()
+    reason = versions.installed().missing.get(capabilities.PARSERS.name)
+    if reason is not None:
+        raise ValueError(f"vLLM's parsers cannot be used: {reason}")
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 
@@ -87,7 +92,7 @@ def _parser_class(
         enable_auto_tools=True,
         model_name=str(tokenizer.name_or_path),
         is_harmony=bool({tool_call_parser, reasoning_parser} & set(_HARMONY)),
-        tokenizer=tokenizer,
+        **versions.parser_options(tokenizer),
     )
 
 

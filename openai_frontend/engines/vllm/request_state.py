@@ -7,7 +7,6 @@ from typing import Any
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion
 from openai_frontend.generation import CompletionDelta, TokenCounts
-from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import BoundedDecodeStream
 
 # Tokens of the prompt with which decoding starts: enough for spaces and split characters. vLLM uses
@@ -98,6 +97,9 @@ class TextRequestState:
     def _advance_with_stop(self, output: Any, reason: Any, token_ids: list[int]) -> bool:
         from vllm.v1.engine import FinishReason
 
+        if (refusal := getattr(output, "error", None)) is not None:  # since vLLM 0.33
+            self.sink.fail(conversion.translated(refusal.to_exception(), self.params))
+            return False
         detokenizer = self.detokenizer
         before = detokenizer.num_output_tokens()
         stop_string = detokenizer.update(token_ids, reason == FinishReason.STOP)
@@ -138,7 +140,7 @@ class DeltaCollector:
     def put(self, output: Any) -> None:
         """Handle a RequestOutput, or the exception that ends the request."""
         if isinstance(output, Exception):
-            self._sink.fail(EngineError(conversion.ENGINE_DIED, error_codes.UNAVAILABLE))
+            self._sink.fail(conversion.translated(output, self._params))
             return
         try:
             delta = conversion.delta(output, self._params, begun=self._begun)

@@ -8,12 +8,12 @@ by xgrammar, which ignores what it does not know.
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.backend_guidance import GuidanceBackend
@@ -27,6 +27,7 @@ from vllm.v1.structured_output.backend_xgrammar import (
     validate_xgrammar_grammar,
 )
 
+from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammars import prepares_grammars
 from openai_frontend.engines.vllm.patterns import LENGTH, repeat_bound_exceeded
 from openai_frontend.engines.vllm.stats import StatsMixin
@@ -55,10 +56,17 @@ class GrammarQuotaMixin:
         return super().schedule(*given, **named)  # type: ignore[misc]
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        return self._let_in(request, super()._handle_blocked_waiting_request)  # type: ignore[misc]
+
+    def _try_promote_blocked_waiting_request(self, request: Any) -> bool:
+        """The same until vLLM 0.30."""
+        return self._let_in(request, super()._try_promote_blocked_waiting_request)  # type: ignore[misc]
+
+    def _let_in(self, request: Any, decide: Callable[[Any], bool]) -> bool:
         waits_for_grammar = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         if waits_for_grammar and self._room <= 0 and not _has_failed(request):
             return False
-        let_in: bool = super()._handle_blocked_waiting_request(request)  # type: ignore[misc]
+        let_in = decide(request)
         self._room -= waits_for_grammar and let_in
         return let_in
 
@@ -102,7 +110,7 @@ class BatchedBitmaskMixin:
             return None
         bitmask = manager._grammar_bitmask[: len(held)]
         self._fill(list(held.values()), bitmask)
-        return GrammarOutput(list(held), bitmask.numpy(), [0] * len(held))
+        return versions.grammar_output(list(held), bitmask.numpy())
 
     def _fill(self, grammars: list[Any], bitmask: torch.Tensor) -> None:
         matchers, rows = [], []
@@ -172,13 +180,12 @@ class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's type
         super().__init__(vllm_config, tokenizer, max(vocab_size, len(tokenizer)))
         self._made: dict[type, Any] = {}
 
-    def compile_grammar(
-        self, request_type: Any, grammar_spec: str, stop_token_ids: Any = None
-    ) -> Any:
+    def compile_grammar(self, request_type: Any, grammar_spec: str, **options: Any) -> Any:
+        """`options`: since vLLM 0.28, the request's `stop_token_ids`."""
         kind = GuidanceBackend
         if _xgrammar_takes(request_type, grammar_spec):
             kind = NoTabsBackend if LENGTH.search(grammar_spec) else TextBackend
-        grammar = self._backend(kind).compile_grammar(request_type, grammar_spec, stop_token_ids)
+        grammar = self._backend(kind).compile_grammar(request_type, grammar_spec, **options)
         if kind is GuidanceBackend and (error := grammar.ll_matcher.get_error()):
             raise ValueError(error)  # vLLM would only log it, and the output would be empty
         return grammar
@@ -204,15 +211,25 @@ class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are no
     left_out = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
     def __post_init__(self) -> None:
-        """Create the compiler again: it keeps the vocabulary that it was created with."""
+        """Create the compilers again: they keep the vocabulary that they were created with."""
         super().__post_init__()
         import xgrammar
-        from vllm import envs
         from vllm.utils.mistral import is_mistral_tokenizer
 
         if is_mistral_tokenizer(self.tokenizer):
             return  # vLLM reads Mistral vocabularies differently
         whole = xgrammar.TokenizerInfo.from_huggingface(self.tokenizer, vocab_size=self.vocab_size)
+        if hasattr(self, "full_vocab_compiler"):
+            # Since vLLM 0.33, only structural tags and Lark grammars may contain special tokens.
+            self.full_vocab_compiler = self._text_compiler(whole)
+            whole = self._filter_special_tokens(self.tokenizer, whole)
+        self.compiler = self._text_compiler(whole)
+
+    def _text_compiler(self, whole: Any) -> Any:
+        """A compiler whose vocabulary lacks the tokens that are left out."""
+        import xgrammar
+        from vllm import envs
+
         text = xgrammar.TokenizerInfo(
             [b"" if self.left_out.search(token) else token for token in whole.decoded_vocab],
             vocab_type=xgrammar.VocabType.RAW,  # tokens are already decoded
@@ -220,7 +237,7 @@ class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are no
             stop_token_ids=whole.stop_token_ids,
             add_prefix_space=whole.add_prefix_space,
         )
-        self.compiler = xgrammar.GrammarCompiler(
+        return xgrammar.GrammarCompiler(
             text,
             max_threads=8,
             cache_enabled=True,

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from openai_frontend.engines.engine import Sample
+from openai_frontend.engines.vllm import versions
 
 # vLLM 0.32's bucket bounds (v1/metrics/buckets.py)
 TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -100,7 +101,7 @@ class StatsMixin:
         from vllm.v1.metrics.stats import SchedulerStats
 
         self._due_s = time.monotonic() + EVERY_S
-        deferred = len(self.deferred_waiting)  # type: ignore[attr-defined]
+        deferred = len(versions.deferred_requests(self))
         return SchedulerStats(
             num_running_reqs=running,
             num_waiting_reqs=waiting - deferred,

@@ -5,7 +5,7 @@ callback that reads a step walks its outputs. Tokens that are only text bypass P
 request has only a detokenizer and a sink. Requests that need more (logprobs) go through vLLM's own
 OutputProcessor in the same walk.
 
-It uses vLLM's internal classes, so it runs only with tested versions (`arguments.TESTED_VERSIONS`).
+It uses vLLM's internal classes: `capabilities.STEP_LOOP` lists what it needs of them.
 """
 
 import asyncio

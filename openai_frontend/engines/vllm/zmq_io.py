@@ -2,8 +2,7 @@
 
 vLLM's client creates futures and tasks to send a request. It awaits each step through zmq's
 futures, a task and a queue: three iterations of the event loop and 60 us of CPU per step, whatever
-its size. Here, the callback for readable data reads, decodes and hands over. Runs only with tested
-versions, as the step loop.
+its size. Here, the callback for readable data reads, decodes and hands over.
 """
 
 import asyncio
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openai_frontend import compatibility
+from openai_frontend.engines.vllm import capabilities, versions
 
 
 @functools.cache
@@ -114,11 +114,13 @@ class OutputReader:
 
 
 def output_reader(client: Any, on_step: Callable[[Any], None]) -> OutputReader | None:
-    """None if the client does more with its messages (data-parallel or elastic engines, fault
-    tolerance), or if its own task already runs.
+    """None if this vLLM's client is different, if it does more with its messages (data-parallel or
+    elastic engines, fault tolerance), or if its own task already runs.
     """
     from vllm.v1.engine.core_client import AsyncMPClient
 
+    if not versions.installed().has(capabilities.DIRECT_SOCKETS):
+        return None
     parallel = client.vllm_config.parallel_config
     simple = type(client) is AsyncMPClient and not (
         parallel.enable_fault_tolerance or parallel.enable_elastic_ep

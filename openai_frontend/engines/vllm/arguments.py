@@ -151,7 +151,9 @@ def _log() -> dict[str, Any]:
     file = os.environ.get(LOG_CONFIG)
     if file is None or "VLLM_LOGGING_CONFIG_PATH" in os.environ:
         return {}
-    return versions.logging_arguments(file)
+    from vllm.config.logging import LoggingConfig
+
+    return {"logging_config": LoggingConfig(pylogging_config_file=file)}
 
 
 def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:

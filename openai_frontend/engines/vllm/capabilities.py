@@ -269,7 +269,7 @@ LOGGING = Capability(
     gives="the gateway's log format for the engine's process",
     without="the engine's process logs in vLLM's format",
     requirements="""
-        vllm.config.logging:LoggingConfig | vllm.envs:VLLM_LOGGING_CONFIG_PATH
+        vllm.config.logging:LoggingConfig(pylogging_config_file)
     """,
 )
 CAPABILITIES = (

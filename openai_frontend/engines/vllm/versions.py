@@ -163,15 +163,5 @@ def deferred_requests(scheduler: Any) -> Any:
     return scheduler.skipped_waiting if found is None else found
 
 
-def logging_arguments(file: str) -> dict[str, Any]:
-    """Engine arguments with which the process of an engine logs as this file configures."""
-    try:
-        from vllm.config.logging import LoggingConfig  # since 0.31
-    except ImportError:
-        os.environ["VLLM_LOGGING_CONFIG_PATH"] = file
-        return {}
-    return {"logging_config": LoggingConfig(pylogging_config_file=file)}
-
-
 def _text(minor: tuple[int, int]) -> str:
     return ".".join(map(str, minor))

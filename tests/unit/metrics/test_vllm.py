@@ -13,6 +13,7 @@ DEMO = VLLMModel(
         {"running": 3, "waiting": 1, "vllm:kv_cache_usage_perc": 0.5, "vllm:num_preemptions": 2}
     ),
     samples=[
+        ("openai_frontend_engine_capability", {"capability": "step_loop"}, 0),
         ("vllm:num_requests_waiting_by_reason", {"reason": "capacity"}, 1),
         ("vllm:inter_token_latency_seconds_bucket", {"le": "0.01"}, 2),
         ("vllm:inter_token_latency_seconds_bucket", {"le": "+Inf"}, 3),
@@ -113,6 +114,7 @@ def test_gauges_of_the_engine(values):
 
 def test_samples_with_labels_of_their_own(values):
     """The engine's labels are added to the model's."""
+    assert values["openai_frontend_engine_capability", "step_loop"] == 0
     assert values["vllm:num_requests_waiting_by_reason", "capacity"] == 1
     assert values["vllm:inter_token_latency_seconds_bucket", "0.01"] == 2
     assert values["vllm:inter_token_latency_seconds_sum", None] == 0.05

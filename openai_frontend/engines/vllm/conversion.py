@@ -235,11 +235,15 @@ def translate_errors(params: Any = None) -> Iterator[None]:
 
 def translated(error: Exception, params: Any = None) -> Exception:
     """What `translate_errors` would raise for an exception that vLLM returns."""
-    try:
-        with translate_errors(params):
-            raise error
-    except Exception as raised:  # noqa: BLE001  whatever it is, the caller gets it
-        return raised
+    found: list[Exception] = []
+    with error_codes.caught(found.append):
+        _raise_translated(error, params)
+    return found[0]
+
+
+def _raise_translated(error: Exception, params: Any) -> None:
+    with translate_errors(params):
+        raise error
 
 
 def _unwrapped(error: BaseException) -> BaseException:

@@ -25,6 +25,8 @@ NOT_RUN = {
     r": make help\b": "prints a list; test_commands.py compares the targets",
     r": make serve\b": "tests/api/test_default_repository.py serves the same folder",
     r": make docs\b": "needs MkDocs, which is not part of the test set-up",
+    r": make compat\b": "installs packages; .ci/run runs it with three versions",
+    r"scripts.vllm_versions --wheel": "needs a wheel; test_vllm_versions.py reads a package's files",
     r": make core\b": "needs sources; tests/tooling/setup/test_build_core.py checks the rest",
     r"backends.md: (?:apt-get|git|for name in)": "needs the network",
     r"backends.md: openai-frontend serve --triton-library": "needs the output of `make core`",

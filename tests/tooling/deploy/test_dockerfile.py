@@ -6,9 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from openai_frontend.config.loader import options
 from scripts.check_images import IMAGES
+from scripts.setup import in_image
 from scripts.setup.install import lock_files
 from tests.tooling.deploy.dockerfile import Instruction, stages
 
@@ -115,6 +117,16 @@ def test_image_installs_what_is_resolved(stage: str, engine: str) -> None:
     [setup] = [text for text in texts(f"{stage}-build", "RUN") if "make setup" in text]
     assert setup.endswith(f"make setup VLLM={engine}")
     assert [path.name for path in lock_files(engine)] == list(IMAGES[stage].locks)
+
+
+def test_vllm_of_the_triton_image_is_in_the_range() -> None:
+    """The release that the comment names is one that `scripts.setup.in_image` accepts."""
+
+    text = (ROOT / "deploy/docker/Dockerfile").read_text()
+    [(release, vllm)] = re.findall(r"\((\d\d\.\d\d): vLLM (\d+\.\d+)\)", text)
+    [wanted] = [Requirement(each) for each in in_image.extra() if in_image.is_vllm(each)]
+    assert f":{release}-vllm-" in BASES["TRITON_VLLM_IMAGE"]
+    assert f"{vllm}.0" in wanted.specifier
 
 
 def test_stage_starts_with_from() -> None:

@@ -103,6 +103,13 @@ def test_every_python_is_tested() -> None:
     assert JOBS["tests.tests"]["strategy"]["matrix"]["python"] == list(PYTHONS)
 
 
+def test_every_vllm_of_make_compat_is_tested() -> None:
+    """Weekly, each on a machine of its own."""
+    [default] = re.findall(r"VLLM_VERSIONS\),([\d. ]+)\)", (ROOT / "Makefile").read_text())
+
+    assert JOBS["compatibility.vllm"]["strategy"]["matrix"]["vllm"] == default.split()
+
+
 @pytest.mark.parametrize("job", ["images.image", "release.images"])
 def test_every_image_is_built(job: str) -> None:
     """The targets of the Dockerfile."""

@@ -26,7 +26,7 @@ async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KSer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def told(kserve: KServe) -> Any:
+async def results(kserve: KServe) -> Any:
     """The results of the client's calls."""
     url = kserve.url.removeprefix("http://")
     return await asyncio.to_thread(Environment("genai-perf").ask, "drive_tritonclient", url)
@@ -38,50 +38,54 @@ async def through_the_core(server: Server, name: str, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["binary", "unnamed", "json"])
-async def test_infer(kserve, told, form):
+async def test_infer(kserve, results, form):
     """Tensors of every datatype equal those from the core's own interface."""
-    for name, encoded in told[form].items():
+    for name, encoded in results[form].items():
         data = base64.b64decode(encoded)
         assert await through_the_core(kserve.server, name, data) == data
-        assert encoded == told["binary"][name]
-    assert set(told["binary"]) == set(ALL)
+        assert encoded == results["binary"][name]
+    assert set(results["binary"]) == set(ALL)
 
 
-async def test_inference_options(told):
+async def test_inference_options(results):
     """Asynchronous calls, ids, batches, classification and request options."""
-    assert told["later"] == told["aio"] == told["binary"]["INT32"]
-    assert (told["id"], told["batched"]) == ("7", ["2:1", "4:0"])
+    assert results["later"] == results["aio"] == results["binary"]["INT32"]
+    assert (results["id"], results["batched"]) == ("7", ["2:1", "4:0"])
 
 
-async def test_generate(told):
+async def test_generate(results):
     """A text is returned as JSON."""
-    assert told["generated"]["text_output"] == "Hello"
+    assert results["generated"]["text_output"] == "Hello"
 
 
-async def test_queries(kserve, told):
+async def test_queries(kserve, results):
     """The client's health, metadata, config, statistics and log settings equal the core's."""
-    assert (told["live"], told["ready"], told["model_ready"]) == (True, True, [True, False])
-    assert told["metadata"] == kserve.server.model_metadata("all")
-    assert told["config"] == kserve.server.model_config("all")
-    assert told["statistics"]["model_stats"][0]["inference_stats"]["success"]["count"] >= 3
-    assert "binary_tensor_data" in told["server"]["extensions"]
-    assert told["log"]["log_warning"] is True
+    assert (results["live"], results["ready"], results["model_ready"]) == (
+        True,
+        True,
+        [True, False],
+    )
+    assert results["metadata"] == kserve.server.model_metadata("all")
+    assert results["config"] == kserve.server.model_config("all")
+    assert results["statistics"]["model_stats"][0]["inference_stats"]["success"]["count"] >= 3
+    assert "binary_tensor_data" in results["server"]["extensions"]
+    assert results["log"]["log_warning"] is True
 
 
-async def test_repository_control(told):
+async def test_repository_control(results):
     """The index, unload, load, and load with a config and a file."""
-    assert {"name": "all", "version": "1", "state": "READY", "reason": ""} in told["index"]
-    assert told["managed"] == [False, "SENT", "IN"]
+    assert {"name": "all", "version": "1", "state": "READY", "reason": ""} in results["index"]
+    assert results["managed"] == [False, "SENT", "IN"]
 
 
 @pytest.mark.parametrize(
     ("call", "status"),
     [("nobody", 404), ("datatype", 400), ("version", 404), ("shared_memory", 501), ("load", 404)],
 )
-async def test_failures(told, call, status):
+async def test_failures(results, call, status):
     """The client raises an exception with the status and a message."""
-    assert told["failures"][call].startswith(f"{status} ")
-    assert len(told["failures"][call]) > 10
+    assert results["failures"][call].startswith(f"{status} ")
+    assert len(results["failures"][call]) > 10
 
 
 async def test_perf_analyzer(kserve, tmp_path):

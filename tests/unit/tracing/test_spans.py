@@ -14,7 +14,7 @@ PARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=1"}
 MESSAGES = [{"role": "user", "content": "say something"}]
 
 
-def asked(
+def span_of(
     world: World, path: str, body: dict[str, Any], **headers: str
 ) -> tuple[Span, httpx.Response]:
     response = world.client.post(path, json=body, headers=headers)
@@ -25,9 +25,9 @@ def asked(
 def test_span_of_a_chat(world: World) -> None:
     """It has the attributes of the semantic conventions and is a child of the caller's span."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 5, "temperature": 0.5, "seed": 7}
-    span, response = asked(world, "/v1/chat/completions", body, **PARENT)
+    span, response = span_of(world, "/v1/chat/completions", body, **PARENT)
 
-    told = response.json()
+    answer = response.json()
     assert attributes(span) == {
         "http.request.method": "POST",
         "http.route": "/v1/chat/completions",
@@ -41,13 +41,13 @@ def test_span_of_a_chat(world: World) -> None:
         "gen_ai.provider.name": "triton",
         "gen_ai.request.model": "demo",
         "gen_ai.response.model": "demo",
-        "gen_ai.response.id": told["id"],
+        "gen_ai.response.id": answer["id"],
         "gen_ai.request.max_tokens": 5,
         "gen_ai.request.temperature": 0.5,
         "gen_ai.request.seed": 7,
         "gen_ai.request.stream": False,
         "gen_ai.response.finish_reasons": ["length"],
-        "gen_ai.usage.input_tokens": told["usage"]["prompt_tokens"],
+        "gen_ai.usage.input_tokens": answer["usage"]["prompt_tokens"],
         "gen_ai.usage.output_tokens": 5,
     }
     assert (span.name, span.kind) == ("chat demo", Span.SPAN_KIND_SERVER)
@@ -59,7 +59,7 @@ def test_span_of_a_chat(world: World) -> None:
 def test_span_of_a_stream(world: World) -> None:
     """It has events for the first token and the end of the generation."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 50, "stream": True}
-    span, _ = asked(world, "/v1/chat/completions", body)
+    span, _ = span_of(world, "/v1/chat/completions", body)
 
     first, end = span.events
     assert (first.name, end.name) == ("openai_frontend.first_token", "openai_frontend.end")
@@ -75,18 +75,18 @@ def test_span_of_a_stream(world: World) -> None:
 def test_span_of_triton(world: World) -> None:
     """It is a child of the request's span, with queue and compute times."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 50}
-    span, _ = asked(world, "/v1/chat/completions", body)
+    span, _ = span_of(world, "/v1/chat/completions", body)
 
     child = world.collector.wait_for(lambda each: each.parent_span_id == span.span_id)
-    told = attributes(child)
-    assert (child.name, told["triton.model_name"]) == ("triton demo", "demo")
+    values = attributes(child)
+    assert (child.name, values["triton.model_name"]) == ("triton demo", "demo")
     assert child.trace_id == span.trace_id
     at = {event.name: event.time_unix_nano for event in child.events}
     order = ["REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_END", "REQUEST_END"]
     times = [at[name] for name in order]
     assert times == sorted(times)
-    assert told["triton.queue_ns"] == at["COMPUTE_START"] - at["QUEUE_START"]
-    assert told["triton.compute_ns"] == at["COMPUTE_END"] - at["COMPUTE_START"] > 0
+    assert values["triton.queue_ns"] == at["COMPUTE_START"] - at["QUEUE_START"]
+    assert values["triton.compute_ns"] == at["COMPUTE_END"] - at["COMPUTE_START"] > 0
     # by two clocks, which are read some microseconds apart
     early_ns = span.start_time_unix_nano - child.start_time_unix_nano
     late_ns = child.end_time_unix_nano - span.end_time_unix_nano
@@ -96,14 +96,14 @@ def test_span_of_triton(world: World) -> None:
 def test_span_with_several_choices(world: World) -> None:
     """The prompt counts once, and each choice has a child span."""
     body = {"model": "demo", "prompt": "go", "max_tokens": 3, "n": 3}
-    span, response = asked(world, "/v1/completions", body)
+    span, response = span_of(world, "/v1/completions", body)
 
-    told, usage = attributes(span), response.json()["usage"]
-    assert told["gen_ai.operation.name"] == "text_completion"
-    assert told["gen_ai.request.choice.count"] == 3
-    assert told["gen_ai.response.finish_reasons"] == ["length"] * 3
-    assert told["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
-    assert told["gen_ai.usage.output_tokens"] == usage["completion_tokens"] == 9
+    values, usage = attributes(span), response.json()["usage"]
+    assert values["gen_ai.operation.name"] == "text_completion"
+    assert values["gen_ai.request.choice.count"] == 3
+    assert values["gen_ai.response.finish_reasons"] == ["length"] * 3
+    assert values["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+    assert values["gen_ai.usage.output_tokens"] == usage["completion_tokens"] == 9
     assert len(world.collector.children(span)) == 3
 
 
@@ -119,16 +119,16 @@ def test_spans_of_other_operations(
     world: World, path: str, body: dict[str, Any], operation: str
 ) -> None:
     """Embeddings and scores have their operation, tokens and a child span too."""
-    span, response = asked(world, path, body)
+    span, response = span_of(world, path, body)
 
-    told = attributes(span)
+    values = attributes(span)
     assert response.status_code == 200, response.text
-    assert told["gen_ai.operation.name"] == operation
-    assert told["gen_ai.request.model"] == "demo"
+    assert values["gen_ai.operation.name"] == operation
+    assert values["gen_ai.request.model"] == "demo"
     assert world.collector.children(span)
     usage = response.json().get("usage", {})
     tokens = usage.get("prompt_tokens", usage.get("total_tokens"))
-    assert told.get("gen_ai.usage.input_tokens") == tokens
+    assert values.get("gen_ai.usage.input_tokens") == tokens
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,11 @@ def test_spans_of_failures(
     world: World, path: str, body: dict[str, Any], status: int, name: str, error: str
 ) -> None:
     """They have the error code, in streams too; only our own failures set the status."""
-    span, response = asked(world, path, body)
+    span, response = span_of(world, path, body)
 
     assert response.status_code == status
-    told = attributes(span)
-    assert (span.name, told["error.type"]) == (name, error)
+    values = attributes(span)
+    assert (span.name, values["error.type"]) == (name, error)
     is_ours = status in (500, 200)
     assert (span.status.code == Status.STATUS_CODE_ERROR) is is_ours
 
@@ -160,7 +160,7 @@ def test_spans_of_failures(
 def test_malformed_traceparent_is_ignored(world: World, parent: str) -> None:
     """The request starts a new trace."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
-    span, response = asked(world, "/v1/chat/completions", body, traceparent=parent)
+    span, response = span_of(world, "/v1/chat/completions", body, traceparent=parent)
 
     assert response.status_code == 200
     assert span.parent_span_id == b""
@@ -172,7 +172,7 @@ def test_unsampled_caller(world: World) -> None:
     trace = "a" * 32
     headers = {"traceparent": f"00-{trace}-{CALLER}-00"}
     response = world.client.get("/v1/models", headers=headers)
-    asked(world, "/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 1})
+    span_of(world, "/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 1})
 
     assert bytes.fromhex(trace) not in {span.trace_id for span in world.collector.spans}
     [line] = world.lines_of(response.headers["x-request-id"])
@@ -181,6 +181,6 @@ def test_unsampled_caller(world: World) -> None:
 
 def test_spans_name_the_service(world: World) -> None:
     """The resource has the service's name and version."""
-    asked(world, "/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 1})
+    span_of(world, "/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 1})
 
     assert world.collector.resources[0]["service.name"] == "openai-frontend"

@@ -20,6 +20,7 @@ from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.output_format import OutputFormat
 from tests.unit.parsing.samples import FILES, FOLDER, TOOLS, Answer, answer, outputs
 from tests.unit.prompting import tiny_tokenizer
+from tests.vllm.conftest import locked_vllm
 
 pytestmark = pytest.mark.engine
 
@@ -207,7 +208,7 @@ def test_failing_parser_leaves_the_answer_as_content(
     ("tools", "message"),
     [
         ("hermess", "vLLM has no parser 'hermess'; did you mean .*hermes"),
-        ("llama3_json", "cannot be used with the tokenizer"),
+        pytest.param("llama3_json", "cannot be used with the tokenizer", marks=locked_vllm),
     ],
 )
 def test_unavailable_parser_is_refused(folder: Path, tools: str, message: str) -> None:
@@ -237,6 +238,7 @@ NEEDY = {
 }  # fmt: skip
 
 
+@locked_vllm
 @pytest.mark.parametrize("setting", NEEDY)
 def test_every_vllm_parser_loads_and_keeps_text(well_known: Path, setting: str) -> None:
     """Each loads with a suitable tokenizer, and no text of the answer is lost."""

@@ -16,7 +16,7 @@ from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from tests import mock_models
-from tests.vllm.conftest import Models
+from tests.vllm.conftest import Models, locked_vllm
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
@@ -114,7 +114,11 @@ async def test_unsupported_dimensions_are_refused(models: ModelRegistry):
     assert len(await embed(model, SENTENCES[0])) == 384
 
 
-@pytest.mark.parametrize("token_ids", [[30522], [], [5] * 600], ids=["unknown", "none", "too long"])
+@pytest.mark.parametrize(
+    "token_ids",
+    [pytest.param([30522], marks=locked_vllm), [], [5] * 600],
+    ids=["unknown", "none", "too long"],
+)
 async def test_prompts_that_vllm_refuses_are_invalid_requests(models: ModelRegistry, token_ids):
     """An id beyond the vocabulary, no tokens, and too many tokens."""
     request = EmbedRequest(request_id=request_id(), prompt_token_ids=token_ids)

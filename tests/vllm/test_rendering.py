@@ -9,6 +9,7 @@ import pytest
 from schemas.tokenization import RenderedPrompt
 from tests.unit.routers.test_fields_reach_the_model import SAMPLING
 from tests.unit.serving.test_rendered_requests import MESSAGES, of_chat, of_completion
+from tests.vllm.conftest import locked_vllm
 
 if TYPE_CHECKING:  # each collection of the tests would import vLLM, which takes seconds
     from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
@@ -21,6 +22,7 @@ OWN = {"prompt", "count", "max_model_len"}
 INTERNAL = {"output_kind", "skip_clone"}
 
 
+@locked_vllm
 def test_fields_have_vllms_names():
     """The response adds three fields, which vLLM's clients ignore."""
     from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest

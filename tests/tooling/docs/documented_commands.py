@@ -26,7 +26,7 @@ NOT_RUN = {
     r": make serve\b": "tests/api/test_default_repository.py serves the same folder",
     r": make docs\b": "needs MkDocs, which is not part of the test set-up",
     r": make compat\b": "installs packages; .github/workflows runs it weekly",
-    r"scripts.vllm_versions --wheel": "needs a wheel; test_package_source.py reads one",
+    r"scripts.vllm_versions --wheel": "needs a wheel: tests/unit/engines/test_package_source.py",
     r": make core\b": "needs sources; tests/tooling/setup/test_build_core.py checks the rest",
     r"backends.md: (?:apt-get|git|for name in)": "needs the network",
     r"backends.md: openai-frontend serve --triton-library": "needs the output of `make core`",

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,8 @@ import pytest
 import pytest_asyncio
 
 from openai_frontend.engines.engine import ModelSpec
-from openai_frontend.engines.vllm import arguments
+from openai_frontend.engines.vllm import arguments, capabilities, versions
+from openai_frontend.engines.vllm.capabilities import Capability
 from openai_frontend.triton import Options, Server
 from tests.gateway_process import ROOT
 
@@ -29,6 +31,18 @@ def _version() -> str:
 locked_vllm = pytest.mark.skipif(
     not _version().startswith("0.32."), reason="expects what vLLM 0.32, the locked version, has"
 )
+
+
+def needs(capability: Capability) -> pytest.MarkDecorator:
+    """For tests of what vLLM's public client cannot do; `make compat ARGS=--public` skips them."""
+    used = os.environ.get(versions.VARIABLE, capability.name).split(",")
+    return pytest.mark.skipif(
+        capability.name not in used, reason=f"{versions.VARIABLE} leaves out {capability.name}"
+    )
+
+
+needs_grammar_engines = needs(capabilities.GRAMMAR_ENGINES)
+needs_step_loop = needs(capabilities.STEP_LOOP)
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -19,6 +19,7 @@ from openai_frontend.engines.vllm import arguments, versions
 from tests import hugging_face_cache, mock_models
 from tests.gateway_process import ROOT
 from tests.unit.prompting import tiny_tokenizer
+from tests.vllm.conftest import needs_step_loop
 
 pytestmark = pytest.mark.engine
 
@@ -138,6 +139,7 @@ def test_without_own_scheduler_one_grammar_engine_is_used(
     assert config["backend"] == backend
 
 
+@needs_step_loop
 def test_without_internal_parts_nothing_of_vllm_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -25,6 +25,7 @@ from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import Tools
 from openai_frontend.triton import Server
 from tests.vllm.calls import calls_of
+from tests.vllm.conftest import needs_grammar_engines
 from tests.vllm.constrained_answers import PERSON, QUESTION, answers, held, offered, read
 from tests.vllm.published_schemas import cases
 from tests.vllm.random_answers import RandomAnswers
@@ -37,6 +38,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 streamed = pytest.mark.parametrize("stream", [True, False])
 
 
+@needs_grammar_engines
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "requests"), [("hermes", 160), ("qwen3_coder", 40), ("functiongemma", 40)]
@@ -65,6 +67,7 @@ async def test_required_calls_match_random_schemas(server: Server, family: str, 
     assert ended >= requests * 0.95
 
 
+@needs_grammar_engines
 @pytest.mark.slow
 async def test_named_calls_match_random_schemas(server: Server):
     tools = [offered({"f": arguments_schema(n), "g": PERSON}) for n in range(1000, 1200)]
@@ -82,6 +85,7 @@ async def test_named_calls_match_random_schemas(server: Server):
             jsonschema.validate(json.loads(arguments), each.functions["f"])
 
 
+@needs_grammar_engines
 @pytest.mark.slow
 async def test_calls_match_the_json_schema_test_suite(server: Server):
     """Each schema of JSON Schema's test suite is part of a function's arguments: the call
@@ -116,6 +120,7 @@ async def test_calls_match_the_json_schema_test_suite(server: Server):
 FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
 
 
+@needs_grammar_engines
 @streamed
 async def test_json_schema_at_high_temperature(server: Server, stream: bool):
     """At a temperature of 1.5 an answer parses and validates, streamed or whole."""
@@ -126,6 +131,7 @@ async def test_json_schema_at_high_temperature(server: Server, stream: bool):
         jsonschema.validate(json.loads(delta.text), PERSON)
 
 
+@needs_grammar_engines
 @streamed
 async def test_json_schema_cut_by_the_token_limit(server: Server, stream: bool):
     """An answer cut by the limit has finish_reason `length` and is a prefix of the full answer."""
@@ -142,6 +148,7 @@ async def test_json_schema_cut_by_the_token_limit(server: Server, stream: bool):
     assert same.text == whole.text
 
 
+@needs_grammar_engines
 @streamed
 async def test_json_schema_cut_at_any_length(server: Server, stream: bool):
     """At a temperature of 1.5, an answer that a limit cuts has finish_reason `length` and is the
@@ -176,6 +183,7 @@ FULL: Mapping[str, Any] = {
 }
 
 
+@needs_grammar_engines
 @streamed
 async def test_json_schema_with_length_bounds(server: Server, stream: bool):
     """Strings and arrays with an exact length end."""
@@ -212,6 +220,7 @@ LLGUIDANCE: list[dict[str, Any]] = [
 ]
 
 
+@needs_grammar_engines
 async def test_llguidance_enforces_what_xgrammar_ignores(server: Server):
     """Both engines serve side by side."""
     schemas = [schema for _ in range(8) for schema in (PERSON, *LLGUIDANCE)]
@@ -228,6 +237,7 @@ async def test_llguidance_enforces_what_xgrammar_ignores(server: Server):
 THINKS = replace(family_named("qwen3"), reasoning=Reasoning(start="<think>", end="."))
 
 
+@needs_grammar_engines
 @streamed
 async def test_reasoning_tools_and_response_format_in_one_request(server: Server, stream: bool):
     """A model that is reasoning ends it, and then calls a tool or answers in the format."""
@@ -360,6 +370,7 @@ async def free_token_cost(server: Server, form: StructuredOutputs | None) -> flo
     return spent / LENGTH
 
 
+@needs_grammar_engines
 @pytest.mark.slow
 async def test_200_constrained_requests_at_once(server: Server):
     """The engine's time per token is at most 1.2 times that with 200 unconstrained requests, and

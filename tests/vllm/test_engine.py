@@ -10,6 +10,7 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.triton import Server, _core, inprocess
+from tests.vllm.conftest import needs_step_loop
 from tests.vllm.requests import answer, collect, send
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
@@ -39,6 +40,7 @@ async def until(condition, timeout_s: float) -> float:
     return time.monotonic() - start
 
 
+@needs_step_loop
 async def test_models_generate_in_the_configured_way(server: Server):
     """One model runs in the step loop, the other through AsyncLLM.generate."""
     loops = [inprocess.host(model)._engine._steps is not None for model in MODELS]
@@ -64,6 +66,7 @@ async def test_whole_and_streamed_answers_are_equal(server: Server, model: str):
     assert whole == streamed
 
 
+@needs_step_loop
 async def test_incomplete_characters_are_equal_in_every_mode(server: Server):
     """Bytes that complete no character become U+FFFD before the answer ends: in streams, whole
     answers and answers with log probabilities.
@@ -224,6 +227,7 @@ async def test_bad_sampling_parameters_are_invalid_requests(server: Server, mode
             await answer(server, model, QUESTION, **options)
 
 
+@needs_step_loop
 async def test_step_metrics_count_tokens_and_intervals(server: Server):
     """Once the answer is over, the metrics count the tokens of prompt and answer, the steps, and
     one interval fewer than the answer has tokens.
@@ -248,6 +252,7 @@ async def test_step_metrics_count_tokens_and_intervals(server: Server):
     assert 0 < grown["vllm:inter_token_latency_seconds_sum"] < 60
 
 
+@needs_step_loop
 async def test_finished_requests_leave_no_native_objects(server: Server):
     """All native counters are zero when all streams have ended."""
     await answer(server, "demo", QUESTION)

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from openai_frontend.engines.vllm import zmq_io
+from tests.vllm.conftest import needs_step_loop
 
 pytestmark = pytest.mark.engine
 
@@ -140,6 +141,7 @@ async def test_failing_output_handler_stops_the_reader(engine):
     assert len(seen) == 1
 
 
+@needs_step_loop
 def test_other_client_types_keep_their_own_task():
     """A client that processes its messages in another way is left unchanged."""
     from vllm.v1.engine.core_client import AsyncMPClient, DPAsyncMPClient

@@ -251,6 +251,7 @@ class VLLMEngine(Engine):
                 tokenizer = self._engine.input_processor.tokenizer
                 await asyncio.to_thread(params.update_from_tokenizer, tokenizer)
                 conversion.check_bad_words(params)
+                params.bad_words = []  # done: vLLM would do it again, on the event loop
             outputs = self._engine.generate(prompt, params, request.request_id, **options)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:

@@ -30,12 +30,12 @@ ENVIRONMENTS = VENV / "compat"
 PUBLIC_ONLY = "cpu_worker,logging"
 
 FULL = ("tests/vllm", "tests/unit/engines")
-# One engine process, both generation paths, grammars, seeds and parsers: two minutes.
+# Both generation paths, sampling parameters, grammars and seeds: two minutes.
 SHORT = (
     "tests/unit/engines/test_vllm_versions.py",
     "tests/vllm/test_engine.py",
     "tests/vllm/test_seeds.py",
-    "tests/vllm/test_parsers.py",
+    "tests/vllm/test_sampling.py",
 )
 # Copied from `.venv`, because the gateway looks for them beside its own Python
 _LINKED = ("nvidia_pytriton.libs", "pytriton")

@@ -11,6 +11,7 @@ import pytest
 from openai_frontend import errors
 from openai_frontend.generation import StructuredOutputs, TokenLogprobs
 from openai_frontend.triton import Server
+from tests.vllm.conftest import needs_step_loop
 from tests.vllm.requests import answer, completion_tokens
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
@@ -81,7 +82,11 @@ async def test_bad_words(server: Server, model: str):
 
 @pytest.mark.parametrize(
     ("model", "prompt"),
-    [("demo", QUESTION), ("demo", PROMPT_IDS), ("demo-async-llm", QUESTION)],
+    [
+        ("demo", QUESTION),
+        pytest.param("demo", PROMPT_IDS, marks=needs_step_loop),
+        ("demo-async-llm", QUESTION),
+    ],
     ids=["step loop, text", "step loop, ids", "AsyncLLM, text"],
 )
 async def test_bad_words_do_not_block_the_event_loop(

@@ -231,10 +231,7 @@ class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are no
         from vllm import envs
 
         text = xgrammar.TokenizerInfo(
-            [
-                b"" if self._leaves_out(*each) else each[1]
-                for each in enumerate(whole.decoded_vocab)
-            ],
+            [b"" if self.left_out.search(token) else token for token in whole.decoded_vocab],
             vocab_type=xgrammar.VocabType.RAW,  # tokens are already decoded
             vocab_size=self.vocab_size,
             stop_token_ids=whole.stop_token_ids,

@@ -8,6 +8,7 @@ import pytest
 from openai_frontend.engines.vllm import grammar_preprocess, grammars
 from openai_frontend.engines.vllm.json_schema import Unenforceable, enforceable_schema
 from openai_frontend.engines.vllm.patterns import check_expansion, escape_for_json
+from tests.vllm.conftest import needs_lengths
 from tests.vllm.random_answers import RandomAnswers
 
 pytestmark = pytest.mark.engine
@@ -268,6 +269,7 @@ def test_too_many_optional_properties_are_refused():
         prepared(json=schema)
 
 
+@needs_lengths
 def test_lengths_need_an_xgrammar_that_counts_characters(monkeypatch):
     """With an older one, schemas go to llguidance, and structural tags are refused."""
     schema = '{"type": "string", "maxLength": 9}'

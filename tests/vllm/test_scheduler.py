@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.gateway_process import ROOT
+
 pytestmark = pytest.mark.engine
 
 
@@ -71,3 +73,57 @@ def test_xgrammar_never_runs_without_the_control_character_filter(
     scheduler(vllm_config=config, structured_output_manager=manager)
 
     assert isinstance(manager.backend, AutoBackend) is filtered
+
+
+@pytest.mark.parametrize("compilers", [1, 2])
+def test_every_compiler_lacks_control_characters(
+    monkeypatch: pytest.MonkeyPatch, compilers: int
+) -> None:
+    """vLLM 0.33 has a second one, for structural tags, which alone has the special tokens."""
+    from transformers import AutoTokenizer
+    from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+
+    from openai_frontend.engines.vllm.scheduler import NoTabsBackend
+
+    seen: list[Any] = []
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
+    special = tokenizer.all_special_ids[0]
+
+    def vllms(backend: Any) -> None:
+        backend.compiler = None
+        if compilers == 2:
+            backend.full_vocab_compiler = None
+
+    def without_special_tokens(_: Any, info: Any) -> Any:
+        tokens = list(info.decoded_vocab)
+        tokens[special] = b""
+        return SimpleNamespace(
+            decoded_vocab=tokens,
+            stop_token_ids=info.stop_token_ids,
+            add_prefix_space=info.add_prefix_space,
+        )
+
+    def compiler(info: Any, **_: Any) -> Any:
+        seen.append(info)
+        return info
+
+    monkeypatch.setattr(XgrammarBackend, "__post_init__", vllms)
+    monkeypatch.setattr(
+        XgrammarBackend,
+        "_filter_special_tokens",
+        staticmethod(without_special_tokens),
+        raising=False,
+    )
+    monkeypatch.setattr("xgrammar.GrammarCompiler", compiler)
+    backend: Any = object.__new__(NoTabsBackend)
+    backend.tokenizer, backend.vocab_size = tokenizer, len(tokenizer)
+    backend.__post_init__()
+
+    assert len(seen) == compilers
+    assert backend.compiler is seen[-1]
+    for info in seen:
+        assert not any(b"\t" in token or b"\x00" in token for token in info.decoded_vocab)
+    if compilers == 2:
+        assert backend.full_vocab_compiler is seen[0]
+        assert seen[0].decoded_vocab[special] != b""
+        assert seen[1].decoded_vocab[special] == b""

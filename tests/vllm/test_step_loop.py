@@ -104,6 +104,46 @@ def test_collected_request_aborted_by_the_engine(token_ids, code):
     assert ends(sink) == code
 
 
+def refusals() -> dict[str, tuple[Exception, type[Exception], int | None]]:
+    """What vLLM 0.33 says of a request that it refuses after it has accepted it."""
+    from vllm.exceptions import GenerationError, RetryableRequestError, VLLMValidationError
+
+    return {
+        "invalid": (VLLMValidationError("prompt: too long"), ValueError, None),
+        "failed": (GenerationError("no memory"), EngineError, error_codes.INTERNAL),
+        "paused": (RetryableRequestError("paused"), EngineError, error_codes.UNAVAILABLE),
+    }
+
+
+@pytest.mark.parametrize("name", ["invalid", "failed", "paused"])
+@pytest.mark.parametrize("collected", [False, True])
+def test_reason_of_a_refused_request_reaches_the_client(tokenizer, name, collected):
+    """It is neither lost nor reported as the end of the engine."""
+    from vllm.v1.engine import FinishReason
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
+
+    raised, kind, code = refusals()[name]
+    sink, request = Sink(), constrained()
+    request.sampling_params.structured_outputs = None
+    if collected:
+        request_state.DeltaCollector(sink, request).put(raised)
+    else:
+        detokenizer = FastIncrementalDetokenizer(tokenizer, request)
+        request_state.TextRequestState(sink, request, detokenizer).advance(
+            SimpleNamespace(
+                prefill_stats=None,
+                new_token_ids=[],
+                finish_reason=FinishReason.ERROR,
+                error=SimpleNamespace(to_exception=lambda: raised),
+            )
+        )
+
+    assert isinstance(sink.error, kind)
+    assert str(raised) in str(sink.error)
+    assert getattr(sink.error, "code", None) == code
+    assert sink.deltas == []
+
+
 def test_prompt_that_ends_within_a_character_is_not_repeated(tokenizer):
     """A prompt of token ids may end within a character: the answer starts with that character."""
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer

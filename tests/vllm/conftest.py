@@ -14,12 +14,7 @@ import pytest
 import pytest_asyncio
 
 from openai_frontend.engines.engine import ModelSpec
-from openai_frontend.engines.vllm import (
-    arguments,
-    capabilities,
-    grammar_preprocess,
-    versions,
-)
+from openai_frontend.engines.vllm import arguments, capabilities, versions
 from openai_frontend.engines.vllm.capabilities import Capability
 from openai_frontend.triton import Options, Server
 from tests.gateway_process import ROOT
@@ -46,10 +41,6 @@ def needs(capability: Capability) -> pytest.MarkDecorator:
     )
 
 
-needs_lengths = pytest.mark.skipif(
-    not grammar_preprocess.counts_characters(),
-    reason="the xgrammar of this vLLM miscounts characters: lengths in tools are refused",
-)
 needs_grammar_engines = needs(capabilities.GRAMMAR_ENGINES)
 needs_step_loop = needs(capabilities.STEP_LOOP)
 

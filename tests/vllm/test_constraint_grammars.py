@@ -18,7 +18,6 @@ from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
 from tests.vllm.calls import calls_of
-from tests.vllm.conftest import needs_lengths
 from tests.vllm.random_answers import RandomAnswers
 
 pytestmark = pytest.mark.engine
@@ -108,7 +107,6 @@ def read(family: str, offered: Tools, given: Constraint, text: str) -> list[Even
     return complete(parser, text)
 
 
-@needs_lengths
 @pytest.mark.parametrize("family", sorted({*TAGS, *JSON_TAGS, "gemma4", "gpt_oss"}))
 def test_required_calls_are_parsed_and_valid(family):
     """The family's parser reads whatever the grammar of required calls allows as calls, and their
@@ -129,7 +127,6 @@ def test_required_calls_are_parsed_and_valid(family):
 TEXT_FAMILIES = sorted(TAGS.keys() - {"llama4_pythonic", "pythonic"})
 
 
-@needs_lengths
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_auto_allows_text_and_enforces_strict_calls(family):
     """With `tool_choice: auto` a model may answer in text; a call in the text must match its
@@ -179,7 +176,6 @@ COMPOSED = [
 ]
 
 
-@needs_lengths
 @pytest.mark.parametrize(("text", "allowed"), COMPOSED)
 def test_reasoning_tools_and_response_format_in_one_request(text, allowed):
     """The model reasons, then calls tools or answers in the format; the grammar allows nothing
@@ -200,7 +196,6 @@ def test_optional_reasoning():
     assert not possible.takes('hm</think>{"ok": true}')
 
 
-@needs_lengths
 def test_harmony_uses_messages_for_everything():
     """A response format, a call and reasoning are harmony messages."""
     given = held("gpt_oss", tools("auto"), response_format=FORMAT)

@@ -25,7 +25,7 @@ from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import Tools
 from openai_frontend.triton import Server
 from tests.vllm.calls import calls_of
-from tests.vllm.conftest import needs_grammar_engines, needs_lengths
+from tests.vllm.conftest import needs_grammar_engines
 from tests.vllm.constrained_answers import PERSON, QUESTION, answers, held, offered, read
 from tests.vllm.published_schemas import cases
 from tests.vllm.random_answers import RandomAnswers
@@ -38,7 +38,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 streamed = pytest.mark.parametrize("stream", [True, False])
 
 
-@needs_lengths
 @needs_grammar_engines
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -68,7 +67,6 @@ async def test_required_calls_match_random_schemas(server: Server, family: str, 
     assert ended >= requests * 0.95
 
 
-@needs_lengths
 @needs_grammar_engines
 @pytest.mark.slow
 async def test_named_calls_match_random_schemas(server: Server):
@@ -122,7 +120,6 @@ async def test_calls_match_the_json_schema_test_suite(server: Server):
 FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
 
 
-@needs_lengths
 @needs_grammar_engines
 @streamed
 async def test_json_schema_at_high_temperature(server: Server, stream: bool):
@@ -151,7 +148,6 @@ async def test_json_schema_cut_by_the_token_limit(server: Server, stream: bool):
     assert same.text == whole.text
 
 
-@needs_lengths
 @needs_grammar_engines
 @streamed
 async def test_json_schema_cut_at_any_length(server: Server, stream: bool):
@@ -187,7 +183,6 @@ FULL: Mapping[str, Any] = {
 }
 
 
-@needs_lengths
 @needs_grammar_engines
 @streamed
 async def test_json_schema_with_length_bounds(server: Server, stream: bool):
@@ -225,7 +220,6 @@ LLGUIDANCE: list[dict[str, Any]] = [
 ]
 
 
-@needs_lengths
 @needs_grammar_engines
 async def test_llguidance_enforces_what_xgrammar_ignores(server: Server):
     """Both engines serve side by side."""
@@ -243,7 +237,6 @@ async def test_llguidance_enforces_what_xgrammar_ignores(server: Server):
 THINKS = replace(family_named("qwen3"), reasoning=Reasoning(start="<think>", end="."))
 
 
-@needs_lengths
 @needs_grammar_engines
 @streamed
 async def test_reasoning_tools_and_response_format_in_one_request(server: Server, stream: bool):

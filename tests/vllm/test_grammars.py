@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.engines.vllm import grammar_preprocess, grammars
+from openai_frontend.engines.vllm import grammars
 from openai_frontend.engines.vllm.json_schema import Unenforceable, enforceable_schema
 from openai_frontend.engines.vllm.patterns import check_expansion, escape_for_json
-from tests.vllm.conftest import needs_lengths
 from tests.vllm.random_answers import RandomAnswers
 
 pytestmark = pytest.mark.engine
@@ -267,16 +266,3 @@ def test_too_many_optional_properties_are_refused():
 
     with pytest.raises(ValueError, match="1000 properties of an object may be optional"):
         prepared(json=schema)
-
-
-@needs_lengths
-def test_lengths_need_an_xgrammar_that_counts_characters(monkeypatch):
-    """With an older one, schemas go to llguidance, and structural tags are refused."""
-    schema = '{"type": "string", "maxLength": 9}'
-    tagged = tag({"type": "json_schema", "json_schema": json.loads(schema)})
-
-    assert prepared(json=schema).structural_tag is not None
-    monkeypatch.setattr(grammar_preprocess, "counts_characters", lambda: False)
-    assert prepared(json=schema).json == schema
-    with pytest.raises(ValueError, match=r"schemas\[0\]: minLength and maxLength need xgrammar"):
-        prepared(structural_tag=tagged)

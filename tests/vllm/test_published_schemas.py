@@ -10,7 +10,6 @@ import pytest
 from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, prepare
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints.json_schema import check_schema
-from tests.vllm.conftest import needs_lengths
 from tests.vllm.published_schemas import Case, cases
 from tests.vllm.random_answers import RandomAnswers
 
@@ -66,7 +65,6 @@ def texts(value: Any) -> list[str]:
     return [loose, json.dumps(value, ensure_ascii=False, separators=(",", ":"))]
 
 
-@needs_lengths
 def test_each_schema_is_enforced_or_refused():
     """A grammar allows only values that match its schema: none of the suite's invalid values, and
     every random answer validates. Other schemas are refused with the path.

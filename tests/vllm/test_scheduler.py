@@ -127,3 +127,42 @@ def test_every_compiler_lacks_control_characters(
         assert backend.full_vocab_compiler is seen[0]
         assert seen[0].decoded_vocab[special] != b""
         assert seen[1].decoded_vocab[special] == b""
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ('{"type": "string"}', "TextBackend"),
+        ('{"type": "string", "maxLength": 9}', "CountedBackend"),
+        ('{"begin": "<|endoftext|>", "schema": {"maxLength": 9}}', "NoTabsBackend"),
+    ],
+)
+def test_bounded_strings_have_no_special_tokens(spec: str, kind: str) -> None:
+    """They would count, but are not in the text; unless the constraint itself names one."""
+    from transformers import AutoTokenizer
+
+    from openai_frontend.engines.vllm.scheduler import AutoBackend
+
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
+
+    assert AutoBackend(None, tokenizer, 8)._xgrammar_for(spec).__name__ == kind
+
+
+def test_special_token_is_not_allowed_in_a_bounded_string() -> None:
+    """Stop tokens stay: they end the output."""
+    import xgrammar
+    from transformers import AutoTokenizer
+
+    from openai_frontend.engines.vllm.scheduler import CountedBackend
+
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
+    whole = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
+    backend: Any = object.__new__(CountedBackend)
+    backend.tokenizer = tokenizer
+
+    tokens = backend._tokens(whole)
+
+    end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    (stop,) = whole.stop_token_ids
+    assert tokens[end] == b""
+    assert tokens[stop] == b"<|im_end|>"

@@ -23,7 +23,7 @@ from openai_frontend.triton import Server, inprocess
 from tests import mock_models
 from tests.gateway_process import ROOT
 from tests.vllm.calls import calls_of
-from tests.vllm.conftest import Models, needs_lengths
+from tests.vllm.conftest import Models
 from tests.vllm.constrained_answers import QUESTION, held, offered, read
 from tests.vllm.requests import answer, collect, send
 from tests.vllm.test_engine import running, until
@@ -145,7 +145,6 @@ ENFORCED: Mapping[str, tuple[dict[str, Any], Any]] = {
 }
 
 
-@needs_lengths
 @pytest.mark.parametrize(("fields", "matches"), ENFORCED.values(), ids=ENFORCED.keys())
 async def test_constraints_are_enforced(server: Server, fields: dict[str, Any], matches: Any):
     """Each kind is enforced at a temperature that makes tokens random."""
@@ -165,7 +164,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@needs_lengths
 @pytest.mark.parametrize(("fields", "message"), REFUSED.values(), ids=REFUSED.keys())
 async def test_unsupported_constraints_are_refused(
     server: Server, fields: dict[str, Any], message: str

@@ -127,7 +127,7 @@ def check_bad_words(params: Any) -> None:
     vLLM's GPU worker.
     """
     most = versions.max_bad_words_tokens()
-    if most is not None and sum(map(len, params.bad_words_token_ids or ())) > most:
+    if sum(map(len, params.bad_words_token_ids or ())) > most:
         raise ValueError(f"bad_words: at most {most} tokens in total")
 
 

@@ -4,21 +4,14 @@ JSON has at most one space between its parts (decision 9), and nothing grows wit
 Knows xgrammar and llguidance but not vLLM: the sandbox process runs it.
 """
 
-import importlib.metadata
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from openai_frontend.engines.vllm.json_schema import Unenforceable, enforceable_schema
-from openai_frontend.engines.vllm.patterns import (
-    LENGTH,
-    MAX_COUNT,
-    check_expansion,
-    repeat_bound_exceeded,
-)
+from openai_frontend.engines.vllm.patterns import MAX_COUNT, check_expansion, repeat_bound_exceeded
 
 _NAME = "structured_outputs"
 _REPEATS = "repeat"  # the format of a structural tag that repeats its content
@@ -68,30 +61,15 @@ def _prepared_schema(text: str) -> str | None:
     except ValueError:
         return None  # vLLM reports the error
     try:
-        enforceable = _named(enforceable_schema, schema)
-        _check_lengths(text)
         spec = {
             "type": "json_schema",
-            "json_schema": enforceable,
+            "json_schema": _named(enforceable_schema, schema),
             "max_whitespace_cnt": 1,
         }
     except Unenforceable as unenforceable:
         _check_for_llguidance(text, str(unenforceable))
         return None
     return _compiled({"type": "structural_tag", "format": spec}, _NAME)
-
-
-def _check_lengths(schema: str) -> None:
-    """Raises Unenforceable: older versions count special tokens and parts of characters."""
-    if LENGTH.search(schema) and not counts_characters():
-        raise Unenforceable("minLength and maxLength need xgrammar 0.2.8, as in vLLM 0.32")
-
-
-@cache
-def counts_characters() -> bool:
-    """Whether the installed xgrammar counts the characters of strings as JSON does."""
-    numbers = re.findall(r"\d+", importlib.metadata.version("xgrammar"))
-    return tuple(map(int, numbers[:3])) >= (0, 2, 8)
 
 
 def _check_for_llguidance(schema: str, unenforceable: str) -> None:
@@ -121,7 +99,6 @@ def _prepared_tag(text: str) -> str:
         if kind == "json_schema":
             name = f"{_NAME}.schemas[{schemas}]"
             part["json_schema"] = _named(enforceable_schema, part.get("json_schema"), name)
-            _named(_check_lengths, json.dumps(part["json_schema"]), name)
             schemas += 1
         elif kind == "regex":
             _named(_check_regex, str(part.get("pattern")))

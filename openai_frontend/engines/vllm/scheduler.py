@@ -6,6 +6,7 @@ later ones (0.32, v1/structured_output/__init__.py). A schema meant for llguidan
 by xgrammar, which ignores what it does not know.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -184,7 +185,7 @@ class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's type
         """`options`: since vLLM 0.28, the request's `stop_token_ids`."""
         kind = GuidanceBackend
         if _xgrammar_takes(request_type, grammar_spec):
-            kind = NoTabsBackend if LENGTH.search(grammar_spec) else TextBackend
+            kind = self._xgrammar_for(grammar_spec)
         grammar = self._backend(kind).compile_grammar(request_type, grammar_spec, **options)
         if kind is GuidanceBackend and (error := grammar.ll_matcher.get_error()):
             raise ValueError(error)  # vLLM would only log it, and the output would be empty
@@ -198,6 +199,13 @@ class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's type
     def destroy(self) -> None:
         for backend in self._made.values():
             backend.destroy()
+
+    def _xgrammar_for(self, grammar_spec: str) -> type:
+        if not LENGTH.search(grammar_spec):
+            return TextBackend
+        special = special_tokens(self.tokenizer).values()
+        named = any(json.dumps(text)[1:-1] in grammar_spec for text in special)
+        return NoTabsBackend if named else CountedBackend
 
     def _backend(self, kind: type) -> Any:
         if kind not in self._made:
@@ -225,13 +233,17 @@ class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are no
             whole = self._filter_special_tokens(self.tokenizer, whole)
         self.compiler = self._text_compiler(whole)
 
+    def _tokens(self, whole: Any) -> list[bytes]:
+        """The vocabulary; tokens that no output may contain are empty."""
+        return [b"" if self.left_out.search(token) else token for token in whole.decoded_vocab]
+
     def _text_compiler(self, whole: Any) -> Any:
         """A compiler whose vocabulary lacks the tokens that are left out."""
         import xgrammar
         from vllm import envs
 
         text = xgrammar.TokenizerInfo(
-            [b"" if self.left_out.search(token) else token for token in whole.decoded_vocab],
+            self._tokens(whole),
             vocab_type=xgrammar.VocabType.RAW,  # tokens are already decoded
             vocab_size=self.vocab_size,
             stop_token_ids=whole.stop_token_ids,
@@ -270,3 +282,35 @@ class NoTabsBackend(TextBackend):
     """
 
     left_out = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
+
+    def _tokens(self, whole: Any) -> list[bytes]:
+        tokens = super()._tokens(whole)
+        if versions.allows_invalid_utf8():
+            return [token if _is_text(token) else b"" for token in tokens]
+        return tokens
+
+
+class CountedBackend(NoTabsBackend):
+    """NoTabsBackend without special tokens, which count as characters but are not in the text.
+
+    For constraints that name none of them, as the tags of some families do.
+    """
+
+    def _tokens(self, whole: Any) -> list[bytes]:
+        left_out = special_tokens(self.tokenizer).keys() - set(whole.stop_token_ids)
+        return [b"" if i in left_out else token for i, token in enumerate(super()._tokens(whole))]
+
+
+def special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Tokens that are left out of the text of an output: id and text."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {token_id: token.content for token_id, token in added.items() if token.special}
+
+
+def _is_text(token: bytes) -> bool:
+    """Whether the token is not a part of a character."""
+    try:
+        token.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

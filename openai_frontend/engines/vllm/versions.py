@@ -4,6 +4,7 @@ When a model is loaded, the names, parameters and fields in `capabilities.py` ar
 sources of the installed vLLM. What is missing is not used, and reported.
 """
 
+import importlib.metadata
 import importlib.util
 import inspect
 import os
@@ -139,11 +140,17 @@ def parser_options(tokenizer: Any) -> dict[str, Any]:
     return {"tokenizer": tokenizer} if "tokenizer" in accepted else {}  # since 0.32
 
 
-def max_bad_words_tokens() -> int | None:
-    """Limit of vLLM's GPU worker on all `bad_words` of a request; None if this vLLM names none."""
+def max_bad_words_tokens() -> int:
+    """Limit of vLLM's GPU worker on the tokens of all `bad_words` of a request."""
     from vllm import envs
 
-    return getattr(envs, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", None)  # since 0.28
+    return int(getattr(envs, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", 1024))  # set since 0.28
+
+
+def allows_invalid_utf8() -> bool:
+    """Whether xgrammar counts bytes that are no character as one, as that of vLLM 0.31 does."""
+    numbers = re.findall(r"\d+", importlib.metadata.version("xgrammar"))
+    return tuple(map(int, numbers[:3])) < (0, 2, 8)
 
 
 def grammar_output(request_ids: list[str], bitmask: Any) -> Any:

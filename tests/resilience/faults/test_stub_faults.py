@@ -1,5 +1,6 @@
 """Stub processes of Triton's Python backend that are killed or stopped while they stream."""
 
+import re
 import signal
 from collections.abc import Iterator
 from functools import partial
@@ -122,7 +123,7 @@ async def test_a_stub_lost_mid_stream_is_replaced(gateway, model):
         assert error_of(last)
         assert (refused.status_code, ready.status_code) == (503, 400)
         assert refused.headers["retry-after"]
-        assert f"the process of its instance {model}_0_0" in reason or "not answered" in reason
+        assert re.search(f"process of its instance {model}_0_0|not answered|not responded", reason)
 
         await until(partial(serves, client, model))
         async with events_of(client, STREAM.format(model), {"IN": "go"}) as events:

@@ -26,7 +26,7 @@ RESULTS = ROOT / "docs" / "compatibility.json"
 PAGE = ROOT / "docs" / "compatibility.md"
 TEXT = ROOT / "scripts" / "compatibility_page.md"
 ENVIRONMENTS = VENV / "compat"
-# Without them the engine runs, as far as `make compat` is concerned, with the public client alone.
+# The capabilities that `--public` keeps: no part of the path of a request.
 PUBLIC_ONLY = "cpu_worker,logging"
 
 FULL = ("tests/vllm", "tests/unit/engines")
@@ -37,7 +37,7 @@ SHORT = (
     "tests/vllm/test_seeds.py",
     "tests/vllm/test_sampling.py",
 )
-# Copied from `.venv`, because the gateway looks for them beside its own Python
+# Linked from `.venv`: the gateway looks for them beside its own Python
 _LINKED = ("nvidia_pytriton.libs", "pytriton")
 # CPU builds that only `.venv` has
 _KEPT = ("torch==2.13.0+cpu", "torchvision==0.28.0+standin", "torchaudio==2.11.0+standin",

@@ -168,8 +168,8 @@ def grammar_spec(constraint: Any) -> GrammarSpec:
 
 
 def _check_nesting(field: str, value: Any, most: int) -> None:
-    """Raises ValueError before any function walks through the value. Text that is not JSON passes:
-    compiling it tells what is wrong.
+    """Raises ValueError before any function walks through the value. Text that is not JSON passes,
+    because the compiler reports the error.
     """
     try:
         level = _containers([json.loads(value) if isinstance(value, str) else value])

@@ -54,7 +54,7 @@ class PackageSource:
         return None if None in problems else problems[0]
 
     def constant(self, module: str, name: str) -> str | None:
-        """The text that a module assigns to a name; None if there is none."""
+        """The text that a module assigns to a name, or None."""
         match (self._names(module) or {}).get(name):
             case ast.Assign(value=ast.Constant(value=str(text))):
                 return text
@@ -83,7 +83,7 @@ class PackageSource:
         return f"{target} does not accept {', '.join(sorted(missing))}" if missing else None
 
     def _names_of(self, module: str) -> dict[str, ast.AST] | None:
-        """What a module defines; None if there is no such module, or none for this Python."""
+        """Definitions by name. None if the module is missing or this Python cannot parse it."""
         path = module.replace(".", "/")
         text = self._read(f"{path}.py") or self._read(f"{path}/__init__.py")
         try:

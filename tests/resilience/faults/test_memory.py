@@ -19,6 +19,7 @@ from tests.resilience.faults.raw_stream import RawStream, tokens
 pytestmark = pytest.mark.slow
 
 LARGE = {"model": "slow", "prompt": ["a few words " * 100] * 7000}  # 8 MiB; too many prompts
+TOKEN_IDS = {"model": "slow", "prompt": [70_000] * 10**6}  # 7 MiB, parsed more than 100; too many
 SMALL = {"model": "slow", "prompt": "a", "max_tokens": 2}
 CLOSED = 0  # instead of a status
 TOKENS = 60  # of a stream, at 20 per second
@@ -84,16 +85,17 @@ async def test_large_bodies_get_503_when_memory_runs_out(gateway, client):
     ):
         running = [await RawStream.begun(gateway.port, "slow", TOKENS) for _ in range(3)]
         with no_more_than(48 * MIB, gateway):
+            alone = await status_of(client, TOKEN_IDS)
             large, small = await asyncio.gather(
-                statuses(client, LARGE, 8), statuses(client, SMALL, 16)
+                statuses(client, TOKEN_IDS, 8), statuses(client, SMALL, 16)
             )
         rest = await asyncio.gather(*[stream.rest() for stream in running])
 
-        assert 503 in large
+        assert alone == 503
         assert large <= {503, CLOSED}
         assert small == {200}
         assert [tokens(each) for each in rest] == [TOKENS] * 3
-        assert await status_of(client, LARGE) == 400
+        assert await status_of(client, TOKEN_IDS) == 400
 
 
 async def test_the_gateway_recovers_or_exits_when_no_memory_is_left(gateway, client):

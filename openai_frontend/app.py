@@ -13,8 +13,8 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from openai_frontend import __version__, compatibility
+from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.auth.authenticator import Authenticator
-from openai_frontend.auth.keys import RouteScope
 from openai_frontend.config.settings import Settings
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.lifespan import AppState, build_state

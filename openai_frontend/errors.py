@@ -1,4 +1,5 @@
-"""Every error that a client can get. No HTTP imports: a status is only a number here.
+"""Every error that a client can get, and what to do with exceptions of other code. No HTTP imports:
+a status is only a number here.
 
 GatewayError
 ├── InvalidRequest            400  invalid; names the field in `param`
@@ -24,7 +25,8 @@ GatewayError
 └── InferenceFailed           500  Triton or the engine failed
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Literal
 
@@ -232,3 +234,29 @@ def did_you_mean(name: str, known: Iterable[str], *, quote: str = "'") -> str:
     """The end of an error about an unknown name: the closest known one; empty if none is close."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {quote}{close[0]}{quote}?" if close else ""
+
+
+@contextmanager
+def caught(report: Callable[[Exception], None]) -> Iterator[None]:
+    """For calls of code that is not this project's, such as engines, parsers and libraries, which
+    may raise anything: passes an exception to `report`. The caller continues, unless `report`
+    raises an exception of its own.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  see above
+        report(error)
+
+
+def text_of(error: BaseException) -> str | None:
+    """The message of any exception; None if its `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  may be a user's
+        return None
+
+
+def describe_exception(error: Exception) -> str:
+    """Type and, if readable, message of an exception, on one line."""
+    message = " ".join((text_of(error) or "").split())
+    return f"{type(error).__name__}: {message}".removesuffix(": ")

@@ -226,7 +226,11 @@ async def request_figures() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         mock_models.write_with_tokenizer(Path(folder), "mock", answer_tokens=20)
         async with live(Path(folder), api_key=["sk-figures"]) as gateway:
-            body = {"stream": True, "messages": [{"role": "user", "content": "hi"}]}
+            body = {
+                "model": "mock",
+                "stream": True,
+                "messages": [{"role": "user", "content": "hi"}],
+            }
             headers = {"authorization": "Bearer sk-figures"}
             for _ in range(4):
                 requests.append(set())

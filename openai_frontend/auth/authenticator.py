@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from openai_frontend.auth.api_keys import ApiKeys
-from openai_frontend.auth.keys import SCOPES, Key
+from openai_frontend.auth.api_keys import SCOPES, ApiKeys, Key
 from openai_frontend.auth.keys_file import InvalidKeysFile, KeysFileWatcher
 
 

@@ -10,8 +10,7 @@ import jwt
 import orjson
 from pydantic import ValidationError
 
-from openai_frontend.auth.api_keys import Principal
-from openai_frontend.auth.keys import SCOPES, Key, digest_of
+from openai_frontend.auth.api_keys import SCOPES, Key, Principal, digest_of
 from openai_frontend.auth.keys_file import KeyPolicy
 from openai_frontend.auth.rate_limit import RateLimiter
 from openai_frontend.errors import NotAuthenticated

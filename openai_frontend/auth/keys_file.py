@@ -19,8 +19,8 @@ import orjson
 import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from openai_frontend.auth.api_keys import ApiKeys
-from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope
+from openai_frontend.auth.api_keys import SCOPES, ApiKeys, Key, KeyScope
+from openai_frontend.auth.rate_limit import KeyLimits
 from openai_frontend.config import strict_yaml
 from openai_frontend.files import file_stamp, replace_file
 

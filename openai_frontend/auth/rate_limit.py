@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
-from openai_frontend.auth.keys import KeyLimits
 from openai_frontend.errors import RateLimited
 from openai_frontend.lease import Lease
 
@@ -16,6 +16,18 @@ Clock = Callable[[], float]  # monotonic seconds
 DEFAULT_OUTPUT_TOKENS = 1024
 
 _CONCURRENCY_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """Limits of one key; None: only the server's own limits apply."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_concurrent_requests: int | None = None
+
+
+UNLIMITED = KeyLimits()
 
 
 class RateLimitStatus(NamedTuple):
@@ -76,7 +88,8 @@ class Reservation:
     def __init__(self, rate_limiter: "RateLimiter") -> None:
         self._rate_limiter = rate_limiter
         self._tokens = 0
-        self.lease = Lease()
+        # A key without limits has nothing to give back
+        self.lease = Lease() if rate_limiter.is_limited else None
 
     def take(self, tokens: int) -> None:
         """Raises RateLimited if the key does not have that many tokens left."""
@@ -94,9 +107,16 @@ class Reservation:
         """
         settle = partial(self._rate_limiter.settle, reserved=reserved, used=used)
         if used < reserved:
-            self.lease.when_released(settle)
+            self.when_released(settle)
         else:
             settle()
+
+    def when_released(self, give_back: Callable[[], None]) -> None:
+        """Call `give_back` when Triton has released the request's work."""
+        if self.lease is None:
+            give_back()
+        else:
+            self.lease.when_released(give_back)
 
     def release(self) -> None:
         """Returns what no generation has used. Called at the end of the request."""
@@ -131,6 +151,11 @@ class RateLimiter:
             return None if per_minute is None else TokenBucket(per_minute, self._clock())
         bucket.resize(per_minute)
         return bucket
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the key has any limit."""
+        return self._max_concurrent is not None or self.has_rate_limits
 
     @property
     def limits_tokens(self) -> bool:

@@ -16,7 +16,7 @@ from openai_frontend.cli.model_directory import folders
 from openai_frontend.cli.parser import parser as command_line
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.config.settings import Settings
-from openai_frontend.errors import did_you_mean
+from openai_frontend.errors import caught, describe_exception, did_you_mean
 
 # Exit codes besides 0: the server could not run; a command or setting is wrong
 FAILED = 1
@@ -252,12 +252,11 @@ def _failed_plugin() -> str | None:
     """Why an installed constraint plug-in cannot be loaded, on one line; None if all can."""
     from openai_frontend.serving.constraints import plugin
 
-    try:
+    failures: list[Exception] = []
+    with caught(failures.append):
         plugin.installed()
-    except Exception as error:  # noqa: BLE001  a plug-in may raise anything
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return f"cannot load a constraint plug-in: {reason}"
-    return None
+    reason = describe_exception(failures[0]) if failures else None
+    return reason and f"cannot load a constraint plug-in: {reason}"
 
 
 def _init_repo(given: dict[str, Any]) -> int:

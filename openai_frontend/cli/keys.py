@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.auth import keys_file
-from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope, digest_of, new_secret
+from openai_frontend.auth.api_keys import SCOPES, Key, KeyScope, digest_of, new_secret
 from openai_frontend.auth.keys_file import InvalidKeysFile, KeyExists, UnknownKey
+from openai_frontend.auth.rate_limit import KeyLimits
 from openai_frontend.cli.console import write_table
 
 PATH_VARIABLE = "OPENAI_FRONTEND_KEYS_FILE"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from openai_frontend.contracts import Contract, Vocabulary, declared_names
+from openai_frontend.contracts import Contract, Vocabulary, ZeroTokens, declared_names
 from openai_frontend.contracts.derived_outputs import DerivedOutputs
 from openai_frontend.contracts.llmapi import llmapi
 from openai_frontend.contracts.pooling import (
@@ -18,7 +18,6 @@ from openai_frontend.contracts.python import python
 from openai_frontend.contracts.tensor_fields import TensorFields
 from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.contracts.vllm import VLLMContract
-from openai_frontend.contracts.zero_tokens import ZeroTokens
 from openai_frontend.errors import ModelUnavailable
 
 NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings")

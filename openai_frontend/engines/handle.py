@@ -14,6 +14,7 @@ from typing import Any
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
 from openai_frontend.engines.response_writer import PendingDeltas, ResponseWriter, fail
+from openai_frontend.errors import caught, describe_exception
 from openai_frontend.generation import Adapter, EmbedRequest, ScorePairRequest
 from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution
@@ -84,7 +85,7 @@ class EngineHandle:
             return
         self._live[execution] = request_id
         started = None
-        with error_codes.caught(sink.fail):
+        with caught(sink.fail):
             started = self._engine.generate(request, sink)
         if started is not None:
             answering = self._run(execution, self._answer(started, sink))
@@ -150,14 +151,14 @@ class EngineHandle:
         def log(error: Exception) -> None:
             logger.error("%s: %s failed", self._name, action, exc_info=error)
 
-        return error_codes.caught(log)
+        return caught(log)
 
     async def probe(self) -> str | None:
         """Return once the engine has answered a small request: None, or why it failed."""
         failures: list[Exception] = []
-        with error_codes.caught(failures.append):
+        with caught(failures.append):
             await self._engine.warm_up()
-        return error_codes.describe_exception(failures[0]) if failures else None
+        return describe_exception(failures[0]) if failures else None
 
     def unsent(self, begun: bool) -> int:
         """Return how many deltas made no response; for a request that has begun to answer, those of
@@ -187,13 +188,13 @@ class EngineHandle:
         return task
 
     async def _answer(self, answer: Coroutine[Any, Any, None], sink: ResponseWriter) -> None:
-        with error_codes.caught(sink.fail):
+        with caught(sink.fail):
             await answer
         if not sink.ended:
             sink.fail(EngineError("the engine ended the answer without a finish reason"))
 
     async def _embed(self, request: EmbedRequest, execution: Execution) -> None:
-        with error_codes.caught(partial(fail, execution)):
+        with caught(partial(fail, execution)):
             result = await self._engine.embed(request)
             vector = result.embedding
             outputs = [
@@ -203,7 +204,7 @@ class EngineHandle:
             execution.send(outputs, final=True)
 
     async def _score(self, request: ScorePairRequest, execution: Execution) -> None:
-        with error_codes.caught(partial(fail, execution)):
+        with caught(partial(fail, execution)):
             result = await self._engine.score(request)
             outputs = [
                 tensors.float_output("score", result.score),

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, ModelFacts, ModelSpec
 from openai_frontend.engines.handle import EngineHandle
+from openai_frontend.errors import caught, describe_exception
 from openai_frontend.logs.redaction import redact_exceptions
-from openai_frontend.triton import error_codes
 
 logger = logging.getLogger(__name__)
 redact_exceptions(logger, redact=False)  # a load sees no request
@@ -64,7 +64,14 @@ def _load_engine(
     parameters: Mapping[str, str],
     loop: asyncio.AbstractEventLoop,
 ) -> tuple[Engine, ModelFacts]:
-    try:
+    def refuse(error: Exception) -> NoReturn:
+        if not _is_self_explanatory(error):
+            logger.error(
+                "model %s, version %s: loading the engine failed", name, version, exc_info=error
+            )
+        raise RuntimeError(_one_line(error)) from error
+
+    with caught(refuse):  # users write engines
         model = ModelSpec(
             name=name,
             version=version,
@@ -73,11 +80,8 @@ def _load_engine(
             arguments=_arguments(folder / str(version) / "model.json"),
         )
         engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))()
-        return engine, _start(engine, model, loop)
-    except Exception as error:  # users write engines: they may raise anything
-        if not _is_self_explanatory(error):
-            logger.exception("model %s, version %s: loading the engine failed", name, version)
-        raise RuntimeError(_one_line(error)) from error
+        facts = _start(engine, model, loop)
+    return engine, facts
 
 
 def _start(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) -> ModelFacts:
@@ -99,7 +103,7 @@ def _is_self_explanatory(error: Exception) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    described = error_codes.describe_exception(error)
+    described = describe_exception(error)
     meant = isinstance(error, ValueError) and described.partition(": ")[2]
     return meant or described
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import EngineError
+from openai_frontend.errors import describe_exception
 from openai_frontend.generation import CompletionDelta, GenerationRequest, merge_deltas
 from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution, TextStream
@@ -25,7 +26,7 @@ def fail(execution: Execution, error: Exception) -> None:
         execution.fail(error_codes.INVALID_ARG, str(error))
     else:
         logger.error("request %s failed", execution.request_id, exc_info=error)
-        execution.fail(error_codes.INTERNAL, error_codes.describe_exception(error))
+        execution.fail(error_codes.INTERNAL, describe_exception(error))
 
 
 class PendingDeltas:

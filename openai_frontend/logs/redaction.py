@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from logging import LogRecord
 from typing import Any
 
-from openai_frontend.errors import GatewayError
+from openai_frontend.errors import GatewayError, text_of
 
 # Keys in OpenAI's format, JSON Web Tokens, and any bearer token
 _SECRET = re.compile(
@@ -71,7 +71,9 @@ class Redactor:
 
     def text(self, error: BaseException, *, quotes: bool) -> str:
         """The exception's text, or its length if the text may quote a request."""
-        text = _text(error)
+        text = text_of(error)
+        if text is None:
+            text = "(its message cannot be read)"
         if self._exception_texts or not quotes or not text:
             return text
         if isinstance(error, GatewayError) and _is_ours(error):
@@ -121,13 +123,6 @@ def one_line(text: str) -> str:
 def without_secrets(text: str) -> str:
     """Replaces each key by the first four digits of its SHA-256, as in the keys file."""
     return _SECRET.sub(_fingerprint, text)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as failure:  # noqa: BLE001  a foreign __str__ may fail
-        return f"(no text: {type(failure).__name__})"
 
 
 def _escaped(found: re.Match[str]) -> str:

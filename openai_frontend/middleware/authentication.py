@@ -13,8 +13,7 @@ from typing import Literal
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend import lease
-from openai_frontend.auth.api_keys import ApiKeys, Principal
-from openai_frontend.auth.keys import REQUIRED_SCOPE, RouteScope
+from openai_frontend.auth.api_keys import REQUIRED_SCOPE, ApiKeys, Principal, RouteScope
 from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, Reservation
 from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
 from openai_frontend.middleware.error_responses import send_error
@@ -97,8 +96,8 @@ class Authentication:
         try:
             await self._app(scope, receive, send)
         finally:
-            reservation.lease.when_released(reservation.release)
-            reservation.lease.when_released(rate_limiter.end)
+            reservation.when_released(reservation.release)
+            reservation.when_released(rate_limiter.end)
 
 
 async def _reject(error: GatewayError, scope: Scope, send: Send) -> None:

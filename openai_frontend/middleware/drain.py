@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.auth.keys import RouteScope
+from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.errors import ServerDraining
 from openai_frontend.middleware.authentication import RouteScopeOf
 from openai_frontend.middleware.error_responses import send_error

@@ -15,7 +15,6 @@ from openai_frontend.contracts.select import ContractOptions, SelectedContracts,
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models import model_files
-from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.model_files import ModelSource
 from openai_frontend.models.parser_selection import (
     SETTINGS,
@@ -26,6 +25,7 @@ from openai_frontend.models.parser_selection import (
 )
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import Facts, LoadedModel, Unservable
+from openai_frontend.models.triton_model import ModelLeases
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.prompt import PromptBuilder

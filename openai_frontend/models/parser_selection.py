@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from openai_frontend.errors import ModelUnavailable
+from openai_frontend.errors import ModelUnavailable, caught, describe_exception
 from openai_frontend.parsing.events import Schemas
 from openai_frontend.parsing.family import TEXT, Family
 from openai_frontend.parsing.guard import ParserGuard
@@ -142,11 +142,13 @@ def _external(named: Mapping[str, str], folder: Path) -> ExternalParser | None:
 
 def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ExternalParser:
     name = "+".join(dict.fromkeys(parsers.values()))
-    try:
-        make, special_tokens = load(parsers, folder)
-    except Exception as error:  # third-party code may raise anything
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+
+    def refuse(error: Exception) -> NoReturn:
+        reason = describe_exception(error)
         raise ModelUnavailable(f"its {' and '.join(parsers)} {name}: {reason}") from error
+
+    with caught(refuse):
+        make, special_tokens = load(parsers, folder)
     return ExternalParser(
         name=name,
         make=lambda *given: ParserGuard(name, partial(make, *given)),

@@ -11,9 +11,9 @@ from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, Mod
 from openai_frontend.lora.catalog import ScanResult
 from openai_frontend.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
-from openai_frontend.models.lease import ModelLease, OnDemand
 from openai_frontend.models.served_model import ModelCard, ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
+from openai_frontend.models.triton_model import ModelLease, OnDemand
 from openai_frontend.triton import Server
 from openai_frontend.triton.model_control import ModelLocks
 

@@ -9,8 +9,8 @@ from openai_frontend.config import model_options
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.models import model_files
-from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.served_model import ServedModel
+from openai_frontend.models.triton_model import ModelLeases
 from openai_frontend.triton import ModelIndexEntry, Server
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.prompting import fill_in_the_middle
 from openai_frontend.prompting.chat_template import ChatTemplate, Message, TemplateArguments
-from openai_frontend.prompting.special_tokens import SpecialTokenEscaper
 from openai_frontend.prompting.token_bytes import TokenBytes
-from openai_frontend.prompting.tokenizer import Tokenizer, Truncation
+from openai_frontend.prompting.tokenizer import SpecialTokenEscaper, Tokenizer, Truncation
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

@@ -1,16 +1,22 @@
-"""A Hugging Face tokenizer from a local folder, and the threads that run it.
+"""A Hugging Face tokenizer from a local folder, its special tokens in what clients write, and the
+threads that run it.
 
 Never downloads, never runs code found there.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
-from openai_frontend.errors import ModelUnavailable, ServerOverloaded
+import orjson
+
+from openai_frontend.errors import InvalidRequest, ModelUnavailable, ServerOverloaded, caught
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -21,6 +27,8 @@ Result = TypeVar("Result")
 # Shorter prompts are built on the event loop, where they take 0.1 to 0.5 ms; a thread adds 0.1 ms
 # of CPU (docs/decisions/0008).
 INLINE_CHARACTERS = 2048
+
+MAX_SPECIAL_TOKENS = 1024  # per request: each of their characters is tokenized separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +118,14 @@ def load(folder: Path) -> Tokenizer:
     """
     from transformers import PreTrainedTokenizerFast
 
-    try:
+    def refuse(error: Exception) -> NoReturn:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelUnavailable(f"its tokenizer cannot be loaded: {reason}") from error
+
+    with caught(refuse):  # the library raises bare Exception for bad files
         tokenizer = PreTrainedTokenizerFast.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # the library raises bare Exception for bad files
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelUnavailable(f"its tokenizer cannot be loaded: {reason}") from error
     fast = tokenizer.backend_tokenizer
     fast.no_truncation()  # encoder models configure truncation; the gateway checks lengths
     fast.no_padding()
@@ -135,6 +144,86 @@ def _by_purpose(chat_template: str | dict[str, str] | None) -> dict[str, str]:
     if isinstance(chat_template, str):
         return {"default": chat_template}
     return dict(chat_template or {})
+
+
+class SpecialTokenEscaper:
+    """Escapes the special tokens of one tokenizer in what a client wrote. They stay text: only the
+    template may write the turns of a conversation, its roles and its placeholders.
+
+    A tokenizer reads `<|im_end|>` as one token wherever it appears. So a mark is inserted after
+    each of its characters, and the text between marks is tokenized separately.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        spelled = sorted({token for token in tokens if len(token) > 1})
+        self._pattern = re.compile(_one_of(spelled)) if spelled else None
+        # their first two characters as JSON: searching for these takes 1 us per KB
+        self._beginnings = {orjson.dumps(token[:2])[1:-1] for token in spelled}
+
+    def mark(self, values: Any) -> str | None:
+        """Return a mark for `marked` that does not occur in `values`; None if there is nothing to
+        escape.
+        """
+        if self._pattern is None or not self._may_hold(values):
+            return None
+        found = sum(1 for text in _texts(values) for _ in self._pattern.finditer(text))
+        if found > MAX_SPECIAL_TOKENS:
+            message = (
+                f"Invalid 'messages': at most {MAX_SPECIAL_TOKENS} of the model's special tokens "
+                f"may appear as text in a request, not {found}."
+            )
+            raise InvalidRequest(message, param="messages")
+        return f"cut-{secrets.token_hex(8)}-" if found else None
+
+    def _may_hold(self, values: Any) -> bool:
+        try:
+            written = orjson.dumps(values)
+        except TypeError:  # an integer of more than 64 bits
+            return True
+        return any(beginning in written for beginning in self._beginnings)
+
+    def marked(self, values: Any, mark: str) -> Any:
+        """Return the values with the mark after each character of a special token."""
+        if isinstance(values, str):
+            return self._cut(values, mark)
+        if isinstance(values, Mapping):
+            return {self.marked(key, mark): self.marked(each, mark) for key, each in values.items()}
+        if isinstance(values, list | tuple):
+            return [self.marked(each, mark) for each in values]
+        return values
+
+    def _cut(self, text: str, mark: str) -> str:
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda found: mark.join([*found[0], ""]), text)
+
+
+def _one_of(texts: Sequence[str], at: int = 0) -> str:
+    """A regex for the longest of the texts, which are sorted and equal up to `at`.
+
+    It branches where they differ. An alternation of Mistral's thousand tokens would try each of
+    them at every possible start: 1 s for 300 KB, holding the GIL.
+    """
+    pairs = zip(texts[0][at:], texts[-1][at:], strict=False)
+    start = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    after = at + len(start)
+    by_next = groupby((text for text in texts if len(text) > after), key=lambda text: text[after])
+    branches = [_one_of(list(some), after) for _, some in by_next]
+    rest = f"(?:{'|'.join(branches)})" if branches else ""
+    ends_here = len(texts[0]) == after and branches
+    return re.escape(start) + rest + ("?" if ends_here else "")
+
+
+def _texts(values: Any) -> Iterable[str]:
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, Mapping):
+        for key, each in values.items():
+            yield from _texts(key)
+            yield from _texts(each)
+    elif isinstance(values, list | tuple):
+        for each in values:
+            yield from _texts(each)
 
 
 class TokenizerPool:

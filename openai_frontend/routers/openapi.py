@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from openai_frontend.auth.keys import REQUIRED_SCOPE, RouteScope
+from openai_frontend.auth.api_keys import REQUIRED_SCOPE, RouteScope
 from openai_frontend.routers.examples import EXAMPLES, Example
 from openai_frontend.routers.routing import DirectRoute, all_routes
 from schemas.errors import ErrorResponse

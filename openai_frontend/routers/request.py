@@ -8,11 +8,10 @@ from typing import Literal
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.auth.api_keys import Principal
-from openai_frontend.auth.keys import REQUIRED_SCOPE
+from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
-from openai_frontend.models.lease import ModelLease
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.triton_model import ModelLease
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.admission.model_lookup import Task, find_model

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend import compatibility
-from openai_frontend.auth.keys import RouteScope
+from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.compatibility import UnsupportedPackage
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]

@@ -1,9 +1,4 @@
-"""Translates Triton's error codes to this project's exceptions, and only here; catches what engines
-raise.
-"""
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+"""Translates Triton's error codes to this project's exceptions, and only here."""
 
 from openai_frontend import errors
 from openai_frontend.triton import _core
@@ -46,21 +41,3 @@ def from_native(error: _core.TritonError) -> errors.GatewayError:
     """Translate the extension's `TritonError(code, message)`."""
     code, message = error.args
     return to_exception(code, message)
-
-
-@contextmanager
-def caught(report: Callable[[Exception], None]) -> Iterator[None]:
-    """For calls to engines: passes an exception to `report`, so that the caller continues."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  users write engines: they may raise anything
-        report(error)
-
-
-def describe_exception(error: Exception) -> str:
-    """Type and, if readable, message of an engine's exception."""
-    try:
-        message = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - a user's `__str__` may do anything
-        message = ""
-    return f"{type(error).__name__}: {message}".removesuffix(": ")

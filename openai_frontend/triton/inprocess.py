@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from openai_frontend.errors import caught, describe_exception
 from openai_frontend.logs.redaction import redact_exceptions
 from openai_frontend.triton import _core, error_codes
 
@@ -165,13 +166,13 @@ def _on_executions() -> None:
 
 def _guarded(call: Any, execution: _core.Execution) -> None:
     """Call a user's engine. An exception fails this request; others continue."""
-    with error_codes.caught(partial(_fail, execution)):
+    with caught(partial(_fail, execution)):
         call(execution)
 
 
 def _fail(execution: _core.Execution, error: Exception) -> None:
     logger.error("engine failed on request %s", execution.request_id, exc_info=error)
-    execution.fail(error_codes.INTERNAL, error_codes.describe_exception(error))
+    execution.fail(error_codes.INTERNAL, describe_exception(error))
 
 
 class _RegisteredHost:

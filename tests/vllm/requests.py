@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from openai_frontend.contracts import Contract
+from openai_frontend.contracts import Contract, ZeroTokens
 from openai_frontend.contracts.vllm import VLLMContract
-from openai_frontend.contracts.zero_tokens import ZeroTokens
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,

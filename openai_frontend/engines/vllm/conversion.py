@@ -9,6 +9,7 @@ from typing import Any
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammar_preprocess import reason_of_xgrammar
+from openai_frontend.errors import caught
 from openai_frontend.generation import (
     CompletionDelta,
     SamplingParams,
@@ -236,7 +237,7 @@ def translate_errors(params: Any = None) -> Iterator[None]:
 def translated(error: Exception, params: Any = None) -> Exception:
     """What `translate_errors` would raise for an exception that vLLM returns."""
     found: list[Exception] = []
-    with error_codes.caught(found.append):
+    with caught(found.append):
         _raise_translated(error, params)
     return found[0]
 

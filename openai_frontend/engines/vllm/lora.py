@@ -19,6 +19,7 @@ from typing import Any
 
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion
+from openai_frontend.errors import caught
 from openai_frontend.generation import Adapter
 from openai_frontend.triton import error_codes
 
@@ -112,20 +113,21 @@ class LoRALoader:
         from vllm.lora.request import LoRARequest
 
         copy = Path(tempfile.mkdtemp(prefix=f"{adapter.id}-", dir=self._copies.name))
-        try:
+        failures: list[Exception] = []
+        with caught(failures.append):
             await asyncio.to_thread(_copy, adapter, copy)
             # The id makes the name unique per content: vLLM's prefix cache distinguishes adapters
             # by name and path.
             request = LoRARequest(f"{adapter.name}-{adapter.id}", adapter.id, str(copy))
             await self._engine.add_lora(request)
-        except Exception as error:  # vLLM may raise anything: the request gets one line
-            self._loaded.pop(adapter.id, None)  # the next request retries
-            await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
-            reason = _reason(error).replace(str(copy), "it")
-            logger.error("loading LoRA adapter %s failed: %s", adapter.name, reason)
-            message = f"Loading the LoRA adapter '{adapter.name}' failed: {reason}"
-            raise EngineError(message, error_codes.UNAVAILABLE) from error
-        return request
+        if not failures:
+            return request
+        self._loaded.pop(adapter.id, None)  # the next request retries
+        await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
+        reason = _reason(failures[0]).replace(str(copy), "it")
+        logger.error("loading LoRA adapter %s failed: %s", adapter.name, reason)
+        message = f"Loading the LoRA adapter '{adapter.name}' failed: {reason}"
+        raise EngineError(message, error_codes.UNAVAILABLE) from failures[0]
 
     async def _remove(self, loaded: _Loaded) -> None:
         """Runs after the last abort of a request that used the adapter."""

@@ -23,6 +23,7 @@ from openai_frontend.engines.vllm.request_state import (
     bound_detokenizer,
 )
 from openai_frontend.engines.vllm.stats import PREEMPTIONS, engine_samples
+from openai_frontend.errors import caught
 from openai_frontend.triton import _core, error_codes
 
 logger = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ class StepLoop:
             self._drop_collected(request_id)
             sink.fail(error)
 
-        with error_codes.caught(fail), conversion.translate_errors(params):
+        with caught(fail), conversion.translate_errors(params):
             yield
 
     def _check_alive(self) -> None:

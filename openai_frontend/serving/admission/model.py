@@ -12,7 +12,7 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.models.lease import ModelLease
+from openai_frontend.models.triton_model import ModelLease
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, TokenizeKwargs

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from openai_frontend.auth.api_keys import digest_of
 from openai_frontend.auth.jwks_watcher import JWKSWatcher
 from openai_frontend.auth.jwt_verifier import JWTVerifier
-from openai_frontend.auth.keys import digest_of
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.asking import slow_gateway

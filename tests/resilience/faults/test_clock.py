@@ -12,7 +12,7 @@ PACKAGE = Path(openai_frontend.__file__).parent
 # Functions that read the wall clock; MAY lists the modules that may use them, with the reason
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}
 MAY = {
-    "auth/keys.py": "a key ends on a day",
+    "auth/api_keys.py": "a key ends on a day",
     "auth/jwt_verifier.py": "a token ends at a time of day",
     "cli/keys.py": "a key ends on a day",
     "request_record.py": "the begin of a span",

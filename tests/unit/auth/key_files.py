@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.auth import keys_file
-from openai_frontend.auth.api_keys import Principal
-from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, digest_of
-from openai_frontend.auth.rate_limit import Clock, RateLimiter
+from openai_frontend.auth.api_keys import SCOPES, Key, Principal, digest_of
+from openai_frontend.auth.rate_limit import Clock, KeyLimits, RateLimiter
 
 
 def key(name: str, *, secret: str | None = None, **fields: Any) -> Key:

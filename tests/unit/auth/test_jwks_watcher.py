@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from openai_frontend.auth import jwks_watcher
+from openai_frontend.auth.api_keys import digest_of
 from openai_frontend.auth.jwks_watcher import JWKSWatcher
 from openai_frontend.auth.jwt_verifier import JWTVerifier
-from openai_frontend.auth.keys import digest_of
 from openai_frontend.errors import NotAuthenticated
 from tests.unit.auth.tokens import AUDIENCE, ISSUER, jwks, token
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai_frontend.auth import jwt_verifier
 from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.auth.jwt_verifier import LEEWAY_S, InvalidJWKS, JWTVerifier
-from openai_frontend.auth.keys import KeyLimits
+from openai_frontend.auth.rate_limit import KeyLimits
 from openai_frontend.errors import NotAuthenticated, NotPermitted
 from tests.unit.auth.key_files import FakeClock, key
 from tests.unit.auth.tokens import AUDIENCE, ISSUER, jwks, public, token

@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from openai_frontend.auth.keys import new_secret
+from openai_frontend.auth.api_keys import new_secret
 from openai_frontend.errors import NotPermitted
 from tests.unit.auth.key_files import caller, key
 

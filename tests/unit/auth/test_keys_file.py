@@ -3,8 +3,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_frontend.auth.keys import KeyLimits
 from openai_frontend.auth.keys_file import MAX_BYTES, InvalidKeysFile, parse, read, render
+from openai_frontend.auth.rate_limit import KeyLimits
 from tests.unit.auth.key_files import key, write
 
 ENTRY = {"name": "a", "sha256": "0" * 64, "scopes": ["inference"]}

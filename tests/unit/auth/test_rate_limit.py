@@ -1,7 +1,12 @@
 import pytest
 
-from openai_frontend.auth.keys import KeyLimits
-from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, TokenBucket
+from openai_frontend.auth.rate_limit import (
+    KeyLimits,
+    RateLimiter,
+    RateLimitStatus,
+    Reservation,
+    TokenBucket,
+)
 from openai_frontend.errors import RateLimited
 from tests.unit.auth.key_files import FakeClock
 
@@ -64,6 +69,22 @@ def test_key_without_limits(clock):
         free.reserve(10**9)
 
     assert (free.statuses(), free.limits_tokens, free.has_rate_limits) == ([], False, False)
+
+
+def test_reservation_has_a_lease_only_for_limits(clock):
+    """Triton's release of a request gives back what a limit counts; without limits there is
+    nothing to wait for.
+    """
+    calls = []
+    waiting = Reservation(quota(clock, max_concurrent_requests=1))
+    waiting.lease.retain()
+    waiting.when_released(lambda: calls.append("limited"))
+    free = Reservation(quota(clock))
+    free.when_released(lambda: calls.append("free"))
+
+    assert (free.lease, calls) == (None, ["free"])
+    waiting.lease.release()
+    assert calls == ["free", "limited"]
 
 
 def test_tokens_are_reserved_and_settled(clock):

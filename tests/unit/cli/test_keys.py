@@ -14,7 +14,8 @@ import openai
 import pytest
 
 from openai_frontend.auth import keys_file
-from openai_frontend.auth.keys import KeyLimits, digest_of
+from openai_frontend.auth.api_keys import digest_of
+from openai_frontend.auth.rate_limit import KeyLimits
 from openai_frontend.cli import main
 from tests.gateway_process import GatewayProcess
 from tests.unit.auth.key_files import bearer, key, write

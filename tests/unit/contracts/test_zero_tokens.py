@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
+from openai_frontend.contracts import ZeroTokens
 from openai_frontend.contracts.vllm import VLLMContract
-from openai_frontend.contracts.zero_tokens import ZeroTokens
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,

@@ -208,7 +208,7 @@ def test_exception_whose_str_fails(form: LogFormat) -> None:
         record("failed: %s", Unprintable(), error=raised(Unprintable()))
     )
 
-    assert told.count("(no text: RuntimeError)") >= 2
+    assert told.count("(its message cannot be read)") >= 2
     assert "in raised" in told
 
 

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.prompting.prompt import PromptBuilder, TokenizeOptions
-from openai_frontend.prompting.special_tokens import MAX_SPECIAL_TOKENS, SpecialTokenEscaper
-from openai_frontend.prompting.tokenizer import Tokenizer, Truncation
+from openai_frontend.prompting.tokenizer import (
+    MAX_SPECIAL_TOKENS,
+    SpecialTokenEscaper,
+    Tokenizer,
+    Truncation,
+)
 from tests.cpu_time import budget
 from tests.unit.prompting.tiny_tokenizer import SPECIAL_TOKENS
 

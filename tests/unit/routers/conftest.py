@@ -17,8 +17,8 @@ from openai_frontend.admission import NO_LIMITS, ConcurrencyLimits
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
-from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.served_model import ModelCard
+from openai_frontend.models.triton_model import ModelLeases
 from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.limits import ProtocolLimits

@@ -8,7 +8,7 @@ import httpx
 import orjson
 import pytest
 
-from openai_frontend.auth.keys import REQUIRED_SCOPE, SCOPES
+from openai_frontend.auth.api_keys import REQUIRED_SCOPE, SCOPES
 from openai_frontend.config.settings import Settings
 from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.metrics_server import MetricsOnly

@@ -10,18 +10,18 @@ from fastapi import APIRouter, FastAPI
 from prometheus_client.metrics_core import Metric
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from openai_frontend import __version__, compatibility
-from openai_frontend.auth.api_keys import RouteScope
+from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal, RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.config.settings import Settings
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.lifespan import AppState, build_state
 from openai_frontend.loopback import is_loopback
 from openai_frontend.lora.management import LoRAManagement
-from openai_frontend.metrics import vllm
-from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics import load, vllm
+from openai_frontend.metrics.load import ServerLoad
 from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.drain import Draining
 from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
@@ -32,7 +32,6 @@ from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.telemetry import RequestMetrics, Telemetry, log_request
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.models.management import ModelManagement
-from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import token_bytes
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
@@ -116,7 +115,12 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             Middleware(RequestId),
             *_records(settings, state.tracing),
             Middleware(RequestNormalization, root_path=settings.root_path),
-            Middleware(RequestMetrics, metrics=metrics, fixed=routes.fixed),
+            Middleware(
+                RequestMetrics,
+                metrics=metrics,
+                fixed=routes.fixed,
+                load_report=partial(_load_header, state, "metrics" in public_scopes),
+            ),
             *_hosts(settings, authenticator),
             *cors(settings.cors_origins),
             Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
@@ -136,7 +140,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     app.state.registry = registry
     app.state.authenticator = authenticator
     _add_routes(app, settings, state)
-    _include(app, metrics_router(partial(_families, metrics, registry), state.server.metrics))
+    _include(app, metrics_router(partial(_families, state), state.server.metrics))
     document = Document(
         app,
         public_scopes=None if authenticator is None else public_scopes,
@@ -154,10 +158,30 @@ def _include(app: FastAPI, router: APIRouter) -> None:
     app.router.routes.extend(router.routes)
 
 
-def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metric]:
+def _families(state: AppState) -> Iterable[Metric]:
     """The gateway's metrics, and vLLM's metrics for models of the vLLM engine."""
-    own = metrics.registry
-    return [*own.collect(), *vllm.families(own, registry.vllm_models())]
+    own, models = state.metrics.registry, state.registry.vllm_models()
+    return [
+        *own.collect(),
+        *load.families(_load(state), models),
+        *vllm.families(own, models),
+    ]
+
+
+def _load(state: AppState) -> ServerLoad:
+    return ServerLoad.of(
+        running=state.limiter.running,
+        queued=state.limiter.queued,
+        engines=state.registry.engine_gauges(),
+    )
+
+
+def _load_header(state: AppState, is_public: bool, scope: Scope, format: str) -> str | None:
+    """The load for a caller that could read `/metrics` too; for others, None."""
+    principal: Principal | None = scope["state"].get("principal")
+    scopes = frozenset() if principal is None else principal.key.scopes
+    allowed = is_public or state.authenticator is None or REQUIRED_SCOPE["metrics"] in scopes
+    return _load(state).header(format) if allowed else None
 
 
 def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:

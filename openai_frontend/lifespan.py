@@ -222,7 +222,7 @@ def _limiter(
 ) -> ConcurrencyLimiter:
     limiter = ConcurrencyLimiter(
         settings.max_concurrent_requests,
-        max_queue_size=settings.max_queue_size,
+        max_queue_size=settings.queue_size(),
         queue_timeout_s=settings.queue_timeout_s,
         metrics=metrics,
     )

@@ -20,7 +20,7 @@ from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.middleware.headers import security_headers
+from openai_frontend.middleware.headers import response_headers
 from openai_frontend.server import gc_tuning
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.http_protocol import LimitedHttpProtocol, limited_protocol
@@ -209,7 +209,9 @@ def _uvicorn_config(
         app,  # type: ignore[arg-type]  # FastAPI's own type is wider than uvicorn's
         loop="uvloop",
         http=limited_protocol(connection_limits(settings), metrics, root_path=settings.root_path),
-        headers=security_headers(tls=settings.tls_certificate is not None),
+        headers=response_headers(
+            tls=settings.tls_certificate is not None, replica_name=settings.replica_name
+        ),
         proxy_headers=False,  # `trusted_proxies` does this
         ws="none",
         lifespan=lifespan,

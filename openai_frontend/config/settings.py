@@ -19,6 +19,7 @@ from openai_frontend.config.types import (
     Networks,
     Origins,
     ParserByModel,
+    ReplicaName,
     RootPath,
 )
 
@@ -51,6 +52,11 @@ class Listening(BaseModel):
         default="",
         description="Path prefix under which a reverse proxy serves the API, such as `/llm`, "
         "whether or not the proxy strips it. `/openapi.json` and the links of `/` use it.",
+    )
+    replica_name: ReplicaName | None = Field(
+        default=None,
+        description="Name of this server among its replicas, such as its host and port. Every "
+        "response carries it in the header `x-served-by`; without it, no response names a server.",
     )
     enable_kserve: bool = Field(
         default=True, description="Serve the KServe v2 protocol under /v2 (docs/kserve.md)."
@@ -268,6 +274,12 @@ class Limits(BaseModel):
         description="Maximum requests waiting in the queue of each model. Beyond it, requests "
         "get 503; 0 disables queueing.",
     )
+    behind_router: bool = Field(
+        default=False,
+        description="A router in front of several servers sends a rejected request to another "
+        "one, so queues must be short: `max_queue_size` is a quarter of "
+        "`max_concurrent_requests`, unless it is set (docs/limits.md).",
+    )
     queue_timeout_s: float = Field(
         default=30.0,
         gt=0,
@@ -372,6 +384,12 @@ class Settings(
             tool_call_parser=self.tool_call_parser,
             reasoning_parser=self.reasoning_parser,
         )
+
+    def queue_size(self) -> int:
+        """The requests that may wait for each model without a limit of its own."""
+        if self.behind_router and "max_queue_size" not in self.model_fields_set:
+            return self.max_concurrent_requests // 4
+        return self.max_queue_size
 
     def engine_limits(self) -> EngineLimits:
         """The limits of engines whose models have none of their own."""

@@ -235,6 +235,17 @@ def _root_path(value: str) -> str:
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
 
 RootPath = Annotated[str, AfterValidator(_root_path)]
+
+
+def _replica_name(value: str) -> str:
+    if not _REPLICA_NAME.fullmatch(value):
+        raise ValueError(f"'{value}' must have 1 to 128 letters, digits or characters of _.:/@-")
+    return value
+
+
+_REPLICA_NAME = re.compile(r"[A-Za-z0-9_.:/@-]{1,128}")
+
+ReplicaName = Annotated[str, AfterValidator(_replica_name)]
 Names = Annotated[list[str], _parsed(_list)]
 ModelNames = Annotated[list[Name], _parsed(_list)]
 Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]
@@ -272,7 +283,7 @@ def form(type: Any) -> str:
         return _mapping_form(*get_args(type))
     if get_origin(type) is list:
         return form(_plain(get_args(type)[0]))
-    return "|".join(get_args(type)) if get_origin(type) is Literal else _FORMS[type]
+    return "|".join(get_args(type)) if get_origin(type) is Literal else _FORMS[_plain(type)]
 
 
 def _mapping_form(key: Any, value: Any) -> str:

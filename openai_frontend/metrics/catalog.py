@@ -113,6 +113,31 @@ UNRELEASED_REQUESTS = _declare(
     "`is_cancelled()`, or limit its output.",
     labels=_MODEL,
 )  # fmt: skip
+LOAD_RUNNING = _declare(
+    "load_running", "gauge",
+    "Requests that the models process, without those that wait in an in-process engine.",
+    "For load balancers, as are the other `openai_frontend_load_*`: one value per server.",
+)  # fmt: skip
+LOAD_WAITING = _declare(
+    "load_waiting", "gauge",
+    "Requests that wait, in the gateway's queues or in an in-process engine.",
+    "Above zero for a long time: send requests elsewhere, or add machines.",
+)  # fmt: skip
+LOAD_KV_CACHE_USAGE = _declare(
+    "load_kv_cache_usage", "gauge",
+    "KV cache usage of the fullest in-process engine; 1 means full.",
+    "See `vllm:kv_cache_usage_perc`.",
+)  # fmt: skip
+LOAD_KV_CACHE_BLOCKS = _declare(
+    "load_kv_cache_blocks", "gauge",
+    "Blocks of the largest KV cache of an in-process engine.",
+    "See `vllm:cache_config_info`.",
+)  # fmt: skip
+LOAD_KV_CACHE_BLOCK_SIZE = _declare(
+    "load_kv_cache_block_size", "gauge",
+    "Tokens per block of that KV cache.",
+    "See `vllm:cache_config_info`.",
+)  # fmt: skip
 QUEUE_WAIT = _declare(
     "queue_wait_seconds", "histogram",
     "Time a request waited in the gateway's queue in seconds.",

@@ -1,4 +1,4 @@
-"""Response headers for browsers: CORS and security headers."""
+"""Response headers: CORS, security headers, and the name of the replica."""
 
 import logging
 from collections.abc import Awaitable, Sequence
@@ -19,6 +19,7 @@ _EXPOSED_HEADERS = [
     "retry-after-ms",
     "x-adjusted-parameters",
     "x-request-id",
+    "x-served-by",
     "x-should-retry",
     *(
         f"x-ratelimit-{word}-{kind}"
@@ -100,10 +101,11 @@ _SECURITY_HEADERS = [
 ]
 
 
-def security_headers(*, tls: bool) -> list[tuple[str, str]]:
+def response_headers(*, tls: bool, replica_name: str | None = None) -> list[tuple[str, str]]:
     """For uvicorn, which adds them to every response at no cost per request.
 
     With `tls`, browsers that have connected once use only HTTPS (HSTS).
     """
-    hsts = [("strict-transport-security", f"max-age={_A_YEAR_S}")]
-    return _SECURITY_HEADERS + hsts if tls else _SECURITY_HEADERS
+    hsts = [("strict-transport-security", f"max-age={_A_YEAR_S}")] if tls else []
+    replica = [] if replica_name is None else [("x-served-by", replica_name)]
+    return _SECURITY_HEADERS + hsts + replica

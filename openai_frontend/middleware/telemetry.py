@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -19,19 +20,32 @@ _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 NO_ROUTE = "none"  # label for requests that no route matches
 
 
+_LOAD_FORMAT, _LOAD = b"endpoint-load-metrics-format", b"endpoint-load-metrics"
+
+# Returns the value of the header `endpoint-load-metrics` in this format; None: leave it out.
+LoadReport = Callable[[Scope, str], str | None]
+
+
 class RequestMetrics:
-    """Counts requests by route, model and status, and rejections by reason.
+    """Counts requests by route, model and status, and rejections by reason. Adds ORCA's header
+    `endpoint-load-metrics` to responses whose requests ask for it.
 
     Wraps everything that answers, so that it also counts error responses.
     """
 
     def __init__(
-        self, app: ASGIApp, *, metrics: GatewayMetrics, fixed: Container[tuple[str, str]]
+        self,
+        app: ASGIApp,
+        *,
+        metrics: GatewayMetrics,
+        fixed: Container[tuple[str, str]],
+        load_report: LoadReport | None = None,
     ) -> None:
         """`fixed`: method and path of routes without parameters, which bypass the router."""
         self._app = app
         self._metrics = metrics
         self._fixed = fixed
+        self._load_report = load_report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,6 +56,8 @@ class RequestMetrics:
         is_post = scope["method"] == "POST"
         if is_post:
             metrics.at_work.inc()
+            if self._load_report is not None:
+                response.report_load(scope, self._load_report)
         started_s = perf_counter()
         try:
             await self._app(scope, receive, response.send)
@@ -76,9 +92,18 @@ class _StatusRecorder:
         self._metrics = metrics
         self.status = 499
         self.streams = False
+        self._load: Callable[[], str | None] | None = None
+
+    def report_load(self, scope: Scope, report: LoadReport) -> None:
+        """Add the load at the start of the response, if the request asks for it."""
+        for name, value in scope["headers"]:
+            if name == _LOAD_FORMAT:
+                self._load = partial(report, scope, value.decode("latin-1"))
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            if self._load is not None and (load := self._load()) is not None:
+                message["headers"] = [*message["headers"], (_LOAD, load.encode())]
             self.status = message["status"]
             self.streams = _EVENTS in message["headers"]
             if self.streams:

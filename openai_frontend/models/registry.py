@@ -253,6 +253,12 @@ class ModelRegistry:
             cards += [_card_of_unloaded(name, snapshot) for name in snapshot.on_demand()]
         return cards
 
+    def engine_gauges(self) -> list[dict[str, float]]:
+        """The gauges of each in-process engine, named as in `Server.model_gauges`."""
+        snapshot = self._snapshot or Snapshot()
+        gauges = (self._server.model_gauges(*version) for version in snapshot.loaded_models)
+        return [each for each in gauges if each]
+
     def vllm_models(self) -> list[VLLMModel]:
         """The models of the in-process vLLM engine, with their metrics."""
         snapshot = self._snapshot or Snapshot()

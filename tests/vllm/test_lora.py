@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 import pytest_asyncio
+from openai.types import Completion
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gateway_process import ROOT, GatewayProcess
@@ -71,16 +72,15 @@ def post(gateway: GatewayProcess, path: str, **fields: str) -> httpx.Response:
     return httpx.post(f"{gateway.url}/v1/{path}", json=fields, timeout=60)
 
 
-async def until_begun(gateway: GatewayProcess, model: str, adapter: str) -> None:
-    """Wait until the gateway has submitted a request to the adapter; only the metrics show it."""
+async def until_reported(gateway: GatewayProcess, metric: str, **labels: str) -> None:
+    """Wait until a sample with these labels is above zero."""
     async with httpx.AsyncClient(base_url=gateway.url) as client, asyncio.timeout(20):
-        begun = 0.0
-        while not begun:
+        reported = 0.0
+        while not reported:
             text = (await client.get("/metrics")).text
             families = {each.name: each for each in text_string_to_metric_families(text)}
-            samples = families[IN_PROGRESS].samples
-            wanted = {"model": model, "adapter": adapter}.items()
-            begun = sum(each.value for each in samples if wanted <= each.labels.items())
+            samples = families[metric].samples
+            reported = sum(each.value for each in samples if labels.items() <= each.labels.items())
 
 
 @both
@@ -134,6 +134,40 @@ async def test_adapters_load_and_unload(
     assert (first, second) == (PIRATE, ROBOT)
 
 
+async def hold(client: openai.AsyncOpenAI, model: str) -> openai.AsyncStream[Completion]:
+    """A long answer that has begun."""
+    holding = await client.completions.create(
+        model=model,
+        prompt="Hello",
+        max_tokens=2000,
+        temperature=0,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    await anext(holding)
+    return holding
+
+
+async def test_metrics_name_adapters_as_requests_do(
+    gateway: GatewayProcess, client: openai.AsyncOpenAI
+):
+    """Routers compare these names with the field `model`. The second adapter waits for the first,
+    because the engine runs one at a time.
+    """
+    holding = await hold(client, "demo:robot")
+    waiting = asyncio.create_task(say(client, "demo:poet"))
+    await until_reported(
+        gateway,
+        "vllm:lora_requests_info",
+        model="demo",
+        running_lora_adapters="demo:robot",
+        waiting_lora_adapters="demo:poet",
+    )
+    await holding.close()
+
+    assert await waiting == POET
+
+
 @both
 async def test_removed_adapter_folder_affects_no_request(
     gateway: GatewayProcess, client: openai.AsyncOpenAI, adapters: Path, model: str
@@ -144,17 +178,9 @@ async def test_removed_adapter_folder_affects_no_request(
     folder = adapters / "leaving"
     shutil.copytree(adapters / "pirate", folder)
     post(gateway, "load_lora_adapter", lora_name="leaving", model=model)
-    holding = await client.completions.create(
-        model=f"{model}:robot",
-        prompt="Hello",
-        max_tokens=2000,
-        temperature=0,
-        stream=True,
-        extra_body={"ignore_eos": True},
-    )
-    await anext(holding)
+    holding = await hold(client, f"{model}:robot")
     waiting = asyncio.create_task(say(client, f"{model}:leaving"))
-    await until_begun(gateway, model, "leaving")
+    await until_reported(gateway, IN_PROGRESS, model=model, adapter="leaving")
     shutil.rmtree(folder)
     gone = post(gateway, "unload_lora_adapter", lora_name="leaving", model=model)
     held = not waiting.done()

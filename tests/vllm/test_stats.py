@@ -24,23 +24,25 @@ def stats() -> Any:
     step = SimpleNamespace(total_num_scheduled_tokens=2, scheduled_cached_reqs=old)
     for now_s in (1.0, 1.02):
         steps.add(step, now_s)
-    more = {STEPS: steps.snapshot(), ADAPTERS: [["a", "b"], ["c"]]}
+    more = {STEPS: steps.snapshot(), ADAPTERS: [["a-1", "a-2", "b-c-3"], ["c-4"]]}
     return SimpleNamespace(num_waiting_reqs=3, num_skipped_waiting_reqs=1, kv_connector_stats=more)
 
 
 def samples(**of: Any) -> dict[Any, float]:
     """Return the values by metric name and label values."""
-    given = {"config": config(), "latest": stats(), "at_work": True, **of}
+    given = {"config": config(), "latest": stats(), "model": "m", "at_work": True, **of}
     return {(name, *labels.values()): value for name, labels, value in engine_samples(**given)}
 
 
 def test_metrics_of_a_busy_engine() -> None:
-    """Waiting requests by reason, the adapters, and the steps as cumulative histograms."""
+    """Waiting requests by reason, the adapters by the names that requests use, and the steps as
+    cumulative histograms.
+    """
     found = samples()
 
     assert found["vllm:num_requests_waiting_by_reason", "capacity"] == 3
     assert found["vllm:num_requests_waiting_by_reason", "deferred"] == 1
-    assert ("vllm:lora_requests_info", "2", "a,b", "c") in found
+    assert ("vllm:lora_requests_info", "2", "m:a,m:b-c", "m:c") in found
     assert found["vllm:cache_config_info", "16", "auto", "True", "0.9", "512"] == 1
     of_tokens = [found["vllm:iteration_tokens_total_bucket", le] for le in ("1.0", "8.0", "+Inf")]
     assert of_tokens == [0, 2, 2]
@@ -81,7 +83,7 @@ def test_pipeline_has_no_inter_token_latency() -> None:
 def test_samples_match_the_declared_families() -> None:
     """Their labels and histogram bounds are declared."""
     declared = {each.name: each for each in FROM_ENGINE}
-    for name, labels, _ in engine_samples(config(), stats(), at_work=True):
+    for name, labels, _ in engine_samples(config(), stats(), model="m", at_work=True):
         family = declared[name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")]
         bound = labels.get("le")
         assert {*labels} - {"le"} <= {*family.labels}

@@ -188,7 +188,7 @@ def step_loop() -> step_loop_module.StepLoop:
     """Return a step loop that makes no calls to its engine."""
     engine = SimpleNamespace(engine_core=SimpleNamespace(), output_processor=None)
     engine.engine_core.abort_requests_async = lambda _: asyncio.sleep(0)
-    return step_loop_module.StepLoop(engine, None)  # type: ignore[arg-type]
+    return step_loop_module.StepLoop(engine, None, model="demo")  # type: ignore[arg-type]
 
 
 async def test_steps_come_from_vllms_task_if_pyzmq_is_not_supported(monkeypatch):

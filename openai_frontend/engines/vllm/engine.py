@@ -220,7 +220,7 @@ class VLLMEngine(Engine):
         wanted = wanted and self._vllm.has(capabilities.STEP_LOOP)
         if not wanted or self._pooling or self._engine.log_stats:
             return None
-        return StepLoop(self._engine, self._grammars)
+        return StepLoop(self._engine, self._grammars, model=model.name)
 
     def _check_priority(self, priority: int) -> None:
         if priority and self._engine.vllm_config.scheduler_config.policy != "priority":

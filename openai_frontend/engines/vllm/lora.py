@@ -19,6 +19,7 @@ from typing import Any
 
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion
+from openai_frontend.engines.vllm.stats import lora_request_name
 from openai_frontend.errors import caught
 from openai_frontend.generation import Adapter
 from openai_frontend.triton import error_codes
@@ -116,9 +117,7 @@ class LoRALoader:
         failures: list[Exception] = []
         with caught(failures.append):
             await asyncio.to_thread(_copy, adapter, copy)
-            # The id makes the name unique per content: vLLM's prefix cache distinguishes adapters
-            # by name and path.
-            request = LoRARequest(f"{adapter.name}-{adapter.id}", adapter.id, str(copy))
+            request = LoRARequest(lora_request_name(adapter), adapter.id, str(copy))
             await self._engine.add_lora(request)
         if not failures:
             return request

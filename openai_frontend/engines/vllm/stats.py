@@ -8,6 +8,7 @@ from typing import Any
 
 from openai_frontend.engines.engine import Sample
 from openai_frontend.engines.vllm import versions
+from openai_frontend.generation import Adapter
 
 # vLLM 0.32's bucket bounds (v1/metrics/buckets.py)
 TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -132,7 +133,7 @@ _CACHE_LABELS = (
 )  # fmt: skip
 
 
-def engine_samples(config: Any, latest: Any, *, at_work: bool) -> Iterator[Sample]:
+def engine_samples(config: Any, latest: Any, *, model: str, at_work: bool) -> Iterator[Sample]:
     """Samples for `/metrics`.
 
     `config` is vLLM's, `latest` the latest SchedulerStats (None before the first). Without requests
@@ -143,7 +144,7 @@ def engine_samples(config: Any, latest: Any, *, at_work: bool) -> Iterator[Sampl
     yield from _waiting(latest if at_work else None)
     more: Mapping[str, Any] = (latest and latest.kv_connector_stats) or {}
     if config.lora_config is not None:
-        yield _adapters(config.lora_config, more.get(ADAPTERS) if at_work else None)
+        yield _adapters(config.lora_config, model, more.get(ADAPTERS) if at_work else None)
     if (steps := more.get(STEPS)) is not None:
         yield from _histogram("vllm:iteration_tokens_total", TOKENS, steps["tokens"])
         if config.parallel_config.pipeline_parallel_size == 1:  # otherwise steps overlap
@@ -159,18 +160,32 @@ def _waiting(latest: Any) -> Iterator[Sample]:
         yield "vllm:num_requests_waiting_by_reason", {"reason": reason}, count
 
 
-def _adapters(config: Any, latest: Sequence[Sequence[str]] | None) -> Sample:
-    running, waiting = latest or ((), ())
+def _adapters(config: Any, model: str, latest: Sequence[Sequence[str]] | None) -> Sample:
+    """Adapters by the names that requests use: routers send requests for an adapter to a server
+    that has it.
+    """
+    running, waiting = (
+        ",".join(sorted({f"{model}:{lora_adapter_name(each)}" for each in names}))
+        for names in latest or ((), ())
+    )
     labels = {
         "max_lora": str(config.max_loras),
-        "running_lora_adapters": ",".join(running),
-        "waiting_lora_adapters": ",".join(waiting),
+        "running_lora_adapters": running,
+        "waiting_lora_adapters": waiting,
     }
-    return (
-        "vllm:lora_requests_info",
-        labels,
-        time.time(),
-    )  # vLLM's value: the time of the observation
+    return "vllm:lora_requests_info", labels, time.time()  # as vLLM: when it was observed
+
+
+def lora_request_name(adapter: Adapter) -> str:
+    """The adapter's name in vLLM. Its id makes it unique per content: vLLM's prefix cache
+    distinguishes adapters by name and path.
+    """
+    return f"{adapter.name}-{adapter.id}"
+
+
+def lora_adapter_name(request_name: str) -> str:
+    """The inverse of `lora_request_name`."""
+    return request_name.rpartition("-")[0]
 
 
 def _histogram(name: str, bounds: Sequence[float], latest: Mapping[str, Any]) -> Iterator[Sample]:

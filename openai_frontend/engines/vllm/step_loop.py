@@ -45,8 +45,9 @@ def _is_cancelled(sink: DeltaSink) -> bool:
 class StepLoop:
     """All requests of one AsyncLLM whose own output handler does not run."""
 
-    def __init__(self, engine: Any, grammars: GrammarPreparer) -> None:
+    def __init__(self, engine: Any, grammars: GrammarPreparer, *, model: str) -> None:
         self._engine = engine
+        self._model = model  # its name in Triton
         self._grammars = grammars
         self._core = engine.engine_core
         self._processor = engine.output_processor
@@ -85,7 +86,10 @@ class StepLoop:
 
     def samples(self) -> Iterator[Sample]:
         return engine_samples(
-            self._engine.vllm_config, self._scheduler_stats, at_work=bool(self.running)
+            self._engine.vllm_config,
+            self._scheduler_stats,
+            model=self._model,
+            at_work=bool(self.running),
         )
 
     def add(

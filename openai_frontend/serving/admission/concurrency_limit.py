@@ -67,6 +67,11 @@ class ConcurrencyLimiter:
         self._slots: dict[str, ModelSlots] = {}
         self._contended: OrderedDict[ModelSlots, None] = OrderedDict()  # the next one first
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait, for all models. Thread-safe."""
+        return sum(len(slots.queue) for slots in [*self._contended])
+
     def slots_for(self, model: LimitedModel) -> "ModelSlots":
         """The slots for requests to a model."""
         return self.slots(model.model_name, model.concurrency_limits)

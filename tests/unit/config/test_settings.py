@@ -327,3 +327,25 @@ def test_invalid_root_paths(given: str) -> None:
         ValidationError, match=r"must have the form|must not start like a path of the API"
     ):
         Settings(root_path=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ({}, 1024),
+        ({"behind_router": True}, 256),
+        ({"behind_router": True, "max_concurrent_requests": 8}, 2),
+        ({"behind_router": True, "max_queue_size": 1024}, 1024),
+        ({"max_concurrent_requests": 8}, 1024),
+    ],
+)
+def test_queue_is_short_behind_a_router(given: dict[str, Any], size: int) -> None:
+    """Unless the operator sets it: the router sends rejected requests elsewhere."""
+    assert Settings(**given).queue_size() == size
+
+
+@pytest.mark.parametrize("given", ["", "a b", "a\r\nb", "é", "x" * 129])
+def test_invalid_replica_names(given: str) -> None:
+    """The name is the value of a response header."""
+    with pytest.raises(ValidationError, match="must have 1 to 128 letters"):
+        Settings(replica_name=given)

@@ -99,6 +99,9 @@ class FakeRegistry:
     def vllm_models(self) -> list[VLLMModel]:
         return []
 
+    def engine_gauges(self) -> list[dict[str, float]]:
+        return [{"running": 1, "waiting": 2, "vllm:kv_cache_usage_perc": 0.25}]
+
     def unready(self) -> dict[str, str]:
         return self.failures
 

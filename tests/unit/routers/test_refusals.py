@@ -18,7 +18,8 @@ MAX_BODY = 100_000
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("refusals")
-    with mock_gateway(folder, f"--max-body-bytes={MAX_BODY}", "--access-log") as process:
+    options = f"--max-body-bytes={MAX_BODY}", "--access-log", "--replica-name=replica-1"
+    with mock_gateway(folder, *options) as process:
         yield process
 
 
@@ -97,7 +98,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_every_rejection_has_the_openai_envelope_and_an_id(gateway, name):
-    """Whichever layer rejects it. The content type is JSON."""
+    """Whichever layer rejects it. The content type is JSON, and a header names the replica."""
     sent, status, code = REFUSED[name]
 
     response = exchange(gateway.port, sent)
@@ -107,6 +108,7 @@ def test_every_rejection_has_the_openai_envelope_and_an_id(gateway, name):
     assert response.error["type"] == "invalid_request_error"
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"].startswith("req_")
+    assert response.headers["x-served-by"] == "replica-1"
     assert len(response.body) == int(response.headers["content-length"])
 
 
@@ -123,12 +125,13 @@ def test_405_names_the_allowed_method(gateway):
 
 
 def test_head_has_the_headers_of_get_and_no_body(gateway):
-    """`content-length` has the length of GET's body."""
+    """`content-length` has the length of GET's body, and a header names the replica."""
     head = exchange(gateway.port, request("HEAD /v1/models"))
     got = exchange(gateway.port, request("GET /v1/models"))
 
     assert (head.status, head.body) == (200, b"")
     assert head.headers["content-length"] == got.headers["content-length"]
+    assert head.headers["x-served-by"] == got.headers["x-served-by"] == "replica-1"
 
 
 def test_head_of_a_post_route_is_405_without_a_body(gateway):

@@ -145,6 +145,7 @@ async def test_force_include_usage_ends_every_stream_with_the_usage(world_of):
 WAITS: list[tuple[dict[str, Any], str]] = [
     ({"max_concurrent_requests": 1, "max_queue_size": 0}, "queue_full"),
     ({"max_concurrent_requests": 1, "queue_timeout_s": 0.05}, "queue_timeout"),
+    ({"max_concurrent_requests": 1, "behind_router": True}, "queue_full"),
 ]
 
 

@@ -161,6 +161,7 @@ async def test_full_server_serves_the_queues_of_its_models_in_turn():
         *(taken("one", ones) for _ in range(3)),
         *(taken("other", others) for _ in range(2)),
     )
+    assert limiter.queued == 6
     for own in (others, ones, others, ones, others):
         own.release(1)
         await asyncio.sleep(0)
@@ -168,6 +169,7 @@ async def test_full_server_serves_the_queues_of_its_models_in_turn():
     assert order == ["one", "other", "one", "other", "one"]
     full.release(1)
     await asyncio.gather(*waiting)
+    assert limiter.queued == 0
 
 
 async def test_key_with_many_queued_requests_does_not_block_other_keys():

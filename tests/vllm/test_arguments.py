@@ -52,6 +52,59 @@ def test_missing_absolute_path_is_named_in_the_error(name: str) -> None:
         read(**{name: "/nope"})
 
 
+@pytest.mark.parametrize(
+    ("given", "endpoint"),
+    [
+        ({}, "tcp://127.0.0.1:5557"),
+        ({"endpoint": "tcp://*:7000"}, "tcp://*:7000"),
+    ],
+)
+def test_kv_events_are_published_on_loopback(given: dict[str, str], endpoint: str) -> None:
+    """Unless model.json says otherwise: vLLM's default is every address, without authentication."""
+    config = read(kv_events_config={"enable_kv_cache_events": True, **given}).kv_events_config
+
+    assert config["endpoint"] == endpoint
+
+
+def test_config_of_another_type_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.json: kv_events_config: expected an object"):
+        read(kv_events_config="zmq")
+
+
+@pytest.mark.parametrize(
+    ("config", "open_to_all"),
+    [
+        ({}, []),
+        ({"endpoint": "tcp://127.0.0.1:5557", "replay_endpoint": "ipc:///run/kv"}, []),
+        ({"endpoint": "tcp://[::1]:5557", "replay_endpoint": "tcp://localhost:1"}, []),
+        (
+            {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://10.0.0.1:5558"},
+            ["endpoint", "replay_endpoint"],
+        ),
+        ({"endpoint": "tcp://127.example.com:5557"}, ["endpoint"]),
+    ],
+)
+def test_kv_events_that_other_machines_can_read(
+    config: dict[str, str], open_to_all: list[str]
+) -> None:
+    """Each such endpoint has a warning that names it."""
+    warnings = arguments.open_endpoints({"kv_events_config": config})
+
+    assert [warning.split()[6] for warning in warnings] == open_to_all
+
+
+def test_check_warns_of_open_kv_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model can be served all the same."""
+    config = mock_models.CONFIG.replace('"mock"', '"vllm"')
+    events = {"endpoint": "tcp://*:5557"}
+    version = mock_models.write(tmp_path, "m", config=config, model="./w", kv_events_config=events)
+    tiny_tokenizer.write(version / "w")
+
+    main(["check", "m", "--model-repository", str(tmp_path), "--json"])
+    [warning] = json.loads(capsys.readouterr().out)["limitations"]
+    assert warning.startswith("model.json: kv_events_config: other machines can reach endpoint tcp")
+
+
 def test_words_of_other_arguments_stay_text() -> None:
     """Only switches convert words to booleans."""
     assert read(quantization="true").quantization == "true"

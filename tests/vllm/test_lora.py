@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import openai
 import pytest
 import pytest_asyncio
+import zmq
+import zmq.asyncio
 from openai.types import Completion
 from prometheus_client.parser import text_string_to_metric_families
 
+from openai_frontend.engines.vllm.stats import lora_adapter_name
 from tests.gateway_process import ROOT, GatewayProcess
 from tests.unit.lora.trained import ANSWERS, BASE, QUESTION, connected, say
 
@@ -53,7 +57,14 @@ def gateway(adapters: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         config.write_text(config.read_text() + added)
         arguments = copy / "1" / "model.json"
         lora = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1, "max_cpu_loras": 1}
-        arguments.write_text(json.dumps(json.loads(arguments.read_text()) | lora))
+        changed = json.loads(arguments.read_text()) | lora
+        if name == "demo":
+            changed["kv_events_config"] = {
+                "enable_kv_cache_events": True,
+                "publisher": "zmq",
+                "endpoint": f"ipc://{folder}/kv-events",
+            }
+        arguments.write_text(json.dumps(changed))
     options = (f"--model-option=*:adapter_folder={adapters}", "--lora-poll-interval-s=3600")
     with GatewayProcess(
         folder / "models", folder / "log", "--enable-model-management", *options
@@ -146,6 +157,27 @@ async def hold(client: openai.AsyncOpenAI, model: str) -> openai.AsyncStream[Com
     )
     await anext(holding)
     return holding
+
+
+async def test_kv_events_describe_the_prefix_cache(
+    gateway: GatewayProcess, client: openai.AsyncOpenAI
+):
+    """Routers follow them to know which server has which prefix, with adapters apart."""
+    prompts = [list(range(first, first + 64)) for first in range(10, 50)]  # two blocks each
+    with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as events:
+        events.subscribe("")
+        events.connect(f"ipc://{gateway.log.parent}/kv-events")
+        received = asyncio.ensure_future(events.recv_multipart())
+        for prompt in prompts:  # nothing says when the subscription has begun
+            await client.completions.create(model="demo:robot", prompt=prompt, max_tokens=1)
+            if (await asyncio.wait([received], timeout=0.5))[0]:
+                break
+        _, _, payload = await received
+
+    _, batch, *_ = msgspec.msgpack.decode(payload)
+    stored = batch[0]
+    assert (stored["type"], stored["token_ids"] in prompts) == ("BlockStored", True)
+    assert lora_adapter_name(stored["lora_name"]) == "robot"
 
 
 async def test_metrics_name_adapters_as_requests_do(

@@ -40,6 +40,7 @@ def _check_vllm(folder: ModelDirectory) -> list[str]:
     arguments = importlib.import_module("openai_frontend.engines.vllm.arguments")
     versions = importlib.import_module("openai_frontend.engines.vllm.versions")
     limitations: list[str] = versions.installed().reports()
+    limitations += arguments.open_endpoints(folder.arguments)
     unknown = [name for name in folder.arguments if name not in _KNOWN_ARGUMENTS]
     if unknown:
         try:

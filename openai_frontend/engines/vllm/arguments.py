@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing import resource_tracker
@@ -52,6 +53,12 @@ CPU_ARGUMENTS: dict[str, Any] = {
     "kv_cache_memory_bytes": 128 * 1024 * 1024,
     "block_size": 32,
 }
+
+# vLLM's default is every address of the machine. KV events have no authentication, and contain the
+# tokens and cache salts of all requests.
+KV_EVENTS_ENDPOINT = "tcp://127.0.0.1:5557"
+_KV_ENDPOINTS = ("endpoint", "replay_endpoint")
+_LOCAL = re.compile(r"(ipc|inproc)://|tcp://(127\.[\d.]+|localhost|\[::1\]):")
 
 _PATHS = ("model", "tokenizer", "hf_config_path")
 # NVIDIA's backend accepts "enable_lora": "true"; in Python any non-empty string is true.
@@ -103,6 +110,9 @@ def engine_arguments(model: ModelSpec) -> Any:
         switch = isinstance(value, str) and isinstance(fields[name].default, bool)
         given[name] = _SWITCHES.get(value, value) if switch else _resolved(path, name, value)
     given["structured_outputs_config"] = _structured_outputs(given, path)
+    if "kv_events_config" in given:
+        config = _object(given, "kv_events_config", path)
+        given["kv_events_config"] = {"endpoint": KV_EVENTS_ENDPOINT, **config}
     try:
         defaults |= _own_classes(on_cpu=on_cpu, lora=bool(given.get("enable_lora")))
         return AsyncEngineArgs(**defaults | given)
@@ -163,13 +173,31 @@ def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
     The gateway's grammars already include the reasoning up to its end marker, so they would wait
     for that marker a second time.
     """
-    config = given.get("structured_outputs_config") or {}
-    if not isinstance(config, Mapping):
-        raise ValueError(f"{path}: structured_outputs_config: expected an object")
+    config = _object(given, "structured_outputs_config", path)
     own_engines = versions.installed().has(capabilities.GRAMMAR_ENGINES)
     if not own_engines and config.get("backend", "auto") == "auto":
         config = {**config, "backend": ONLY_BACKEND}
     return {**config, "enable_in_reasoning": True}
+
+
+def _object(given: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    config = given.get(name) or {}
+    if not isinstance(config, Mapping):
+        raise ValueError(f"{path}: {name}: expected an object")
+    return config
+
+
+def open_endpoints(given: Mapping[str, Any]) -> list[str]:
+    """A warning for each endpoint of KV events that other machines can reach."""
+    config = given.get("kv_events_config")
+    endpoints = config if isinstance(config, Mapping) else {}
+    return [
+        f"model.json: kv_events_config: other machines can reach {name} {endpoints[name]} without"
+        " authentication, and its events contain prompts. Use 127.0.0.1, or let only the router"
+        " reach it."
+        for name in _KV_ENDPOINTS
+        if endpoints.get(name) and not _LOCAL.match(str(endpoints[name]))
+    ]
 
 
 @contextlib.contextmanager

@@ -70,6 +70,9 @@ class ModelFacts:
     ] = ()  # what this installation of the engine lacks, one sentence each
 
 
+KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # a gauge under vLLM's name; 1 means full
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """Load and health of an engine. `failure` is the reason why it can no longer serve, or None."""

@@ -1,5 +1,5 @@
 """An engine without a model, for tests and benchmarks: tokens at a configured rate, size, delay and
-point of failure.
+point of failure, with a simulated prefix cache.
 
 Parameters that affect which tokens are chosen (temperature, penalties, logit_bias, stop, grammars,
 ...) are accepted and ignored.
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai_frontend.engines.engine import (
+    KV_CACHE_USAGE,
     DeltaSink,
     Engine,
     EngineError,
@@ -24,6 +25,7 @@ from openai_frontend.engines.engine import (
     ModelFacts,
     ModelSpec,
 )
+from openai_frontend.engines.mock_prefix_cache import MockPrefixCache
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -47,6 +49,9 @@ class MockSettings:
     answer_tokens: int | None = None  # the output stops here; None: only at max_tokens
     tokens_per_second: float = 0.0  # per stream; 0: as fast as the event loop allows
     first_token_delay_s: float = 0.0
+    prefill_tokens_per_second: float = 0.0  # one prompt after another; 0: prompts take no time
+    prefix_cache_blocks: int = 0  # 0: no prefix cache
+    block_size: int = 16  # tokens
     fail_after_tokens: int | None = None  # fail the request here
     die_after_tokens: int | None = None  # fail the whole engine here, permanently
     hang_after_tokens: int | None = None  # stop the whole engine here, once, for `hang_s`
@@ -68,8 +73,10 @@ class _MockRequest:
 
     __slots__ = (
         "adapter",
+        "cached_tokens",
         "length",
         "params",
+        "prefilled",
         "prompt_ids",
         "prompt_tokens",
         "request_id",
@@ -83,6 +90,8 @@ class _MockRequest:
         self.adapter = request.adapter
         self.sink = sink
         self.sent = 0
+        self.prefilled = False  # the delay before its first token is over
+        self.cached_tokens = 0
         self.params = request.sampling_params
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
         self.prompt_tokens = len(self.prompt_ids)
@@ -126,6 +135,10 @@ class MockEngine(Engine):
         self._running: dict[str, _MockRequest] = {}
         self._waiting: dict[str, _MockRequest] = {}
         self._endless: dict[str, _MockRequest] = {}
+        self._prefix_cache = MockPrefixCache(
+            blocks=settings.prefix_cache_blocks, block_size=settings.block_size
+        )
+        self._prefilled_s = 0.0  # loop time at which the prompts of all requests are computed
         self._failure: str | None = None
         self._scheduled = False
         self._awake: asyncio.Event | None = None  # None or set: not hanging
@@ -154,7 +167,8 @@ class MockEngine(Engine):
         answer = _MockRequest(request, sink, self._settings)
         self._waiting[request.request_id] = answer
         loop = asyncio.get_running_loop()
-        loop.call_later(self._settings.first_token_delay_s, self._admit, request.request_id, loop)
+        delay_s = self._settings.first_token_delay_s + self._prefill_s(request, answer, loop.time())
+        loop.call_later(delay_s, self._admit, request.request_id, loop)
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """Return a vector that depends only on the input."""
@@ -183,13 +197,32 @@ class MockEngine(Engine):
 
     def stats(self) -> EngineStats:
         return EngineStats(
-            running=len(self._running), waiting=len(self._waiting), failure=self._failure
+            running=len(self._running),
+            waiting=len(self._waiting),
+            failure=self._failure,
+            gauges={KV_CACHE_USAGE: self._prefix_cache.usage},
         )
 
+    def _prefill_s(self, request: GenerationRequest, answer: _MockRequest, now_s: float) -> float:
+        """Seconds until the request's prompt is computed, after those of earlier requests."""
+        if self._settings.prefix_cache_blocks:
+            words = (request.prompt or "").split()  # without a tokenizer, a word is a token
+            adapter = None if request.adapter is None else request.adapter.id
+            answer.cached_tokens = self._prefix_cache.add(
+                words if request.prompt_token_ids is None else request.prompt_token_ids,
+                owner=(request.cache_salt, adapter),
+            )
+        rate = self._settings.prefill_tokens_per_second
+        if not rate:
+            return 0.0
+        computed = answer.prompt_tokens - answer.cached_tokens
+        self._prefilled_s = max(self._prefilled_s, now_s) + computed / rate
+        return self._prefilled_s - now_s
+
     def _admit(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
-        room = len(self._running) < self._settings.max_running
-        if room and (answer := self._waiting.pop(request_id, None)) is not None:
-            self._running[request_id] = answer
+        if (answer := self._waiting.get(request_id)) is not None:
+            answer.prefilled = True
+            self._fill()
         self._schedule(loop)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -227,7 +260,8 @@ class MockEngine(Engine):
     def _fill(self) -> None:
         """Admit waiting requests to free slots before the next step."""
         room = self._settings.max_running - len(self._running)
-        for request_id in list(itertools.islice(self._waiting, room)):
+        prefilled = (name for name, answer in self._waiting.items() if answer.prefilled)
+        for request_id in list(itertools.islice(prefilled, room)):
             self._running[request_id] = self._waiting.pop(request_id)
 
     def _advance(self, answer: _MockRequest) -> bool:
@@ -297,7 +331,11 @@ class MockEngine(Engine):
 
 def _last(answer: _MockRequest, delta: CompletionDelta) -> CompletionDelta:
     reason: FinishReason = "stop" if answer.stops else "length"
-    counts = TokenCounts(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.length)
+    counts = TokenCounts(
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.length,
+        cached_tokens=answer.cached_tokens,
+    )
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
 
 

@@ -14,7 +14,13 @@ import logging
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from openai_frontend.engines.engine import DeltaSink, EngineError, EngineStats, Sample
+from openai_frontend.engines.engine import (
+    KV_CACHE_USAGE,
+    DeltaSink,
+    EngineError,
+    EngineStats,
+    Sample,
+)
 from openai_frontend.engines.vllm import conversion, zmq_io
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
 from openai_frontend.engines.vllm.request_state import (
@@ -28,7 +34,6 @@ from openai_frontend.triton import _core, error_codes
 
 logger = logging.getLogger(__name__)
 
-KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # vLLM's metric name; 1 means full
 NUM_PREEMPTIONS = "vllm:num_preemptions"  # total
 
 

@@ -102,6 +102,47 @@ async def test_token_rate(start_mock):
     assert 0.09 < await least_s(lambda: count(generate(server, 20))) < 1
 
 
+def words(*numbers):
+    """A prompt with one token per number: the mock has no tokenizer."""
+    return " ".join(map(str, numbers))
+
+
+async def test_prefill_takes_time_per_token(start_mock):
+    """Prompts are computed one after another."""
+    server = await start_mock(prefill_tokens_per_second=1000)
+    inputs = generation(words(*range(100)), max_tokens=1)
+
+    async def two():
+        await asyncio.gather(*(count(server.infer("mock", inputs)) for _ in range(2)))
+
+    assert 0.19 < await least_s(two) < 1
+
+
+async def test_cached_prompt_takes_no_time(start_mock):
+    """Only its last block is computed."""
+    server = await start_mock(prefill_tokens_per_second=100, prefix_cache_blocks=100)
+    inputs = generation(words(*range(160)), max_tokens=1)
+
+    assert await least_s(lambda: count(server.infer("mock", inputs))) < 1
+
+
+async def test_prefix_cache_is_reported(start_mock):
+    """With the last response and in the engine's gauges. Other salts find nothing, and a whole
+    prompt in the cache has one block less, because its last token must be computed.
+    """
+    server = await start_mock(prefix_cache_blocks=10, block_size=4)
+    prompts = [words(*range(8)), words(*range(10)), words(*range(4), 9, 9), words(*range(8))]
+    requests = [generation(prompt, stream=False, max_tokens=1) for prompt in prompts]
+    requests.append({**requests[1], "cache_salt": text("tenant")})
+    cached = []
+    for request in requests:
+        (response,) = await collect(server.infer("mock", request))
+        cached.append(response.item("num_cached_tokens"))
+
+    assert cached == [0, 8, 4, 4, 0]
+    assert stats().gauges == {"vllm:kv_cache_usage_perc": 0.4}
+
+
 async def test_first_token_delay(start_mock):
     """The first token comes after the configured delay."""
     server = await start_mock(first_token_delay_s=0.1)

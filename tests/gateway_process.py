@@ -58,8 +58,11 @@ class GatewayProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_until_ready(self, timeout_s: float = 180) -> None:
-        """Returns when /health/ready succeeds; otherwise fails with the log."""
+    def wait_until_ready(self, timeout_s: float = 600) -> None:
+        """Returns when /health/ready succeeds; otherwise fails with the log.
+
+        Three engines that start at once take minutes on a busy machine.
+        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
             if self.ready():

@@ -20,7 +20,7 @@ _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 class GatewayProcess:
     """`openai-frontend serve` on a free port of 127.0.0.1, as a context manager. A string
-    instead of a repository is MODEL.
+    instead of a repository is MODEL; `port` is that of an ended process, to start it again.
 
     Its environment has this project's tests on the path, because engines may be among them.
     """
@@ -31,8 +31,9 @@ class GatewayProcess:
         log: Path,
         *options: str,
         environment: Mapping[str, str] = MappingProxyType({}),
+        port: int | None = None,
     ) -> None:
-        self.port = _free_port()
+        self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         model = repository if isinstance(repository, str) else f"--model-repository={repository}"
@@ -121,7 +122,7 @@ class GatewayProcess:
             raise
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

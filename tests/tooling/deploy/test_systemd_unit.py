@@ -10,7 +10,7 @@ import pytest
 from tests.gateway_process import ROOT
 
 FOLDER = ROOT / "deploy" / "systemd"
-UNIT = FOLDER / "openai-frontend.service"
+UNIT = FOLDER / "openai-frontend@.service"
 
 ANALYZE = shutil.which("systemd-analyze")
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not here")
@@ -27,7 +27,7 @@ def read(path: Path) -> configparser.ConfigParser:
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """The unit with a command that exists."""
-    unit = tmp_path / UNIT.name
+    unit = tmp_path / UNIT.name.replace("@", "@gateway")
     command = read(UNIT)["Service"]["ExecStart"].split()[0]
     unit.write_text(UNIT.read_text().replace(command, shutil.which("true") or "/bin/true"))
     return unit

@@ -1,0 +1,183 @@
+"""HAProxy and Envoy with the shipped configurations, in front of three gateways."""
+
+import asyncio
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import httpx
+import pytest
+
+from tests.scale.conftest import QUEUE, SLOTS, Replicas
+from tests.scale.routers import Router
+
+pytestmark = pytest.mark.slow
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+SERVED_BY = "x-served-by"
+STREAM = {
+    "model": "mock",
+    "prompt": "hi",
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+LONG = {"model": "slow", "prompt": "hi", "max_tokens": 40, "stream": True}  # two seconds
+
+
+@pytest.fixture
+async def client(router: Router) -> AsyncIterator[httpx.AsyncClient]:
+    limits = httpx.Limits(max_keepalive_connections=0)  # each request chooses a gateway anew
+    async with httpx.AsyncClient(base_url=router.url, timeout=60, limits=limits) as made:
+        yield made
+
+
+async def chat(client: httpx.AsyncClient, model: str = "mock", **headers: str) -> httpx.Response:
+    """An answer of a few tokens."""
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    return await client.post(CHAT, json=body, headers=headers)
+
+
+async def gateways_of(client: httpx.AsyncClient, header: str, values: list[str]) -> list[str]:
+    """The gateway that answers each value of a header. All answers are 200."""
+    answers = [await chat(client, **{header: value}) for value in values]
+    assert [answer.status_code for answer in answers] == [200] * len(values)
+    return [answer.headers[SERVED_BY] for answer in answers]
+
+
+@pytest.mark.parametrize("header", ["x-session-id", "authorization"])
+async def test_conversation_stays_on_one_gateway(client, replicas, header):
+    """By the session that the client names, else by its key. All gateways get some."""
+    values = [f"Bearer sk-{number}" for number in range(24)]
+    first = await gateways_of(client, header, values)
+
+    assert await gateways_of(client, header, values) == first
+    assert set(first) == set(replicas.running)
+
+
+async def test_session_decides_before_the_key(client):
+    """Users of one key are spread by their sessions."""
+    headers = [{"x-session-id": f"s{number}", "authorization": "Bearer k"} for number in range(24)]
+    answers = [await chat(client, **each) for each in headers]
+
+    assert len({answer.headers[SERVED_BY] for answer in answers}) == 3
+
+
+async def test_requests_without_either_are_spread(client):
+    answers = [await chat(client) for _ in range(24)]
+
+    assert len({answer.headers[SERVED_BY] for answer in answers}) > 1
+
+
+def masked(events: bytes) -> bytes:
+    """Events without what differs between two requests."""
+    return re.sub(rb'("id":"|"created":)[\w-]+', rb"\1", events)
+
+
+async def test_stream_arrives_byte_for_byte(client, replicas):
+    """The same bytes as from the gateway itself."""
+    through = await client.post(COMPLETIONS, json=STREAM)
+    url = replicas.running[through.headers[SERVED_BY]].url
+    async with httpx.AsyncClient(base_url=url, timeout=60) as direct:
+        expected = await direct.post(COMPLETIONS, json=STREAM)
+
+    assert masked(through.content) == masked(expected.content)
+    assert through.content.endswith(b"data: [DONE]\n\n")
+    assert through.headers["content-type"] == expected.headers["content-type"]
+
+
+async def test_events_of_a_stream_arrive_one_by_one(client):
+    """The router does not collect a response."""
+    async with client.stream("POST", COMPLETIONS, json=LONG) as response:
+        pieces = [piece async for piece in response.aiter_raw()]
+
+    assert len(pieces) > 10
+
+
+async def until_reported(client: httpx.AsyncClient, sample: str) -> None:
+    """Wait until the metrics of a gateway contain this line."""
+    async with asyncio.timeout(60):
+        while True:
+            if sample in (await client.get("/metrics")).text:
+                return
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def filled(url: str) -> AsyncIterator[None]:
+    """A gateway with running requests in all of its slots, and a full queue."""
+    endless = {**LONG, "max_tokens": 4000}
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client, AsyncExitStack() as streams:
+        for _ in range(SLOTS):
+            stream = client.stream("POST", COMPLETIONS, json=endless)
+            await streams.enter_async_context(stream)
+        queued = [asyncio.create_task(client.post(COMPLETIONS, json=endless)) for _ in range(QUEUE)]
+        await until_reported(client, f"openai_frontend_load_waiting {QUEUE}")
+        yield
+        for task in queued:
+            task.cancel()
+        await asyncio.gather(*queued, return_exceptions=True)
+
+
+async def test_request_moves_on_from_a_full_gateway(client, replicas):
+    """The gateway of the session answers 503 `queue_full`; the client gets another's answer."""
+    [usual] = await gateways_of(client, "x-session-id", ["moving"])
+    async with filled(replicas.running[usual].url):
+        answers = [await chat(client, "slow", **{"x-session-id": "moving"}) for _ in range(5)]
+
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert usual not in {answer.headers[SERVED_BY] for answer in answers}
+
+
+async def test_stopping_gateway_finishes_its_streams(client, router, replicas):
+    """New requests go elsewhere at once, and none is lost."""
+    async with client.stream("POST", COMPLETIONS, json=LONG) as response:
+        pieces = response.aiter_raw()
+        received = [await anext(pieces)]
+        stopping = response.headers[SERVED_BY]
+        gateway = replicas.running[stopping]
+        gateway.send_signal(signal.SIGTERM)
+        answers = await asyncio.gather(
+            *(chat(client, **{"x-session-id": f"s{number}"}) for number in range(24))
+        )
+        received += [piece async for piece in pieces]
+
+    assert await asyncio.to_thread(gateway.wait) == 0
+    await started_again(stopping, client, router, replicas)
+    assert b"".join(received).endswith(b"data: [DONE]\n\n")
+    assert [answer.status_code for answer in answers] == [200] * 24
+
+
+async def test_killed_gateway_costs_only_the_requests_that_it_had(client, router, replicas):
+    """A request that begins after the kill is answered by another gateway; a stream that was cut
+    does not look complete.
+    """
+    async with client.stream("POST", COMPLETIONS, json=LONG) as response:
+        pieces = response.aiter_raw()
+        received = [await anext(pieces)]
+        killed = response.headers[SERVED_BY]
+        gateway = replicas.running[killed]
+        gateway.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(gateway.wait)
+        answers = await asyncio.gather(
+            *(chat(client, **{"x-session-id": f"s{number}"}) for number in range(24))
+        )
+        with pytest.raises(httpx.RemoteProtocolError):
+            received += [piece async for piece in pieces]
+
+    await started_again(killed, client, router, replicas)
+    assert b"[DONE]" not in b"".join(received)
+    assert [answer.status_code for answer in answers] == [200] * 24
+
+
+async def started_again(
+    name: str, client: httpx.AsyncClient, router: Router, replicas: Replicas
+) -> None:
+    """Start a gateway on its port and wait until the router sends requests to it."""
+    again = replicas.start(name, replicas.running[name].port)
+    await asyncio.to_thread(again.wait_until_ready)
+    async with asyncio.timeout(60):
+        for number in range(10**6):
+            answer = await chat(client, **{"x-session-id": f"again{number}"})
+            if answer.headers.get(SERVED_BY) == name:
+                return

@@ -1,6 +1,7 @@
 """HAProxy and Envoy with the shipped configurations, in front of three gateways."""
 
 import asyncio
+import operator
 import re
 import signal
 from collections.abc import AsyncIterator
@@ -47,11 +48,16 @@ async def gateways_of(client: httpx.AsyncClient, header: str, values: list[str])
 
 @pytest.mark.parametrize("header", ["x-session-id", "authorization"])
 async def test_conversation_stays_on_one_gateway(client, replicas, header):
-    """By the session that the client names, else by its key. All gateways get some."""
+    """By the session that the client names, else by its key. All gateways get some.
+
+    A few may move, because a gateway with more than its share of the load passes them on.
+    """
     values = [f"Bearer sk-{number}" for number in range(24)]
     first = await gateways_of(client, header, values)
+    second = await gateways_of(client, header, values)
 
-    assert await gateways_of(client, header, values) == first
+    stayed = sum(map(operator.eq, first, second))
+    assert stayed >= 20  # a third of them without affinity
     assert set(first) == set(replicas.running)
 
 
@@ -138,14 +144,14 @@ async def test_stopping_gateway_finishes_its_streams(client, router, replicas):
         gateway = replicas.running[stopping]
         gateway.send_signal(signal.SIGTERM)
         answers = await asyncio.gather(
-            *(chat(client, **{"x-session-id": f"s{number}"}) for number in range(24))
+            *(chat(client, **{"x-session-id": f"s{number}"}) for number in range(SLOTS))
         )
         received += [piece async for piece in pieces]
 
     assert await asyncio.to_thread(gateway.wait) == 0
     await started_again(stopping, client, router, replicas)
     assert b"".join(received).endswith(b"data: [DONE]\n\n")
-    assert [answer.status_code for answer in answers] == [200] * 24
+    assert [answer.status_code for answer in answers] == [200] * SLOTS
 
 
 async def test_killed_gateway_costs_only_the_requests_that_it_had(client, router, replicas):
@@ -160,14 +166,14 @@ async def test_killed_gateway_costs_only_the_requests_that_it_had(client, router
         gateway.send_signal(signal.SIGKILL)
         await asyncio.to_thread(gateway.wait)
         answers = await asyncio.gather(
-            *(chat(client, **{"x-session-id": f"s{number}"}) for number in range(24))
+            *(chat(client, **{"x-session-id": f"s{number}"}) for number in range(SLOTS))
         )
         with pytest.raises(httpx.RemoteProtocolError):
             received += [piece async for piece in pieces]
 
     await started_again(killed, client, router, replicas)
     assert b"[DONE]" not in b"".join(received)
-    assert [answer.status_code for answer in answers] == [200] * 24
+    assert [answer.status_code for answer in answers] == [200] * SLOTS
 
 
 async def started_again(

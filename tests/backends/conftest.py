@@ -33,7 +33,9 @@ def standins_gateway(
         tiny_adapter.write(folder / "pirate", ANSWERS["pirate"], base=repository.WEIGHTS)
         repository.write_vllm(written, "nvidia_vllm", adapters={"pirate": folder / "pirate"})
     backends = repository.write_vllm_backend(folder / "backends")
-    options = [f"--backend-directory={backends}"]
+    # Triton ends a stub that has not started after 30 s, which a busy machine may need for vLLM.
+    stubs = "--backend-config=python:stub-timeout-seconds=600"
+    options = [f"--backend-directory={backends}", stubs]
     with GatewayProcess(written, folder / "log", *options) as process:
         process.wait_until_ready()
         yield process

@@ -135,6 +135,13 @@ async def test_request_moves_on_from_a_full_gateway(client, replicas):
     assert usual not in {answer.headers[SERVED_BY] for answer in answers}
 
 
+async def statuses_of_sessions(client: httpx.AsyncClient) -> list[int]:
+    """Of requests of several sessions at the same time; one gateway has room for all."""
+    sessions = ({"x-session-id": f"s{number}"} for number in range(SLOTS))
+    answers = await asyncio.gather(*(chat(client, **each) for each in sessions))
+    return [answer.status_code for answer in answers]
+
+
 async def test_stopping_gateway_finishes_its_streams(client, router, replicas):
     """New requests go elsewhere at once, and none is lost."""
     async with client.stream("POST", COMPLETIONS, json=LONG) as response:
@@ -143,15 +150,13 @@ async def test_stopping_gateway_finishes_its_streams(client, router, replicas):
         stopping = response.headers[SERVED_BY]
         gateway = replicas.running[stopping]
         gateway.send_signal(signal.SIGTERM)
-        answers = await asyncio.gather(
-            *(chat(client, **{"x-session-id": f"s{number}"}) for number in range(SLOTS))
-        )
+        statuses = await statuses_of_sessions(client)
         received += [piece async for piece in pieces]
 
     assert await asyncio.to_thread(gateway.wait) == 0
     await started_again(stopping, client, router, replicas)
     assert b"".join(received).endswith(b"data: [DONE]\n\n")
-    assert [answer.status_code for answer in answers] == [200] * SLOTS
+    assert statuses == [200] * SLOTS
 
 
 async def test_killed_gateway_costs_only_the_requests_that_it_had(client, router, replicas):
@@ -165,15 +170,13 @@ async def test_killed_gateway_costs_only_the_requests_that_it_had(client, router
         gateway = replicas.running[killed]
         gateway.send_signal(signal.SIGKILL)
         await asyncio.to_thread(gateway.wait)
-        answers = await asyncio.gather(
-            *(chat(client, **{"x-session-id": f"s{number}"}) for number in range(SLOTS))
-        )
+        statuses = await statuses_of_sessions(client)
         with pytest.raises(httpx.RemoteProtocolError):
             received += [piece async for piece in pieces]
 
     await started_again(killed, client, router, replicas)
     assert b"[DONE]" not in b"".join(received)
-    assert [answer.status_code for answer in answers] == [200] * SLOTS
+    assert statuses == [200] * SLOTS
 
 
 async def started_again(

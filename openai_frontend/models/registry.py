@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NoReturn
 
 from openai_frontend.admission import ConcurrencyLimits
@@ -62,6 +62,8 @@ class ModelRegistry:
         self._snapshot: Snapshot | None = None  # None until the first refresh
         self._lora_models = LoRAModels(server)
         self._adapters = LoRASnapshot()
+        # Awaited by `refresh` before it publishes the models
+        self.on_refresh: list[Callable[[], Awaitable[None]]] = []
 
     async def refresh(self, *, anew: str | None = None) -> None:
         """Read the server's index. Tokenizers are loaded in a thread.
@@ -75,6 +77,8 @@ class ModelRegistry:
             if before is None:
                 self._warn_of_unknown_models(now)
             await self._scan_adapters(now)
+            for prepare in self.on_refresh:
+                await prepare()
             self._snapshot = now
 
     async def refresh_adapters(self) -> None:

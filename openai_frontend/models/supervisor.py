@@ -69,6 +69,8 @@ class EngineSupervisor:
         self._registry = registry
         self._metrics = metrics
         self._control = EngineControl(server)
+        # A process that dies before it is found is never found: its command line is gone
+        registry.on_refresh.append(self._control.refresh)
         self._stall_detector = StallDetector(
             self._limits_of, self._control.pending_tokens, every_s=CHECK_EVERY_S
         )
@@ -105,8 +107,6 @@ class EngineSupervisor:
 
     def check(self, now_s: float) -> None:
         """Start recoveries of broken engines. Takes 1.5 us for each request in flight."""
-        for stall in self._stall_detector.check(self._server.streams(), now_s):
-            self._handle_stall(stall)
         loaded = self._registry.loaded_in_core()
         for name in self._given_up.keys() - loaded:
             self._clear(name)
@@ -117,6 +117,9 @@ class EngineSupervisor:
         for name, reason in failures.items():
             if name not in self._recoveries and name not in self._given_up:
                 self._start_recovery(name, reason, ())
+        # Last: a dead engine is silent too, and its death is the better reason
+        for stall in self._stall_detector.check(self._server.streams(), now_s):
+            self._handle_stall(stall)
 
     def _limits_of(self, name: str) -> EngineLimits:
         return self._registry.options(name).engine_limits(self._limits)

@@ -24,6 +24,7 @@ class EngineControl:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._stubs = StubProcesses()
+        self._refreshing = asyncio.Lock()  # the older of two lists of processes must not win
         self._numbers = itertools.count(1)
 
     async def refresh(self) -> None:
@@ -31,17 +32,18 @@ class EngineControl:
 
         Forgets processes that ended because their model was unloaded.
         """
-        changing = self._server.is_changing()
-        self._server.unhealthy_instances -= await asyncio.to_thread(
-            self._stubs.refresh, changing=changing
-        )
-        if self._stubs.reaped():
-            index = self._server.model_index()
-            loaded = {entry.name for entry in index if entry.state == "READY"}
-            groups = [self._config(name).get("instance_group", ()) for name in loaded]
-            self._stubs.forget_reaped(
-                except_for=lambda instance: any(serves(instance, g) for g in groups)
+        async with self._refreshing:
+            changing = self._server.is_changing()
+            self._server.unhealthy_instances -= await asyncio.to_thread(
+                self._stubs.refresh, changing=changing
             )
+            if self._stubs.reaped():
+                index = self._server.model_index()
+                loaded = {entry.name for entry in index if entry.state == "READY"}
+                groups = [self._config(name).get("instance_group", ()) for name in loaded]
+                self._stubs.forget_reaped(
+                    except_for=lambda instance: any(serves(instance, g) for g in groups)
+                )
 
     @property
     def lost_process(self) -> bool:

@@ -289,6 +289,18 @@ async def test_stub_restart(repository, nothing_left):
 
 
 @pytest.mark.slow
+async def test_stub_that_dies_before_the_first_check(repository, nothing_left):
+    """It is known from when its model is served."""
+    python_models.write(repository, "echo")
+    async with world(repository, ONE, model_control_mode="none") as here:
+        await here.registry.refresh()
+        await lose_the_stub()
+        await watch(here)
+
+        assert await replied(here.server) == b"hello"
+
+
+@pytest.mark.slow
 async def test_stub_in_poll_mode(repository, nothing_left, caplog):
     """The model stays down until its files change; log and readiness give the reason."""
     python_models.write(repository, "echo")

@@ -2,7 +2,9 @@
 
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -78,7 +80,29 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     with GatewayProcess(folder / "models", folder / "log", *options) as process:
         process.wait_until_ready()
         yield process
-        assert process.stop() == 0
+        assert aborted_by_the_backend(process) or process.stop() == 0
+
+
+def aborted_by_the_backend(gateway: GatewayProcess) -> bool:
+    """Triton's Python backend may abort its process when a stub dies:
+    https://github.com/triton-inference-server/server/issues/8882
+    """
+    if "boost::interprocess::lock_exception" not in gateway.output():
+        return False
+    try:
+        return gateway.wait(10) == -signal.SIGABRT
+    except subprocess.TimeoutExpired:  # a stub aborted
+        return False
+
+
+@contextmanager
+def known_abort(gateway: GatewayProcess) -> Iterator[None]:
+    try:
+        yield
+    except (AssertionError, TimeoutError, httpx.TransportError, psutil.Error, ValueError):
+        if aborted_by_the_backend(gateway):
+            pytest.xfail("the Python backend aborted the process: server issue 8882")
+        raise
 
 
 def _write(folder: Path) -> None:
@@ -115,6 +139,12 @@ async def test_a_stub_lost_mid_stream_is_replaced(gateway, model):
     This test does not check threads, the stub's process and the model's unreleased requests: the
     core keeps those of the broken instance, whose requests never end.
     """
+    with known_abort(gateway):
+        await lose_and_replace(gateway, model)
+    assert not [trace for trace in TRACES if trace in gateway.output()]
+
+
+async def lose_and_replace(gateway: GatewayProcess, model: str) -> None:
     async with client_of(gateway) as client:
         async with events_of(client, STREAM.format(model), {"IN": "go"}) as events:
             assert "word" in await anext(events)
@@ -135,11 +165,15 @@ async def test_a_stub_lost_mid_stream_is_replaced(gateway, model):
             assert "word" in await anext(events)
         assert await starts(client, model) == 1
         await until(partial(released, client, model), 10)
-    assert not [trace for trace in TRACES if trace in gateway.output()]
 
 
 async def test_an_ensemble_is_unready_while_the_stub_of_a_part_is_dead(gateway):
     """Its reason names the part, and it serves again after the stub is replaced."""
+    with known_abort(gateway):
+        await lose_and_replace_a_part(gateway)
+
+
+async def lose_and_replace_a_part(gateway: GatewayProcess) -> None:
     ready = "/v2/models/ensemble/ready"
     async with client_of(gateway) as client:
         assert (await client.get(ready)).status_code == 200

@@ -1,0 +1,68 @@
+"""Renders a Helm chart with several sets of values, and validates the documents.
+
+Runs in the environment of Helm's library, below `.venv/clients`: a JSON object with `chart`,
+`values` and `versions` on stdin, a list with an answer for each set on stdout.
+"""
+
+import json
+import sys
+from typing import Any
+
+import kubernetes_validate
+import yaml
+from helm_python.chart import Chart, lint
+from helm_python.errors import HelmError
+
+
+def main() -> None:
+    given = json.load(sys.stdin)
+    chart = Chart.load(given["chart"])
+    answers = [answer(chart, given["chart"], each, given["versions"]) for each in given["values"]]
+    json.dump(answers, sys.stdout)
+
+
+def answer(
+    loaded: Chart, chart: str, values: dict[str, Any], versions: list[str]
+) -> dict[str, Any]:
+    """`refused` with Helm's message; or the rendered documents and notes, the findings of `helm
+    lint`, and the documents that each version of Kubernetes rejects.
+    """
+    try:
+        loaded.validate_schema(loaded.merge_values(values))
+        rendered = loaded.render(values, name="chat", namespace="llm")
+    except HelmError as error:
+        return {"refused": str(error)}
+    notes = [text for path, text in rendered.items() if path.endswith("NOTES.txt")]
+    documents = [
+        document
+        for path, text in rendered.items()
+        if not path.endswith("NOTES.txt")
+        for document in yaml.safe_load_all(text)
+        if document
+    ]
+    return {
+        "documents": documents,
+        "notes": "".join(notes),
+        "findings": lint(chart, values=values, strict=True)["messages"],
+        "rejected": [
+            f"{document['kind']} by {version}: {reason}"
+            for version in versions
+            for document in documents
+            if (reason := rejection(document, version))
+        ],
+    }
+
+
+def rejection(document: dict[str, Any], version: str) -> str | None:
+    """None if the document is valid, or of a kind that Kubernetes itself does not have."""
+    try:
+        kubernetes_validate.validate(document, version, strict=True)
+    except kubernetes_validate.SchemaNotFoundError:
+        return None
+    except kubernetes_validate.ValidationError as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""The Helm chart: rendered by Helm, checked against Kubernetes' schemas and against the gateway."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from openai_frontend.config.loader import load
+from openai_frontend.metrics.catalog import LOAD_KV_CACHE_BLOCK_SIZE, LOAD_KV_CACHE_BLOCKS
+from scripts.setup import clients
+from tests.gateway_process import ROOT
+
+CHART = ROOT / "deploy" / "helm" / "openai-frontend"
+VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
+VALUE_SETS = {path.stem.removesuffix("-values"): path for path in (CHART / "ci").glob("*.yaml")}
+
+# Kubernetes' schemas have no custom resources: the fields of those that the chart writes, as in the
+# documentation of KEDA 2, the Prometheus operator, Gateway API v1 and its Inference Extension v1.
+CUSTOM_RESOURCES = {
+    "keda.sh/v1alpha1 ScaledObject": """
+        scaleTargetRef.name minReplicaCount maxReplicaCount
+        advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.stabilizationWindowSeconds
+        advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.type
+        advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.value
+        advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.periodSeconds
+        triggers.type triggers.metadata.serverAddress triggers.metadata.query
+        triggers.metadata.threshold
+    """,
+    "monitoring.coreos.com/v1 ServiceMonitor": """
+        selector.matchLabels endpoints.port endpoints.path endpoints.interval
+        endpoints.authorization.credentials.name endpoints.authorization.credentials.key
+    """,
+    "inference.networking.k8s.io/v1 InferencePool": """
+        selector.matchLabels targetPorts.number endpointPickerRef.name
+        endpointPickerRef.port.number endpointPickerRef.failureMode
+    """,
+    "gateway.networking.k8s.io/v1 HTTPRoute": """
+        parentRefs.name parentRefs.namespace hostnames rules.matches.path.type
+        rules.matches.path.value rules.timeouts.request rules.backendRefs.group
+        rules.backendRefs.kind rules.backendRefs.name rules.backendRefs.port
+    """,
+}
+
+
+def render(values: dict[str, Any]) -> dict[str, Any]:
+    """The answer of `tests/scale/helm.py`."""
+    return rendered_sets()[json.dumps(values)]
+
+
+@cache
+def rendered_sets() -> dict[str, dict[str, Any]]:
+    """The answers for all sets of values of this file, from one process: to load Helm takes half a
+    second.
+    """
+    files = [yaml.safe_load(path.read_text()) for path in VALUE_SETS.values()]
+    sets = [*files, *CHANGED, *(values for values, _ in REFUSED.values())]
+    given = {"chart": str(CHART), "values": sets, "versions": VERSIONS}
+    done = subprocess.run(
+        [
+            ROOT / clients.CLIENTS / "kubernetes" / "bin" / "python",
+            Path(__file__).with_name("helm.py"),
+        ],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return dict(zip(map(json.dumps, sets), json.loads(done.stdout), strict=True))
+
+
+def rendered(name: str) -> dict[str, Any]:
+    return render(yaml.safe_load(VALUE_SETS[name].read_text()))
+
+
+def document(name: str, kind: str) -> dict[str, Any]:
+    [found] = [each for each in rendered(name)["documents"] if each["kind"] == kind]
+    return dict(found)
+
+
+def pod(name: str) -> dict[str, Any]:
+    return dict(document(name, "Deployment")["spec"]["template"]["spec"])
+
+
+def settings(name: str) -> str:
+    return str(document(name, "ConfigMap")["data"]["gateway.yaml"])
+
+
+def paths(value: Any, at: str = "") -> Iterator[str]:
+    """The fields of a document with their parents; lists are left out, labels are one field."""
+    if isinstance(value, dict) and not at.endswith("matchLabels"):
+        for key, each in value.items():
+            yield from paths(each, f"{at}.{key}" if at else key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for each in value:
+            yield from paths(each, at)
+    else:
+        yield at
+
+
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_documents_are_valid(name):
+    """Kubernetes 1.30 to 1.37 accepts each, without an unknown field, and `helm lint` has nothing
+    to say but that there is no icon.
+    """
+    answer = rendered(name)
+    assert answer["rejected"] == []
+    assert [each["error"] for each in answer["findings"] if "icon" not in each["error"]] == []
+    for each in answer["documents"]:
+        kind = f"{each['apiVersion']} {each['kind']}"
+        if "." in each["apiVersion"].removesuffix(".k8s.io/v1"):
+            assert set(paths(each["spec"])) <= set(CUSTOM_RESOURCES[kind].split()), kind
+
+
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_gateway_accepts_the_settings(name, tmp_path):
+    """As the file of `--config`; with a keys file where the secret is mounted."""
+    (tmp_path / "gateway.yaml").write_text(settings(name))
+    loaded = load(config=tmp_path / "gateway.yaml")
+
+    [container] = pod(name)["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"http": loaded.port, "metrics": loaded.metrics_port}
+    needed_s = loaded.drain_delay_s + loaded.graceful_shutdown_timeout_s + 10
+    assert pod(name)["terminationGracePeriodSeconds"] > needed_s
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert loaded.keys_file is None or str(loaded.keys_file.parent) in mounts
+
+
+def test_value_sets_cover_every_kind():
+    kinds = {each["kind"] for name in VALUE_SETS for each in rendered(name)["documents"]}
+    assert kinds == {
+        *("ConfigMap", "Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"),
+        *("HTTPRoute", "InferencePool", "NetworkPolicy", "ScaledObject", "ServiceMonitor"),
+    }
+    assert len(VALUE_SETS) >= 8
+
+
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_pods_are_restricted(name):
+    """As Kubernetes' pod security standard `restricted` demands, with a root file system that
+    cannot be written, and without a token of the cluster.
+    """
+    spec = pod(name)
+    [container] = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False
+
+
+def test_grace_period_follows_the_settings():
+    """30 s more than the shutdown may take, for the engines to end."""
+    assert pod("cpu")["terminationGracePeriodSeconds"] == 15 + 600 + 10 + 30
+    assert pod("keys")["terminationGracePeriodSeconds"] == 15 + 1200 + 10 + 30
+    assert pod("one-node")["terminationGracePeriodSeconds"] == 200
+
+
+CHANGED = [{"settings": {"max_concurrent_requests": slots}} for slots in (8, 9)]
+
+
+def test_a_changed_setting_replaces_the_pods():
+    pods = [
+        each["spec"]["template"]
+        for values in CHANGED
+        for each in render(values)["documents"]
+        if each["kind"] == "Deployment"
+    ]
+    first, second = (each["metadata"]["annotations"]["checksum/settings"] for each in pods)
+    assert first != second
+
+
+KEYS = {"existingSecret": "api-keys"}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "short grace period": (
+        {"terminationGracePeriodSeconds": 60},
+        "terminationGracePeriodSeconds: 60 would cut answers; it must exceed .* = 625",
+    ),
+    "longer answers than the grace period": (
+        {
+            "terminationGracePeriodSeconds": 700,
+            "settings": {"graceful_shutdown_timeout_s": 900},
+        },
+        "terminationGracePeriodSeconds: 700 would cut answers; .* = 925",
+    ),
+    "a setting of the chart's": (
+        {"settings": {"port": 8000}},
+        "settings.port: the chart sets it; see service.port",
+    ),
+    "TLS": ({"settings": {"tls_certificate": "/tls/tls.crt"}}, "settings.tls_certificate, .*HTTP"),
+    "an unknown value": ({"replica": 3}, "replica.*not allowed"),
+    "a wrong type": ({"replicas": "three"}, "replicas.*integer"),
+    "a fraction": ({"settings": {"drain_delay_s": 1.5}}, "drain_delay_s.*integer"),
+    "no pod to replace": ({"maxSurge": 0}, "maxSurge, maxUnavailable: both are 0"),
+    "more least than most replicas": (
+        {"autoscaling": {"enabled": True, "minReplicas": 5}},
+        "autoscaling.minReplicas: it must not exceed",
+    ),
+    "a pool without a picker": (
+        {"inferencePool": {"enabled": True}},
+        "inferencePool.endpointPicker.name: .* needed",
+    ),
+    "a picker without a key": (
+        {"keys": KEYS, "inferencePool": {"enabled": True, "endpointPicker": {"name": "epp"}}},
+        "settings.public_metrics: with API keys, the endpoint picker",
+    ),
+    "Prometheus without a key": (
+        {"keys": KEYS, "serviceMonitor": {"enabled": True}},
+        "serviceMonitor.credentials: with API keys",
+    ),
+    "a route without a gateway": ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: name"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_values_are_refused(values, message):
+    """The message names the value, and says what to do."""
+    assert re.search(message, render(values)["refused"])
+
+
+@pytest.mark.slow
+def test_gateway_has_what_the_manifests_name(replicas):
+    """The metrics of the autoscaler and of the endpoint picker, and the paths of the probes."""
+    gateway = next(iter(replicas.running.values()))
+    exposed = httpx.get(f"{gateway.url}/metrics").text
+    [trigger] = document("autoscaling", "ScaledObject")["spec"]["triggers"]
+    picker = (CHART / "files" / "endpoint-picker.yaml").read_text()
+    named = set(re.findall(r"openai_frontend_\w+", trigger["metadata"]["query"] + picker))
+    of_vllm = {LOAD_KV_CACHE_BLOCKS.name, LOAD_KV_CACHE_BLOCK_SIZE.name}
+    assert named > of_vllm
+    for metric in named - of_vllm:
+        assert re.search(rf"^{metric} [0-9.e+]+$", exposed, re.MULTILINE), metric
+
+    [container] = pod("gpu")["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        path = container[probe]["httpGet"]["path"]
+        assert httpx.get(f"{gateway.url}{path}").status_code == 200

@@ -46,6 +46,8 @@ class RestartBackoff:
 logger = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 0.25
+# A model was unloaded, or files or threads are short: the next check may succeed.
+_FAILURES = (GatewayError, OSError, RuntimeError)
 # A hanging engine gets this long to respond before it is restarted.
 RESPOND_WITHIN_S = 3.0
 # An engine without probes gets new requests after this.
@@ -70,7 +72,7 @@ class EngineSupervisor:
         self._metrics = metrics
         self._control = EngineControl(server)
         # A process that dies before it is found is never found: its command line is gone
-        registry.on_refresh.append(self._control.refresh)
+        registry.on_refresh.append(self._find_processes)
         self._stall_detector = StallDetector(
             self._limits_of, self._control.pending_tokens, every_s=CHECK_EVERY_S
         )
@@ -91,6 +93,12 @@ class EngineSupervisor:
                 task.cancel()
             await asyncio.gather(*self._recoveries.values(), return_exceptions=True)
 
+    async def _find_processes(self) -> None:
+        try:
+            await self._control.refresh()
+        except _FAILURES:  # the next check repeats it
+            logger.exception("finding the engines' processes failed")
+
     async def _check_once(self) -> None:
         try:
             seen = self._registry.snapshot_id()
@@ -100,13 +108,19 @@ class EngineSupervisor:
                 await self._control.refresh()
                 self._seen = seen
             self.check(time.monotonic())
-        except (GatewayError, OSError, RuntimeError):
-            # A model was unloaded, or files or threads are short: the next check may succeed.
-            # Other errors end `watch`, and with it the recoveries; `supervise` restarts it.
+        except _FAILURES:  # others end `watch`, and with it the recoveries; `supervise` restarts it
             logger.exception("checking the engines failed")
 
     def check(self, now_s: float) -> None:
         """Start recoveries of broken engines. Takes 1.5 us for each request in flight."""
+        stalls = list(self._stall_detector.check(self._server.streams(), now_s))
+        try:
+            self._check_engines()
+        finally:  # afterwards: a dead engine is silent too, and its death is the better reason
+            for stall in stalls:
+                self._handle_stall(stall)
+
+    def _check_engines(self) -> None:
         loaded = self._registry.loaded_in_core()
         for name in self._given_up.keys() - loaded:
             self._clear(name)
@@ -117,9 +131,6 @@ class EngineSupervisor:
         for name, reason in failures.items():
             if name not in self._recoveries and name not in self._given_up:
                 self._start_recovery(name, reason, ())
-        # Last: a dead engine is silent too, and its death is the better reason
-        for stall in self._stall_detector.check(self._server.streams(), now_s):
-            self._handle_stall(stall)
 
     def _limits_of(self, name: str) -> EngineLimits:
         return self._registry.options(name).engine_limits(self._limits)

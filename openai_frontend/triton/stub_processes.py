@@ -28,12 +28,16 @@ class StubProcesses:
 
     def refresh(self, *, changing: bool = False) -> set[str]:
         """Find new stubs and return the names of their instances. Reads /proc: call on a thread.
+        Raises OSError if it cannot be read.
 
         While models are `changing`, a second stub of an instance is ignored: the core uses the old
         one until the new one has started. A stub that is gone stays known until another one serves
         its instance.
         """
-        children = psutil.Process().children()
+        try:
+            children = psutil.Process().children()
+        except psutil.Error as error:
+            raise OSError(f"/proc cannot be read: {error}") from error
         named = {each: self._instances.get(each) or _instance(each) for each in children}
         with self._lock:
             self._killed.intersection_update(children)

@@ -45,7 +45,7 @@ def answer(
         "notes": "".join(notes),
         "findings": lint(chart, values=values, strict=True)["messages"],
         "rejected": [
-            f"{document['kind']} by {version}: {reason}"
+            (f"{document['apiVersion']} {document['kind']}", version, reason)
             for version in versions
             for document in documents
             if (reason := rejection(document, version))
@@ -54,11 +54,11 @@ def answer(
 
 
 def rejection(document: dict[str, Any], version: str) -> str | None:
-    """None if the document is valid, or of a kind that Kubernetes itself does not have."""
+    """None if the document is valid."""
     try:
         kubernetes_validate.validate(document, version, strict=True)
     except kubernetes_validate.SchemaNotFoundError:
-        return None
+        return "no schema"
     except kubernetes_validate.ValidationError as error:
         return str(error)
     return None

@@ -31,7 +31,7 @@ CUSTOM_RESOURCES = {
         advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.value
         advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.periodSeconds
         triggers.type triggers.metadata.serverAddress triggers.metadata.query
-        triggers.metadata.threshold
+        triggers.metadata.threshold triggers.metadata.ignoreNullValues
     """,
     "monitoring.coreos.com/v1 ServiceMonitor": """
         selector.matchLabels endpoints.port endpoints.path endpoints.interval
@@ -111,11 +111,12 @@ def test_documents_are_valid(name):
     to say but that there is no icon.
     """
     answer = rendered(name)
-    assert answer["rejected"] == []
+    custom = {(kind, version, "no schema") for kind in CUSTOM_RESOURCES for version in VERSIONS}
+    assert {tuple(each) for each in answer["rejected"]} <= custom
     assert [each["error"] for each in answer["findings"] if "icon" not in each["error"]] == []
     for each in answer["documents"]:
         kind = f"{each['apiVersion']} {each['kind']}"
-        if "." in each["apiVersion"].removesuffix(".k8s.io/v1"):
+        if kind in CUSTOM_RESOURCES:
             assert set(paths(each["spec"])) <= set(CUSTOM_RESOURCES[kind].split()), kind
 
 
@@ -161,9 +162,9 @@ def test_pods_are_restricted(name):
 
 
 def test_grace_period_follows_the_settings():
-    """30 s more than the shutdown may take, for the engines to end."""
-    assert pod("cpu")["terminationGracePeriodSeconds"] == 15 + 600 + 10 + 30
-    assert pod("keys")["terminationGracePeriodSeconds"] == 15 + 1200 + 10 + 30
+    """The engines may take `exit_timeout_s` (30), and 10 s are left."""
+    assert pod("cpu")["terminationGracePeriodSeconds"] == 15 + 600 + 10 + 30 + 10
+    assert pod("keys")["terminationGracePeriodSeconds"] == 15 + 1200 + 10 + 60 + 10
     assert pod("one-node")["terminationGracePeriodSeconds"] == 200
 
 
@@ -204,9 +205,39 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a fraction": ({"settings": {"drain_delay_s": 1.5}}, "drain_delay_s.*integer"),
     "no pod to replace": ({"maxSurge": 0}, "maxSurge, maxUnavailable: both are 0"),
     "more least than most replicas": (
-        {"autoscaling": {"enabled": True, "minReplicas": 5}},
+        {"autoscaling": {"enabled": True, "minReplicas": 5}, "serviceMonitor": {"enabled": True}},
         "autoscaling.minReplicas: it must not exceed",
     ),
+    "no least replica": ({"autoscaling": {"minReplicas": 0}}, "minReplicas.*minimum"),
+    "autoscaling without metrics": (
+        {"autoscaling": {"enabled": True}},
+        "autoscaling.enabled: it needs the metrics",
+    ),
+    "no share of the pods": (
+        {"maxSurge": "0%", "maxUnavailable": "0%"},
+        "maxSurge, maxUnavailable: both are 0",
+    ),
+    "a key that is not secret": ({"settings": {"api_key": ["sk-1"]}}, "use keys.existingSecret"),
+    "private health": ({"settings": {"public_health": False}}, "settings.public_health: probes"),
+    "text for a switch": ({"settings": {"public_metrics": "false"}}, "public_metrics.*boolean"),
+    "names of hosts": (
+        {"settings": {"allowed_hosts": ["a"]}, "serviceMonitor": {"enabled": True}},
+        "settings.allowed_hosts: Prometheus",
+    ),
+    "a setting in the environment": (
+        {"env": [{"name": "OPENAI_FRONTEND_PORT", "value": "8000"}]},
+        "env: OPENAI_FRONTEND_PORT would win over the settings file",
+    ),
+    "a number in the environment": ({"env": [{"name": "X", "value": 8}]}, "env.*string"),
+    "a key in the environment": (
+        {"env": [{"name": "OPENAI_FRONTEND_API_KEY"}], "serviceMonitor": {"enabled": True}},
+        "serviceMonitor.credentials: with API keys",
+    ),
+    "half of the credentials": (
+        {"serviceMonitor": {"credentials": {"name": "prometheus"}}},
+        "credentials.*key",
+    ),
+    "two services on one port": ({"service": {"port": 9002}}, "service.port.*not"),
     "a pool without a picker": (
         {"inferencePool": {"enabled": True}},
         "inferencePool.endpointPicker.name: .* needed",
@@ -242,7 +273,12 @@ def test_gateway_has_what_the_manifests_name(replicas):
     for metric in named - of_vllm:
         assert re.search(rf"^{metric} [0-9.e+]+$", exposed, re.MULTILINE), metric
 
-    [container] = pod("gpu")["containers"]
+    engines = yaml.safe_load(picker)["plugins"][0]["parameters"]["engineConfigs"]
+    template = document("pool", "Deployment")["spec"]["template"]
+    assert template["metadata"]["labels"]["llm-d.ai/engine-type"] == engines[0]["name"]
+    [container] = template["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert document("pool", "InferencePool")["spec"]["targetPorts"] == [{"number": ports["http"]}]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         path = container[probe]["httpGet"]["path"]
         assert httpx.get(f"{gateway.url}{path}").status_code == 200

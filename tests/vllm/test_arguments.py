@@ -15,7 +15,7 @@ from openai_frontend.cli import cached_repository, flag_hints, main
 from openai_frontend.cli.check import load_checks
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.engines.engine import ModelSpec
-from openai_frontend.engines.vllm import arguments, versions
+from openai_frontend.engines.vllm import arguments, capabilities, versions
 from tests import hugging_face_cache, mock_models
 from tests.gateway_process import ROOT
 from tests.unit.prompting import tiny_tokenizer
@@ -117,6 +117,8 @@ def test_model_folder_is_found() -> None:
 
 def test_vllm_logs_in_the_gateways_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's processes read the gateway's logging configuration, unless the user set vLLM's own."""
+    if not versions.installed().has(capabilities.LOGGING):
+        pytest.skip(f"vLLM {versions.installed().version} has no logging configuration")
     monkeypatch.delenv("VLLM_LOGGING_CONFIG_PATH", raising=False)
     monkeypatch.setenv(arguments.LOG_CONFIG, "/ours.json")
     assert read().logging_config.pylogging_config_file == "/ours.json"

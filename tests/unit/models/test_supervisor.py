@@ -272,7 +272,9 @@ async def test_checks_continue_after_an_error_of_the_core(repository, monkeypatc
     mock_models.write(repository, "mock")
     async with world(repository, ONE) as here:
         monkeypatch.setattr(here.supervisor._control, "refresh", gone)
+        await here.registry.refresh()
         await here.supervisor._check_once()
+    assert "finding the engines' processes failed" in caplog.text
     assert "checking the engines failed" in caplog.text
 
 

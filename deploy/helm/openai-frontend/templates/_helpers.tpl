@@ -28,6 +28,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or (hasKey .Values.settings "tls_certificate") (hasKey .Values.settings "unix_socket") -}}
 {{- fail "settings.tls_certificate, settings.unix_socket: probes and the service use HTTP; end TLS in the Gateway or a proxy" -}}
 {{- end -}}
+{{- if hasKey .Values.settings "api_key" -}}
+{{- fail "settings.api_key: a ConfigMap is not secret; use keys.existingSecret" -}}
+{{- end -}}
+{{- if eq (toString .Values.settings.public_health) "false" -}}
+{{- fail "settings.public_health: probes have no key, so it cannot be false" -}}
+{{- end -}}
+{{- if and .Values.settings.allowed_hosts (or .Values.serviceMonitor.enabled .Values.inferencePool.enabled) -}}
+{{- fail "settings.allowed_hosts: Prometheus and the endpoint picker use the addresses of pods; limit names with httpRoute.hostnames" -}}
+{{- end -}}
+{{- range .Values.env -}}
+{{- if and (hasPrefix "OPENAI_FRONTEND_" .name) (ne .name "OPENAI_FRONTEND_API_KEY") -}}
+{{- fail (printf "env: %s would win over the settings file; use settings" .name) -}}
+{{- end -}}
+{{- end -}}
 {{- $own := dict "port" 9000 "metrics_port" 9002 -}}
 {{- if .Values.keys.existingSecret -}}
 {{- $_ := set $own "keys_file" (printf "/etc/openai-frontend/keys/%s" .Values.keys.key) -}}
@@ -35,9 +49,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- toYaml (merge $own .Values.settings) -}}
 {{- end -}}
 
-{{/* With API keys, /metrics needs one too, unless it is public. */}}
+{{/* Whether clients need a key or a token. */}}
+{{- define "openai-frontend.authenticated" -}}
+{{- $names := list -}}
+{{- range .Values.env }}{{- $names = append $names .name }}{{- end -}}
+{{- if or .Values.keys.existingSecret .Values.settings.jwks (has "OPENAI_FRONTEND_API_KEY" $names) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* With authentication, /metrics needs a key too, unless it is public. */}}
 {{- define "openai-frontend.metricsNeedKey" -}}
-{{- if and .Values.keys.existingSecret (not .Values.settings.public_metrics) -}}
+{{- if and (include "openai-frontend.authenticated" .) (not .Values.settings.public_metrics) -}}
 true
 {{- end -}}
 {{- end -}}
@@ -51,7 +74,7 @@ true
 {{- $least := include "openai-frontend.shutdownSeconds" . | int64 -}}
 {{- $given := .Values.terminationGracePeriodSeconds -}}
 {{- if kindIs "invalid" $given -}}
-{{- add $least 30 -}}
+{{- add $least (int64 (default 30 .Values.settings.exit_timeout_s)) 10 -}}
 {{- else if le (int64 $given) $least -}}
 {{- fail (printf "terminationGracePeriodSeconds: %d would cut answers; it must exceed settings.drain_delay_s + settings.graceful_shutdown_timeout_s + 10 = %d" (int64 $given) $least) -}}
 {{- else -}}

@@ -300,7 +300,7 @@ def test_disconnect_cancels_the_generation(client, model, gateway):
     began = time.monotonic()
 
     while _cpu_s(gateway.pid, 0.4) > 0.2:
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60  # a loaded machine took 20 s to become idle
     assert text_of(client, model)
 
 

@@ -27,7 +27,7 @@ from tests.resilience.faults.invariants import no_trace_left
 PLACES = WAITING = 16
 TOKENS = 25
 FULL_PER_S = PLACES * PACE_PER_S / TOKENS  # requests per second that the slots can serve
-ROUNDS = 8
+ROUNDS = 16
 
 
 @pytest.fixture(scope="module")

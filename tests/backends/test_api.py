@@ -296,7 +296,7 @@ def test_disconnect_cancels_the_generation(client, model, gateway):
     if model.name == "tensorrt_llm_bls":
         pytest.skip("NVIDIA's BLS model does not look whether it is cancelled")
     if model.name == "nvidia_vllm":  # measured: idle after 17.3 s, a complete answer takes 16.7 s
-        pytest.xfail("the model of NVIDIA's vLLM backend generates to the end; cause unknown")
+        pytest.xfail("the stand-in for NVIDIA's vLLM backend generates to the end; cause unknown")
     with chat(client, model, max_tokens=1900, extra_body={"ignore_eos": True}, stream=True) as told:
         next(iter(told))
     began = time.monotonic()

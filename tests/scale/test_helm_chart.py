@@ -107,8 +107,8 @@ def paths(value: Any, at: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("name", VALUE_SETS)
 def test_documents_are_valid(name):
-    """Kubernetes 1.30 to 1.37 accepts each, without an unknown field, and `helm lint` has nothing
-    to say but that there is no icon.
+    """Kubernetes 1.30 to 1.37 accepts each, without an unknown field, and `helm lint` reports
+    only the missing icon.
     """
     answer = rendered(name)
     custom = {(kind, version, "no schema") for kind in CUSTOM_RESOURCES for version in VERSIONS}

@@ -169,20 +169,16 @@ async def lose_and_replace(gateway: GatewayProcess, model: str) -> None:
 
 async def test_an_ensemble_is_unready_while_the_stub_of_a_part_is_dead(gateway):
     """Its reason names the part, and it serves again after the stub is replaced."""
-    with known_abort(gateway):
-        await lose_and_replace_a_part(gateway)
-
-
-async def lose_and_replace_a_part(gateway: GatewayProcess) -> None:
     ready = "/v2/models/ensemble/ready"
-    async with client_of(gateway) as client:
-        assert (await client.get(ready)).status_code == 200
-        stub(gateway, "first").kill()
-        await until(partial(broken, client, "ensemble"), 5)
+    with known_abort(gateway):
+        async with client_of(gateway) as client:
+            assert (await client.get(ready)).status_code == 200
+            stub(gateway, "first").kill()
+            await until(partial(broken, client, "ensemble"), 5)
 
-        assert "instance first_0 has died" in (await unready(client))["ensemble"]
-        assert (await client.get(ready)).status_code == 400
-        await until(partial(serves, client, "ensemble"))
-        answer = await client.post("/v2/models/ensemble/generate", json={"QUESTION": "hi"})
-        assert (answer.status_code, answer.json()["REPLY"]) == (200, "hi")
-        assert await starts(client, "first") == 1
+            assert "instance first_0 has died" in (await unready(client))["ensemble"]
+            assert (await client.get(ready)).status_code == 400
+            await until(partial(serves, client, "ensemble"))
+            answer = await client.post("/v2/models/ensemble/generate", json={"QUESTION": "hi"})
+            assert (answer.status_code, answer.json()["REPLY"]) == (200, "hi")
+            assert await starts(client, "first") == 1

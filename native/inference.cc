@@ -109,12 +109,34 @@ void read_response(InferenceResponse* response, ReceivedResponse& received) {
   }
 }
 
+bool is_over(const InFlight& in_flight) { return in_flight.finished && in_flight.released; }
+
+// What an event may make superfluous: taken under the queue's lock, dropped after it.
+//
 // Triton keeps the InFlight until the last response has come and the request is released, in either
-// order.
-void drop_if_over(InFlight& in_flight, std::shared_ptr<InFlight>& dropped) {
-  if (in_flight.finished && in_flight.request == nullptr)
-    dropped = std::move(in_flight.kept_by_triton);
-}
+// order. The request itself must outlive its release: a decoupled model that answers from its own
+// threads releases it at once, and asks while it answers whether it was cancelled. Only a cancel
+// through the request reaches it then.
+class Leftovers {
+ public:
+  Leftovers() = default;
+  Leftovers(const Leftovers&) = delete;
+  Leftovers& operator=(const Leftovers&) = delete;
+  ~Leftovers() {
+    if (request_ == nullptr) return;
+    ignore(server_api.InferenceRequestDelete(request_));
+    live.requests.fetch_sub(1, std::memory_order_relaxed);
+  }
+  void take(InFlight& in_flight) {
+    if (in_flight.released && (in_flight.finished || in_flight.cancelled))
+      request_ = std::exchange(in_flight.request, nullptr);
+    if (is_over(in_flight)) in_flight_ = std::move(in_flight.kept_by_triton);
+  }
+
+ private:
+  InferenceRequest* request_ = nullptr;
+  std::shared_ptr<InFlight> in_flight_;
+};
 
 bool succeeded(Error* error) {
   const bool success = error == nullptr;
@@ -193,21 +215,17 @@ void on_response(InferenceResponse* response, const uint32_t flags, void* userp)
   in_flight->queue->push(in_flight, std::move(received), final);
 }
 
-void on_request_released(InferenceRequest* request, const uint32_t flags, void* userp) noexcept {
+void on_request_released(InferenceRequest*, const uint32_t flags, void* userp) noexcept {
   if ((flags & kRequestReleaseAll) == 0) return;
-  std::shared_ptr<InFlight> dropped;
-  {
-    InFlight& in_flight = *static_cast<InFlight*>(userp);
-    const std::lock_guard lock(in_flight.queue->mutex);
-    in_flight.request = nullptr;
-    // Python objects cannot be released on Triton's threads, which have no GIL: the next drain
-    // does.
-    if (in_flight.release_watched || !in_flight.borrowed_inputs.empty())
-      in_flight.queue->enqueue(in_flight.kept_by_triton);
-    drop_if_over(in_flight, dropped);
-  }
-  ignore(server_api.InferenceRequestDelete(request));
-  live.requests.fetch_sub(1, std::memory_order_relaxed);
+  Leftovers leftovers;
+  InFlight& in_flight = *static_cast<InFlight*>(userp);
+  const std::shared_ptr<ResponseQueue> queue = in_flight.queue;  // its lock outlives the InFlight
+  const std::lock_guard lock(queue->mutex);
+  in_flight.released = true;
+  // Python objects cannot be released on Triton's threads, which have no GIL: the next drain does.
+  if ((in_flight.cancelled && in_flight.finished) || !in_flight.borrowed_inputs.empty())
+    queue->enqueue(in_flight.kept_by_triton);
+  leftovers.take(in_flight);
 }
 
 // Of a request that Triton has released. Needs the GIL.
@@ -216,7 +234,7 @@ void release_inputs(InFlight& in_flight) {
   std::vector<Py_buffer> borrowed;
   {
     const std::lock_guard lock(in_flight.queue->mutex);
-    if (in_flight.request == nullptr) borrowed.swap(in_flight.borrowed_inputs);
+    if (in_flight.released) borrowed.swap(in_flight.borrowed_inputs);
   }
   for (Py_buffer& buffer : borrowed) PyBuffer_Release(&buffer);
 }
@@ -231,12 +249,12 @@ ResponseAllocator* new_response_allocator() {
 
 void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
                          std::unique_ptr<ReceivedResponse> response, bool final) noexcept {
-  std::shared_ptr<InFlight> dropped;
+  Leftovers leftovers;
   const std::lock_guard lock(mutex);
   ++in_flight->received;
   if (final) {
     in_flight->finished = true;
-    drop_if_over(*in_flight, dropped);
+    leftovers.take(*in_flight);
   }
   try {
     // What comes behind a response that is lost would leave a gap.
@@ -303,7 +321,7 @@ nb::list ResponseQueue::drain() {
     const nb::object kept = nb::borrow(in_flight->stream);  // a writer may let go of its stream
     auto* stream = nb::inst_ptr<ResponseStream>(kept);
     if (!stream->write.is_none()) stream->flush_relay();
-    if (!stream->release_waiter.is_none() && stream->released()) {
+    if (!stream->release_waiter.is_none() && stream->over()) {
       waiters.append(stream->release_waiter);
       stream->release_waiter = nb::none();
     }
@@ -456,12 +474,17 @@ std::unique_ptr<ReceivedResponse> ResponseStream::take_lost() {
 std::optional<size_t> ResponseStream::cancel() {
   size_t input_bytes = 0;
   {
+    Leftovers leftovers;
     const std::lock_guard lock(in_flight_->queue->mutex);
-    if (in_flight_->finished || in_flight_->request == nullptr) return std::nullopt;
-    ignore(server_api.InferenceRequestCancel(in_flight_->request));
-    in_flight_->release_watched = true;
-    for (const auto& input : in_flight_->copied_inputs) input_bytes += input.size();
-    for (const Py_buffer& input : in_flight_->borrowed_inputs) input_bytes += input.len;
+    if (in_flight_->finished) return std::nullopt;
+    if (in_flight_->request != nullptr)
+      ignore(server_api.InferenceRequestCancel(in_flight_->request));
+    in_flight_->cancelled = true;
+    leftovers.take(*in_flight_);
+    if (!in_flight_->released) {
+      for (const auto& input : in_flight_->copied_inputs) input_bytes += input.size();
+      for (const Py_buffer& input : in_flight_->borrowed_inputs) input_bytes += input.len;
+    }
   }
   notify_cancel();
   return input_bytes;
@@ -472,9 +495,9 @@ bool ResponseStream::finished() const {
   return in_flight_->finished;
 }
 
-bool ResponseStream::released() const {
+bool ResponseStream::over() const {
   const std::lock_guard lock(in_flight_->queue->mutex);
-  return in_flight_->request == nullptr;
+  return is_over(*in_flight_);
 }
 
 uint64_t ResponseStream::received() const {
@@ -708,8 +731,8 @@ void bind_inference(nb::module_& module) {
       .def("take", &ResponseStream::take, nb::sig("def take(self) -> list[InferenceResponse]"),
            "All responses that have come since the last call; maybe none.")
       .def("cancel", &ResponseStream::cancel, nb::sig("def cancel(self) -> int | None"),
-           "Asks Triton to end the request. Returns the bytes of inputs that it holds until the "
-           "release; None if the request has ended.")
+           "Asks Triton to end the request. Returns the bytes of inputs that it still holds; None "
+           "if the last response has come.")
       .def("relay", &ResponseStream::relay, "output"_a, "before"_a, "after"_a, "write"_a,
            nb::sig("def relay(self, output: str, before: bytes, after: bytes, write: "
                    "collections.abc.Callable[[bytes], bool]) -> None"),
@@ -723,8 +746,8 @@ void bind_inference(nb::module_& module) {
       .def_rw("waiter", &ResponseStream::waiter, nb::arg().none(),
               "A future that the drain hands out once when a response comes.")
       .def_rw("release_waiter", &ResponseStream::release_waiter, nb::arg().none(),
-              "A future that the drain hands out once Triton has released a request that was "
-              "cancelled.");
+              "A future that the drain hands out once Triton has released a cancelled request and "
+              "sent its last response.");
 }
 
 }  // namespace triton

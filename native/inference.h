@@ -70,14 +70,15 @@ struct InFlight {
       : queue(std::move(response_queue)) {}
 
   const std::shared_ptr<ResponseQueue> queue;
-  InferenceRequest* request = nullptr;                       // nullptr once Triton has released it
+  InferenceRequest* request = nullptr;                       // see `Leftovers`
   std::vector<std::unique_ptr<ReceivedResponse>> responses;  // not yet taken by Python
   std::unique_ptr<Relay> relay;
-  bool queued = false;           // in the queue's list of streams to wake
-  bool lost = false;             // no memory for a response: its error is still to be taken
-  bool finished = false;         // the last response has come
-  bool release_watched = false;  // the next drain after the release looks at the stream
-  uint64_t received = 0;         // responses that have come, relayed ones too
+  bool queued = false;     // in the queue's list of streams to wake
+  bool lost = false;       // no memory for a response: its error is still to be taken
+  bool finished = false;   // the last response has come
+  bool released = false;   // Triton reads neither the request nor its inputs any more
+  bool cancelled = false;  // a watched request: its end is reported to the stream
+  uint64_t received = 0;   // responses that have come, relayed ones too
   std::shared_ptr<InFlight> kept_by_triton;
   std::shared_ptr<InFlight> next_ready;  // the next in that list, which so needs no memory
 
@@ -132,11 +133,11 @@ class ResponseStream {
   ~ResponseStream();
 
   nb::list take();
-  // The bytes of the inputs that Triton still has; nothing where the request has come to its end.
-  // Whoever gets them is told of the release by `release_waiter`.
+  // The bytes of the inputs that Triton still has; nothing where the last response has come.
+  // Whoever gets them is told by `release_waiter` when the model works on the request no more.
   std::optional<size_t> cancel();
   bool finished() const;
-  bool released() const;
+  bool over() const;
   uint64_t received() const;
   void relay(std::string output, nb::bytes before, nb::bytes after, nb::object write);
   void resume_relay();

@@ -5,7 +5,7 @@ from contextvars import ContextVar
 
 
 class Lease:
-    """Counts the request's cancelled parts that Triton has not released yet."""
+    """Counts the cancelled parts of the request that have not ended yet."""
 
     __slots__ = ("_unreleased", "_waiting")
 

@@ -107,7 +107,7 @@ REQUESTS_WAITING = _declare(
 )  # fmt: skip
 UNRELEASED_REQUESTS = _declare(
     "unreleased_requests", "gauge",
-    "Cancelled requests that Triton has not released yet.",
+    "Cancelled requests that Triton has not released, or whose model still works on them.",
     "They count against `max_concurrent_requests` and `max_buffered_body_bytes`. Above zero for "
     "a long time: the model keeps working for clients that disconnected; let it check "
     "`is_cancelled()`, or limit its output.",

@@ -249,7 +249,7 @@ class ResponseStream:
 
     def cancel(self) -> int | None:
         """
-        Asks Triton to end the request. Returns the bytes of inputs that it holds until the release; None if the request has ended.
+        Asks Triton to end the request. Returns the bytes of inputs that it still holds; None if the last response has come.
         """
 
     def relay(self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool]) -> None:
@@ -281,7 +281,7 @@ class ResponseStream:
     @property
     def release_waiter(self) -> object:
         """
-        A future that the drain hands out once Triton has released a request that was cancelled.
+        A future that the drain hands out once Triton has released a cancelled request and sent its last response.
         """
 
     @release_waiter.setter

@@ -17,14 +17,15 @@ class UnreleasedObserver(Protocol):
         """A request was cancelled; the model may still run it, and Triton keeps its inputs."""
 
     def release(self, model_name: str, input_bytes: int) -> None:
-        """Triton has released the request, or never will."""
+        """Triton has released the request and the model has ended it, or neither ever will."""
 
 
 class UnreleasedRequests:
-    """Cancelled requests that Triton has not released yet. Used on the event loop.
+    """Cancelled requests that Triton or the model still has. Used on the event loop.
 
     Triton itself drops only requests in its queues. A running model continues unless it checks for
-    cancellation, so a client's disconnect does not end its request.
+    cancellation, so a client's disconnect does not end its request. A decoupled model may let
+    Triton release the request early: such a request ends with its last response.
     """
 
     def __init__(self) -> None:
@@ -112,8 +113,8 @@ class ResponseStream:
     ) -> None:
         """`unhealthy` collects instances that the Python backend reports as unhealthy.
 
-        `unreleased` contains this request from its cancellation to its release, and `lease` is
-        retained in that time.
+        `unreleased` contains this request from its cancellation until Triton has released it and
+        the model has ended it, and `lease` is retained in that time.
         """
         self._native = native
         self._loop = loop
@@ -141,7 +142,7 @@ class ResponseStream:
 
     @property
     def unreleased(self) -> bool:
-        """Whether the consumer has cancelled the request and Triton has not released it yet."""
+        """Whether the consumer has cancelled the request and it has not ended yet."""
         return self._unreleased is not None and self in self._unreleased
 
     @property

@@ -290,19 +290,25 @@ def test_prompt_longer_than_the_context(client, model):
 
 @pytest.mark.slow
 def test_disconnect_cancels_the_generation(client, model, gateway):
-    """The model stops when the client disconnects; NVIDIA's BLS model continues to the end."""
+    """The model stops when the client disconnects, long before the end of its answer."""
     if not (model.honours("stream") and model.honours("ignore_eos")):
         pytest.skip("its answers are too short to tell")
     if model.name == "tensorrt_llm_bls":
         pytest.skip("NVIDIA's BLS model does not look whether it is cancelled")
-    if model.name == "nvidia_vllm":  # measured: idle after 17.3 s, a complete answer takes 16.7 s
-        pytest.xfail("the stand-in for NVIDIA's vLLM backend generates to the end; cause unknown")
-    with chat(client, model, max_tokens=1900, extra_body={"ignore_eos": True}, stream=True) as told:
+    if model.name == "ensemble":
+        pytest.skip("Triton passes a cancellation only to the steps that start after it")
+    long = {"max_tokens": 1900, "extra_body": {"ignore_eos": True}}
+    begun_s = _children_cpu_s(gateway.pid)
+    text_of(client, model, **long)
+    whole_s = _children_cpu_s(gateway.pid) - begun_s
+    begun_s = _children_cpu_s(gateway.pid)
+    with chat(client, model, stream=True, **long) as told:
         next(iter(told))
     began = time.monotonic()
 
     while _cpu_s(gateway.pid, 0.4) > 0.2:
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
+    assert _children_cpu_s(gateway.pid) - begun_s < whole_s / 2
     assert text_of(client, model)
 
 

@@ -1,5 +1,5 @@
-"""Clients disconnect while the model continues: their requests still count until Triton releases
-them.
+"""Clients disconnect while the model continues: their requests still count until Triton has
+released them and the model has sent its last response.
 """
 
 import asyncio
@@ -34,6 +34,16 @@ def answer(given):
     while not pathlib.Path(%r).exists():  # and never asks whether it is cancelled
         time.sleep(0.01)
     return given
+"""
+
+WORK = """
+import pathlib, time
+
+def work(is_cancelled):
+    gate = pathlib.Path(%r)
+    while not (is_cancelled() and %s) and not gate.exists():
+        time.sleep(0.01)
+    gate.with_name("ended").touch()
 """
 
 
@@ -80,6 +90,15 @@ def keys_file(tmp_path: Path) -> Path:
 def quota(gateway: LiveGateway, key: str) -> RateLimiter:
     assert gateway.state.authenticator is not None
     return gateway.state.authenticator.api_keys.authenticate(key.encode()).rate_limiter
+
+
+async def disconnect(gateway: LiveGateway, model: str) -> None:
+    """Sends a streamed request, and disconnects before the first response."""
+    body = {"text_input": "x", "IN": ["x"]}
+    with pytest.raises(httpx.ReadTimeout):
+        await gateway.client.post(
+            f"/v2/models/{model}/generate_stream", json=body, timeout=PATIENCE_S
+        )
 
 
 async def ask(gateway: LiveGateway, key: str = "any", model: str = "deaf") -> int:
@@ -168,3 +187,27 @@ async def test_model_without_clients(deaf, gate, repository):
         gate.touch()
         await gateway.registry.ensure_loaded("other")
         assert gateway.registry.loaded() == {"other"}
+
+
+async def test_cancel_after_the_release(deaf, gate, repository):
+    """A decoupled model learns of the disconnect although Triton released its request before."""
+    python_models.write_decoupled(repository, "asks", work=WORK % (str(gate), True))
+    async with deaf() as gateway:
+        await disconnect(gateway, "asks")
+
+        await until(gate.with_name("ended").exists)
+        assert not gate.exists()  # only the cancellation has ended it
+        await until(lambda: not gateway.state.limiter.unreleased)
+
+
+async def test_decoupled_model_that_continues(deaf, gate, repository):
+    """It counts until the model has sent its last response, not until Triton's early release."""
+    python_models.write_decoupled(repository, "continues", work=WORK % (str(gate), False))
+    async with deaf(max_concurrent_requests=1, max_queue_size=0) as gateway:
+        await disconnect(gateway, "continues")
+        await until(lambda: gateway.state.limiter.unreleased == 1)
+
+        assert await ask(gateway) == 503
+        gate.touch()
+        await until(lambda: not gateway.state.limiter.unreleased)
+        assert await ask(gateway) == 200

@@ -24,6 +24,26 @@ class TritonPythonModel:
         ]
 '''
 
+DECOUPLED = '''
+"""Answers from a thread, so Triton releases a request before its first response."""
+
+import threading
+
+import triton_python_backend_utils as pb_utils
+
+%s
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            threading.Thread(target=self.answer, args=(sender,)).start()
+
+    def answer(self, sender):
+        work(sender.is_cancelled)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+'''
+
 ECHO = """
 def answer(given):
     return given
@@ -63,6 +83,16 @@ def write(
         f'backend: "python"\ninput [{_tensors(inputs)}]\noutput [{_tensors(outputs)}]\n'
     )
     (version / "model.py").write_text(MODEL % answer)
+
+
+def write_decoupled(repository: Path, name: str, *, work: str) -> None:
+    """A decoupled model that runs the function `work` of this source for each request, with a
+    function that tells whether the request is cancelled, and then ends it without an answer.
+    """
+    write(repository, name)
+    with (repository / name / "config.pbtxt").open("a") as config:
+        config.write("model_transaction_policy { decoupled: true }\n")
+    (repository / name / "1" / "model.py").write_text(DECOUPLED % work)
 
 
 def write_backend(folder: Path, repository: Path) -> None:

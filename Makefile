@@ -3,11 +3,12 @@
 PYTHON ?= python3
 # cpu: vLLM for CPUs. cuda: vLLM for NVIDIA GPUs (make gpu-check tests it). none: without vLLM.
 VLLM ?= cpu
+REPLICAS ?= 3
 BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures core demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve ray test test-scale test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures core demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -23,9 +24,17 @@ setup-clients: setup ## install the clients that tests and benchmarks drive, eac
 serve: setup ## start the server with the demo models; ARGS adds options
 	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
 
+# Ray reads the variables when it starts, which `serve run` does.
+ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Serve on this machine
+	$(BIN)/openai-frontend ray init model_repository --output build/ray --force --num-cpus 0 --min-replicas $(REPLICAS) --max-replicas $(REPLICAS)
+	set -a; . build/ray/ray.env; PATH=$(CURDIR)/$(BIN)/../clients/ray/bin:$$PATH serve run --address local build/ray/gateway.yaml
+
 # Python's cache of compiled modules: without it, each worker and gateway compiles all of ours.
 test: setup-clients ## run all tests; ARGS="-k name" selects some
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --ignore=tests/scale $(ARGS)
+
+test-scale: setup-clients ## test several gateways: behind HAProxy and Envoy, with Ray, the Helm chart
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 tests/scale $(ARGS)
 
 test-oldest: setup ## test the gateway without vLLM, with the oldest allowed packages
 	$(BIN)/python -m scripts.version_ranges oldest $(ARGS)

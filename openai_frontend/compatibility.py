@@ -89,7 +89,9 @@ SERVER = PrivateNames(
     ("capture_signals", "config", "serve", "server_state", "should_exit", "shutdown", "startup"),
 )
 SERVER_STATE = PrivateNames("uvicorn", "uvicorn.server:ServerState", ("default_headers", "tasks"))
-CONFIG = PrivateNames("uvicorn", "uvicorn:Config", ("load", "ssl", "timeout_graceful_shutdown"))
+CONFIG = PrivateNames(
+    "uvicorn", "uvicorn:Config", ("encoded_headers", "load", "ssl", "timeout_graceful_shutdown")
+)
 # app.py
 ERROR_MIDDLEWARE = PrivateNames(
     "starlette", "starlette.middleware.errors:ServerErrorMiddleware", ("app",)

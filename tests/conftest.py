@@ -13,6 +13,7 @@ from openai_frontend.triton import Options, Server, _core, library
 from tests import mock_models
 
 pytest_plugins = [
+    "tests.gateway_process",  # before those that import it
     "tests.distribution",
     "tests.process_state",
     "tests.blocking_calls",

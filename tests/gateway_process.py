@@ -6,15 +6,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import httpx
 import psutil
+import pytest
 
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("openai-frontend")
+_LOG_CHARACTERS = 8000
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -36,6 +39,7 @@ class GatewayProcess:
         self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
+        _logs[self] = log
         model = repository if isinstance(repository, str) else f"--model-repository={repository}"
         command = [str(COMMAND), "serve", model, f"--port={self.port}"]
         with log.open("w") as output:
@@ -120,6 +124,23 @@ class GatewayProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise
+
+
+# Of the processes that a fixture or test still refers to
+_logs: weakref.WeakKeyDictionary[GatewayProcess, Path] = weakref.WeakKeyDictionary()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds the end of each gateway's log to the report of a failed test, with what it told no
+    client.
+    """
+    report = yield
+    if report.failed:
+        for process, log in _logs.items():
+            title = f"log of the gateway on port {process.port}"
+            report.sections.append((title, log.read_text()[-_LOG_CHARACTERS:]))
+    return report
 
 
 def free_port() -> int:

@@ -5,12 +5,12 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from openai_frontend import __version__
-from openai_frontend.cli import cached_repository, init_repo, keys
+from openai_frontend.cli import cached_repository, init_repo, keys, ray_init
 from openai_frontend.cli.init_repo.options import InvalidOption
 from openai_frontend.cli.model_directory import folders
 from openai_frontend.cli.parser import parser as command_line
@@ -31,24 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command is None:
         parser.print_help(sys.stderr)
         return MISUSED
-    if command == "version":
-        sys.stdout.write(versions())
-        return 0
-    if command == "keys":
-        failure = keys.run(given)
-        return 0 if failure is None else _refuse(failure, MISUSED)
-    if command == "top":
-        from openai_frontend.cli.top import command as top  # only `top` needs its imports
-
-        failure = top.run(given)
-        return 0 if failure is None else _refuse(failure, FAILED)
-    if command == "init-repo":
-        return _init_repo(given)
-    model, as_json = given.pop("model", None), given.pop("as_json", False)
+    if command in _COMMANDS:
+        return _COMMANDS[command](given)
+    model: str | None = given.pop("model", None)
+    as_json = given.pop("as_json", False)
     config = given.pop("config")
     try:
         if command == "serve":
             settings = _served_settings(config, given, model)
+        elif model is not None and model.endswith((".yaml", ".yml")):
+            settings, model = _ray_settings(Path(model)), None
         else:
             settings = _settings(config, given, repositories=model is None)
     except InvalidSettings as error:
@@ -56,6 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "serve":
         return _serve(settings)
     return _report(model, settings, as_json=as_json)
+
+
+def _version(given: dict[str, Any]) -> int:
+    sys.stdout.write(versions())
+    return 0
+
+
+def _keys(given: dict[str, Any]) -> int:
+    failure = keys.run(given)
+    return 0 if failure is None else _refuse(failure, MISUSED)
+
+
+def _top(given: dict[str, Any]) -> int:
+    from openai_frontend.cli.top import command as top  # only `top` needs its imports
+
+    failure = top.run(given)
+    return 0 if failure is None else _refuse(failure, FAILED)
 
 
 def _served_settings(config: Path | None, flags: dict[str, Any], model: str | None) -> Settings:
@@ -72,12 +81,26 @@ def _served_settings(config: Path | None, flags: dict[str, Any], model: str | No
     return settings.model_copy(update={"model_repository": [repository]})
 
 
+def _ray_settings(file: Path) -> Settings:
+    """The settings of a replica that gateway.yaml describes. Raises InvalidSettings."""
+    from openai_frontend.config import ray_application
+    from openai_frontend.parsing.registry import BY_NAME
+
+    arguments = ray_application.read(file)
+    settings = ray_application.settings_of(arguments, BY_NAME)
+    check_settings(settings, repositories=arguments.model is None)
+    if arguments.model is None:
+        return settings
+    repository = cached_repository.repository(arguments.model, settings)
+    return settings.model_copy(update={"model_repository": [repository]})
+
+
 def _settings(config: Path | None, flags: dict[str, Any], *, repositories: bool) -> Settings:
     """Loads the settings from all sources and checks them. Raises InvalidSettings."""
     from openai_frontend.parsing.registry import BY_NAME
 
     settings = load(environment=os.environ, config=config, flags=flags, parsers=BY_NAME)
-    _check(settings, repositories=repositories)
+    check_settings(settings, repositories=repositories)
     return settings
 
 
@@ -117,8 +140,8 @@ def _distribution_version(name: str) -> str | None:
         return None
 
 
-def _check(settings: Settings, *, repositories: bool) -> None:
-    """Checks what the settings refer to."""
+def check_settings(settings: Settings, *, repositories: bool) -> None:
+    """Checks what the settings refer to. Raises InvalidSettings."""
     for repository in settings.model_repository:
         if repositories and not repository.is_dir():
             hint = "create one with: openai-frontend init-repo MODEL"
@@ -270,6 +293,26 @@ def _init_repo(given: dict[str, Any]) -> int:
         return _refuse(str(error), MISUSED)
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}", FAILED)
+
+
+def _ray_init(given: dict[str, Any]) -> int:
+    try:
+        ray_init.run(given)
+    except InvalidSettings as error:
+        return _refuse(str(error), MISUSED)
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}", FAILED)
+    return 0
+
+
+# Those that have no settings; each gets its options
+_COMMANDS: Mapping[str, Callable[[dict[str, Any]], int]] = {
+    "version": _version,
+    "keys": _keys,
+    "top": _top,
+    "init-repo": _init_repo,
+    "ray": _ray_init,
+}
 
 
 def _report(model: str | None, settings: Settings, *, as_json: bool) -> int:

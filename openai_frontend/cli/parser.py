@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from openai_frontend.cli import flag_hints, init_repo, keys
+from openai_frontend.cli import flag_hints, init_repo, keys, ray_init
 from openai_frontend.config.loader import Option, options
 from openai_frontend.errors import did_you_mean
 
@@ -36,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
     )
     init_repo.add_arguments(init)
     keys.add_arguments(commands.add_parser("keys", help="add, list and revoke API keys"))
+    ray_init.add_arguments(
+        commands.add_parser("ray", help="run several gateways with Ray Serve (docs/ray.md)")
+    )
     _add_top(commands)
     commands.add_parser("version", help=_VERSIONS)
     return whole
@@ -78,7 +81,8 @@ def _add_check(commands: Commands) -> None:
         metavar="MODEL",
         nargs="?",
         default=None,
-        help="name of a model in a repository, or its folder. Default: all models.",
+        help="name of a model in a repository, its folder, or the gateway.yaml of `ray init`. "
+        "Default: all models.",
     )
     check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
     _add_settings(check, [option for option in options() if option.name in _CHECKED])

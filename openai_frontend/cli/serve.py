@@ -92,12 +92,8 @@ def listen_locally(path: Path) -> socket.socket:
     return listener
 
 
-def serve(
-    settings: Settings,
-    listener: socket.socket,
-    metrics_listener: socket.socket | None = None,
-) -> int:
-    """Serve until a signal or a failed start; return the exit code. Raises UnsupportedPackage."""
+def build_app(settings: Settings) -> Gateway:
+    """The application of this process, with its core. Raises UnsupportedPackage."""
     for overriding in (LimitedHttpProtocol, GatewayProcess, MetricsServer):
         compatibility.require_same_parameters("uvicorn", overriding)
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
@@ -109,12 +105,21 @@ def serve(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     app = create_app(settings, server)
     gc_tuning.freeze_heap()  # and from now on loads cause no full collections
-    app.state.startup.on_core = (
-        gc_tuning.freeze_heap
-    )  # the longest pause comes before there is a stream
+    # The longest pause comes before there is a stream
+    app.state.startup.on_core = gc_tuning.freeze_heap
     app.router.lifespan_context = gc_tuning.freezing_heap(
         app.router.lifespan_context, app.state.registry
     )
+    return app
+
+
+def serve(
+    settings: Settings,
+    listener: socket.socket,
+    metrics_listener: socket.socket | None = None,
+) -> int:
+    """Serve until a signal or a failed start; return the exit code. Raises UnsupportedPackage."""
+    app = build_app(settings)
     local = listener.family == socket.AF_UNIX
     warning = None if local else banner.exposure_warning(settings.host)
     if warning is not None and app.state.authenticator is None:
@@ -134,7 +139,7 @@ def serve(
         if settings.unix_socket is not None:
             settings.unix_socket.unlink(missing_ok=True)
     code = 0 if app.state.startup.failure is None else 1
-    if server.outlives_stop:
+    if app.state.gateway.server.outlives_stop:
         logging.shutdown()
         os._exit(code)
     return code

@@ -1,7 +1,7 @@
 """Loads settings from flags, the environment and a YAML file, and lists their names in each."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -94,11 +94,8 @@ def load(
     `parsers` are the valid names of parsers; None accepts any. Raises InvalidSettings.
     """
     flags, environment = flags or {}, environment or {}
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    if config is not None:
-        values.update(_read(config))
-        sources.update({name: f"{config}: {name}" for name in values})
+    values = {} if config is None else _read(config)
+    sources = {name: f"{config}: {name}" for name in values}
     _warn_of_unknown(environment)
     for option in options():
         if environment.get(option.environment, "").strip():  # Compose's ${VAR:-} is empty
@@ -107,6 +104,24 @@ def load(
         if option.name in flags:
             values[option.name] = flags[option.name]
             sources[option.name] = option.flag
+    return _validated(values, sources, parsers)
+
+
+def from_values(
+    values: Mapping[str, Any], *, source: str, parsers: Collection[str] | None = None
+) -> Settings:
+    """Settings under the names of the file, which another file contains at `source`.
+
+    Raises InvalidSettings.
+    """
+    _refuse_unknown(values, source)
+    sources = {name: f"{source}: {name}" for name in values}
+    return _validated(values, sources, parsers)
+
+
+def _validated(
+    values: Mapping[str, Any], sources: Mapping[str, str], parsers: Collection[str] | None
+) -> Settings:
     try:
         return Settings.model_validate(values, context={"parsers": parsers})
     except ValidationError as error:
@@ -124,11 +139,15 @@ def _read(config: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise InvalidSettings(f"{config}: must contain settings as 'name: value' lines")
-    for name in values:
+    _refuse_unknown(values, str(config))
+    return values
+
+
+def _refuse_unknown(names: Iterable[Any], source: str) -> None:
+    for name in names:
         if name not in Settings.model_fields:
             guess = did_you_mean(str(name), Settings.model_fields)
-            raise InvalidSettings(f"{config}: unknown setting '{name}'{guess}")
-    return values
+            raise InvalidSettings(f"{source}: unknown setting '{name}'{guess}")
 
 
 def _warn_of_unknown(environment: Mapping[str, str]) -> None:

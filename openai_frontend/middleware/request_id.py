@@ -39,8 +39,9 @@ class RequestId:
         state["request_id"] = request_id
         # For parts of a body, which no other middleware reads.
         state["send_body"] = send
+        connection_send = state.pop("connection_send", send)  # the server's, where `send` wraps it
         state["direct_writer"] = (
-            direct_writer.direct_writer(send) if self._writes_directly else None
+            direct_writer.direct_writer(connection_send) if self._writes_directly else None
         )
         try:
             await self._app(scope, receive, _RequestIdHeaders(request_id, send).send)
@@ -66,6 +67,24 @@ class _RequestIdHeaders:
             ]
             message["headers"] = [*message.get("headers", ()), *added]
         await self._send(message)
+
+
+class WithoutRequestId:
+    """Removes the header X-Request-Id, because a server around this one adds it with the same
+    value, as Ray Serve does.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def without(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                message["headers"] = [each for each in headers if each[0] != b"x-request-id"]
+            await send(message)
+
+        await self._app(scope, receive, without if scope["type"] == "http" else send)
 
 
 def _from_client(scope: Scope) -> str | None:

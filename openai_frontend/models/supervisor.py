@@ -82,6 +82,11 @@ class EngineSupervisor:
         self._restart_s: dict[str, float] = {}  # model -> duration of its last restart
         self._seen: object = None  # the registry's snapshot at the last refresh of processes
 
+    @property
+    def given_up(self) -> frozenset[str]:
+        """The models whose engine stays down: it may not, or cannot, be restarted again."""
+        return frozenset(self._given_up)
+
     async def watch(self) -> None:
         """Check the engines until cancelled; then cancel recoveries under way."""
         try:

@@ -9,10 +9,11 @@ HTTP allows.
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import httptools
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from openai_frontend.generation import ChunkedSocket
@@ -289,9 +290,35 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
 
+class WrappedHttpProtocol(LimitedHttpProtocol):
+    """For the uvicorn of a framework that wraps the application and its `send`, as Ray does."""
+
+    encoded_headers: Sequence[tuple[bytes, bytes]] = ()
+
+    def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        config.encoded_headers = [*self.encoded_headers]  # instead of the framework's
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: "ASGI3Application") -> None:
+        cycle.scope["state"]["connection_send"] = cycle.send
+        super()._start_asgi_task(cycle, app)
+
+
 def limited_protocol(
-    limits: ProtocolLimits, counts: ProtocolCounts | None = None, *, root_path: str = ""
+    limits: ProtocolLimits,
+    counts: ProtocolCounts | None = None,
+    *,
+    root_path: str = "",
+    headers: Sequence[tuple[str, str]] | None = None,
 ) -> type[LimitedHttpProtocol]:
-    """The protocol class with its limits, for `uvicorn.Config(http=...)`."""
+    """The protocol class with its limits, for `uvicorn.Config(http=...)`.
+
+    `headers` of all responses, if another framework makes the Config and wraps the application.
+    """
     attributes = {"limits": limits, "counts": counts or NullCounts(), "app_root_path": root_path}
-    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), attributes)
+    if headers is None:
+        return type("LimitedHttpProtocol", (LimitedHttpProtocol,), attributes)
+    encoded = [(name.encode(), value.encode()) for name, value in headers]
+    return type(
+        "WrappedHttpProtocol", (WrappedHttpProtocol,), {**attributes, "encoded_headers": encoded}
+    )

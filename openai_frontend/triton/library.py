@@ -5,6 +5,7 @@ works with NVIDIA's images (/opt/tritonserver) and with the wheel, whose file na
 """
 
 import logging
+import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,9 @@ def server_folder(path: Path) -> Path:
 
 
 def _wheel_folder() -> Path:
-    return Path(sysconfig.get_path("platlib")) / WHEEL_FOLDER
+    """Wherever packages are imported from, which need not be this interpreter's own folder."""
+    own = Path(sysconfig.get_path("platlib")) / WHEEL_FOLDER
+    return next(filter(Path.is_dir, (Path(each) / WHEEL_FOLDER for each in sys.path)), own)
 
 
 def _siblings(path: Path) -> list[Path]:

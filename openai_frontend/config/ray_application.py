@@ -1,0 +1,158 @@
+"""The arguments of the Ray Serve application in gateway.yaml, and what follows from them.
+
+Does not import Ray, so `check` can read the file where Ray is not installed.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from openai_frontend.config import strict_yaml
+from openai_frontend.config.loader import InvalidSettings, from_values
+from openai_frontend.config.settings import Settings
+
+IMPORT_PATH = "openai_frontend.ray:app"
+# Ray's own limit of requests at a replica, beyond which it would answer without OpenAI's envelope.
+# The gateway's limits are `max_concurrent_requests` and `max_queue_size`.
+_NO_LIMIT = 1_000_000
+# A replica stays reachable for this long after Ray has told HAProxy to send it nothing, and then
+# finishes its requests (the default of RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S).
+_DEREGISTRATION_S = 30
+_STOP_CORE_S = 15
+# Share of `max_concurrent_requests` from which Ray adds a replica
+_TARGET_LOAD = 0.7
+# Ray decides them for each replica
+_RAYS_OWN = (
+    "host", "port", "unix_socket", "metrics_port", "replica_name", "tls_certificate", "tls_key",
+    "tls_client_ca",
+)  # fmt: skip
+_HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
+_HARD_STOP_S = 120.0  # Ray's default
+_SOURCE = "Source ray.env before `ray start`, on every node."
+
+
+class Replicas(BaseModel):
+    """Ray adds and removes replicas by the requests that run and wait in them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    min: int = Field(default=1, ge=0)
+    max: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Replicas":
+        if self.max < self.min:
+            raise ValueError("max must be at least min")
+        return self
+
+
+class RayArguments(BaseModel):
+    """`args` of the application."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = None  # as in `openai-frontend serve MODEL`
+    settings: dict[str, Any] = {}  # under the names of the settings file
+    replicas: Replicas = Replicas()
+    num_cpus: float = Field(default=1, ge=0)  # that Ray reserves for a replica
+    num_gpus: float = Field(default=0, ge=0)
+    # Resources of the workers of an engine that spans machines, beside those of the replica
+    bundles: list[dict[str, float]] = []
+    placement: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK"
+    # Replicas of an update start before the old ones stop, which needs the resources of both.
+    surge: bool = True
+
+
+def read(path: Path) -> RayArguments:
+    """The arguments in a file for `serve deploy`. Raises InvalidSettings."""
+    try:
+        document = strict_yaml.parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSettings(f"{path}: {error.strerror}") from None
+    except (strict_yaml.InvalidYaml, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{path}: {error}") from None
+    applications = document.get("applications") if isinstance(document, dict) else None
+    ours = [
+        application
+        for application in (applications if isinstance(applications, list) else [])
+        if isinstance(application, dict) and application.get("import_path") == IMPORT_PATH
+    ]
+    if len(ours) != 1:
+        raise InvalidSettings(
+            f"{path}: needs one application with the import_path {IMPORT_PATH}, but has {len(ours)}"
+        )
+    try:
+        return arguments_of(ours[0].get("args") or {})
+    except InvalidSettings as error:
+        raise InvalidSettings(f"{path}: {error}") from None
+
+
+def arguments_of(values: Mapping[str, Any]) -> RayArguments:
+    """Raises InvalidSettings."""
+    try:
+        return RayArguments.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, ("args", *problem["loc"])))
+        raise InvalidSettings(f"{where}: {strict_yaml.describe_problem(problem)}") from None
+
+
+def settings_of(arguments: RayArguments, parsers: Collection[str] | None = None) -> Settings:
+    """The settings of a replica. HAProxy sends a request that one rejects to another, so
+    `behind_router` is on unless it is set. Raises InvalidSettings.
+    """
+    for name in _RAYS_OWN:
+        if name in arguments.settings:
+            raise InvalidSettings(f"args.settings: {name}: Ray decides it for each replica")
+    if arguments.model is None and "model_repository" not in arguments.settings:
+        raise InvalidSettings("args: needs `model`, or `model_repository` below `settings`")
+    if arguments.model is not None and "model_repository" in arguments.settings:
+        raise InvalidSettings("args.settings: model_repository: cannot be combined with `model`")
+    values = {"behind_router": True, **arguments.settings}
+    return from_values(values, source="args.settings", parsers=parsers)
+
+
+def check_environment(environment: Mapping[str, str], settings: Settings) -> None:
+    """Ray reads these variables in each of its processes, so they must be set where it starts.
+
+    Raises InvalidSettings.
+    """
+    for name, value, why in (
+        ("RAY_SERVE_ENABLE_HA_PROXY", "1", "Otherwise each token crosses Ray's Python proxy"),
+        ("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0", "Otherwise each token changes threads"),
+    ):
+        if environment.get(name) != value:
+            raise InvalidSettings(f"{name}: must be {value}. {why}. {_SOURCE}")
+    if float(environment.get(_HARD_STOP, _HARD_STOP_S)) < settings.request_timeout_s:
+        raise InvalidSettings(
+            f"{_HARD_STOP}: must be at least request_timeout_s ({settings.request_timeout_s:g}), "
+            f"or a change of replicas cuts longer streams. {_SOURCE}"
+        )
+
+
+def deployment_options(arguments: RayArguments, settings: Settings) -> dict[str, Any]:
+    """The arguments of `ray.serve.deployment`."""
+    grace_s = _DEREGISTRATION_S + settings.graceful_shutdown_timeout_s + _STOP_CORE_S
+    options: dict[str, Any] = {
+        "max_ongoing_requests": _NO_LIMIT,
+        "graceful_shutdown_timeout_s": grace_s,
+        "ray_actor_options": {"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus},
+    }
+    if arguments.surge:
+        options["max_surge_percent"] = 100
+    if arguments.bundles:
+        own = {"CPU": arguments.num_cpus, "GPU": arguments.num_gpus}
+        options["placement_group_bundles"] = [own, *arguments.bundles]
+        options["placement_group_strategy"] = arguments.placement
+    replicas = arguments.replicas
+    if replicas.min == replicas.max:
+        return {**options, "num_replicas": replicas.min}
+    scaling = {
+        "min_replicas": replicas.min,
+        "max_replicas": replicas.max,
+        "target_ongoing_requests": math.ceil(_TARGET_LOAD * settings.max_concurrent_requests),
+    }
+    return {**options, "autoscaling_config": scaling}

@@ -1,0 +1,124 @@
+"""Ray on this machine, with the gateway deployed as a user deploys it."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import psutil
+
+from openai_frontend.cli import main
+from scripts.setup import clients
+from tests.gateway_process import ROOT, free_port
+
+_BIN = ROOT / clients.CLIENTS / "ray" / "bin"
+# Nothing outside of this machine, and a quick stop. Ray's own tokens are not what is tested.
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+}
+_START_S = 240
+
+
+class Cluster:
+    """A started application."""
+
+    def __init__(self, folder: Path, url: str, processes: psutil.Process) -> None:
+        self.folder = folder
+        self.url = url
+        self._ray = processes
+
+    def replicas(self) -> list[psutil.Process]:
+        """The processes of the gateways."""
+        children = self._ray.children(recursive=True)
+        return [each for each in children if each.name().startswith("ray::ServeRepl")]
+
+    def names(self, requests: int = 24) -> set[str]:
+        """The replicas that answer at the moment; empty names are Ray's own proxy."""
+        answers = [httpx.get(f"{self.url}/v1/models", timeout=20) for _ in range(requests)]
+        return {answer.headers.get("x-served-by", "") for answer in answers}
+
+    def wait_for(self, count: int, timeout_s: float = _START_S) -> set[str]:
+        """The names, once so many replicas answer."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                names = self.names()
+            except httpx.TransportError:
+                names = set()
+            if len(names) == count and "" not in names:
+                return names
+            time.sleep(0.5)
+        raise AssertionError(f"there are not {count} replicas:\n{self.log()}")
+
+    def log(self) -> str:
+        return (self.folder / "serve.log").read_text()
+
+
+@contextmanager
+def started(folder: Path, models: Path, *, replicas: int) -> Iterator[Cluster]:
+    """The models behind Ray's HAProxy, as `ray init` describes them."""
+    port = free_port()
+    arguments = ["ray", "init", str(models), f"--output={folder}", f"--port={port}"]
+    counts = [f"--min-replicas={replicas}", f"--max-replicas={replicas}", "--num-cpus=0.1"]
+    assert main([*arguments, *counts]) == 0
+    environment = _environment(folder)
+    address = f"127.0.0.1:{free_port()}"
+    with (folder / "ray.log").open("w") as output:
+        ray = subprocess.Popen(
+            [_BIN / "ray", *_start(address)],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    process = psutil.Process(ray.pid)
+    try:
+        _deploy(folder, {**environment, "RAY_ADDRESS": address})
+        yield Cluster(folder, f"http://127.0.0.1:{port}", process)
+    finally:
+        # Ray's own stop takes half a minute, and leaves HAProxy, which is in another session.
+        for each in [*process.children(recursive=True), process]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        ray.wait()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    command = f"set -a; . {folder / 'ray.env'}; set +a; env"
+    inherited = {**os.environ, **_ENVIRONMENT}
+    inherited["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(free_port())
+    output = subprocess.check_output(["/bin/sh", "-c", command], text=True, env=inherited)
+    return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+
+
+def _start(address: str) -> list[str]:
+    """Ray's dashboard is not needed to serve."""
+    return [
+        "start", "--head", "--block", "--node-ip-address=127.0.0.1",
+        f"--port={address.rpartition(':')[2]}", "--num-cpus=2", "--include-dashboard=false",
+        f"--ray-client-server-port={free_port()}", "--disable-usage-stats",
+        "--min-worker-port=20000", "--max-worker-port=20999",
+    ]  # fmt: skip
+
+
+def _deploy(folder: Path, environment: Mapping[str, str]) -> None:
+    """Fails with the log."""
+    deadline = time.monotonic() + _START_S
+    command = [str(_BIN / "serve"), "run", "--non-blocking", str(folder / "gateway.yaml")]
+    while True:  # Ray may still be starting
+        with (folder / "serve.log").open("w") as output:
+            result = subprocess.run(
+                command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
+            )
+        if result.returncode == 0:
+            return
+        log = (folder / "serve.log").read_text()
+        if time.monotonic() > deadline or "onnect" not in log:
+            raise AssertionError(log)
+        time.sleep(1)

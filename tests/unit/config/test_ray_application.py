@@ -1,0 +1,129 @@
+"""What gateway.yaml may contain, and what follows from it. Ray itself is not needed."""
+
+import pytest
+
+from openai_frontend.config import ray_application
+from openai_frontend.config.loader import InvalidSettings
+from openai_frontend.config.ray_application import (
+    arguments_of,
+    check_environment,
+    deployment_options,
+    settings_of,
+)
+
+ENVIRONMENT = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3660",
+}
+
+
+def options(**values):
+    arguments = arguments_of({"model": "acme/tiny", **values})
+    return deployment_options(arguments, settings_of(arguments))
+
+
+def test_fixed_replicas():
+    """Equal bounds are a number. The gateway's own queue limits the requests of a replica."""
+    deployment = options(replicas={"min": 3, "max": 3}, num_gpus=2)
+
+    assert deployment["num_replicas"] == 3
+    assert "autoscaling_config" not in deployment
+    assert deployment["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 2}
+    assert deployment["max_ongoing_requests"] > 100_000
+
+
+def test_autoscaling_aims_at_a_share_of_the_limit():
+    """Ray adds a replica before the others have as many requests as they may run."""
+    deployment = options(replicas={"min": 0, "max": 4}, settings={"max_concurrent_requests": 100})
+
+    assert deployment["autoscaling_config"] == {
+        "min_replicas": 0,
+        "max_replicas": 4,
+        "target_ongoing_requests": 70,
+    }
+
+
+def test_ray_waits_longer_than_the_gateway():
+    """A replica may deregister, finish its requests and stop its core before Ray kills it."""
+    deployment = options(settings={"graceful_shutdown_timeout_s": 600})
+
+    assert deployment["graceful_shutdown_timeout_s"] == 30 + 600 + 15
+
+
+def test_update_without_free_resources():
+    """Without `surge`, an old replica stops before a new one starts."""
+    assert options()["max_surge_percent"] == 100
+    assert "max_surge_percent" not in options(surge=False)
+
+
+def test_engine_that_spans_machines():
+    """The first bundle is the replica's own; the workers of the engine have the others."""
+    deployment = options(bundles=[{"GPU": 8}, {"GPU": 8}], placement="SPREAD", num_cpus=4)
+
+    assert deployment["placement_group_bundles"] == [{"CPU": 4, "GPU": 0}, {"GPU": 8}, {"GPU": 8}]
+    assert deployment["placement_group_strategy"] == "SPREAD"
+
+
+def test_queues_are_short():
+    """HAProxy sends a rejected request to another replica."""
+    assert settings_of(arguments_of({"model": "m"})).behind_router
+    assert not settings_of(
+        arguments_of({"model": "m", "settings": {"behind_router": False}})
+    ).behind_router
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "args: needs `model`"),
+        ({"model": "m", "replica": 3}, "args.replica: "),
+        ({"model": "m", "replicas": {"min": 2, "max": 1}}, "args.replicas: "),
+        ({"model": "m", "num_gpus": -1}, "args.num_gpus: "),
+        ({"model": "m", "settings": {"prot": 1}}, "args.settings: unknown setting 'prot'"),
+        ({"model": "m", "settings": {"port": 1}}, "args.settings: port: Ray decides"),
+        ({"model": "m", "settings": {"queue_timeout_s": -1}}, "args.settings: queue_timeout_s: "),
+        (
+            {"model": "m", "settings": {"model_repository": ["r"]}},
+            "args.settings: model_repository: cannot be combined",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(values, message):
+    """A wrong value is refused in one line that begins with its place in the file."""
+    with pytest.raises(InvalidSettings) as raised:
+        settings_of(arguments_of(values))
+
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENT)
+def test_environment_of_ray(name):
+    """A variable that Ray must have at its start is named, and where to set it."""
+    settings = settings_of(arguments_of({"model": "m"}))
+    check_environment(ENVIRONMENT, settings)
+
+    with pytest.raises(InvalidSettings, match=f"{name}: .*ray.env"):
+        check_environment({key: ENVIRONMENT[key] for key in ENVIRONMENT if key != name}, settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("applications: [", "line 2"),
+        ("applications: []", "needs one application"),
+        ("applications: [{import_path: other:app}]", "but has 0"),
+        ("- 1", "needs one application"),
+        ("applications: [{import_path: 'openai_frontend.ray:app', args: {x: 1}}]", "args.x: "),
+    ],
+)
+def test_wrong_files_are_named(tmp_path, text, message):
+    """The message begins with the path of the file."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(text)
+
+    with pytest.raises(InvalidSettings) as raised:
+        ray_application.read(file)
+    assert str(raised.value).startswith(f"{file}: ")
+    assert message in str(raised.value)

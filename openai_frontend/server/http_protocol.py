@@ -293,11 +293,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 class WrappedHttpProtocol(LimitedHttpProtocol):
     """For the uvicorn of a framework that wraps the application and its `send`, as Ray does."""
 
-    encoded_headers: Sequence[tuple[bytes, bytes]] = ()
+    encoded_headers: Sequence[tuple[bytes, bytes]] = ()  # instead of the framework's
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        config.encoded_headers = [*self.encoded_headers]  # instead of the framework's
+        if config.encoded_headers != self.encoded_headers:  # the first connection
+            config.encoded_headers = [*self.encoded_headers]
+            state = self.server_state  # which copies them once a second
+            date = [header for header in state.default_headers if header[0] == b"date"]
+            state.default_headers = [*date, *self.encoded_headers]
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: "ASGI3Application") -> None:
         cycle.scope["state"]["connection_send"] = cycle.send

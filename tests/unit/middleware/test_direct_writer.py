@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from openai_frontend import compatibility
 from openai_frontend.middleware import direct_writer as direct_writer_module
 from openai_frontend.middleware.direct_writer import direct_writer, is_supported
-from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.middleware.request_id import RequestId, WithoutRequestId
 from tests.unit.server.test_http_protocol import Address, exchange, request, served
 from tests.unit.test_compatibility import without
 
@@ -56,6 +56,35 @@ async def test_chunks_are_written_directly():
 
     assert written == [False, True, False, True, False]
     assert body(response) == b"a" + b"b" * 100 + b"c"
+
+
+async def test_framework_around_the_application():
+    """Its own `send` gets the start of the response, and chunks are written past it. Headers are
+    those of the protocol, and each once.
+    """
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(dict(START))
+        assert scope["state"]["direct_writer"](b"a")
+        await send({"type": "http.response.body", "body": b"b"})
+
+    async def framework(scope: Scope, receive: Receive, send: Send) -> None:
+        async def wrapped(message: Any) -> None:
+            seen.append(message["type"])
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", b"theirs")]
+            await send(message)
+
+        await WithoutRequestId(RequestId(app))(scope, receive, wrapped)
+
+    async with served(framework, headers=[("x-served-by", "replica")]) as address:
+        response = await exchange(address, request())
+
+    assert body(response) == b"ab"
+    assert seen == ["http.response.start", "http.response.body"]
+    assert response.count(b"x-request-id") == response.count(b"x-served-by: replica") == 1
+    assert b"server: uvicorn" not in response
 
 
 async def test_body_of_known_length_has_no_chunks():

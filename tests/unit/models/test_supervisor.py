@@ -112,6 +112,7 @@ async def test_failed_restarts(repository, nothing_left):
             await here.ask()
         await here.settle()
         assert "no weights" in here.registry.unready()["mock"]
+        assert here.supervisor.given_up == {"mock"}
 
 
 async def test_load_revives_a_model_that_is_down(repository, nothing_left):

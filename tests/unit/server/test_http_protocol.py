@@ -2,7 +2,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import pytest
@@ -19,10 +19,16 @@ Address = tuple[str, int]
 
 @contextlib.asynccontextmanager
 async def served(
-    app: ASGIApp = echo, *, counts: ProtocolCounts | None = None, **limits: Any
+    app: ASGIApp = echo,
+    *,
+    counts: ProtocolCounts | None = None,
+    headers: Sequence[tuple[str, str]] | None = None,
+    **limits: Any,
 ) -> AsyncGenerator[Address, None]:
     """An application behind the guarded protocol, on a free port."""
-    http = limited_protocol(ProtocolLimits(**{"max_header_bytes": LIMIT, **limits}), counts)
+    http = limited_protocol(
+        ProtocolLimits(**{"max_header_bytes": LIMIT, **limits}), counts, headers=headers
+    )
     config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, ws="none")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())

@@ -67,7 +67,7 @@ CYCLE = PrivateNames(
     "uvicorn.protocols.http.httptools_impl:RequestResponseCycle",
     (
         "chunked_encoding", "disconnected", "expected_content_length", "keep_alive",
-        "message_event", "response_complete", "response_started", "scope",
+        "message_event", "response_complete", "response_started", "scope", "send",
         "waiting_for_100_continue",
     ),
 )  # fmt: skip

@@ -36,7 +36,7 @@ class Router:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
+                if httpx.get(f"{self.url}/v1/models", timeout=5).status_code == 200:
                     return
             except httpx.TransportError:
                 pass
@@ -77,4 +77,30 @@ def _started(
     return Router(name, port, log, process)
 
 
+def vllm_router(folder: Path, ports: Sequence[int]) -> Router:
+    return _model_router("vllm-router", folder, [VENV / "bin" / "vllm-router"], ports)
+
+
+def smg(folder: Path, ports: Sequence[int]) -> Router:
+    return _model_router("smg", folder, [VENV / "bin" / "smg", "launch"], ports)
+
+
+def _model_router(
+    name: str, folder: Path, command: Sequence[Path | str], ports: Sequence[int]
+) -> Router:
+    """Routers of language models need no file: they follow the prompts."""
+    port, log = free_port(), folder / f"{name}.log"
+    options = ["--host=127.0.0.1", f"--port={port}", f"--prometheus-port={free_port()}"]
+    workers = [f"http://127.0.0.1:{each}" for each in ports]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, *options, "--policy=cache_aware", "--worker-urls", *workers],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    return Router(name, port, log, process)
+
+
+# Of language models
+MODEL_STARTS = {"vllm-router": vllm_router, "smg": smg}
 STARTS = {"haproxy": haproxy, "envoy": envoy}

@@ -68,7 +68,6 @@ def test_turns_of_a_conversation_stay_together(model_router):
     """The router knows a prompt that begins like an earlier one: vllm-router by the tokens of our
     render endpoint, smg by the text. Its gateway has the beginning in its cache.
     """
-    used = set()
     for number in range(6):
         turn = f"{number} words that are only here. " * 40
         first = chat(model_router.url, turn, max_tokens=1)
@@ -77,5 +76,3 @@ def test_turns_of_a_conversation_stay_together(model_router):
             for more in range(1, 5)
         )
         assert places == {first.headers[SERVED_BY]: 4}
-        used |= {*places}
-    assert len(used) > 1 or model_router.name == "smg"  # which keeps to one gateway without load

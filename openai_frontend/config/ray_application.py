@@ -137,6 +137,7 @@ def deployment_options(arguments: RayArguments, settings: Settings) -> dict[str,
     """The arguments of `ray.serve.deployment`."""
     grace_s = _DEREGISTRATION_S + settings.graceful_shutdown_timeout_s + _STOP_CORE_S
     options: dict[str, Any] = {
+        "logging_config": {"enable_access_log": False},  # the gateway's has more fields
         "max_ongoing_requests": _NO_LIMIT,
         "graceful_shutdown_timeout_s": grace_s,
         "ray_actor_options": {"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus},

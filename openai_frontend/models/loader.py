@@ -76,6 +76,7 @@ class ModelLoader:
             version=version,
             version_label=str(version),
             created=int(time.time()),
+            fingerprint=self._fingerprint(name, version, config),
             facts=facts,
             contract=contracts.generation,
             embedding_contract=contracts.embedding,
@@ -113,11 +114,21 @@ class ModelLoader:
         if engine_facts:
             _check_context(options, engine_facts)
             return engine_facts
-        folder = model_files.model_folder(name, self.repositories)
-        source = ModelSource(config=config, folder=folder and folder / str(version))
+        source = self._version_source(name, version, config)
         known = model_files.read_facts(source, self._source)
         given = {"tokenizer": known.tokenizer, "max_model_len": known.max_model_len}
         return {fact: value for fact, value in given.items() if value is not None}
+
+    def _version_source(self, name: str, version: int, config: Mapping[str, Any]) -> ModelSource:
+        folder = model_files.model_folder(name, self.repositories)
+        return ModelSource(config=config, folder=folder and folder / str(version))
+
+    def _fingerprint(self, name: str, version: int, config: Mapping[str, Any]) -> str:
+        """Raises ModelUnavailable if a file cannot be read."""
+        try:
+            return model_files.fingerprint(self._version_source(name, version, config))
+        except OSError as error:
+            raise ModelUnavailable(f"Cannot read {error.filename}: {error.strerror}") from error
 
     def _source(self, name: str) -> ModelSource | None:
         """The latest version of a composing model; None if it is missing."""

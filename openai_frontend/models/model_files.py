@@ -3,6 +3,7 @@
 Reads the files that the backends themselves read; runs nothing.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class ModelSource:
     folder: Path | None  # of the version that serves; None if not in a repository
 
 
+_FINGERPRINT_BYTES = 1024 * 1024
+
 Look = Callable[[str], ModelSource | None]  # by model name; None if the model does not exist
 
 # The models that TensorRT-LLM's BLS model calls; only the engine's name is configurable
@@ -53,6 +56,21 @@ def read_facts(source: ModelSource, look: Look) -> ModelFileFacts:
         tokenizer=_first(_parameter_folder(each, "tokenizer_dir") for each in members),
         max_model_len=_first(_engine_length(each) for each in members),
     )
+
+
+def fingerprint(source: ModelSource) -> str:
+    """A hash of the config and of each file's path, size and first MiB: the same on all servers
+    that load the same files, however large they are.
+    """
+    digest = hashlib.sha256(json.dumps(source.config, sort_keys=True).encode())
+    if source.folder is None:
+        return digest.hexdigest()
+    for path in sorted(source.folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(source.folder)}/{path.stat().st_size}/".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(_FINGERPRINT_BYTES))
+    return digest.hexdigest()
 
 
 def composing_models(config: Mapping[str, Any]) -> list[str]:

@@ -70,6 +70,7 @@ class ServedModel(TritonModel):
 
     version_label: str  # in metrics: the version's number, even if `version` is -1 (latest)
     created: int  # Unix time at which it became ready
+    fingerprint: str  # of its config and files: the same on all servers that have them
     facts: Mapping[str, Any]  # from its engine, its files and its operator
     contract: Contract | None  # None if the model does not generate text
     prompts: PromptBuilder | None  # None without a tokenizer

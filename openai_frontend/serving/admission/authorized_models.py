@@ -205,8 +205,8 @@ class MeteredModel:
         return self._model.model_name
 
     @property
-    def created(self) -> int:
-        return self._model.created
+    def fingerprint(self) -> str:
+        return self._model.fingerprint
 
     @property
     def tasks(self) -> frozenset[str]:

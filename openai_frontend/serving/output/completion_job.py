@@ -155,7 +155,7 @@ class CompletionJob:
             "id": self.id,
             "created": self.created,
             "model": self.model.name,
-            "system_fingerprint": _fingerprint(self.model.name, self.model.created),
+            "system_fingerprint": _fingerprint(self.model.name, self.model.fingerprint),
         }
         return {**fields, "service_tier": "default"} if self.options.service_tier else fields
 
@@ -190,9 +190,9 @@ def request_id(id: str, at: int, *, prompts: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _fingerprint(model: str, created: int) -> str:
-    """Changes with the gateway and the loaded model, after which a seed may give another output."""
-    digest = hashlib.sha256(f"{__version__}/{model}/{created}".encode())
+def _fingerprint(model: str, files: str) -> str:
+    """Changes with the gateway and the model, after which a seed may give another output."""
+    digest = hashlib.sha256(f"{__version__}/{model}/{files}".encode())
     return f"fp_{digest.hexdigest()[:12]}"
 
 

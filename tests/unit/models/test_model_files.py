@@ -12,6 +12,7 @@ from openai_frontend.models.model_files import (
     ModelFileFacts,
     ModelSource,
     composing_models,
+    fingerprint,
     model_folder,
     read_facts,
 )
@@ -125,3 +126,23 @@ def test_model_folder(tmp_path: Path) -> None:
     repositories = [tmp_path / "a", tmp_path / "b"]
     assert model_folder("m", repositories) == tmp_path / "b" / "m"
     assert model_folder("x", repositories) is None
+
+
+def test_fingerprint(tmp_path: Path) -> None:
+    """Equal for copies of a model, and another one for a changed config or weight. Python's cache
+    does not count.
+    """
+    for name in ("here", "there"):
+        (tmp_path / name / "weights").mkdir(parents=True)
+        (tmp_path / name / "weights" / "model.safetensors").write_bytes(b"abc" * 1000)
+    cache = tmp_path / "there" / "__pycache__"
+    cache.mkdir()
+    (cache / "model.pyc").write_bytes(b"x")
+    here, there = tmp_path / "here", tmp_path / "there"
+    before = fingerprint(ModelSource(config={"name": "m"}, folder=here))
+
+    assert fingerprint(ModelSource(config={"name": "m"}, folder=there)) == before
+    assert fingerprint(ModelSource(config={"name": "n"}, folder=here)) != before
+    assert fingerprint(ModelSource(config={"name": "m"}, folder=None)) != before
+    (here / "weights" / "model.safetensors").write_bytes(b"abd" * 1000)
+    assert fingerprint(ModelSource(config={"name": "m"}, folder=here)) != before

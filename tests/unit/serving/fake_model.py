@@ -31,7 +31,7 @@ class FakeModel:
     """Has the methods of ServedModel. Each character of the prompt is a token."""
 
     name = model_name = "fake"
-    created = 1
+    fingerprint = "abc"
     tasks = frozenset({"generate"})
     concurrency_limits = NO_LIMITS
     max_output_tokens: int | None = None

@@ -27,6 +27,7 @@ serve: setup ## start the server with the demo models; ARGS adds options
 # Ray reads the variables when it starts, which `serve run` does.
 ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Serve on this machine
 	$(BIN)/openai-frontend ray init model_repository --output build/ray --force --num-cpus 0 --min-replicas $(REPLICAS) --max-replicas $(REPLICAS)
+	@echo "Once it is ready: curl http://127.0.0.1:9000/v1/chat/completions -H 'Content-Type: application/json' -d '{\"model\": \"demo\", \"messages\": [{\"role\": \"user\", \"content\": \"What is Triton?\"}]}'"
 	set -a; . build/ray/ray.env; PATH=$(CURDIR)/$(BIN)/../clients/ray/bin:$$PATH serve run --address local build/ray/gateway.yaml
 
 # Python's cache of compiled modules: without it, each worker and gateway compiles all of ours.

@@ -134,7 +134,7 @@ class ResponseStream {
 
   nb::list take();
   // The bytes of the inputs that Triton still has; nothing where the last response has come.
-  // Whoever gets them is told by `release_waiter` when the model works on the request no more.
+  // The caller learns from `release_waiter` when the model no longer works on the request.
   std::optional<size_t> cancel();
   bool finished() const;
   bool over() const;

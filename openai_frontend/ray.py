@@ -17,8 +17,7 @@ import uvicorn.config
 from ray import serve
 
 from openai_frontend.app import Gateway
-from openai_frontend.cli import cached_repository
-from openai_frontend.cli.command import check_settings
+from openai_frontend.cli.command import check_settings, replica_settings
 from openai_frontend.cli.serve import build_app, connection_limits
 from openai_frontend.config.loader import InvalidSettings
 from openai_frontend.config.ray_application import (
@@ -58,14 +57,10 @@ class Replica:
     """One gateway. Ray calls the methods, on the event loop that also serves requests."""
 
     def __init__(self, args: dict[str, Any]) -> None:
-        arguments = arguments_of(args)
-        settings = settings_of(arguments, BY_NAME)
+        settings = replica_settings(arguments_of(args))
         log_to_stderr(
             settings.log_level, settings.log_format, exception_texts=settings.log_exception_texts
         )
-        if arguments.model is not None:
-            repository = cached_repository.repository(arguments.model, settings)
-            settings = settings.model_copy(update={"model_repository": [repository]})
         self._gateway = build_app(settings)
         self._state: AppState = self._gateway.state.gateway
         router = self._gateway.router

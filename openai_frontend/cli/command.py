@@ -14,7 +14,9 @@ from openai_frontend.cli import cached_repository, init_repo, keys, ray_init
 from openai_frontend.cli.init_repo.options import InvalidOption
 from openai_frontend.cli.model_directory import folders
 from openai_frontend.cli.parser import parser as command_line
+from openai_frontend.config import ray_application
 from openai_frontend.config.loader import InvalidSettings, load
+from openai_frontend.config.ray_application import RayArguments
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import caught, describe_exception, did_you_mean
 
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command == "serve":
             settings = _served_settings(config, given, model)
         elif model is not None and model.endswith((".yaml", ".yml")):
-            settings, model = _ray_settings(Path(model)), None
+            settings, model = replica_settings(ray_application.read(Path(model))), None
         else:
             settings = _settings(config, given, repositories=model is None)
     except InvalidSettings as error:
@@ -81,12 +83,10 @@ def _served_settings(config: Path | None, flags: dict[str, Any], model: str | No
     return settings.model_copy(update={"model_repository": [repository]})
 
 
-def _ray_settings(file: Path) -> Settings:
-    """The settings of a replica that gateway.yaml describes. Raises InvalidSettings."""
-    from openai_frontend.config import ray_application
+def replica_settings(arguments: RayArguments) -> Settings:
+    """The checked settings of a replica in Ray, with its repository. Raises InvalidSettings."""
     from openai_frontend.parsing.registry import BY_NAME
 
-    arguments = ray_application.read(file)
     settings = ray_application.settings_of(arguments, BY_NAME)
     check_settings(settings, repositories=arguments.model is None)
     if arguments.model is None:

@@ -12,7 +12,7 @@ from openai_frontend.config.settings import Settings
 
 GATEWAY, ENVIRONMENT = "gateway.yaml", "ray.env"
 
-# What Ray's processes must have in their environment (`openai_frontend.ray.check_environment`)
+# What Ray's processes must have in their environment (`ray_application.check_environment`)
 _RAY = {
     "RAY_SERVE_ENABLE_HA_PROXY": ("1", "Clients reach the replicas through HAProxy, not Python."),
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": ("0", "No token changes threads."),
@@ -119,9 +119,9 @@ applications:
 """
 
 
-def environment(routing: str, settings: Settings | None = None) -> str:
-    """The variables for `ray start` on every node."""
-    settings = settings or Settings()
+def environment(routing: str) -> str:
+    """The variables for `ray start` on every node, for the default timeouts."""
+    settings = Settings()
     times = {
         "longest_s": int(settings.request_timeout_s) + 60,
         "silence_s": int(settings.first_token_timeout_s) + 300,

@@ -128,13 +128,18 @@ def _validated(
         raise InvalidSettings(_first_problem(error, sources)) from None
 
 
-def _read(config: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Any:
+    """Raises InvalidSettings with the path."""
     try:
-        values = strict_yaml.parse(config.read_text(encoding="utf-8"))
+        return strict_yaml.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidSettings(f"{config}: {error.strerror}") from None
+        raise InvalidSettings(f"{path}: {error.strerror}") from None
     except (strict_yaml.InvalidYaml, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{config}: {error}") from None
+        raise InvalidSettings(f"{path}: {error}") from None
+
+
+def _read(config: Path) -> dict[str, Any]:
+    values = read_yaml(config)
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from openai_frontend.config import strict_yaml
-from openai_frontend.config.loader import InvalidSettings, from_values
+from openai_frontend.config.loader import InvalidSettings, from_values, read_yaml
 from openai_frontend.config.settings import Settings
 
 IMPORT_PATH = "openai_frontend.ray:app"
@@ -68,12 +68,7 @@ class RayArguments(BaseModel):
 
 def read(path: Path) -> RayArguments:
     """The arguments in a file for `serve deploy`. Raises InvalidSettings."""
-    try:
-        document = strict_yaml.parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidSettings(f"{path}: {error.strerror}") from None
-    except (strict_yaml.InvalidYaml, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{path}: {error}") from None
+    document = read_yaml(path)
     applications = document.get("applications") if isinstance(document, dict) else None
     ours = [
         application

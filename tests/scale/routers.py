@@ -3,7 +3,8 @@
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +100,20 @@ def _model_router(
             stderr=subprocess.STDOUT,
         )
     return Router(name, port, log, process)
+
+
+@contextmanager
+def running(
+    start: Callable[[Path, Sequence[int]], Router], folder: Path, ports: Sequence[int]
+) -> Iterator[Router]:
+    """A router that is ready; it ends with the block."""
+    router = start(folder, ports)
+    try:
+        router.wait_until_ready()
+        yield router
+    finally:
+        router.process.terminate()
+        router.process.wait(20)
 
 
 # Of language models

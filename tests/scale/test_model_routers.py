@@ -25,13 +25,9 @@ def model_router(
     request: pytest.FixtureRequest, replicas: Replicas, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Router]:
     ports = [each.port for each in replicas.running.values()]
-    started = routers.MODEL_STARTS[request.param](tmp_path_factory.mktemp("router"), ports)
-    try:
-        started.wait_until_ready()
+    start = routers.MODEL_STARTS[request.param]
+    with routers.running(start, tmp_path_factory.mktemp("router"), ports) as started:
         yield started
-    finally:
-        started.process.terminate()
-        started.process.wait(20)
 
 
 def chat(url: str, content: str = "hi", **fields: Any) -> httpx.Response:

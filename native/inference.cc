@@ -24,6 +24,13 @@ constexpr size_t kBorrowBytes = 64 * 1024;
 // Text that has piled up leaves in frames of this much: clients may limit the length of a line.
 constexpr size_t kFrameBytes = 16 * 1024;
 
+constexpr const char* kMixedUp =
+    "a stub process that the model uses did not respond to Triton in time; the response may belong "
+    "to another request and was discarded";
+
+InFlight::InFlight(std::shared_ptr<ResponseQueue> response_queue, std::string model_name)
+    : queue(std::move(response_queue)), model(std::move(model_name)), epoch(queue->stubs.epoch()) {}
+
 struct StreamAccess {
   static InFlight& in_flight(ResponseStream& stream) { return *stream.in_flight_; }
 };
@@ -185,16 +192,23 @@ bool relayed(const std::shared_ptr<InFlight>& in_flight, InferenceResponse* resp
 }
 
 // nullptr where there is no memory for it.
-std::unique_ptr<ReceivedResponse> received_response(InferenceResponse* response,
-                                                    bool final) noexcept {
+std::unique_ptr<ReceivedResponse> received_response(InFlight& in_flight,
+                                                    InferenceResponse* response, bool final,
+                                                    bool mixed_up) noexcept {
   try {
     auto received = std::make_unique<ReceivedResponse>();
     received->final = final;
     try {
       if (response != nullptr) read_response(response, *received);
     } catch (const TritonError& error) {
+      in_flight.queue->stubs.on_error(in_flight.model, in_flight.epoch, error.what());
       received->error.emplace(error.code(), error.what());
       received->outputs.clear();
+    }
+    if (mixed_up) {
+      received->error.emplace(Code::kUnavailable, kMixedUp);
+      received->outputs.clear();
+      received->parameters.clear();
     }
     return received;
   } catch (...) {
@@ -206,11 +220,12 @@ std::unique_ptr<ReceivedResponse> received_response(InferenceResponse* response,
 void on_response(InferenceResponse* response, const uint32_t flags, void* userp) noexcept {
   const std::shared_ptr<InFlight> in_flight = static_cast<InFlight*>(userp)->kept_by_triton;
   const bool final = (flags & kResponseFinal) != 0;
-  if (response != nullptr && flags == 0 && relayed(in_flight, response)) {
+  const bool mixed_up = in_flight->queue->stubs.mixes_up(in_flight->model, in_flight->epoch);
+  if (response != nullptr && flags == 0 && !mixed_up && relayed(in_flight, response)) {
     ignore(server_api.InferenceResponseDelete(response));
     return;
   }
-  auto received = received_response(response, final);
+  auto received = received_response(*in_flight, response, final, mixed_up);
   if (response != nullptr) ignore(server_api.InferenceResponseDelete(response));
   in_flight->queue->push(in_flight, std::move(received), final);
 }
@@ -648,7 +663,7 @@ nb::object response_error(const ReceivedResponse& self) {
 
 nb::object infer(triton::Server* server, ResponseAllocator* allocator,
                  const std::shared_ptr<ResponseQueue>& queue, const InferArguments& arguments) {
-  auto in_flight = std::make_shared<InFlight>(queue);
+  auto in_flight = std::make_shared<InFlight>(queue, arguments.model);
   PendingRequest pending(in_flight);
   {
     // The model lookup takes the repository's lock, which a thread that loads or unloads a model

@@ -16,6 +16,7 @@
 #include "buffer.h"
 #include "event.h"
 #include "socket_writer.h"
+#include "stubs.h"
 #include "tensor.h"
 #include "trace.h"
 #include "triton_api.h"
@@ -66,10 +67,11 @@ extern RelayCounts relay_counts;
 // release of the request) keep it alive, and so does the Python stream; `queue->mutex` guards every
 // member below it.
 struct InFlight {
-  explicit InFlight(std::shared_ptr<ResponseQueue> response_queue)
-      : queue(std::move(response_queue)) {}
+  InFlight(std::shared_ptr<ResponseQueue> response_queue, std::string model_name);
 
   const std::shared_ptr<ResponseQueue> queue;
+  const std::string model;
+  const uint64_t epoch;                                      // of `Stubs`, when the request began
   InferenceRequest* request = nullptr;                       // see `Leftovers`
   std::vector<std::unique_ptr<ReceivedResponse>> responses;  // not yet taken by Python
   std::unique_ptr<Relay> relay;
@@ -112,6 +114,7 @@ class ResponseQueue {
   void clear();
 
   std::mutex mutex;
+  Stubs stubs;
 
  private:
   // The list of streams to wake, which is empty then.

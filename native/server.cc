@@ -1,6 +1,9 @@
 #include "server.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unordered_map.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <mutex>
@@ -203,6 +206,8 @@ class CoreServer {
     return infer(server.get(), allocator_, queue_, arguments);
   }
   int response_fd() const { return queue_->fd(); }
+  void set_stubs(const Stubs::Running& running) const { queue_->stubs.set(running); }
+  nb::dict unhealthy_stubs() const { return queue_->stubs.unhealthy(); }
   nb::list drain() const { return queue_->drain(); }
 
  private:
@@ -255,6 +260,13 @@ void bind_server(nb::module_& module) {
                    "-> None"))
       .def("unload_model", &CoreServer::unload_model)
       .def("metrics", &CoreServer::metrics)
+      .def("set_stubs", &CoreServer::set_stubs, "running"_a,
+           nb::sig("def set_stubs(self, running: dict[str, tuple[int, list[str]]]) -> None"),
+           "The stubs that run now: of each instance its process, and the models that use it.")
+      .def("unhealthy_stubs", &CoreServer::unhealthy_stubs,
+           nb::sig("def unhealthy_stubs(self) -> dict[str, bool]"),
+           "The instances whose stub Triton calls unhealthy and that have no other process so far; "
+           "true: it lived, and was killed, since it would mix up answers.")
       .def_prop_ro("response_fd", &CoreServer::response_fd,
                    "Readable when drain() has futures to return.")
       .def("drain", &CoreServer::drain, nb::sig("def drain(self) -> list[typing.Any]"),

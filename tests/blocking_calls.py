@@ -12,10 +12,10 @@ import pytest
 
 from openai_frontend.triton import _core
 
-# Each only looks up a model, under the locks that `infer` takes too, or takes no lock.
+# Each only looks up a model, under the locks that `infer` takes too, or takes no lock of the core.
 MAY_RUN_ON_THE_LOOP = {
     "infer", "drain", "response_fd", "is_live", "metadata", "model_config", "model_metadata",
-    "model_statistics", "model_is_decoupled",
+    "model_statistics", "model_is_decoupled", "unhealthy_stubs",
 }  # fmt: skip
 
 

@@ -157,6 +157,16 @@ class Server:
 
     def metrics(self) -> str: ...
 
+    def set_stubs(self, running: dict[str, tuple[int, list[str]]]) -> None:
+        """
+        The stubs that run now: of each instance its process, and the models that use it.
+        """
+
+    def unhealthy_stubs(self) -> dict[str, bool]:
+        """
+        The instances whose stub Triton calls unhealthy and that have no other process so far; true: it lived, and was killed, since it would mix up answers.
+        """
+
     @property
     def response_fd(self) -> int:
         """Readable when drain() has futures to return."""

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import logging
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,22 +29,38 @@ class EngineControl:
         self._numbers = itertools.count(1)
 
     async def refresh(self) -> None:
-        """Find new stub processes: their instances are healthy again.
+        """Find new stub processes, and tell the core's requests about them.
 
         Forgets processes that ended because their model was unloaded.
         """
         async with self._refreshing:
             changing = self._server.is_changing()
-            self._server.unhealthy_instances -= await asyncio.to_thread(
-                self._stubs.refresh, changing=changing
+            await asyncio.to_thread(self._stubs.refresh, changing=changing)
+            index = self._server.model_index()
+            loaded = {entry.name for entry in index if entry.state == "READY"}
+            await asyncio.to_thread(self._assign, loaded)
+
+    def _assign(self, names: set[str]) -> None:
+        """Assign the stubs to these models."""
+        any_stub = self._stubs.newest() or self._stubs.reaped()
+        configs = {name: self._config(name) for name in names} if any_stub else {}
+        groups = {name: config.get("instance_group", ()) for name, config in configs.items()}
+        self._stubs.forget_reaped(
+            except_for=lambda instance: any(serves(instance, each) for each in groups.values())
+        )
+        running = {
+            instance: (
+                process.pid,
+                {name for name, each in groups.items() if serves(instance, each)},
             )
-            if self._stubs.reaped():
-                index = self._server.model_index()
-                loaded = {entry.name for entry in index if entry.state == "READY"}
-                groups = [self._config(name).get("instance_group", ()) for name in loaded]
-                self._stubs.forget_reaped(
-                    except_for=lambda instance: any(serves(instance, g) for g in groups)
-                )
+            for instance, process in self._stubs.newest().items()
+        }
+        self._server.set_stubs(
+            {
+                instance: (pid, sorted(_with_ensembles(configs, owners)))
+                for instance, (pid, owners) in running.items()
+            }
+        )
 
     @property
     def lost_process(self) -> bool:
@@ -59,8 +76,9 @@ class EngineControl:
         died = {name: self._server.engine_failure(name) for name in names}
         found = {name: reason for name, reason in died.items() if reason is not None}
         dead, reaped = self._stubs.dead(), self._reaped()
-        for instance in dead | reaped | self._server.unhealthy_instances:
-            what = "has died" if instance in dead | reaped else "does not respond to Triton"
+        unhealthy = self._server.unhealthy_stubs()
+        for instance in dead | reaped | unhealthy.keys():
+            what = "did not respond to Triton in time" if unhealthy.get(instance) else "has died"
             for name in names - found.keys():
                 if instance in reaped and self._server.model_is_ready(name):
                     continue  # it no longer needs this process
@@ -102,7 +120,7 @@ class EngineControl:
             return None
         config = self._config(name)
         groups = config.get("instance_group", ())
-        said = any(serves(each, groups) for each in self._server.unhealthy_instances)  # only stubs
+        said = any(serves(each, groups) for each in self._server.unhealthy_stubs())  # only stubs
         if not said and not self._stubs.of_model(config):
             return "its backend has no process of its own"
         if self._server.options.model_control_mode == "poll":
@@ -127,10 +145,6 @@ class EngineControl:
             "string_value": str(next(self._numbers))
         }
         await self._server.load_again(name, json.dumps(config))
-        groups = config.get("instance_group", ())
-        self._server.unhealthy_instances -= {
-            each for each in self._server.unhealthy_instances if serves(each, groups)
-        }
         await self.refresh()
 
     def _config(self, name: str) -> dict[str, Any]:
@@ -138,6 +152,20 @@ class EngineControl:
             return self._server.model_config(name)
         except GatewayError:  # unloaded meanwhile
             return {}
+
+
+def _with_ensembles(configs: Mapping[str, Mapping[str, Any]], parts: set[str]) -> set[str]:
+    """Return these models and the ensembles that contain one, also by way of other ensembles."""
+    steps = {
+        name: {step["model_name"] for step in config["ensemble_scheduling"]["step"]}
+        for name, config in configs.items()
+        if "ensemble_scheduling" in config
+    }
+    users, found = set[str](), parts
+    while found:
+        users |= found
+        found = {name for name, used in steps.items() if used & users} - users
+    return users
 
 
 async def _restarted(hosts: list[inprocess.EngineHandle]) -> None:

@@ -1,13 +1,12 @@
 """The responses of one request as an asynchronous iterator of bursts."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
 from openai_frontend.lease import Lease
 from openai_frontend.triton import _core, error_codes
-from openai_frontend.triton_interface import UNHEALTHY_STUB
 
 
 class UnreleasedObserver(Protocol):
@@ -95,7 +94,6 @@ class ResponseStream:
         "_lease",
         "_loop",
         "_native",
-        "_unhealthy",
         "_unreleased",
         "model_name",
         "seen",
@@ -107,13 +105,10 @@ class ResponseStream:
         native: _core.ResponseStream,
         loop: asyncio.AbstractEventLoop,
         model_name: str = "",
-        unhealthy: set[str] | None = None,
         unreleased: UnreleasedRequests | None = None,
         lease: Lease | None = None,
     ) -> None:
-        """`unhealthy` collects instances that the Python backend reports as unhealthy.
-
-        `unreleased` contains this request from its cancellation until Triton has released it and
+        """`unreleased` contains this request from its cancellation until Triton has released it and
         the model has ended it, and `lease` is retained in that time.
         """
         self._native = native
@@ -123,7 +118,6 @@ class ResponseStream:
         # Not the exceptions themselves: they would form reference cycles.
         self._error: tuple[int, str] | None = None
         self._failed: Callable[[], Exception] | None = None
-        self._unhealthy = unhealthy
         self._unreleased = unreleased
         self._lease = lease
         self.model_name = model_name
@@ -198,12 +192,7 @@ class ResponseStream:
         That is a response, or the end of the cancelled request.
         """
         errors = [response.error for response in self._native.take()]
-        self._note_unhealthy(error for error in errors if error is not None)
         return any(error is None or error[0] == error_codes.CANCELLED for error in errors)
-
-    def _note_unhealthy(self, errors: Iterable[tuple[int, str]]) -> None:
-        if self._unhealthy is not None:
-            self._unhealthy.update(*(UNHEALTHY_STUB.findall(message) for _, message in errors))
 
     def relay(
         self,
@@ -256,8 +245,6 @@ class ResponseStream:
 
     def _end(self) -> NoReturn:
         error, self._error = self._error, None
-        if error is not None:
-            self._note_unhealthy([error])
         if self._failed is not None and (error is not None or not self._ended):
             self._ended = True
             raise self._failed()

@@ -68,7 +68,6 @@ class Server:
         self.health = ModelHealth()
         # Its threads survive the stop: interpreter shutdown would crash on them
         self.outlives_stop = False
-        self.unhealthy_instances: set[str] = set()  # model instances, as requests found them
         self._unreadable: dict[
             str, str
         ] = {}  # model -> why its config could not be read at startup
@@ -364,12 +363,23 @@ class Server:
             native,
             self._loop,
             model_name,
-            self.unhealthy_instances,
             self.unreleased,
             lease.current.get(),
         )
         self._streams.add(stream)
         return stream
+
+    def set_stubs(self, running: dict[str, tuple[int, list[str]]]) -> None:
+        """Set, for each instance of the Python backend, its stub's process and the models that use
+        it: if Triton calls the stub unhealthy, it is killed and their requests fail.
+        """
+        self._running().set_stubs(running)
+
+    def unhealthy_stubs(self) -> dict[str, bool]:
+        """Return the instances whose stub Triton called unhealthy, until `set_stubs` names
+        another process; true if the stub was alive.
+        """
+        return self._running().unhealthy_stubs()
 
     def streams(self) -> list[ResponseStream]:
         """The requests that are still referenced."""

@@ -26,9 +26,8 @@ class StubProcesses:
         self.lost = False  # whether one has ended since the last `refresh`
         self._killed: set[psutil.Process] = set()
 
-    def refresh(self, *, changing: bool = False) -> set[str]:
-        """Find new stubs and return the names of their instances. Reads /proc: call on a thread.
-        Raises OSError if it cannot be read.
+    def refresh(self, *, changing: bool = False) -> None:
+        """Find new stubs. Reads /proc: call on a thread. Raises OSError if it cannot be read.
 
         While models are `changing`, a second stub of an instance is ignored: the core uses the old
         one until the new one has started. A stub that is gone stays known until another one serves
@@ -52,14 +51,13 @@ class StubProcesses:
             gone = {process: known[process] for process in known.keys() - named.keys()}
             reaped = {each: of for each, of in gone.items() if of not in found.values()}
             self._instances, self._reaped, self.lost = found | reaped, set(reaped), False
-            return {self._instances[each] for each in self._instances.keys() - known.keys()}
 
     def dead(self) -> set[str]:
         """The instances whose stub has died.
 
         A stub that Triton stops is a zombie too, but not in two consecutive checks.
         """
-        states = {process: _status(process) for process in self._newest()}
+        states = {process: _status(process) for process in self.newest().values()}
         gone = {each for each, state in states.items() if state is None}
         self.lost = not gone <= self._reaped
         ended = {each for each, state in states.items() if state == psutil.STATUS_ZOMBIE}
@@ -79,12 +77,12 @@ class StubProcesses:
                 if process not in self._reaped or except_for(instance)
             }
 
-    def _newest(self) -> Iterable[psutil.Process]:
-        """The newest stub of each instance: the core keeps a dead one that has requests in flight,
-        next to the one of a later load.
+    def newest(self) -> dict[str, psutil.Process]:
+        """Return the newest stub of each instance: the core keeps a dead one that has requests in
+        flight, next to the one of a later load.
         """
         by_age = sorted(self._instances, key=psutil.Process.create_time)
-        return {self._instances[process]: process for process in by_age}.values()
+        return {self._instances[process]: process for process in by_age}
 
     def kill(self, processes: Iterable[psutil.Process]) -> None:
         """Kill and forget processes that others will replace. The core reaps them when it unloads

@@ -29,7 +29,7 @@ SLOW = "import time\ndef answer(given):\n    time.sleep(1)\n    return given"
 KILLED_STUB = """
 import asyncio, os, sys
 from pathlib import Path
-from openai_frontend.errors import InferenceFailed
+from openai_frontend.errors import ModelUnavailable
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton_interface import STUB_INSTANCE_AT
 from tests.unit.triton.test_interface import infer, the_stub
@@ -43,8 +43,8 @@ async def main():
     stub.kill()
     try:
         await infer(server, "echo")
-    except InferenceFailed as error:
-        print(*server.unhealthy_instances)
+    except ModelUnavailable as error:
+        print(*server.unhealthy_stubs())
         print(error.message, flush=True)
     os._exit(0)
 

@@ -45,7 +45,8 @@ def test_dead_stub(start):
     """Only its instance is dead."""
     known = stub_processes.StubProcesses()
     first, _ = start("one_0"), start("other_0")
-    assert known.refresh() == {"one_0", "other_0"}
+    known.refresh()
+    assert known.newest().keys() == {"one_0", "other_0"}
     assert dead(known) == set()
     end(first)
 
@@ -58,11 +59,13 @@ def test_reloaded_instance(start):
     first = start("one_0")
     known.refresh()
     end(first)
-    start("one_0")
+    second = start("one_0")
 
-    assert known.refresh(changing=True) == set()  # the core may still query the old one
+    known.refresh(changing=True)  # the core may still query the old one
+    assert known.newest()["one_0"].pid == first.pid
     assert dead(known) == {"one_0"}
-    assert known.refresh() == {"one_0"}
+    known.refresh()
+    assert known.newest()["one_0"].pid == second.pid
     assert dead(known) == set()
 
 

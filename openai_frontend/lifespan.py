@@ -160,12 +160,15 @@ def build_state(settings: Settings, server: Server) -> AppState:
     server.unreleased.observers += [limiter, body_memory, registry.leases]
     if tracing is not None:
         metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)
+    authenticator = authenticator_of(settings)
+    if authenticator is not None and (shared := authenticator.shared_limits) is not None:
+        metrics.set_callback(catalog.RATE_LIMIT_STORAGE_FAILURES, lambda: shared.failures)
     return AppState(
         server=server,
         registry=registry,
         startup=startup,
         metrics=metrics,
-        authenticator=authenticator_of(settings),
+        authenticator=authenticator,
         on_demand=on_demand,
         drain_state=drain_state,
         limiter=limiter,
@@ -183,6 +186,7 @@ def authenticator_of(settings: Settings) -> Authenticator | None:
         jwks=settings.jwks,
         jwt_issuer=settings.jwt_issuer,
         jwt_audience=settings.jwt_audience,
+        rate_limit_storage=settings.rate_limit_storage,
     )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
 
-from openai_frontend.auth.rate_limit import UNLIMITED, KeyLimits, RateLimiter
+from openai_frontend.auth.rate_limit import UNLIMITED, KeyLimits, RateLimiter, SharedRequestLimits
 from openai_frontend.errors import NotAuthenticated, NotPermitted
 
 # inference: generate, embed, score, tokenize. models: list models, read the API's documentation.
@@ -116,7 +116,9 @@ class TokenVerifier(Protocol):
 class ApiKeys:
     """The keys in force. `replace` swaps all of them at once."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[Key], shared: SharedRequestLimits | None = None) -> None:
+        """`shared` counts the keys' requests together with other gateways."""
+        self._shared = shared
         self.token_verifier: TokenVerifier | None = None
         self._principals: Mapping[str, Principal] = {}  # by digest
         self._rate_limiters: dict[str, RateLimiter] = {}  # by name
@@ -129,7 +131,7 @@ class ApiKeys:
         for key in keys:
             rate_limiter = self._rate_limiters.get(key.name)
             if rate_limiter is None:
-                rate_limiter = RateLimiter(key.name, key.limits)
+                rate_limiter = RateLimiter(key.name, key.limits, shared=self._shared)
             else:
                 rate_limiter.set_limits(key.limits)
             rate_limiters[key.name] = rate_limiter

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from openai_frontend.auth.api_keys import SCOPES, Key, Principal, digest_of
 from openai_frontend.auth.keys_file import KeyPolicy
-from openai_frontend.auth.rate_limit import RateLimiter
+from openai_frontend.auth.rate_limit import RateLimiter, SharedRequestLimits
 from openai_frontend.errors import NotAuthenticated
 
 # Asymmetric signatures only: no shared secrets, and never `none`.
@@ -37,9 +37,15 @@ class JWTVerifier:
     """Verifies a token once and caches it until it expires: a signature takes 50 us."""
 
     def __init__(
-        self, *, issuer: str, audience: str, clock: Callable[[], float] = time.time
+        self,
+        *,
+        issuer: str,
+        audience: str,
+        clock: Callable[[], float] = time.time,
+        shared: SharedRequestLimits | None = None,
     ) -> None:
-        """`clock` gives Unix time."""
+        """`clock` gives Unix time. `shared` counts requests together with other gateways."""
+        self._shared = shared
         self._issuer = issuer
         self._audience = audience
         self._clock = clock
@@ -123,7 +129,7 @@ class JWTVerifier:
         """All tokens of one subject share a rate limiter."""
         rate_limiter = self._rate_limiters.get(key.digest)
         if rate_limiter is None:
-            rate_limiter = RateLimiter(key.name, key.limits)
+            rate_limiter = RateLimiter(key.name, key.limits, shared=self._shared)
         rate_limiter.set_limits(key.limits)
         _cache(self._rate_limiters, key.digest, rate_limiter)
         return rate_limiter

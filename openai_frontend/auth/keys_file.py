@@ -20,7 +20,7 @@ import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from openai_frontend.auth.api_keys import SCOPES, ApiKeys, Key, KeyScope
-from openai_frontend.auth.rate_limit import KeyLimits
+from openai_frontend.auth.rate_limit import KeyLimits, SharedRequestLimits
 from openai_frontend.config import strict_yaml
 from openai_frontend.files import file_stamp, replace_file
 
@@ -239,15 +239,21 @@ class KeysFileWatcher:
     stay in force.
     """
 
-    def __init__(self, path: Path, static_keys: Sequence[Key] = ()) -> None:
-        """`static_keys` are valid too; if a key is in both, the file's entry applies.
+    def __init__(
+        self,
+        path: Path,
+        static_keys: Sequence[Key] = (),
+        shared: SharedRequestLimits | None = None,
+    ) -> None:
+        """`static_keys` are valid too; if a key is in both, the file's entry applies. `shared`
+        counts their requests together with other gateways.
 
         Raises InvalidKeysFile if the file cannot be read.
         """
         self._path = path
         self._static_keys = static_keys
         self._stamp = file_stamp(path)
-        self.keys = ApiKeys([*static_keys, *read(path)])
+        self.keys = ApiKeys([*static_keys, *read(path)], shared)
         _warn_if_others_can_write(path)
 
     async def watch(self, interval_s: float = POLL_INTERVAL_S) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from openai_frontend.errors import RateLimited
 from openai_frontend.lease import Lease
@@ -37,6 +37,16 @@ class RateLimitStatus(NamedTuple):
     limit: int  # per minute
     remaining: int
     reset_s: float  # until all is available again
+
+
+class SharedRequestLimits(Protocol):
+    """The requests per minute of all keys, counted for several gateways together."""
+
+    async def hit(self, name: str, per_minute: int) -> tuple[bool, RateLimitStatus] | None:
+        """Count a request of the key `name` if its limit allows it.
+
+        Returns whether it does, and the state after it; None if the storage does not answer.
+        """
 
 
 class TokenBucket:
@@ -130,10 +140,18 @@ class RateLimiter:
     It outlives a reload of the keys file.
     """
 
-    def __init__(self, name: str, limits: KeyLimits, clock: Clock = time.monotonic) -> None:
-        """`name` is the key's, for messages."""
+    def __init__(
+        self,
+        name: str,
+        limits: KeyLimits,
+        clock: Clock = time.monotonic,
+        shared: SharedRequestLimits | None = None,
+    ) -> None:
+        """`name` is the key's. With `shared`, other gateways count the key's requests too."""
         self._name = name
         self._clock = clock
+        self._shared = shared
+        self._shared_status: RateLimitStatus | None = None  # None: counted in this process
         self._max_concurrent: int | None = None
         self._requests: TokenBucket | None = None
         self._tokens: TokenBucket | None = None
@@ -167,7 +185,7 @@ class RateLimiter:
         """Whether `statuses` has any."""
         return self._requests is not None or self._tokens is not None
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Counts a request as running until `end`. Raises RateLimited."""
         if self._max_concurrent is not None and self.running >= self._max_concurrent:
             refusal = RateLimited(
@@ -177,10 +195,26 @@ class RateLimiter:
             )
             refusal.rejection = "concurrency"
             raise refusal
-        if self._requests is not None:
-            self._check(self._requests, "requests", 1)
-            self._requests.take(1)
-        self.running += 1
+        self.running += 1  # before the first await: others check the limit meanwhile
+        try:
+            if self._requests is not None:
+                await self._count_request(self._requests)
+        except BaseException:
+            self.running -= 1
+            raise
+
+    async def _count_request(self, requests: TokenBucket) -> None:
+        counted = None
+        if self._shared is not None:
+            counted = await self._shared.hit(self._name, requests.per_minute)
+        if counted is None:
+            self._shared_status = None
+            self._check(requests, "requests", 1)
+            requests.take(1)
+            return
+        allowed, self._shared_status = counted
+        if not allowed:
+            raise self._refusal("requests", requests.per_minute, 1, self._shared_status.reset_s)
 
     def end(self) -> None:
         """The request has ended, and Triton has released it."""
@@ -208,7 +242,7 @@ class RateLimiter:
         now_s = self._clock()
         statuses = []
         if self._requests is not None:
-            statuses.append(self._requests.status("requests", now_s))
+            statuses.append(self._shared_status or self._requests.status("requests", now_s))
         if self._tokens is not None:
             statuses.append(self._tokens.status("tokens", now_s))
         return statuses
@@ -216,9 +250,12 @@ class RateLimiter:
     def _check(self, bucket: TokenBucket, kind: str, amount: int) -> None:
         wait_s = bucket.wait_s(amount, self._clock())
         if wait_s > 0:
-            raise RateLimited(
-                f"Rate limit reached for the key '{self._name}' on {kind} per minute: limit "
-                f"{bucket.per_minute}, requested {amount}. Try again in {wait_s:.3f} s.",
-                type=kind,
-                retry_after_s=wait_s,
-            )
+            raise self._refusal(kind, bucket.per_minute, amount, wait_s)
+
+    def _refusal(self, kind: str, per_minute: int, amount: int, wait_s: float) -> RateLimited:
+        return RateLimited(
+            f"Rate limit reached for the key '{self._name}' on {kind} per minute: limit "
+            f"{per_minute}, requested {amount}. Try again in {wait_s:.3f} s.",
+            type=kind,
+            retry_after_s=wait_s,
+        )

@@ -103,6 +103,13 @@ class Access(BaseModel):
     jwt_audience: str | None = Field(
         default=None, description="Required audience (`aud`) of tokens; must be set with `jwks`."
     )
+    rate_limit_storage: str | None = Field(
+        default=None,
+        description="Redis that counts the requests per minute of keys for all gateways that use "
+        "it, as redis://HOST:PORT/DB, rediss://, redis+unix://, redis+cluster:// or "
+        "redis+sentinel://. Without it, each gateway counts by itself. Requires the extra `redis`.",
+        json_schema_extra=SECRET,
+    )
     public_health: bool = Field(
         default=True, description="Serve /health without a key, for supervisors and load balancers."
     )

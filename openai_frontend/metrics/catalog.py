@@ -251,6 +251,11 @@ LOG_LINES_DROPPED = _declare(
     "Log lines dropped because the buffer was full or a write failed.",
     "Growing: the disk is full, or stderr is not read fast enough (docs/tracing-and-logs.md).",
 )  # fmt: skip
+RATE_LIMIT_STORAGE_FAILURES = _declare(
+    "rate_limit_storage_failures", "counter",
+    "Requests whose limit was counted in this process because `rate_limit_storage` did not answer.",
+    "Growing: Redis is down or slow, and each gateway allows a key its whole limit.",
+)  # fmt: skip
 TRACES_DROPPED = _declare(
     "traces_dropped", "counter",
     "Sampled requests whose spans were not exported.",

@@ -146,6 +146,7 @@ _CALLBACK_COUNTERS = (
     catalog.FAST_PATH_TOKENS,
     catalog.FAST_PATH_WRITES,
     catalog.LOG_LINES_DROPPED,
+    catalog.RATE_LIMIT_STORAGE_FAILURES,
     catalog.TRACES_DROPPED,
 )
 

@@ -87,7 +87,7 @@ class Authentication:
         if rate_limiter.has_rate_limits:
             send = RateLimitHeaders(rate_limiter, send).send
         try:
-            rate_limiter.begin()
+            await rate_limiter.begin()
         except RateLimited as error:
             await _reject(error, scope, send)
             return

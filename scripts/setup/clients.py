@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from scripts.setup.debian import fetch_library
+from scripts.setup.debian import fetch_file
 from scripts.setup.install import (
     BASE_PYTHON,
     REQUIREMENTS,
@@ -33,8 +33,17 @@ TOOL_LOCKS = REQUIREMENTS / "tools"
 CLIENT_BYTES = 1_800_000_000
 TOOL_BYTES = 300_000_000
 
-# What a client's programs link to and no package of PyPI has: Debian's package, and its library.
-LIBRARIES = {"genai-perf": ("libb64-0d", "libb64.so.0d")}
+# What no package of PyPI has, as (Debian's package, its file): a client's programs link to it, or
+# it is one. Redis' server and its checker are the same program.
+DEBIAN_FILES = {
+    "genai-perf": [("libb64-0d", "libb64.so.0d")],
+    "routers": [
+        ("redis-tools", "redis-check-rdb"),
+        ("libjemalloc2", "libjemalloc.so.2"),
+        ("liblzf1", "liblzf.so.1"),
+        ("libatomic1", "libatomic.so.1"),
+    ],
+}
 
 # The gateway runs inside of these, so they see its packages behind their own.
 WITH_GATEWAY = {"ray"}
@@ -54,7 +63,8 @@ def tool_steps(name: str) -> list[Step]:
 
 
 def client_step(lock: Path) -> Step:
-    wanted = digest([lock], sys.version, BASE_PYTHON, *LIBRARIES.get(lock.stem, ()))
+    files = DEBIAN_FILES.get(lock.stem, [])
+    wanted = digest([lock], sys.version, BASE_PYTHON, *(name for each in files for name in each))
     return Step(
         f"client {lock.stem}",
         CLIENT_BYTES,
@@ -67,8 +77,8 @@ def make_client(progress: Progress, lock: Path) -> None:
     """A client's environment and its shared libraries."""
     venv = CLIENTS / lock.stem
     make_environment(progress, venv, lock)
-    if lock.stem in LIBRARIES:
-        fetch_library(progress, *LIBRARIES[lock.stem], venv / "lib")
+    for package, name in DEBIAN_FILES.get(lock.stem, []):
+        fetch_file(progress, package, name, venv / "lib")
     if lock.stem in WITH_GATEWAY:
         add = f"import site; site.addsitedir({str(site_packages().resolve())!r})"
         (site_packages(venv) / "gateway.pth").write_text(f"{add}\n")

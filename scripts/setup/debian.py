@@ -1,4 +1,4 @@
-"""Extracts a shared library from a Debian package without root and without installing it."""
+"""Extracts a file from a Debian package without root and without installing it."""
 
 import ctypes
 import shutil
@@ -8,15 +8,15 @@ from pathlib import Path
 from scripts.setup.progress import CommandFailed, Progress
 
 
-def fetch_library(progress: Progress, package: str, library: str, folder: Path) -> None:
-    """Put `library` into `folder` unless it is installed."""
-    if is_installed(library):
+def fetch_file(progress: Progress, package: str, name: str, folder: Path) -> None:
+    """Put the file `name` into `folder`, unless it is a library that is installed."""
+    if ".so." in name and is_installed(name):
         return
     if not shutil.which("apt-get"):
-        raise CommandFailed(f"{library} was not found: install it from your system's packages")
+        raise CommandFailed(f"{name} was not found: install it from your system's packages")
     with tempfile.TemporaryDirectory() as scratch:
         unpacked = download(progress, package, Path(scratch))
-        shutil.copy(next(unpacked.rglob(library)), folder / library)
+        shutil.copy(next(unpacked.rglob(name)), folder / name)
 
 
 def is_installed(library: str) -> bool:

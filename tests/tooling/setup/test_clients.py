@@ -39,7 +39,7 @@ def test_changed_lock_rebuilds_its_own_client(locks):
 
 def test_changed_library_rebuilds_its_client(locks, monkeypatch):
     """Libraries from Debian packages are part of the environment."""
-    monkeypatch.setitem(clients.LIBRARIES, "genai-perf", ("libb64-1", "libb64.so.1"))
+    monkeypatch.setitem(clients.DEBIAN_FILES, "genai-perf", [("libb64-1", "libb64.so.1")])
 
     assert stale() == ["client genai-perf"]
 
@@ -67,7 +67,7 @@ def test_installed_library_is_not_downloaded(tmp_path):
     """A library that the loader finds needs no package."""
     libc = str(ctypes.util.find_library("c"))
 
-    debian.fetch_library(Progress(1), "libc6", libc, tmp_path)
+    debian.fetch_file(Progress(1), "libc6", libc, tmp_path)
 
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,7 @@ def test_system_without_apt(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(CommandFailed, match=r"libnone\.so\.9 was not found"):
-        debian.fetch_library(Progress(1), "libnone9", "libnone.so.9", tmp_path)
+        debian.fetch_file(Progress(1), "libnone9", "libnone.so.9", tmp_path)
 
 
 def test_library_is_extracted_from_its_package(tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_library_is_extracted_from_its_package(tmp_path, monkeypatch):
     kept = tmp_path / "kept"
     kept.mkdir()
 
-    debian.fetch_library(Progress(1), "libnone9", "libnone.so.9", kept)
+    debian.fetch_file(Progress(1), "libnone9", "libnone.so.9", kept)
 
     assert [(path.name, path.read_text()) for path in kept.iterdir()] == [("libnone.so.9", "ELF")]
 

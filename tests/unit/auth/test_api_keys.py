@@ -64,15 +64,15 @@ def test_overlong_keys_are_not_hashed():
         keys.authenticate(longest.encode() + b"x")
 
 
-def test_replace_keeps_usage_by_name():
+async def test_replace_keeps_usage_by_name():
     """Removed keys stop working; remaining ones keep their usage and get their new limits."""
     keys = ApiKeys([key("a", max_concurrent_requests=2), key("b")])
-    keys.authenticate(b"a").rate_limiter.begin()
+    await keys.authenticate(b"a").rate_limiter.begin()
 
     keys.replace([key("a", secret="new", max_concurrent_requests=1), key("c")])
 
     with pytest.raises(RateLimited):
-        keys.authenticate(b"new").rate_limiter.begin()
+        await keys.authenticate(b"new").rate_limiter.begin()
     assert len(keys) == 2
     for gone in (b"a", b"b"):
         with pytest.raises(NotAuthenticated):

@@ -20,52 +20,52 @@ def quota(clock, **limits):
     return RateLimiter("k", KeyLimits(**limits), clock)
 
 
-def test_requests_per_minute(clock):
+async def test_requests_per_minute(clock):
     """A full bucket allows a burst; then requests are allowed at an even rate."""
     two = quota(clock, requests_per_minute=2)
-    two.begin()
-    two.begin()
+    await two.begin()
+    await two.begin()
 
     with pytest.raises(RateLimited, match="'k' on requests per minute: limit 2") as refused:
-        two.begin()
+        await two.begin()
     clock.now_s += 30
-    two.begin()
+    await two.begin()
 
     assert (refused.value.type, refused.value.retry_after_s) == ("requests", 30)
     with pytest.raises(RateLimited):
-        two.begin()
+        await two.begin()
 
 
-def test_rejected_request_costs_nothing(clock):
+async def test_rejected_request_costs_nothing(clock):
     """Retrying does not delay the next accepted request."""
     one = quota(clock, requests_per_minute=1)
-    one.begin()
+    await one.begin()
     for _ in range(5):
         with pytest.raises(RateLimited):
-            one.begin()
+            await one.begin()
     clock.now_s += 60
 
-    one.begin()
+    await one.begin()
     assert one.running == 2
 
 
-def test_concurrent_requests(clock):
+async def test_concurrent_requests(clock):
     """An ended request frees its slot; a rejection has a Retry-After."""
     one = quota(clock, max_concurrent_requests=1)
-    one.begin()
+    await one.begin()
     with pytest.raises(RateLimited, match="limit of 1 concurrent") as refused:
-        one.begin()
+        await one.begin()
     one.end()
 
-    one.begin()
+    await one.begin()
     assert (refused.value.retry_after_s, one.running) == (1, 1)
 
 
-def test_key_without_limits(clock):
+async def test_key_without_limits(clock):
     """It is never rejected, and has no rate-limit status."""
     free = quota(clock)
     for _ in range(1000):
-        free.begin()
+        await free.begin()
         free.reserve(10**9)
 
     assert (free.statuses(), free.limits_tokens, free.has_rate_limits) == ([], False, False)
@@ -132,10 +132,10 @@ def test_started_request_may_go_into_debt(clock):
     assert hundred.statuses() == [RateLimitStatus("tokens", 100, 0, 120)]
 
 
-def test_statuses(clock):
+async def test_statuses(clock):
     """They have the limit, what remains and the time until the bucket is full."""
     both = quota(clock, requests_per_minute=60, tokens_per_minute=600)
-    both.begin()
+    await both.begin()
     both.reserve(60)
     clock.now_s += 0.5
 
@@ -145,15 +145,15 @@ def test_statuses(clock):
     ]
 
 
-def test_changed_limits_apply_at_once(clock):
+async def test_changed_limits_apply_at_once(clock):
     """Used amounts stay used, and running requests still count."""
     changed = quota(clock, requests_per_minute=10, max_concurrent_requests=5)
     for _ in range(4):
-        changed.begin()
+        await changed.begin()
 
     changed.set_limits(KeyLimits(requests_per_minute=5, max_concurrent_requests=4))
     with pytest.raises(RateLimited, match="limit of 4 concurrent"):
-        changed.begin()
+        await changed.begin()
     changed.set_limits(KeyLimits(requests_per_minute=5, tokens_per_minute=7))
 
     assert [each.remaining for each in changed.statuses()] == [1, 7]

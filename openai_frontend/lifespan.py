@@ -130,6 +130,8 @@ class AppState:
 
 def build_state(settings: Settings, server: Server) -> AppState:
     metrics, drain_state = GatewayMetrics(), DrainState()
+    if settings.replica_name is not None:
+        metrics.name_replica(settings.replica_name)
     loader = ModelLoader(
         server,
         tokenizer_threads=settings.tokenizer_threads,

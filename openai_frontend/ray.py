@@ -67,6 +67,7 @@ class Replica:
         router.lifespan_context = self._until_loaded(router.lifespan_context)
         # Ray's uvicorn looks it up when its server starts, which is after this.
         name = serve.get_replica_context().replica_id.unique_id
+        self._state.metrics.name_replica(name)
         protocols: dict[str, Any] = uvicorn.config.HTTP_PROTOCOLS  # names or classes
         protocols["auto"] = limited_protocol(
             connection_limits(settings),

@@ -93,11 +93,16 @@ def _add_top(commands: Commands) -> None:
         "top",
         help="monitor a running gateway",
         description="Show requests, tokens, latencies and queues of each model, updated every "
-        "second. Rates and quantiles cover the last ten seconds. Press Ctrl-C to exit.",
+        "second, of one gateway or of several together. Rates and quantiles cover the last ten "
+        "seconds. Press Ctrl-C to exit.",
         allow_abbrev=False,
     )
     top.add_argument(
-        "url", metavar="URL", nargs="?", default=_TOP_URL, help=f"gateway URL. Default: {_TOP_URL}."
+        "url",
+        metavar="URL",
+        nargs="*",
+        default=[_TOP_URL],
+        help=f"gateway URL; several are shown together. Default: {_TOP_URL}.",
     )
     top.add_argument(
         "--key-file",

@@ -203,6 +203,12 @@ GENERATION_TOKENS = _declare(
     "Long outputs occupy the engine longer: limit them with `max_output_tokens`.",
     labels=_GENERATION, bounds=_TOKENS,
 )  # fmt: skip
+REPLICA_INFO = _declare(
+    "replica_info", "gauge",
+    "1, with the gateway's `replica_name`, which the response header `x-served-by` carries too.",
+    "Join it with other series by `instance` to find a replica that a client names.",
+    labels=("replica",),
+)  # fmt: skip
 EVENT_LOOP_LAG = _declare(
     "event_loop_lag_seconds", "histogram",
     "Delay of a timer on the event loop in seconds.",

@@ -163,6 +163,7 @@ class GatewayMetrics:
         self.at_work = catalog.gauge(self.registry, catalog.REQUESTS_IN_PROGRESS)
         self.streams = catalog.gauge(self.registry, catalog.STREAMS_OPEN)
         self._rejected = catalog.counter(self.registry, catalog.REQUESTS_REJECTED)
+        self._replica = catalog.gauge(self.registry, catalog.REPLICA_INFO)
         self._lag_s = catalog.histogram(self.registry, catalog.EVENT_LOOP_LAG)
         self._slow_clients = catalog.counter(self.registry, catalog.SLOW_CLIENTS_DISCONNECTED)
         self._timeouts = catalog.counter(self.registry, catalog.TIMEOUTS)
@@ -172,6 +173,10 @@ class GatewayMetrics:
         self.registry.register(_OutputTokens(self._generations))
         for kind in get_args(TimeoutKind):
             self._timeouts.labels(kind)  # reported from the start, as zero
+
+    def name_replica(self, name: str) -> None:
+        """Name this gateway among its replicas."""
+        self._replica.labels(name).set(1)
 
     def answered(self, route: str, model: str, status: int, seconds: float) -> None:
         """`model` is empty if the request named no served model."""

@@ -36,6 +36,38 @@ class GatewayStats:
     loop_lag_p99_s: float | None
     rejected_per_s: float | None
     models: tuple[ModelStats, ...]
+    gateways: tuple["GatewayRow", ...] = ()  # of several; empty for one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayRow:
+    """One of several gateways; its figures are None if it does not answer."""
+
+    gateway: str
+    state: str
+    requests_per_s: float | None = None
+    requests_in_progress: float | None = None
+    queued: float | None = None
+    streams_open: float | None = None
+    tokens_per_s: float | None = None
+    rejected_per_s: float | None = None
+    loop_lag_p99_s: float | None = None
+
+
+def compute_row(gateway: str, earlier: Scrape, now: Scrape) -> GatewayRow:
+    """The figures of one gateway, see `compute_stats`."""
+    between, stats = _Between(earlier, now), compute_stats(earlier, now)
+    return GatewayRow(
+        gateway=gateway,
+        state=stats.status,
+        requests_per_s=stats.requests_per_s,
+        requests_in_progress=stats.requests_in_progress,
+        queued=now.value(f"{_OWN}_requests_waiting"),
+        streams_open=stats.streams_open,
+        tokens_per_s=between.rate(f"{_OWN}_output_tokens_total"),
+        rejected_per_s=stats.rejected_per_s,
+        loop_lag_p99_s=stats.loop_lag_p99_s,
+    )
 
 
 def compute_stats(earlier: Scrape, now: Scrape) -> GatewayStats:
@@ -80,8 +112,8 @@ def _model(name: str, between: "_Between") -> ModelStats:
         tpot_p50_s=between.quantile(0.5, f"{_OWN}_time_per_output_token_seconds", model=name),
         queue_p99_s=between.quantile(0.99, f"{_OWN}_queue_wait_seconds", model=name),
         kv_cache_usage=_first(
-            now.value("vllm:kv_cache_usage_perc", model=name),
-            now.value(
+            now.mean("vllm:kv_cache_usage_perc", model=name),
+            now.mean(
                 "nv_trt_llm_kv_cache_block_metrics", model=name, kv_cache_block_type="fraction"
             ),
         ),
@@ -103,17 +135,19 @@ def _first(*values: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """Differences of counters. A counter that fell was reset to zero in between."""
+    """Differences of counters. A counter that fell was reset to zero in between: each by itself,
+    because one of several gateways may have been restarted.
+    """
 
     earlier: Scrape
     now: Scrape
 
     def increase(self, name: str, **labels: str) -> float | None:
-        now = self.now.value(name, **labels)
-        if now is None:
+        now, before = self._of(name, labels), self.earlier.samples.get(name, {})
+        if not now:
             return None
-        before = self.earlier.value(name, **labels) or 0.0
-        return now - before if now >= before else now
+        grown = ((value, before.get(of, 0.0)) for of, value in now.items())
+        return sum(value - start if value >= start else value for value, start in grown)
 
     def rate(self, name: str, **labels: str) -> float | None:
         """Per second."""

@@ -5,7 +5,7 @@ import json
 import socket
 import ssl
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,9 +146,40 @@ class Scrape:
         ]
         return sum(matching) if matching else None
 
+    def mean(self, name: str, **labels: str) -> float | None:
+        """The mean over all series with these labels; None if there are none."""
+        total = self.value(name, **labels)
+        wanted = labels.items()
+        count = sum(wanted <= dict(of).items() for of in self.samples.get(name, {}))
+        return None if total is None else total / count
+
     def label_values(self, name: str, label: str) -> set[str]:
         """All values of a label over the series of a metric."""
         return {dict(of)[label] for of in self.samples.get(name, {}) if label in dict(of)}
+
+
+def merged(scrapes: Mapping[str, Scrape]) -> Scrape:
+    """One scrape of several gateways, by name. Each series gets a label with its gateway's name."""
+    samples: dict[str, dict[tuple[tuple[str, str], ...], float]] = defaultdict(dict)
+    for gateway, each in scrapes.items():
+        for name, series in each.samples.items():
+            for labels, value in series.items():
+                samples[name][tuple(sorted((*labels, ("gateway", gateway))))] = value
+    statuses = Counter(each.status for each in scrapes.values())
+    shown = [
+        status if len(statuses) == 1 else f"{count} {status}" for status, count in statuses.items()
+    ]
+    return Scrape(
+        at_s=max(each.at_s for each in scrapes.values()),
+        samples=dict(samples),
+        models=tuple(dict.fromkeys(name for each in scrapes.values() for name in each.models)),
+        status=", ".join(shown),
+        unready={
+            name: f"{gateway}: {reason}"
+            for gateway, each in scrapes.items()
+            for name, reason in each.unready.items()
+        },
+    )
 
 
 def scrape(address: GatewayAddress) -> Scrape:

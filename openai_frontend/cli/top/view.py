@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from openai_frontend.cli.top.rates import GatewayStats, ModelStats
+from openai_frontend.cli.top.rates import GatewayStats
 
 _MISSING = "-"
 _GAP = 2  # columns of the terminal between two columns of the table
 _NAME_WIDTH = 12  # that a longer name keeps on a narrow terminal
+_URL_WIDTH = 32
 _STATE_WIDTH = 16
 _HEAD_LINES = 4  # address, summary, empty line, column headings
 
@@ -19,7 +21,7 @@ _HEAD_LINES = 4  # address, summary, empty line, column headings
 @dataclass(frozen=True, slots=True)
 class _Column:
     heading: str
-    cell: Callable[[ModelStats], str]
+    cell: Callable[[Any], str]  # of a row: ModelStats or GatewayRow
     rank: int  # on a narrow terminal, columns with a high rank are left out first
 
 
@@ -53,20 +55,40 @@ _COLUMNS = (
 )
 
 
+_GATEWAY_COLUMNS = (
+    _Column("requests/s", lambda row: _number(row.requests_per_s), 1),
+    _Column("in progress", lambda row: _number(row.requests_in_progress), 0),
+    _Column("queued", lambda row: _number(row.queued), 2),
+    _Column("streams", lambda row: _number(row.streams_open), 4),
+    _Column("tokens/s", lambda row: _number(row.tokens_per_s), 3),
+    _Column("rejected/s", lambda row: _number(row.rejected_per_s), 5),
+    _Column("loop lag p99", lambda row: _seconds(row.loop_lag_p99_s), 6),
+)
+
+
 def view(
     stats: GatewayStats, address: str, width: int, height: int | None = None
 ) -> RenderableType:
-    """Two lines about the gateway, then one row per model; `height` None: all of them."""
+    """Two lines, a row for each of several gateways, and one per model.
+
+    `height`: models that do not fit are counted; None: all of them.
+    """
     rows = stats.models
     hidden = 0
-    if height is not None and _HEAD_LINES + len(rows) > height:
-        rows = rows[: max(height - _HEAD_LINES - 1, 0)]
+    head = _HEAD_LINES + (len(stats.gateways) + 2 if stats.gateways else 0)
+    if height is not None and head + len(rows) > height:
+        rows = rows[: max(height - head - 1, 0)]
         hidden = len(stats.models) - len(rows)
+    gateways = [(each.gateway, each.state, each) for each in stats.gateways]
+    models = [(each.model, each.state, each) for each in rows]
+    tables: list[RenderableType] = [_table("model", models, _COLUMNS, width)]
+    if gateways:
+        tables = [_table("gateway", gateways, _GATEWAY_COLUMNS, width, _URL_WIDTH), "", *tables]
     return Group(
         _line(f"openai-frontend {address}  {stats.status or 'state unknown'}"),
         _line(_summary(stats)),
         "",
-        _table(rows, width),
+        *tables,
         *([_line(f"and {hidden} more")] if hidden else []),
     )
 
@@ -87,29 +109,35 @@ def _summary(stats: GatewayStats) -> str:
     return "  ".join(f"{name} {value}" for name, value in facts)
 
 
-def _table(rows: Sequence[ModelStats], width: int) -> Table:
+def _table(
+    heading: str,
+    rows: Sequence[tuple[str, str, Any]],
+    columns: Sequence[_Column],
+    width: int,
+    name_width: int = _NAME_WIDTH,
+) -> Table:
+    """Rows are a name, a state, and what the columns show between them."""
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-    name_width = min(_longest(row.model for row in rows), _NAME_WIDTH)
-    state_width = min(_longest(row.state for row in rows), _STATE_WIDTH)
-    table.add_column("model", no_wrap=True, min_width=name_width)
-    columns = _fitting(rows, width - name_width - _GAP - state_width)
-    for column in columns:
+    name_width = min(_longest(name for name, _, _ in rows), name_width)
+    state_width = min(_longest(state for _, state, _ in rows), _STATE_WIDTH)
+    table.add_column(heading, no_wrap=True, min_width=name_width)
+    shown = _fitting([row for _, _, row in rows], columns, width - name_width - _GAP - state_width)
+    for column in shown:
         table.add_column(column.heading, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True, min_width=state_width)
-    for row in rows:
-        cells = [column.cell(row) for column in columns]
-        table.add_row(Text(row.model), *cells, Text(row.state))
+    for name, state, row in rows:
+        table.add_row(Text(name), *(column.cell(row) for column in shown), Text(state))
     return table
 
 
-def _fitting(rows: Sequence[ModelStats], width: int) -> list[_Column]:
+def _fitting(rows: Sequence[Any], columns: Sequence[_Column], width: int) -> list[_Column]:
     kept = set()
-    for column in sorted(_COLUMNS, key=lambda column: column.rank):
+    for column in sorted(columns, key=lambda column: column.rank):
         width -= _GAP + max(len(column.heading), _longest(map(column.cell, rows)))
         if width < 0:
             break
         kept.add(column)
-    return [column for column in _COLUMNS if column in kept]
+    return [column for column in columns if column in kept]
 
 
 def _longest(texts: Iterable[str]) -> int:

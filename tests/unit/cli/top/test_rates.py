@@ -2,7 +2,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
 from openai_frontend.cli.top.rates import ModelStats, compute_stats
-from openai_frontend.cli.top.scrape import Scrape
+from openai_frontend.cli.top.scrape import Scrape, merged
 
 NAME = "openai_frontend_time_to_first_token_seconds"
 
@@ -96,3 +96,23 @@ def test_state_of_an_unavailable_model_is_its_reason():
 
     states = [model.state for model in compute_stats(now, now).models]
     assert states == ["its engine died", "not ready"]
+
+
+def test_several_gateways_are_added_up():
+    """A restarted one counts from zero, and a share is their mean."""
+    earlier = {name: scraped(10, output_tokens(100), models=("m",)) for name in ("a", "b")}
+    now = {
+        name: scraped(
+            12,
+            [*output_tokens(tokens), ("vllm:kv_cache_usage_perc", {"model": "m"}, usage)],
+            models=("m",),
+            status=status,
+        )
+        for name, tokens, usage, status in [("a", 150, 0.2, "ready"), ("b", 10, 0.6, "draining")]
+    }
+
+    together = compute_stats(merged(earlier), merged(now))
+    [model] = together.models
+    assert model.tokens_per_s == (50 + 10) / 2
+    assert model.kv_cache_usage == pytest.approx(0.4)
+    assert together.status == "1 ready, 1 draining"

@@ -17,7 +17,7 @@ import pytest
 from openai_frontend.cli import main
 from openai_frontend.cli.top import command
 from openai_frontend.cli.top.scrape import Unreachable
-from tests.gateway_process import COMMAND, ROOT, GatewayProcess
+from tests.gateway_process import COMMAND, ROOT, GatewayProcess, free_port
 from tests.unit.auth.key_files import bearer, key, write
 from tests.unit.cli.certificates import Authority
 from tests.unit.cli.top.fake_gateway import ANSWERS, fake_gateway
@@ -83,6 +83,34 @@ def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None
         "demo": 3,
         "tired": None,
     }
+
+
+def test_several_gateways(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each, also for one that does not answer; models are added up."""
+    with fake_gateway() as one, fake_gateway() as other:
+        urls = [f"http://127.0.0.1:{port}" for port in (one, other, free_port())]
+        _, table = once(capsys, *urls)
+        _, text = once(capsys, "--json", *urls)
+    told = json.loads(text)
+
+    assert [each["gateway"] for each in told["gateways"]] == urls
+    assert [each["state"] for each in told["gateways"]] == [
+        "not ready",
+        "not ready",
+        "Connection refused",
+    ]
+    assert {model["model"]: model["running"] for model in told["models"]} == {
+        "demo": 6,
+        "tired": None,
+    }
+    assert table.startswith("openai-frontend 3 gateways  not ready")
+    assert all(url in table for url in urls)
+
+
+def test_a_socket_is_one_gateway(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Several URLs would all be that one."""
+    code, text = once(capsys, f"--unix-socket={tmp_path / 's'}", "http://a", "http://b")
+    assert (code, "--unix-socket is one gateway" in text) == (1, True)
 
 
 def test_aliases_share_the_row_of_their_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,8 @@ ANSWER = (
 )
 PIPELINES = ("ensemble", "tensorrt_llm_bls")
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+# slow: the models are processes that compute
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -20,6 +20,8 @@ from benchmarks.plan import QUICK
 from benchmarks.refusal import refusal
 from benchmarks.scenario import SCENARIOS
 
+pytestmark = pytest.mark.slow  # a gateway of its own under load
+
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):

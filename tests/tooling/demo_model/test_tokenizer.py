@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow  # loads the tokenizer that training uses
+
 WEATHER = {
     "type": "function",
     "function": {

@@ -6,6 +6,8 @@ from openai_frontend.cli import main
 from scripts.generate_tools_docs import PAGE
 from tests.gateway_process import ROOT
 
+pytestmark = pytest.mark.slow  # loads a tokenizer and its templates
+
 
 def test_output_of_check_is_current(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

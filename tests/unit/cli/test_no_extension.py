@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each starts a process
+
 
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_extension_for_another_python_is_one_line(command):

@@ -19,6 +19,8 @@ import pytest
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
 
+pytestmark = pytest.mark.slow  # each starts a process
+
 
 @contextmanager
 def running(folder: Path, *options: str, **engine: Any) -> Iterator[GatewayProcess]:
@@ -89,7 +91,6 @@ def test_printed_python_lines_get_an_answer(talker: GatewayProcess) -> None:
     assert answer.stdout == "yes\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_requested_stop_has_exit_code_0(tmp_path: Path, number: int) -> None:
     """Ctrl-C and SIGTERM stop the process cleanly."""
@@ -98,7 +99,6 @@ def test_requested_stop_has_exit_code_0(tmp_path: Path, number: int) -> None:
         assert gateway.stop(number) == 0
 
 
-@pytest.mark.slow
 def test_running_stream_may_finish_within_the_grace_period(tmp_path: Path) -> None:
     """A stream that ends within the grace period ends normally."""
 
@@ -114,7 +114,6 @@ def test_running_stream_may_finish_within_the_grace_period(tmp_path: Path) -> No
         assert time.monotonic() - signal_time < 15
 
 
-@pytest.mark.slow
 def test_stream_beyond_the_grace_period_gets_an_error(tmp_path: Path) -> None:
     """Its last event is an error, not a false end."""
 
@@ -138,7 +137,6 @@ def test_second_signal_stops_immediately(tmp_path: Path) -> None:
         assert gateway.stop(signal.SIGINT, 5) == 130
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGHUP])
 def test_closed_terminal_does_not_interrupt_a_shutdown(tmp_path: Path, first: int) -> None:
     """Its shell and the kernel may both send SIGHUP: running streams still finish."""
@@ -154,7 +152,6 @@ def test_closed_terminal_does_not_interrupt_a_shutdown(tmp_path: Path, first: in
         assert exit_code(gateway) == 0
 
 
-@pytest.mark.slow
 def test_stop_does_not_wait_for_loading_models(tmp_path: Path) -> None:
     """No request runs yet, so none is lost."""
 
@@ -192,7 +189,6 @@ def test_missing_library_is_one_line_and_code_1(tmp_path: Path) -> None:
     assert lines[0].endswith("triton_library: /nowhere/libtritonserver.so is not a file")
 
 
-@pytest.mark.slow
 def test_serve_model_exits_if_its_model_does_not_load(tmp_path: Path) -> None:
     """The last line has the reason, because the user waits for this model."""
 
@@ -206,7 +202,6 @@ def test_serve_model_exits_if_its_model_does_not_load(tmp_path: Path) -> None:
     assert "No module named 'nowhere'" in lines[-1]
 
 
-@pytest.mark.slow
 def test_metrics_port(tmp_path: Path) -> None:
     """The second port serves the same /metrics and nothing else; it closes with the server."""
     with socket.socket() as free:
@@ -224,7 +219,6 @@ def test_metrics_port(tmp_path: Path) -> None:
     assert metrics.headers["content-type"] == same.headers["content-type"]
 
 
-@pytest.mark.slow
 def test_metrics_port_in_use(tmp_path: Path) -> None:
     """If another process uses the port: one line and exit code 1, as for the main port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -10,6 +10,8 @@ from openai_frontend.parsing.parser import FamilyParser, complete
 from openai_frontend.parsing.registry import family_named
 from tests.unit.parsing.samples import TOOLS
 
+pytestmark = pytest.mark.slow  # long texts
+
 HOSTILE = [
     ("hermes", "<tool_call>{"),
     ("hermes", "<tool_call"),
@@ -85,7 +87,6 @@ def test_constrained_output(family: Family, unit: str, piece: int) -> None:
     assert long < 30 * short + 0.1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "unit"), [("hermes", '<tool_call>{"name":'), ("glm45", "<tool_call>x")]
 )

@@ -36,6 +36,8 @@ class EngineControl:
         async with self._refreshing:
             changing = self._server.is_changing()
             await asyncio.to_thread(self._stubs.refresh, changing=changing)
+            if not self._server.is_live():  # it stops
+                return
             index = self._server.model_index()
             loaded = {entry.name for entry in index if entry.state == "READY"}
             await asyncio.to_thread(self._assign, loaded)

@@ -373,13 +373,14 @@ class Server:
         """Set, for each instance of the Python backend, its stub's process and the models that use
         it: if Triton calls the stub unhealthy, it is killed and their requests fail.
         """
-        self._running().set_stubs(running)
+        if self._core is not None:  # a server that has stopped has none
+            self._core.set_stubs(running)
 
     def unhealthy_stubs(self) -> dict[str, bool]:
         """Return the instances whose stub Triton called unhealthy, until `set_stubs` names
         another process; true if the stub was alive.
         """
-        return self._running().unhealthy_stubs()
+        return {} if self._core is None else self._core.unhealthy_stubs()
 
     def streams(self) -> list[ResponseStream]:
         """The requests that are still referenced."""

@@ -24,6 +24,7 @@ PREFIX = "openai-frontend"
 # A request waits this long for Redis, and the next ones do not ask it for a while after that.
 ANSWER_WITHIN_S = 0.25
 ASK_AGAIN_AFTER_S = 1.0
+WINDOW_S = 60.0
 
 
 class RedisRequestLimits:
@@ -68,7 +69,7 @@ class RedisRequestLimits:
         if self._silent_until_s:
             self._silent_until_s = 0.0
             logger.info("rate_limit_storage answers again")
-        reset_s = max(stats.reset_time - time.time(), 0.0)
+        reset_s = min(max(stats.reset_time - time.time(), 0.0), WINDOW_S)
         return allowed, RateLimitStatus("requests", per_minute, stats.remaining, reset_s)
 
     def _pause(self, error: Exception) -> None:

@@ -266,7 +266,7 @@ void bind_server(nb::module_& module) {
       .def("unhealthy_stubs", &CoreServer::unhealthy_stubs,
            nb::sig("def unhealthy_stubs(self) -> dict[str, bool]"),
            "The instances whose stub Triton calls unhealthy and that have no other process so far; "
-           "true: it lived, and was killed, since it would mix up answers.")
+           "true: it was alive, and was killed if its process is known.")
       .def_prop_ro("response_fd", &CoreServer::response_fd,
                    "Readable when drain() has futures to return.")
       .def("drain", &CoreServer::drain, nb::sig("def drain(self) -> list[typing.Any]"),

@@ -1,14 +1,15 @@
-// Stub processes of Triton's Python backend whose answers can no longer be told apart.
+// Detects stub processes of Triton's Python backend that may mix up responses.
 //
-// The backend gives a stub a second for a sign of life. Without one it fails the request, but it
-// goes on with the next, and takes the answer to that from the same queue: it gets the late answer
-// to the request before, and so on (python_backend, ReceiveMessageFromStub in stub_launcher.cc;
-// seen with core 2.51). A stub that was only slow, because the machine was busy or the process was
-// stopped, would then answer one client with the text of another.
+// The backend expects a sign of life from a stub every second. If there is none, it fails the
+// request, but keeps the stub and reads the next response from the same queue. The late response to
+// the failed request is still in that queue, so each later request receives the response to the
+// request before it (python_backend, ReceiveMessageFromStub in stub_launcher.cc; reproduced with
+// core 2.51). A stub that was merely slow, because the machine was busy or paused, then sends one
+// client the text of another.
 //
-// So a stub that the backend calls unhealthy is killed at once, before the backend's thread sends
-// it another request, and no response of a model that uses it is delivered until another process
-// serves the instance.
+// Therefore a stub that the backend calls unhealthy is killed at once, before the backend's thread
+// sends it another request. Responses of all models that use it are discarded until another process
+// serves the instance. The messages are those of triton_interface.py.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -53,7 +54,7 @@ class Stubs {
   struct Stub {
     pid_t process = 0;                // 0: not known
     std::vector<std::string> models;  // that use it
-    uint64_t mixed_up_before = 0;     // requests begun before this epoch may get wrong answers
+    uint64_t mixed_up_before = 0;     // earlier requests may receive wrong responses
     bool unhealthy = false;
     bool lived = false;  // when it became unhealthy
   };

@@ -31,6 +31,8 @@ STUB_INSTANCE = re.compile(r"(?P<group>.*)_\d+", re.DOTALL)
 
 # The Python backend's error for a stub that is dead or does not respond within 1 s
 UNHEALTHY_STUB = re.compile(r"Stub process '([^']+)' is not healthy")
+# The same if the stub holds a lock meanwhile; native/stubs.cc has both texts too
+LOCKED_STUB = "Failed to obtain the health mutex"
 
 # Of the core's own queue, at the end of an error whose code is UNAVAILABLE; the request's id may
 # come first

@@ -164,7 +164,7 @@ class Server:
 
     def unhealthy_stubs(self) -> dict[str, bool]:
         """
-        The instances whose stub Triton calls unhealthy and that have no other process so far; true: it lived, and was killed, since it would mix up answers.
+        The instances whose stub Triton calls unhealthy and that have no other process so far; true: it was alive, and was killed if its process is known.
         """
 
     @property

@@ -50,19 +50,11 @@ class EngineControl:
         self._stubs.forget_reaped(
             except_for=lambda instance: any(serves(instance, each) for each in groups.values())
         )
-        running = {
-            instance: (
-                process.pid,
-                {name for name, each in groups.items() if serves(instance, each)},
-            )
-            for instance, process in self._stubs.newest().items()
-        }
-        self._server.set_stubs(
-            {
-                instance: (pid, sorted(_with_ensembles(configs, owners)))
-                for instance, (pid, owners) in running.items()
-            }
-        )
+        running = {}
+        for instance, process in self._stubs.newest().items():
+            owners = {name for name, each in groups.items() if serves(instance, each)}
+            running[instance] = process.pid, sorted(_with_ensembles(configs, owners))
+        self._server.set_stubs(running)
 
     @property
     def lost_process(self) -> bool:

@@ -2,7 +2,12 @@
 
 from openai_frontend import errors
 from openai_frontend.triton import _core
-from openai_frontend.triton_interface import QUEUE_FULL, QUEUE_TIMEOUT, UNHEALTHY_STUB
+from openai_frontend.triton_interface import (
+    LOCKED_STUB,
+    QUEUE_FULL,
+    QUEUE_TIMEOUT,
+    UNHEALTHY_STUB,
+)
 
 UNKNOWN = 0
 INTERNAL = 1
@@ -35,7 +40,7 @@ def to_exception(code: int, message: str) -> errors.GatewayError:
     for words, refusal in _OF_ITS_QUEUE.items():
         if code == UNAVAILABLE and message.endswith(words):
             return refusal(f"The queue of the model's batcher: {words[0].lower()}{words[1:]}.")
-    if UNHEALTHY_STUB.search(message):
+    if LOCKED_STUB in message or UNHEALTHY_STUB.search(message):
         code = UNAVAILABLE
     error = _EXCEPTIONS.get(code, errors.InferenceFailed)(message)
     error.foreign = True

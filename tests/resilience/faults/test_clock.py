@@ -15,7 +15,7 @@ MAY = {
     "auth/api_keys.py": "a key ends on a day",
     "auth/jwt_verifier.py": "a token ends at a time of day",
     "cli/keys.py": "a key ends on a day",
-    "auth/redis_limits.py": "`limits` tells the end of a window; at most a minute is taken from it",
+    "auth/redis_limits.py": "Unix time at the end of a window; waits are at most a minute",
     "request_record.py": "the begin of a span",
     "engines/vllm/stats.py": "when adapters ran, as vLLM tells it",
     "models/loader.py": "`created` of a model",

@@ -91,15 +91,15 @@ def test_several_gateways(capsys: pytest.CaptureFixture[str]) -> None:
         urls = [f"http://127.0.0.1:{port}" for port in (one, other, free_port())]
         _, table = once(capsys, *urls)
         _, text = once(capsys, "--json", *urls)
-    told = json.loads(text)
+    shown = json.loads(text)
 
-    assert [each["gateway"] for each in told["gateways"]] == urls
-    assert [each["state"] for each in told["gateways"]] == [
+    assert [each["gateway"] for each in shown["gateways"]] == urls
+    assert [each["state"] for each in shown["gateways"]] == [
         "not ready",
         "not ready",
         "Connection refused",
     ]
-    assert {model["model"]: model["running"] for model in told["models"]} == {
+    assert {model["model"]: model["running"] for model in shown["models"]} == {
         "demo": 6,
         "tired": None,
     }

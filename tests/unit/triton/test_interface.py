@@ -123,6 +123,17 @@ def test_error_of_a_killed_stub(repository):
     assert unhealthy == named
 
 
+def test_error_of_a_locked_stub():
+    """The text is in the backend's library; the stub holds its lock for microseconds at a time,
+    too short to provoke the error.
+    """
+    server = library.server_folder(library.find())
+    backend = server / triton_interface.BACKENDS / triton_interface.PYTHON_BACKEND
+
+    built = (backend / triton_interface.PYTHON_BACKEND_FILES[0]).read_bytes()
+    assert triton_interface.LOCKED_STUB.encode() in built
+
+
 @pytest.mark.slow
 async def test_full_queue(repository, start_server):
     """The request that does not fit fails with it, and becomes an error of its own type."""

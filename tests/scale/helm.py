@@ -6,6 +6,7 @@ Runs in the environment of Helm's library, below `.venv/clients`: a JSON object 
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import kubernetes_validate
@@ -47,10 +48,30 @@ def answer(
         "rejected": [
             (f"{document['apiVersion']} {document['kind']}", version, reason)
             for version in versions
-            for document in documents
+            for document in [*documents, *pods_of_custom_resources(documents)]
             if (reason := rejection(document, version))
         ],
     }
+
+
+def pods_of_custom_resources(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Their templates of pods, each as a pod: Kubernetes' schemas know only its own kinds."""
+    for document in documents:
+        if document["apiVersion"].partition("/")[0] not in ("v1", "apps"):
+            for template in templates(document["spec"]):
+                yield {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def templates(part: Any) -> Iterator[dict[str, Any]]:
+    """All templates of pods in a part of a document."""
+    if isinstance(part, list):
+        for each in part:
+            yield from templates(each)
+    elif isinstance(part, dict) and "containers" in part.get("spec", {}):
+        yield part
+    elif isinstance(part, dict):
+        for each in part.values():
+            yield from templates(each)
 
 
 def rejection(document: dict[str, Any], version: str) -> str | None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import yaml
 
+from openai_frontend.config import ray_application
 from openai_frontend.config.loader import load
 from openai_frontend.metrics.catalog import LOAD_KV_CACHE_BLOCK_SIZE, LOAD_KV_CACHE_BLOCKS
 from scripts.setup import clients
@@ -21,17 +22,39 @@ CHART = ROOT / "deploy" / "helm" / "openai-frontend"
 VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
 VALUE_SETS = {path.stem.removesuffix("-values"): path for path in (CHART / "ci").glob("*.yaml")}
 
+WORKLOADS = ("Deployment", "LeaderWorkerSet", "RayService")
+
 # Kubernetes' schemas have no custom resources: the fields of those that the chart writes, as in the
-# documentation of KEDA 2, the Prometheus operator, Gateway API v1 and its Inference Extension v1.
+# documentation of KEDA 2, the Prometheus operator, Gateway API v1, its Inference Extension v1,
+# LeaderWorkerSet v1 and KubeRay 1.5. Their templates of pods are validated as pods.
 CUSTOM_RESOURCES = {
     "keda.sh/v1alpha1 ScaledObject": """
-        scaleTargetRef.name minReplicaCount maxReplicaCount
+        scaleTargetRef.apiVersion scaleTargetRef.kind scaleTargetRef.name
+        minReplicaCount maxReplicaCount
         advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.stabilizationWindowSeconds
         advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.type
         advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.value
         advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.periodSeconds
         triggers.type triggers.metadata.serverAddress triggers.metadata.query
         triggers.metadata.threshold triggers.metadata.ignoreNullValues
+    """,
+    "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": """
+        replicas startupPolicy rolloutStrategy.type
+        rolloutStrategy.rollingUpdateConfiguration.maxSurge
+        rolloutStrategy.rollingUpdateConfiguration.maxUnavailable
+        leaderWorkerTemplate.size leaderWorkerTemplate.restartPolicy
+    """,
+    "ray.io/v1 RayService": """
+        serveConfigV2 deploymentUnhealthySecondThreshold rayClusterConfig.rayVersion
+        rayClusterConfig.authOptions.mode rayClusterConfig.enableInTreeAutoscaling
+        rayClusterConfig.autoscalerOptions.securityContext.allowPrivilegeEscalation
+        rayClusterConfig.autoscalerOptions.securityContext.readOnlyRootFilesystem
+        rayClusterConfig.autoscalerOptions.securityContext.capabilities.drop
+        rayClusterConfig.headGroupSpec.rayStartParams.num-cpus
+        rayClusterConfig.headGroupSpec.rayStartParams.num-gpus
+        rayClusterConfig.workerGroupSpecs.groupName rayClusterConfig.workerGroupSpecs.replicas
+        rayClusterConfig.workerGroupSpecs.minReplicas rayClusterConfig.workerGroupSpecs.maxReplicas
+        rayClusterConfig.workerGroupSpecs.rayStartParams.num-cpus
     """,
     "monitoring.coreos.com/v1 ServiceMonitor": """
         selector.matchLabels endpoints.port endpoints.path endpoints.interval
@@ -85,8 +108,21 @@ def document(name: str, kind: str) -> dict[str, Any]:
     return dict(found)
 
 
+def templates(name: str) -> list[dict[str, Any]]:
+    """Those of the set's pods. The gateway's is first; of Ray, that of the head."""
+    [spec] = [each["spec"] for each in rendered(name)["documents"] if each["kind"] in WORKLOADS]
+    if "rayClusterConfig" in spec:
+        head = spec["rayClusterConfig"]["headGroupSpec"]
+        [workers] = spec["rayClusterConfig"]["workerGroupSpecs"]
+        return [head["template"], workers["template"]]
+    if "leaderWorkerTemplate" in spec:
+        group = spec["leaderWorkerTemplate"]
+        return [group["leaderTemplate"], group["workerTemplate"]]
+    return [spec["template"]]
+
+
 def pod(name: str) -> dict[str, Any]:
-    return dict(document(name, "Deployment")["spec"]["template"]["spec"])
+    return dict(templates(name)[0]["spec"])
 
 
 def settings(name: str) -> str:
@@ -94,7 +130,11 @@ def settings(name: str) -> str:
 
 
 def paths(value: Any, at: str = "") -> Iterator[str]:
-    """The fields of a document with their parents; lists are left out, labels are one field."""
+    """The fields of a document with their parents. Lists and templates of pods are left out, and
+    labels are one field.
+    """
+    if isinstance(value, dict) and "containers" in value.get("spec", {}):
+        return
     if isinstance(value, dict) and not at.endswith("matchLabels"):
         for key, each in value.items():
             yield from paths(each, f"{at}.{key}" if at else key)
@@ -120,7 +160,7 @@ def test_documents_are_valid(name):
             assert set(paths(each["spec"])) <= set(CUSTOM_RESOURCES[kind].split()), kind
 
 
-@pytest.mark.parametrize("name", VALUE_SETS)
+@pytest.mark.parametrize("name", VALUE_SETS.keys() - {"ray"})
 def test_gateway_accepts_the_settings(name, tmp_path):
     """As the file of `--config`; with a keys file where the secret is mounted."""
     (tmp_path / "gateway.yaml").write_text(settings(name))
@@ -138,7 +178,7 @@ def test_gateway_accepts_the_settings(name, tmp_path):
 def test_value_sets_cover_every_kind():
     kinds = {each["kind"] for name in VALUE_SETS for each in rendered(name)["documents"]}
     assert kinds == {
-        *("ConfigMap", "Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"),
+        *("ConfigMap", *WORKLOADS, "Service", "ServiceAccount", "PodDisruptionBudget"),
         *("HTTPRoute", "InferencePool", "NetworkPolicy", "ScaledObject", "ServiceMonitor"),
     }
     assert len(VALUE_SETS) >= 8
@@ -149,16 +189,83 @@ def test_pods_are_restricted(name):
     """As Kubernetes' pod security standard `restricted` demands, with a root file system that
     cannot be written, and without a token of the cluster.
     """
-    spec = pod(name)
-    [container] = spec["containers"]
-    assert spec["securityContext"]["runAsNonRoot"]
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False
+    for spec in (template["spec"] for template in templates(name)):
+        [container] = spec["containers"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert spec["enableServiceLinks"] is False
+        # Ray's autoscaler asks the cluster for pods
+        assert spec["automountServiceAccountToken"] is (container["name"] == "ray-head")
+
+
+def test_only_the_leaders_of_groups_get_requests():
+    """A worker has the release's label alone, by which it may be evicted only with its group's
+    budget, and reaches the ports of the other pods.
+    """
+    leader, worker = (template["metadata"]["labels"] for template in templates("group"))
+    release = {"app.kubernetes.io/instance": "chat"}
+    selected = document("group", "Service")["spec"]["selector"]
+    assert selected.items() <= leader.items()
+    assert not selected.items() <= worker.items()
+    assert release.items() <= worker.items()
+
+    budget = document("group", "PodDisruptionBudget")["spec"]
+    assert budget["selector"]["matchLabels"] == release
+    policies = [each for each in rendered("group")["documents"] if each["kind"] == "NetworkPolicy"]
+    of_workers = policies[1]["spec"]
+    assert of_workers["podSelector"]["matchLabels"].items() <= worker.items()
+    [source] = of_workers["ingress"][0]["from"]
+    assert source["podSelector"]["matchLabels"] == release
+
+
+def test_a_group_is_one_ray_cluster():
+    """With a token; its pods may all take as long to end as the leader's answers."""
+    leader, worker = (template["spec"] for template in templates("group"))
+    variables = [
+        {each["name"]: each for each in spec["containers"][0]["env"]} for spec in (leader, worker)
+    ]
+    for each in variables:
+        assert each["RAY_AUTH_MODE"]["value"] == "token"
+        assert each["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "ray-token"
+    assert "--head" in leader["containers"][0]["args"][0]
+    assert "$LWS_LEADER_ADDRESS:6379" in worker["containers"][0]["args"][0]
+    grace_s = {spec["terminationGracePeriodSeconds"] for spec in (leader, worker)}
+    assert grace_s == {15 + 600 + 10 + 30 + 10}
+    target = document("group", "ScaledObject")["spec"]["scaleTargetRef"]
+    scaled = document("group", "LeaderWorkerSet")
+    assert target["kind"] == scaled["kind"]
+    assert target["name"] == scaled["metadata"]["name"]
+    assert target["apiVersion"] == scaled["apiVersion"]
+
+
+def test_ray_deploys_the_gateways(tmp_path):
+    """The arguments and the variables are those that the Ray application accepts."""
+    service = document("ray", "RayService")["spec"]
+    (tmp_path / "gateway.yaml").write_text(service["serveConfigV2"])
+    arguments = ray_application.read(tmp_path / "gateway.yaml")
+    settings = ray_application.settings_of(arguments)
+    assert settings.request_timeout_s == 1200
+    assert (arguments.replicas.min, arguments.replicas.max, arguments.num_gpus) == (1, 4, 1)
+
+    for template in templates("ray"):
+        [container] = template["spec"]["containers"]
+        variables = {each["name"]: each.get("value", "") for each in container["env"]}
+        ray_application.check_environment(variables, settings)
+        mounts = {each["mountPath"] for each in container["volumeMounts"]}
+        assert {str(settings.keys_file.parent), *map(str, settings.model_repository)} <= mounts
+        [port] = container["ports"]
+        config = yaml.safe_load(service["serveConfigV2"])
+        assert port["containerPort"] == config["http_options"]["port"]
+        [of_service] = document("ray", "Service")["spec"]["ports"]
+        assert of_service["targetPort"] == port["name"]
+    [workers] = service["rayClusterConfig"]["workerGroupSpecs"]
+    assert workers["maxReplicas"] == 2 * arguments.replicas.max  # arguments.surge
+    assert float(workers["rayStartParams"]["num-cpus"]) == arguments.num_cpus
 
 
 def test_grace_period_follows_the_settings():
@@ -250,6 +357,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"keys": KEYS, "serviceMonitor": {"enabled": True}},
         "serviceMonitor.credentials: with API keys",
     ),
+    "a group without a token": (
+        {"group": {"size": 2}},
+        "group.rayToken.existingSecret: without a token, everyone in the cluster could run code",
+    ),
+    "a group in Ray": (
+        {"group": {"size": 2}, "rayService": {"enabled": True}},
+        "group.size: cannot be combined with rayService",
+    ),
+    "a pool in Ray": (
+        {"inferencePool": {"enabled": True}, "rayService": {"enabled": True}},
+        "inferencePool.enabled: cannot be combined with rayService",
+    ),
+    "a group of none": ({"group": {"size": 0}}, "group.size.*minimum"),
     "a route without a gateway": ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: name"),
 }
 

@@ -11,6 +11,12 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Workers of a group serve no requests, so the service and the pool must not select them. */}}
+{{- define "openai-frontend.workerSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-worker
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "openai-frontend.labels" -}}
 {{ include "openai-frontend.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -43,6 +49,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 {{- $own := dict "port" 9000 "metrics_port" 9002 -}}
+{{- if .Values.rayService.enabled -}}
+{{- $own = dict "model_repository" "/models" -}}
+{{- end -}}
 {{- if .Values.keys.existingSecret -}}
 {{- $_ := set $own "keys_file" (printf "/etc/openai-frontend/keys/%s" .Values.keys.key) -}}
 {{- end -}}
@@ -84,8 +93,37 @@ true
 
 {{- define "openai-frontend.minReplicas" -}}
 {{- if .Values.autoscaling.enabled -}}
+{{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
+{{- fail "autoscaling.minReplicas: it must not exceed autoscaling.maxReplicas" -}}
+{{- end -}}
 {{- int .Values.autoscaling.minReplicas -}}
 {{- else -}}
 {{- int .Values.replicas -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "openai-frontend.update" -}}
+{{- if and (eq (toString .Values.maxSurge | trimSuffix "%") "0") (eq (toString .Values.maxUnavailable | trimSuffix "%") "0") -}}
+{{- fail "maxSurge, maxUnavailable: both are 0, so no pod could ever be replaced" -}}
+{{- end -}}
+{{- toYaml (dict "maxSurge" .Values.maxSurge "maxUnavailable" .Values.maxUnavailable) -}}
+{{- end -}}
+
+{{/* Deployment, LeaderWorkerSet or RayService: what makes the pods. */}}
+{{- define "openai-frontend.workload" -}}
+{{- if .Values.rayService.enabled -}}
+{{- range $name, $part := dict "inferencePool" .Values.inferencePool "serviceMonitor" .Values.serviceMonitor "networkPolicy" .Values.networkPolicy -}}
+{{- if $part.enabled -}}
+{{- fail (printf "%s.enabled: cannot be combined with rayService; see docs/kubernetes.md" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (int .Values.group.size) 1 -}}
+{{- fail "group.size: cannot be combined with rayService" -}}
+{{- end -}}
+RayService
+{{- else if gt (int .Values.group.size) 1 -}}
+LeaderWorkerSet
+{{- else -}}
+Deployment
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,285 @@
+{{/* The template of a gateway's pod: of the Deployment, or the leader of a group. */}}
+{{- define "openai-frontend.pod" -}}
+metadata:
+  labels:
+    {{- include "openai-frontend.labels" . | nindent 4 }}
+    llm-d.ai/engine-type: openai-frontend
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    # A change of the settings replaces the pods: the gateway reads them once
+    checksum/settings: {{ include "openai-frontend.settings" . | sha256sum }}
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  {{- include "openai-frontend.podPlacement" . | nindent 2 }}
+  automountServiceAccountToken: false
+  containers:
+    - name: gateway
+      image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      {{- if gt (int .Values.group.size) 1 }}
+      # `exec`: the gateway gets the signals of the pod
+      command: [sh, -c]
+      args:
+        - >-
+          ray start --head --port=6379 --object-store-memory=268435456 &&
+          exec openai-frontend serve --config /etc/openai-frontend/gateway.yaml
+      {{- else }}
+      args: [serve, --config, /etc/openai-frontend/gateway.yaml]
+      {{- end }}
+      env:
+        - name: OPENAI_FRONTEND_REPLICA_NAME
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.name
+        {{- include "openai-frontend.rayEnv" . | nindent 8 }}
+        {{- with .Values.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      ports:
+        - name: http
+          containerPort: 9000
+        - name: metrics
+          containerPort: 9002
+      # The process is live while models load, however long that takes
+      startupProbe:
+        httpGet:
+          path: /health/live
+          port: http
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: 60
+      livenessProbe:
+        httpGet:
+          path: /health/live
+          port: http
+        periodSeconds: 10
+        timeoutSeconds: 5
+        failureThreshold: 6
+      readinessProbe:
+        httpGet:
+          path: /health/ready
+          port: http
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: 2
+      resources: {{- toYaml .Values.resources | nindent 8 }}
+      securityContext: {{- include "openai-frontend.containerSecurity" . | nindent 8 }}
+      volumeMounts:
+        - name: settings
+          mountPath: /etc/openai-frontend/gateway.yaml
+          subPath: gateway.yaml
+          readOnly: true
+        {{- include "openai-frontend.keysMount" . | nindent 8 }}
+        {{- include "openai-frontend.mounts" . | nindent 8 }}
+  volumes:
+    - name: settings
+      configMap:
+        name: {{ include "openai-frontend.name" . }}
+    {{- include "openai-frontend.keysVolume" . | nindent 4 }}
+    {{- include "openai-frontend.volumes" . | nindent 4 }}
+{{- end -}}
+
+{{/* The template of the other pods of a group: they run only Ray, which starts the engine's workers. */}}
+{{- define "openai-frontend.workerPod" -}}
+metadata:
+  labels:
+    {{- include "openai-frontend.workerSelector" . | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.podAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "openai-frontend.podPlacement" . | nindent 2 }}
+  automountServiceAccountToken: false
+  containers:
+    - name: worker
+      image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      # It waits for the leader, because a restart of one container recreates the whole group
+      command: [sh, -c]
+      args:
+        - >-
+          until ray health-check --address "$LWS_LEADER_ADDRESS:6379"; do sleep 2; done;
+          exec ray start --address="$LWS_LEADER_ADDRESS:6379" --object-store-memory=268435456 --block
+      env:
+        {{- include "openai-frontend.rayEnv" . | nindent 8 }}
+        {{- with .Values.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      # Running answers of the leader need the workers until their end
+      lifecycle:
+        preStop:
+          exec:
+            command: [sh, -c, 'while ray health-check --address "$LWS_LEADER_ADDRESS:6379"; do sleep 2; done']
+      resources: {{- toYaml .Values.resources | nindent 8 }}
+      securityContext: {{- include "openai-frontend.containerSecurity" . | nindent 8 }}
+      volumeMounts:
+        {{- include "openai-frontend.mounts" . | nindent 8 }}
+  volumes:
+    {{- include "openai-frontend.volumes" . | nindent 4 }}
+{{- end -}}
+
+{{/* Where pods run, with which rights, and how long they may take to end. */}}
+{{- define "openai-frontend.podPlacement" -}}
+serviceAccountName: {{ include "openai-frontend.name" . }}
+# Otherwise a service named openai-frontend would set OPENAI_FRONTEND_PORT
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ include "openai-frontend.gracePeriod" . }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "openai-frontend.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Ray starts any code that its clients send, so the cluster of a group needs a token. */}}
+{{- define "openai-frontend.rayEnv" -}}
+{{- if gt (int .Values.group.size) 1 -}}
+- name: RAY_AUTH_MODE
+  value: token
+- name: RAY_AUTH_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ required "group.rayToken.existingSecret: without a token, everyone in the cluster could run code in the pods" .Values.group.rayToken.existingSecret }}
+      key: {{ .Values.group.rayToken.key }}
+- name: RAY_ADDRESS
+  value: auto
+- name: RAY_USAGE_STATS_ENABLED
+  value: "0"
+{{- end -}}
+{{- end -}}
+
+{{- define "openai-frontend.keysMount" -}}
+{{- if .Values.keys.existingSecret -}}
+- name: keys
+  mountPath: /etc/openai-frontend/keys
+  readOnly: true
+{{- end -}}
+{{- end -}}
+
+{{- define "openai-frontend.keysVolume" -}}
+{{- with .Values.keys.existingSecret -}}
+- name: keys
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end -}}
+{{- end -}}
+
+{{- define "openai-frontend.mounts" -}}
+- name: tmp
+  mountPath: /tmp
+- name: shared-memory
+  mountPath: /dev/shm
+{{- if .Values.models.existingClaim }}
+- name: models
+  mountPath: /models
+  readOnly: true
+  {{- with .Values.models.subPath }}
+  subPath: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "openai-frontend.volumes" -}}
+- name: tmp
+  emptyDir: {}
+- name: shared-memory
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ .Values.sharedMemory }}
+{{- with .Values.models.existingClaim }}
+- name: models
+  persistentVolumeClaim:
+    claimName: {{ . }}
+    readOnly: true
+{{- end }}
+{{- end -}}
+
+{{/* A pod of Ray's: the list has the root, the container's name and its resources. */}}
+{{- define "openai-frontend.rayPod" -}}
+{{- $container := index . 1 -}}
+{{- $resources := index . 2 -}}
+{{- with index . 0 -}}
+{{- $longest := int (add (int64 (default 3600 .Values.settings.request_timeout_s)) 60) -}}
+metadata:
+  labels:
+    {{- include "openai-frontend.labels" . | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.podAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "openai-frontend.podPlacement" . | nindent 2 }}
+  # Ray's autoscaler, which KubeRay adds to the head, asks the cluster for pods
+  automountServiceAccountToken: {{ eq $container "ray-head" }}
+  containers:
+    - name: {{ $container }}
+      image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      env:
+        - name: RAY_SERVE_ENABLE_HA_PROXY
+          value: "1"
+        - name: RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD
+          value: "0"
+        # A change of replicas must not cut streams, and a stream may be silent
+        - name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S
+          value: {{ $longest | quote }}
+        - name: RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S
+          value: {{ add 300 (int64 (default 600 .Values.settings.first_token_timeout_s)) | quote }}
+        - name: RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S
+          value: {{ $longest | quote }}
+        - name: RAY_USAGE_STATS_ENABLED
+          value: "0"
+        {{- with .Values.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      ports:
+        - name: serve
+          containerPort: 9000
+      resources: {{- toYaml $resources | nindent 8 }}
+      securityContext: {{- include "openai-frontend.containerSecurity" . | nindent 8 }}
+      volumeMounts:
+        {{- include "openai-frontend.keysMount" . | nindent 8 }}
+        {{- include "openai-frontend.mounts" . | nindent 8 }}
+  volumes:
+    {{- include "openai-frontend.keysVolume" . | nindent 4 }}
+    {{- include "openai-frontend.volumes" . | nindent 4 }}
+{{- end -}}
+{{- end -}}

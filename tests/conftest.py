@@ -82,13 +82,7 @@ async def start_server(repository: Path, nothing_left: None) -> AsyncIterator[St
 
     yield start
     for server in started:
-        await stop(server)
-
-
-async def stop(server: Server) -> None:
-    """Stop, without the wait for models to be gone."""
-    await mock_models.unload_all(server)
-    await server.stop()
+        await server.stop()
 
 
 @pytest.fixture

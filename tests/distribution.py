@@ -26,7 +26,7 @@ _SESSION_GATEWAYS = {
 }
 # It measures times, best when the engines of other workers have ended
 _LAST = "tests/resilience/faults/test_overload.py"
-_WAITS = 1  # workers beyond the cores, because many tests wait
+_WAITS = 2  # workers beyond the cores, because many tests wait
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -1,6 +1,5 @@
 """Model folders with the mock engine, and a core that serves them."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from openai_frontend.config import model_options
 from openai_frontend.config.model_options import ModelOptions
-from openai_frontend.triton import Options, Server, _core
+from openai_frontend.triton import Options, Server
 from tests.unit.prompting import tiny_tokenizer
 
 if TYPE_CHECKING:  # imports NumPy, whose memory a sanitizer reports as leaks in the core's tests
@@ -89,17 +88,5 @@ async def serving(
         await registry.refresh()
         yield registry
     finally:
-        await unload_all(server)
         await server.stop()
         registry.close()
-
-
-async def unload_all(server: Server) -> None:
-    """Before a stop: the core checks only once a second whether the models are gone.
-
-    Only explicit mode can unload, and with a request in flight it would wait for that.
-    """
-    explicit = server.options.model_control_mode == "explicit"
-    if server.is_live() and explicit and not _core.live_counts()["requests"]:
-        loaded = {model["name"] for model in server.model_statistics()["model_stats"]}
-        await asyncio.gather(*(server.unload_model(name) for name in loaded))

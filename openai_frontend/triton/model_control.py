@@ -4,6 +4,7 @@ Locks allow one change per model at a time, and keep the core from its races.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -14,7 +15,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 from weakref import WeakValueDictionary
@@ -137,7 +138,9 @@ class ModelLocks:
 
 
 UNLOAD_POLL_S = 0.02  # short against any unload
+_STOP_POLL_S = 0.005  # on a thread, so that it need not spare the event loop
 _INTERRUPT_EVERY_S = 0.2
+_UNLOAD_BEFORE_STOP_S = 1.0
 
 # Takes a change of the core's models and the model's name; None if several may change
 InThread = Callable[[Callable[[_core.Server], None], str | None], Coroutine[Any, Any, None]]
@@ -236,6 +239,30 @@ class ModelControl:
     def settle_delay_s(self) -> float:
         """Seconds until it is safe to stop the core, if no change is running."""
         return self._lock.settle_delay_s()
+
+
+def unload_all(core: _core.Server) -> None:
+    """Unload every model, and wait up to a second until they are gone. Blocks.
+
+    For a stop that follows: the core's own checks only once a second whether models are left. What
+    cannot be unloaded, the stop waits for and reports.
+    """
+    with suppress(_core.TritonError):
+        loaded = json.loads(core.model_statistics("", -1))["model_stats"]
+        names = {model["name"] for model in loaded}
+        for name in names:
+            core.unload_model(name)
+        deadline = time.monotonic() + _UNLOAD_BEFORE_STOP_S
+        while time.monotonic() < deadline and _is_any_left(core, names):
+            time.sleep(_STOP_POLL_S)
+
+
+def _is_any_left(core: _core.Server, names: Collection[str]) -> bool:
+    """The index lacks models whose files came with the load."""
+    entries = json.loads(core.model_index(False))
+    return any(entry.get("state") == "UNLOADING" for entry in entries) or any(
+        inprocess.hosts(name) for name in names
+    )
 
 
 def _check_name(name: str) -> None:

@@ -27,7 +27,7 @@ from openai_frontend.triton import (
     options,
     start_log,
 )
-from openai_frontend.triton.model_control import ModelControl
+from openai_frontend.triton.model_control import ModelControl, unload_all
 from openai_frontend.triton.model_health import (
     LATEST,
     NOT_READY,
@@ -143,6 +143,8 @@ class Server:
 
     def _end(self, core: _core.Server) -> None:
         try:
+            if self.options.model_control_mode != "poll":  # in which the core refuses to unload
+                unload_all(core)
             core.stop()
         except _core.TritonError as error:  # requests that never end, e.g. of a dead stub
             self.outlives_stop = True

@@ -14,6 +14,8 @@ import pytest
 from scripts.generate_backends_docs import FIELDS
 from tests.backends.models import VARIABLE, Model, repository
 
+pytestmark = pytest.mark.slow
+
 QUESTION: list[Any] = [{"role": "user", "content": "What is Triton?"}]
 PERSON = {
     "type": "object",
@@ -288,7 +290,6 @@ def test_prompt_longer_than_the_context(client, model):
     assert raised.value.code == "context_length_exceeded"
 
 
-@pytest.mark.slow
 def test_disconnect_cancels_the_generation(client, model, gateway):
     """The model stops when the client disconnects, long before the end of its answer."""
     if not (model.honours("stream") and model.honours("ignore_eos")):

@@ -9,6 +9,8 @@ import pytest
 from openai_frontend.cli import main
 from tests.gateway_process import GatewayProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def checked(standins_gateway: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -26,7 +28,6 @@ def listed(gateway: GatewayProcess) -> list[dict[str, Any]]:
     return [model for model in models if model["parent"] is None]
 
 
-@pytest.mark.slow
 def test_same_models_are_servable(
     checked: dict[str, Any], standins_gateway: GatewayProcess
 ) -> None:

@@ -11,6 +11,8 @@ from prometheus_client.samples import Sample
 
 from tests.gateway_process import GatewayProcess
 
+pytestmark = pytest.mark.slow
+
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 ENGINE = {"model": "tensorrt_llm", "version": "1"}
 

@@ -11,9 +11,12 @@ from tests.backends.models import Model, params
 
 TOKENS = 8
 
-pytestmark = pytest.mark.parametrize(
-    "model", [each for each in params() if each.id in ("ensemble", "tensorrt_llm_bls")]
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize(
+        "model", [each for each in params() if each.id in ("ensemble", "tensorrt_llm_bls")]
+    ),
+]
 
 
 def completion(client: openai.OpenAI, model: Model, **fields: Any) -> Any:

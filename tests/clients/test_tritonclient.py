@@ -14,7 +14,7 @@ from tests.clients.environments import Environment
 from tests.unit.kserve.conftest import ALL, KServe, running, write_models
 from tests.unit.triton.generation_inputs import collect
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

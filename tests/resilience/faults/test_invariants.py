@@ -12,6 +12,8 @@ from tests.gateway_process import GatewayProcess
 from tests.resilience.faults import leaking_server
 from tests.resilience.faults.invariants import no_trace_left
 
+pytestmark = pytest.mark.slow
+
 
 class LeakingServer:
     """Runs `leaking_server` in a separate process."""

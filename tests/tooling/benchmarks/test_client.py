@@ -11,6 +11,8 @@ from benchmarks.client import Client
 from benchmarks.load import Load, Measured
 from benchmarks.response_reader import BadResponse
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["uvloop", "C"])
 def floor(request, tmp_path):

@@ -8,6 +8,8 @@ from scripts import check_images
 from scripts.check_images import Image
 from scripts.setup.stand_ins import write_wheel
 
+pytestmark = pytest.mark.slow  # pip in a process of its own
+
 IMAGE = Image("3.12", 39, ("lock.txt",))
 
 

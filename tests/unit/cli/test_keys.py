@@ -236,12 +236,14 @@ def chat(client: openai.OpenAI, **options: object) -> list[str | None]:
     return [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
 
 
+@pytest.mark.slow
 def test_client_with_a_key(guarded: Guarded) -> None:
     """OpenAI's SDK streams a chat."""
 
     assert "".join(filter(None, chat(guarded.client(CANARY)))) == "HelloHello"
 
 
+@pytest.mark.slow
 def test_client_without_a_key(guarded: Guarded) -> None:
     """OpenAI's SDK raises AuthenticationError."""
 
@@ -251,6 +253,7 @@ def test_client_without_a_key(guarded: Guarded) -> None:
     assert refused.value.request_id is not None
 
 
+@pytest.mark.slow
 def test_client_beyond_its_rate_limit(guarded: Guarded) -> None:
     """Unused reserved tokens are returned with the response."""
 
@@ -267,6 +270,7 @@ def test_client_beyond_its_rate_limit(guarded: Guarded) -> None:
     assert chat(client, max_tokens=4)
 
 
+@pytest.mark.slow
 def test_printed_examples_use_the_key(guarded: Guarded) -> None:
     """They work in a shell with OPENAI_API_KEY."""
 
@@ -297,6 +301,7 @@ RAW = [
 
 
 @pytest.mark.parametrize("line", RAW)
+@pytest.mark.slow
 def test_unusual_request_lines_need_a_key(guarded: Guarded, line: str) -> None:
     """No spelling of a path bypasses authentication."""
 
@@ -305,6 +310,7 @@ def test_unusual_request_lines_need_a_key(guarded: Guarded, line: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["a/x?", "a#", "a@b", "test/health/live?", "/health/live", ""])
+@pytest.mark.slow
 def test_unusual_host_headers_need_a_key(guarded: Guarded, host: str) -> None:
     """No Host header bypasses authentication."""
 
@@ -313,6 +319,7 @@ def test_unusual_host_headers_need_a_key(guarded: Guarded, host: str) -> None:
     assert answer.status == 401
 
 
+@pytest.mark.slow
 def test_running_server_picks_up_changes(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,6 +332,7 @@ def test_running_server_picks_up_changes(
     assert guarded.models(CANARY) == 200
 
 
+@pytest.mark.slow
 def test_invalid_file_keeps_the_old_keys(guarded: Guarded) -> None:
     """One log line has the reason."""
 
@@ -339,6 +347,7 @@ def test_invalid_file_keeps_the_old_keys(guarded: Guarded) -> None:
     assert guarded.models(CANARY) == 200
 
 
+@pytest.mark.slow
 def test_log_contains_no_key(guarded: Guarded) -> None:
     """Not even at level debug with an access log."""
 

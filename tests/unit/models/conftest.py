@@ -20,7 +20,6 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.triton import Server
-from tests import mock_models
 
 
 @dataclass
@@ -80,7 +79,6 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
         ) as client:
             yield LiveGateway(server, registry, client, app.state.gateway)
     finally:
-        await mock_models.unload_all(server)
         front.should_exit = True
         await serving
 

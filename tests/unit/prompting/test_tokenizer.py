@@ -14,6 +14,7 @@ from tests.unit.prompting import tiny_tokenizer
 TEXT = "Hello <|im_start|>über \U0001f600\n\n  you"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", [True, False])
 def test_ids_equal_transformers(
     tiny: tokenizer.Tokenizer, tokenizer_folder: Path, special: bool

@@ -97,6 +97,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.slow
 def test_every_rejection_has_the_openai_envelope_and_an_id(gateway, name):
     """Whichever layer rejects it. The content type is JSON, and a header names the replica."""
     sent, status, code = REFUSED[name]
@@ -112,18 +113,21 @@ def test_every_rejection_has_the_openai_envelope_and_an_id(gateway, name):
     assert len(response.body) == int(response.headers["content-length"])
 
 
+@pytest.mark.slow
 def test_server_works_after_all_rejections(gateway):
     response = exchange(gateway.port, chat(BODY))
 
     assert response.status == 200
 
 
+@pytest.mark.slow
 def test_405_names_the_allowed_method(gateway):
     response = exchange(gateway.port, request("OPTIONS /v1/chat/completions"))
 
     assert response.headers["allow"] == "POST"
 
 
+@pytest.mark.slow
 def test_head_has_the_headers_of_get_and_no_body(gateway):
     """`content-length` has the length of GET's body, and a header names the replica."""
     head = exchange(gateway.port, request("HEAD /v1/models"))
@@ -134,30 +138,35 @@ def test_head_has_the_headers_of_get_and_no_body(gateway):
     assert head.headers["x-served-by"] == got.headers["x-served-by"] == "replica-1"
 
 
+@pytest.mark.slow
 def test_head_of_a_post_route_is_405_without_a_body(gateway):
     response = exchange(gateway.port, request("HEAD /v1/chat/completions"))
 
     assert (response.status, response.body) == (405, b"")
 
 
+@pytest.mark.slow
 def test_utf8_byte_order_mark_is_ignored(gateway):
     response = exchange(gateway.port, chat(b"\xef\xbb\xbf" + BODY))
 
     assert response.status == 200
 
 
+@pytest.mark.slow
 def test_http_1_0_request_needs_no_host_header(gateway):
     response = exchange(gateway.port, b"GET /v1/models HTTP/1.0\r\n\r\n")
 
     assert response.status == 200
 
 
+@pytest.mark.slow
 def test_trailing_slash_needs_no_redirect(gateway):
     response = exchange(gateway.port, request(CHAT + "/", JSON, body=BODY))
 
     assert response.status == 200
 
 
+@pytest.mark.slow
 def test_upgrade_to_http2_is_ignored(gateway):
     """Java's client offers it with each request."""
     response = exchange(gateway.port, chat(BODY, "connection: upgrade", "upgrade: h2c"))
@@ -165,6 +174,7 @@ def test_upgrade_to_http2_is_ignored(gateway):
     assert response.status == 200
 
 
+@pytest.mark.slow
 def test_last_value_of_a_repeated_field_is_used(gateway):
     """As in OpenAI's parser and Python's."""
     body = BODY[:-1] + b', "model": "other"}'
@@ -175,6 +185,7 @@ def test_last_value_of_a_repeated_field_is_used(gateway):
 
 
 @pytest.mark.parametrize("line", ["GET /nothing", "GET /v1/models", "GET /health/live"])
+@pytest.mark.slow
 def test_request_id_of_the_client_is_in_response_and_log(gateway, line):
     """In the access log, whatever the response."""
     given = f"mine-{line.split('/')[-1]}"
@@ -185,6 +196,7 @@ def test_request_id_of_the_client_is_in_response_and_log(gateway, line):
     gateway.wait_for_line(f"INFO [{given}] openai_frontend.access_log")
 
 
+@pytest.mark.slow
 def test_warnings_about_a_request_have_its_id(gateway):
     body = {**json.loads(BODY), "nobodys_field": 1}
     headers = {"x-request-id": "abc-7"}

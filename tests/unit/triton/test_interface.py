@@ -99,6 +99,7 @@ def test_folders_of_the_server():
     assert stub.is_file()
 
 
+@pytest.mark.slow
 async def test_arguments_of_a_stub(repository, start_server):
     """They name the model's instance: its group, and a number."""
     python_models.write(repository, "echo")
@@ -199,6 +200,7 @@ async def test_log_lines(repository, start_server, tmp_path, log_format):
     assert [each for each in found.errors if "failed to load 'broken'" in each]
 
 
+@pytest.mark.slow
 async def test_start_without_a_gpu_has_no_warnings(repository, start_server, tmp_path):
     """The known lines are all that the core complains about."""
     log = tmp_path / "log"

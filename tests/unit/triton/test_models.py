@@ -8,7 +8,6 @@ import pytest
 
 from openai_frontend import errors
 from tests import mock_models
-from tests.conftest import stop
 from tests.unit.triton.generation_inputs import collect, count, generate, generation
 from tests.unit.triton.waiting import until
 
@@ -161,7 +160,7 @@ async def test_stop_after_a_failed_reload(repository, start_server):
     mock_models.write(repository, "mock", fail_at_load="no weights")
     with suppress(errors.GatewayError):
         await server.load_model("mock")
-    await stop(server)
+    await server.stop()
 
     assert not server.outlives_stop
 

@@ -70,6 +70,7 @@ async def asked(server: Server, model: str, tensor: Any, name: str = "IN") -> An
     return response
 
 
+@pytest.mark.slow
 async def test_every_datatype_is_returned(repository, start_server):
     """A Python model receives and returns the request's values in every datatype."""
     datatypes = {f"IN_{datatype}": datatype for datatype in (*ARRAYS, "STRING")}
@@ -163,6 +164,7 @@ async def test_ensembles_of_python_models(repository, start_server):
     assert response.item("REPLY") == b"abc"
 
 
+@pytest.mark.slow
 async def test_python_based_backend(repository, start_server, tmp_path):
     """A backend directory may contain a Python program for all its models, like NVIDIA's vLLM
     backend.
@@ -306,6 +308,7 @@ def test_wheels_backend_needs_the_wheels_core(tmp_path):
     assert not (collected.folder / "python").exists()
 
 
+@pytest.mark.slow
 def test_no_blas_threads_when_stubs_are_forked(wheel, tmp_path):
     """NumPy's OpenBLAS has no threads at that time, or two concurrent forks would deadlock."""
     script = (

@@ -8,7 +8,6 @@ from prometheus_client import parser
 from openai_frontend import errors
 from openai_frontend.triton import ModelIndexEntry, Options, Server
 from tests import mock_models
-from tests.conftest import stop
 from tests.unit.triton.generation_inputs import collect, count, generate
 
 
@@ -28,7 +27,7 @@ async def test_start_is_quick(repository, start_server):
     took_s = []
     for _ in range(3):
         started = time.monotonic()
-        await stop(await start_server())
+        await (await start_server()).stop()
         took_s.append(time.monotonic() - started)
 
     assert min(took_s) < 2
@@ -100,7 +99,7 @@ async def test_start_after_a_failed_start(repository):
     await server.start()
 
     assert await count(generate(server, 2)) == 2
-    await stop(server)
+    await server.stop()
 
 
 async def test_metadata(server):

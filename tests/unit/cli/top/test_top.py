@@ -318,6 +318,7 @@ def ask(gateway: GatewayProcess, model: str) -> int:
     return httpx.post(url, json=body, headers=bearer("chat"), timeout=60).status_code
 
 
+@pytest.mark.slow
 def test_live_view(gateway: GatewayProcess, terminals: list[Terminal]) -> None:
     """The view of a real gateway updates; Ctrl-C restores the screen."""
     terminal = Terminal(gateway.url, key="watch")
@@ -331,6 +332,7 @@ def test_live_view(gateway: GatewayProcess, terminals: list[Terminal]) -> None:
     assert "Traceback" not in terminal.written
 
 
+@pytest.mark.slow
 def test_every_metric_exists_in_a_gateway(
     gateway: GatewayProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

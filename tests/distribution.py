@@ -26,14 +26,17 @@ _SESSION_GATEWAYS = {
 }
 # It measures times, best when the engines of other workers have ended
 _LAST = "tests/resilience/faults/test_overload.py"
-_WAITS = 2  # workers beyond the cores, because many tests wait
+# Workers beyond the cores, because many tests wait; those of engines leave less room
+_WAITS, _WAITS_WITHOUT_ENGINES = 1, 2
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """No workers for a few tests: each worker would first collect all of them."""
     of_files = all(arg.partition("::")[0].endswith(".py") for arg in config.args)
     few = config.option.keyword or of_files
-    return 0 if few else len(os.sched_getaffinity(0)) + _WAITS
+    without_engines = "not engine" in config.option.markexpr
+    waits = _WAITS_WITHOUT_ENGINES if without_engines else _WAITS
+    return 0 if few else len(os.sched_getaffinity(0)) + waits
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

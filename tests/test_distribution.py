@@ -68,6 +68,17 @@ class Worker:
     ],
 )
 def test_few_tests_run_without_workers(arguments, keyword, parallel):
-    config: Any = SimpleNamespace(args=arguments, option=SimpleNamespace(keyword=keyword))
+    option = SimpleNamespace(keyword=keyword, markexpr="")
+    config: Any = SimpleNamespace(args=arguments, option=option)
 
     assert bool(distribution.pytest_xdist_auto_num_workers(config)) == parallel
+
+
+def test_without_engines_there_is_one_worker_more():
+    """The quick selection waits more and needs less memory."""
+    workers = []
+    for marks in ("", "not slow and not engine"):
+        option = SimpleNamespace(keyword="", markexpr=marks)
+        config: Any = SimpleNamespace(args=["tests"], option=option)
+        workers.append(distribution.pytest_xdist_auto_num_workers(config))
+    assert workers[1] == workers[0] + 1

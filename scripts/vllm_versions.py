@@ -76,7 +76,10 @@ def run(version: str, results: Results, *, short: bool, public: bool) -> bool:
     """Whether all tests pass; adds what was found to the results."""
     environment = ENVIRONMENTS / version
     make_environment(environment, version)
-    found = add_names(results, PackageSource(folder(site_packages(environment).resolve())))
+    # The version of `.venv` is not installed a second time
+    own, base = site_packages(environment), site_packages(VENV)
+    used = own if (own / "vllm").exists() else base
+    found = add_names(results, PackageSource(folder(used.resolve())))
     report = environment.resolve() / "tests.xml"
     report.unlink(missing_ok=True)
     variables = {**os.environ, "HF_HUB_OFFLINE": "1"}

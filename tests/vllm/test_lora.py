@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from openai_frontend.engines.vllm.stats import lora_adapter_name
 from tests.gateway_process import ROOT, GatewayProcess
 from tests.unit.lora.trained import ANSWERS, BASE, QUESTION, connected, say
+from tests.vllm.conftest import needs_statistics
 
 pytestmark = [
     pytest.mark.engine,
@@ -180,6 +181,7 @@ async def test_kv_events_describe_the_prefix_cache(
     assert lora_adapter_name(stored["lora_name"]) == "robot"
 
 
+@needs_statistics
 async def test_metrics_name_adapters_as_requests_do(
     gateway: GatewayProcess, client: openai.AsyncOpenAI
 ):

@@ -21,8 +21,11 @@ INTERNAL = set(NAMES) - set(PUBLIC)
 
 @pytest.fixture(scope="module", autouse=True)
 def parsed_once() -> Iterator[None]:
-    """Parsing vLLM's files takes a second of CPU; most are the same in all tests."""
+    """Parsing vLLM's files takes a second of CPU; most are the same in all tests. What is detected
+    does not depend on the capabilities that a run leaves out.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(versions.VARIABLE, raising=False)
         patch.setattr(ast, "parse", cache(ast.parse))
         yield
 

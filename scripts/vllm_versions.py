@@ -76,10 +76,7 @@ def run(version: str, results: Results, *, short: bool, public: bool) -> bool:
     """Whether all tests pass; adds what was found to the results."""
     environment = ENVIRONMENTS / version
     make_environment(environment, version)
-    # The version of `.venv` is not installed a second time
-    own, base = site_packages(environment), site_packages(VENV)
-    used = own if (own / "vllm").exists() else base
-    found = add_names(results, PackageSource(folder(used.resolve())))
+    found = add_names(results, PackageSource(folder(folder_of_vllm(environment))))
     report = environment.resolve() / "tests.xml"
     report.unlink(missing_ok=True)
     variables = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -116,6 +113,12 @@ def make_environment(environment: Path, version: str) -> None:
     script = environment / "bin" / "openai-frontend"
     script.write_text(f"#!{python.absolute()}\n" + "".join(command[1:]))
     script.chmod(0o755)
+
+
+def folder_of_vllm(environment: Path) -> Path:
+    """Its site-packages, or those of `.venv`, whose version is not installed a second time."""
+    own = site_packages(environment)
+    return (own if (own / "vllm").is_dir() else site_packages(VENV)).resolve()
 
 
 def add_names(results: Results, source: PackageSource) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 // Detects stub processes of Triton's Python backend that may mix up responses.
 //
-// The backend expects a sign of life from a stub every second. If there is none, it fails the
-// request, but keeps the stub and reads the next response from the same queue. The late response to
-// the failed request is still in that queue, so each later request receives the response to the
-// request before it (python_backend, ReceiveMessageFromStub in stub_launcher.cc; reproduced with
-// core 2.51). A stub that was merely slow, because the machine was busy or paused, then sends one
-// client the text of another.
+// Each stub sets a health flag, which the backend checks once a second. If the flag is not set, the
+// backend fails the request, but keeps the stub and reads the next response from the same queue.
+// The late response to the failed request is still in that queue, so each later request receives
+// the response to the request before it (python_backend, ReceiveMessageFromStub in
+// stub_launcher.cc; reproduced with core 2.51). A stub that was merely slow, because the machine
+// was busy or paused, then sends one client the text of another.
 //
 // Therefore a stub that the backend calls unhealthy is killed at once, before the backend's thread
 // sends it another request. Responses of all models that use it are discarded until another process

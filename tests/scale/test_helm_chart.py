@@ -20,7 +20,9 @@ from tests.gateway_process import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "openai-frontend"
 VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
-VALUE_SETS = {path.stem.removesuffix("-values"): path for path in (CHART / "ci").glob("*.yaml")}
+VALUE_SETS = {
+    path.stem.removesuffix("-values"): path for path in sorted((CHART / "ci").glob("*.yaml"))
+}
 
 WORKLOADS = ("Deployment", "LeaderWorkerSet", "RayService")
 
@@ -160,7 +162,7 @@ def test_documents_are_valid(name):
             assert set(paths(each["spec"])) <= set(CUSTOM_RESOURCES[kind].split()), kind
 
 
-@pytest.mark.parametrize("name", VALUE_SETS.keys() - {"ray"})
+@pytest.mark.parametrize("name", [name for name in VALUE_SETS if name != "ray"])
 def test_gateway_accepts_the_settings(name, tmp_path):
     """As the file of `--config`; with a keys file where the secret is mounted."""
     (tmp_path / "gateway.yaml").write_text(settings(name))
@@ -263,6 +265,7 @@ def test_ray_deploys_the_gateways(tmp_path):
         assert port["containerPort"] == config["http_options"]["port"]
         [of_service] = document("ray", "Service")["spec"]["ports"]
         assert of_service["targetPort"] == port["name"]
+    assert "evicted" in rendered("ray")["notes"]
     [workers] = service["rayClusterConfig"]["workerGroupSpecs"]
     assert workers["maxReplicas"] == 2 * arguments.replicas.max  # arguments.surge
     assert float(workers["rayStartParams"]["num-cpus"]) == arguments.num_cpus

@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bench, skipped = _bench(Path(folder), plan)
         try:
             if given.profile:
-                for title, rows in hot_spots.profiles(bench):
-                    print(f"{title}\n{rows}\n")
+                for profile in hot_spots.profiles(bench):
+                    print(f"{profile.title}: {profile.calls:.1f}\n{hot_spots.table(profile)}\n")
                 return 0
             run = _run(bench, skipped, with_aiperf=aiperf.is_requested(given))
         except (ClientFailed, ServerFailed) as error:

@@ -9,6 +9,7 @@ import os
 import pstats
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,29 @@ from benchmarks.server_process import ServerProcess
 
 _ROWS = 45
 _WRITTEN_S = 10.0
+Function = tuple[str, int, str]  # file, line and name
+Row = tuple[int, int, float, float, Any]  # of cProfile: calls, own and total seconds, callers
+
 _PROFILED = {str(MOST_STREAMS): "chunk", "chat": "request"}  # scenario -> unit that calls count by
 
 
-def profiles(bench: Bench) -> Iterator[tuple[str, str]]:
-    """A title and a table for each kind of load."""
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Of one kind of load."""
+
+    scenario: str  # its name
+    title: str
+    rows: Mapping[Function, Row]
+    units: int  # chunks or requests
+
+    @property
+    def calls(self) -> float:
+        """Calls per unit, of all functions."""
+        return sum(row[1] for row in self.rows.values()) / self.units
+
+
+def profiles(bench: Bench) -> Iterator[Profile]:
+    """One for each kind of load."""
     output = bench.repository.parent / "profile"
     launcher = ["-m", "benchmarks.profiled_server", str(output)]
     for scenario in SCENARIOS:
@@ -33,17 +52,21 @@ def profiles(bench: Bench) -> Iterator[tuple[str, str]]:
         title = f"{scenario.title}, calls per {_PROFILED[scenario.name]}"
         bench.say(title)
         with server_process.gateway(bench.repository, bench.cores.server, launcher) as gateway:
-            yield title, _profile(bench, gateway, output, scenario.options)
+            rows, units = _profile(bench, gateway, output, scenario.options)
+        yield Profile(scenario.name, title, rows, units)
 
 
-def _profile(bench: Bench, gateway: ServerProcess, output: Path, options: Mapping[str, Any]) -> str:
+def _profile(
+    bench: Bench, gateway: ServerProcess, output: Path, options: Mapping[str, Any]
+) -> tuple[Mapping[Function, Row], int]:
     bench.load(gateway, **{**options, "measured_s": 0.5})  # what is made once, unprofiled
     output.unlink(missing_ok=True)
     os.kill(gateway.pid, START)
     measured = bench.load(gateway, **options)
     os.kill(gateway.pid, STOP)
     _wait_for(output)
-    return _table(pstats.Stats(str(output)), measured.all_chunks or measured.all_responses)
+    stats: Any = pstats.Stats(str(output))  # typeshed does not have its rows
+    return stats.stats, measured.all_chunks or measured.all_responses
 
 
 def _wait_for(output: Path) -> None:
@@ -52,8 +75,9 @@ def _wait_for(output: Path) -> None:
         time.sleep(0.05)
 
 
-def _table(stats: pstats.Stats, units: int) -> str:
-    rows = stats.stats.items()  # type: ignore[attr-defined]  # typeshed does not have it
+def table(profile: Profile) -> str:
+    """The functions that take most of the time."""
+    rows, units = profile.rows.items(), profile.units
     total_s = sum(row[2] for _, row in rows)
     lines = [f"{'own':>6} {'with callees':>12} {'calls':>9}  function"]
     for (file, line, name), (_, calls, own_s, all_s, _) in sorted(

@@ -25,8 +25,7 @@ GatewayError
 └── InferenceFailed           500  Triton or the engine failed
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Literal
 
@@ -236,16 +235,25 @@ def did_you_mean(name: str, known: Iterable[str], *, quote: str = "'") -> str:
     return f"; did you mean {quote}{close[0]}{quote}?" if close else ""
 
 
-@contextmanager
-def caught(report: Callable[[Exception], None]) -> Iterator[None]:
+class caught:
     """For calls of code that is not this project's, such as engines, parsers and libraries, which
     may raise anything: passes an exception to `report`. The caller continues, unless `report`
     raises an exception of its own.
     """
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  see above
-        report(error)
+
+    __slots__ = ("_report",)
+
+    def __init__(self, report: Callable[[Exception], None]) -> None:
+        self._report = report
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._report(error)
+        return True
 
 
 def text_of(error: BaseException) -> str | None:

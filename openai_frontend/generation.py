@@ -28,9 +28,13 @@ class StructuredOutputs:
     whitespace_pattern: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SamplingParams:
-    """vLLM's sampling parameters. None means the engine's default."""
+    """vLLM's sampling parameters. None means the engine's default.
+
+    Nothing changes one. It is not frozen, like the other classes of which each request has one,
+    because that makes an object in 0.5 us instead of 2.2.
+    """
 
     max_tokens: int | None = None  # None: until the context is full; 0: no output
     min_tokens: int = 0  # no stop token before this many tokens
@@ -150,7 +154,7 @@ class AdapterWeights:
     config: Any  # [1, modules, 3]: module, layer, size of the adapter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt, one output. `n` choices are `n` requests with seeds `seed`, `seed + 1`, ..."""
 
@@ -176,7 +180,7 @@ class GenerationRequest:
     usage: "UsageCounter" = field(default_factory=lambda: UsageCounter(), compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenCounts:
     """Token counts of one request. `completion_tokens` is the delta's, the others are totals."""
 

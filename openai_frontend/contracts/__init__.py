@@ -93,7 +93,7 @@ class DeclaredInputs:
         }
 
     def __contains__(self, name: str) -> bool:
-        return self.name(name) in self._datatypes
+        return self._renamed.get(name, name) in self._datatypes
 
     def name(self, ours: str) -> str:
         """The model's name of an input."""
@@ -144,18 +144,14 @@ def _datatype(data_type: str) -> str:
 
 def _raw(datatype: str, values: Sequence[Any]) -> bytes:
     if datatype == "BYTES":
-        return b"".join([_element(str(value)) for value in values])
+        encoded = [str(value).encode() for value in values]
+        # each element: its length as four little-endian bytes, then its bytes
+        return b"".join([len(each).to_bytes(4, "little") + each for each in encoded])
     if datatype == "BOOL":
         return bytes(map(bool, values))
     if datatype == "FP16":
         return struct.pack(f"<{len(values)}e", *values)
     return array(_ARRAY_CODES[datatype], values).tobytes()
-
-
-def _element(text: str) -> bytes:
-    """A BYTES element: its length as four little-endian bytes, then its bytes."""
-    encoded = text.encode()
-    return len(encoded).to_bytes(4, "little") + encoded
 
 
 class Vocabulary(Protocol):

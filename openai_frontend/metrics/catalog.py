@@ -5,9 +5,14 @@ listed here. A client cannot add a value.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+from openai_frontend.metrics.instruments import HistogramFamily, ValueFamily
+
+Family = TypeVar("Family", ValueFamily, HistogramFamily)
 
 Kind = Literal["counter", "gauge", "histogram"]
 GenerationEnd = Literal["stop", "length", "cancelled", "error"]
@@ -39,16 +44,23 @@ class MetricSpec:
     bounds: tuple[float, ...] = ()  # of a histogram's buckets
 
 
-def counter(registry: CollectorRegistry, spec: MetricSpec) -> Counter:
-    return Counter(spec.name, spec.help, spec.labels, registry=registry)
+def counter(registry: CollectorRegistry, spec: MetricSpec) -> ValueFamily:
+    return _registered(
+        registry, ValueFamily(CounterMetricFamily, spec.name, spec.help, spec.labels)
+    )
 
 
-def gauge(registry: CollectorRegistry, spec: MetricSpec) -> Gauge:
-    return Gauge(spec.name, spec.help, spec.labels, registry=registry)
+def gauge(registry: CollectorRegistry, spec: MetricSpec) -> ValueFamily:
+    return _registered(registry, ValueFamily(GaugeMetricFamily, spec.name, spec.help, spec.labels))
 
 
-def histogram(registry: CollectorRegistry, spec: MetricSpec) -> Histogram:
-    return Histogram(spec.name, spec.help, spec.labels, buckets=spec.bounds, registry=registry)
+def histogram(registry: CollectorRegistry, spec: MetricSpec) -> HistogramFamily:
+    return _registered(registry, HistogramFamily(spec.name, spec.help, spec.labels, spec.bounds))
+
+
+def _registered(registry: CollectorRegistry, family: Family) -> Family:
+    registry.register(family)
+    return family
 
 
 ALL: list[MetricSpec] = []

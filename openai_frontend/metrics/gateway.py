@@ -160,12 +160,14 @@ class GatewayMetrics:
         self.registry.register(_CallbackCounters(self._callbacks))
         self._requests = catalog.counter(self.registry, catalog.REQUESTS)
         self._request_s = catalog.histogram(self.registry, catalog.REQUEST_DURATION)
-        self.at_work = catalog.gauge(self.registry, catalog.REQUESTS_IN_PROGRESS)
-        self.streams = catalog.gauge(self.registry, catalog.STREAMS_OPEN)
+        self.at_work = catalog.gauge(self.registry, catalog.REQUESTS_IN_PROGRESS).labels()
+        self.streams = catalog.gauge(self.registry, catalog.STREAMS_OPEN).labels()
         self._rejected = catalog.counter(self.registry, catalog.REQUESTS_REJECTED)
         self._replica = catalog.gauge(self.registry, catalog.REPLICA_INFO)
-        self._lag_s = catalog.histogram(self.registry, catalog.EVENT_LOOP_LAG)
-        self._slow_clients = catalog.counter(self.registry, catalog.SLOW_CLIENTS_DISCONNECTED)
+        self._lag_s = catalog.histogram(self.registry, catalog.EVENT_LOOP_LAG).labels()
+        self._slow_clients = catalog.counter(
+            self.registry, catalog.SLOW_CLIENTS_DISCONNECTED
+        ).labels()
         self._timeouts = catalog.counter(self.registry, catalog.TIMEOUTS)
         self._models = ModelFamilies(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}

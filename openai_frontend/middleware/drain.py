@@ -1,6 +1,6 @@
 """The state of a shutdown, and moving clients to other servers meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -62,15 +62,14 @@ class Draining:
         self._drain_state = drain_state
         self._route_scope_of = route_scope_of
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine itself, since requests pass while the server runs."""
         if not self._drain_state.stopping or scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         closing = _Closing(send).send
         if self._drain_state.draining and self._route_scope_of(scope) not in _SERVED_WHILE_DRAINING:
-            await send_error(scope, closing, reply_for(ServerDraining()))
-        else:
-            await self._app(scope, receive, closing)
+            return send_error(scope, closing, reply_for(ServerDraining()))
+        return self._app(scope, receive, closing)
 
 
 class _Closing:

@@ -1,7 +1,7 @@
 """Turns exceptions, and requests without a route, into error responses."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from fastapi import Request, Response
@@ -42,9 +42,9 @@ class _StartTracker:
         self._send = send
         self.started = False
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         self.started = True
-        await self._send(message)
+        return self._send(message)
 
 
 async def send_error(scope: Scope, send: Send, reply: ErrorReply) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -118,11 +119,11 @@ class ContentEncoding:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine itself, since most requests pass."""
         if scope["type"] == "http" and _is_encoded(scope):
-            await send_error(scope, send, _CONTENT_ENCODING)
-        else:
-            await self._app(scope, receive, send)
+            return send_error(scope, send, _CONTENT_ENCODING)
+        return self._app(scope, receive, send)
 
 
 def _is_encoded(scope: Scope) -> bool:
@@ -166,12 +167,12 @@ class ContentType:
         self._app = app
         self._route_scope_of = route_scope_of
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine itself, since most requests pass."""
         rejection = _content_type_error(scope)
         if rejection is None or self._route_scope_of(scope) == "nowhere":  # the router answers 404
-            await self._app(scope, receive, send)
-        else:
-            await send_error(scope, send, rejection)
+            return self._app(scope, receive, send)
+        return send_error(scope, send, rejection)
 
 
 def _content_type_error(scope: Scope) -> ErrorReply | None:

@@ -5,6 +5,7 @@ The outermost middleware: it also stores the `send` that bypasses all others for
 
 import random
 import re
+from collections.abc import Awaitable
 from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -58,7 +59,7 @@ class _RequestIdHeaders:
         self._send = send
         self._received = perf_counter()
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             elapsed_ms = round((perf_counter() - self._received) * 1000)
             added = [
@@ -66,7 +67,7 @@ class _RequestIdHeaders:
                 (b"openai-processing-ms", b"%d" % elapsed_ms),
             ]
             message["headers"] = [*message.get("headers", ()), *added]
-        await self._send(message)
+        return self._send(message)
 
 
 class WithoutRequestId:

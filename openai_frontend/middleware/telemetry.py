@@ -1,7 +1,7 @@
 """Observes each request: metrics, and records for the access log, traces and JSON log lines."""
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -100,7 +100,7 @@ class _StatusRecorder:
             if name == _LOAD_FORMAT:
                 self._load = partial(report, scope, value.decode("latin-1"))
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             if self._load is not None and (load := self._load()) is not None:
                 message["headers"] = [*message["headers"], (_LOAD, load.encode())]
@@ -108,7 +108,7 @@ class _StatusRecorder:
             self.streams = _EVENTS in message["headers"]
             if self.streams:
                 self._metrics.streams.inc()
-        await self._send(message)
+        return self._send(message)
 
 
 access_logger = logging.getLogger("openai_frontend.access_log")

@@ -6,7 +6,8 @@ user's machine, but the Host header still contains the page's name.
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -51,13 +52,14 @@ class TrustedHosts:
         self._addresses = addresses
         self._names = {name.encode() for name in allowed if not name.startswith("*.")}
         self._endings = tuple(name[1:].encode() for name in allowed if name.startswith("*."))
+        self._error_for = lru_cache(maxsize=128)(self._check)  # clients repeat their Host
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine itself, since most requests pass."""
         error = self._error(scope) if scope["type"] == "http" else None
         if error is None:
-            await self._app(scope, receive, send)
-        else:
-            await send_error(scope, send, error)
+            return self._app(scope, receive, send)
+        return send_error(scope, send, error)
 
     def _error(self, scope: Scope) -> ErrorReply | None:
         if scope["path"] in HEALTH_PATHS:
@@ -65,7 +67,10 @@ class TrustedHosts:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if not hosts:  # optional in HTTP/1.0, which no browser uses
             return None if scope.get("http_version") == "1.0" else _MISSING
-        match = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        return self._error_for(hosts[0]) if len(hosts) == 1 else _MALFORMED
+
+    def _check(self, header: bytes) -> ErrorReply | None:
+        match = _HOST.fullmatch(header)
         if match is None:
             return _MALFORMED
         host = match[1].lower().rstrip(b".")

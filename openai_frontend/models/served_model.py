@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import compress, product
 from typing import Any, Unpack
 
 from openai_frontend import request_record
@@ -64,6 +65,13 @@ class ModelCard:
     error: str | None = None  # why it cannot serve
 
 
+# Whether a model generates, embeds and scores -> its tasks
+_TASKS: Mapping[tuple[bool, ...], frozenset[str]] = {
+    has: frozenset(compress(("generate", "embed", "score"), has))
+    for has in product((False, True), repeat=3)
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel(TritonModel):
     """Renders prompts and generates with one model. Knows neither HTTP nor OpenAI's fields."""
@@ -99,12 +107,11 @@ class ServedModel(TritonModel):
     @property
     def tasks(self) -> frozenset[str]:
         """The model's tasks: "generate", "embed", "score"."""
-        contracts = {
-            "generate": self.contract,
-            "embed": self.embedding_contract,
-            "score": self.score_contract,
-        }
-        return frozenset(task for task, contract in contracts.items() if contract is not None)
+        return _TASKS[
+            self.contract is not None,
+            self.embedding_contract is not None,
+            self.score_contract is not None,
+        ]
 
     @property
     def dimensions(self) -> int | None:
@@ -333,10 +340,14 @@ class ServedModel(TritonModel):
 
 def _characters(arguments: Sequence[Mapping[str, Any]]) -> int | None:
     """The total length of a template's string arguments; None if some are lists or mappings."""
-    values = [value for each in arguments for value in each.values()]
-    if any(isinstance(value, (list, dict)) for value in values):
-        return None
-    return sum([len(value) for value in values if isinstance(value, str)])
+    characters = 0
+    for each in arguments:
+        for value in each.values():
+            if isinstance(value, str):
+                characters += len(value)
+            elif isinstance(value, list | dict):
+                return None
+    return characters
 
 
 def _may_be_cut(request: GenerationRequest, contract: Contract) -> bool:

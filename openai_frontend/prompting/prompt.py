@@ -36,7 +36,7 @@ class TokenizeKwargs(TypedDict, total=False):
     within_context: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TokenizeOptions:
     """How a text is tokenized."""
 

@@ -282,7 +282,7 @@ async def complete(job: CompletionJob) -> dict[str, Any]:
         "object": "chat.completion",
         **fields,
         "choices": [_choice(job, index, choice) for index, choice in enumerate(choices)],
-        "usage": usage.model_dump(),
+        "usage": usage,
         **_extra_fields(job, choices[0]),
     }
 

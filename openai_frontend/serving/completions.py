@@ -263,7 +263,7 @@ async def complete(job: CompletionJob) -> dict[str, Any]:
         "object": "text_completion",
         **fields,
         "choices": [_choice(job, at, index, choices[index]) for at, index in enumerate(kept)],
-        "usage": usage.model_dump(),
+        "usage": usage,
     }
 
 

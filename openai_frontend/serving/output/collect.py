@@ -13,7 +13,6 @@ from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.output.logprobs import NO_PROMPT_LOGPROBS
 from openai_frontend.serving.output.output_parsing import ParsedDelta
 from schemas.chat_completions import FinishReason
-from schemas.usage import CompletionUsage
 
 
 @dataclass(slots=True)
@@ -82,8 +81,10 @@ class Collector:
             if reason is not None:
                 choice.finish_reason = reason
 
-    def finish(self) -> tuple[list[CompletedChoice], CompletionUsage]:
-        """The choices in order, and the usage. Raises InferenceFailed for incomplete output."""
+    def finish(self) -> tuple[list[CompletedChoice], dict[str, Any]]:
+        """The choices in order, and the fields of the usage. Raises InferenceFailed for incomplete
+        output.
+        """
         self._progress.check_finished()
         if self._job.options.echo_logprobs and not all(
             choice.prompt_logprobs for choice in self._choices
@@ -92,8 +93,8 @@ class Collector:
         return self._choices, self._progress.usage()
 
 
-async def collect(job: CompletionJob) -> tuple[list[CompletedChoice], CompletionUsage]:
-    """Generate all output."""
+async def collect(job: CompletionJob) -> tuple[list[CompletedChoice], dict[str, Any]]:
+    """Generate all output, and count its tokens."""
     collector = Collector(job)
     async with aclosing(job.bursts()) as bursts:
         async for burst in bursts:

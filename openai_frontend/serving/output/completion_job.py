@@ -38,7 +38,6 @@ from openai_frontend.serving.request.sampling import (
 )
 from schemas.chat_completions import FinishReason
 from schemas.sampling import SamplingFields
-from schemas.usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
 
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -83,31 +82,34 @@ class CompletionProgress:
         if not self.finished:
             raise InferenceFailed("the model's output ended without a finish reason")
 
-    def usage(self) -> CompletionUsage:
-        """Counts so far. A prompt counts once, however many choices it has."""
-        prompt_tokens = sum(choice.prompt_tokens for choice in self._choices[:: self._n])
-        cached_tokens = sum(choice.cached_tokens for choice in self._choices[:: self._n])
-        completion_tokens = sum(choice.completion_tokens for choice in self._choices)
-        return CompletionUsage(
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            total_tokens=prompt_tokens + completion_tokens,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
-            completion_tokens_details=CompletionTokensDetails(
-                reasoning_tokens=self._reasoning_tokens,
-                accepted_prediction_tokens=0,
-                rejected_prediction_tokens=0,
-            ),
-            **self._performance(),
-        )
+    def usage(self) -> dict[str, Any]:
+        """The fields of CompletionUsage, so far. A prompt counts once, however many choices it
+        has.
+        """
+        prompt_tokens = cached_tokens = completion_tokens = 0
+        for at, choice in enumerate(self._choices):
+            completion_tokens += choice.completion_tokens
+            if at % self._n == 0:
+                prompt_tokens += choice.prompt_tokens
+                cached_tokens += choice.cached_tokens
+        fields: dict[str, Any] = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+            "completion_tokens_details": {
+                "reasoning_tokens": self._reasoning_tokens,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        }
+        if self._metrics:  # one mapping for each choice that reported them
+            metrics = [dict(self._metrics[choice]) for choice in sorted(self._metrics)]
+            fields["performance_metrics"] = metrics
+        return fields
 
-    def _performance(self) -> dict[str, Any]:
-        """Engine metrics, one mapping for each choice that reported them."""
-        metrics = [dict(self._metrics[choice]) for choice in sorted(self._metrics)]
-        return {"performance_metrics": metrics} if metrics else {}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CompletionJob:
     """The choices of one request by prompt: `n` of the first, then `n` of the next, ..."""
 

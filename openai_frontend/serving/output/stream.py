@@ -156,7 +156,7 @@ class ChunkStream:
     def start(self) -> bytes:
         """Frames before the first token: none for completions without echo."""
         if self._options.continuous_usage:
-            self._frames.usage_so_far(self._progress.usage().model_dump())
+            self._frames.usage_so_far(self._progress.usage())
         choices = range(len(self._job.requests))
         prompts = [self._prompt_fields(choice) for choice in choices]
         parser = self._job.parser
@@ -206,7 +206,7 @@ class ChunkStream:
                 continue
             reason = count(choice, delta)
             if self._options.continuous_usage:
-                self._frames.usage_so_far(self._progress.usage().model_dump())
+                self._frames.usage_so_far(self._progress.usage())
             if delta.text:
                 frames.append(text_frame(choice, delta.text))
             if reason is not None:
@@ -220,7 +220,7 @@ class ChunkStream:
         if due is None:
             return b""
         if self._options.continuous_usage:
-            self._frames.usage_so_far(self._progress.usage().model_dump())
+            self._frames.usage_so_far(self._progress.usage())
         if isinstance(due, ParsedDelta):
             frames = [self._parsed(choice, due)]
         else:
@@ -264,4 +264,4 @@ class ChunkStream:
             raise InferenceFailed(NO_PROMPT_LOGPROBS)
         if not self._options.include_usage:
             return DONE
-        return self._frames.usage(self._progress.usage().model_dump()) + DONE
+        return self._frames.usage(self._progress.usage()) + DONE

@@ -113,17 +113,17 @@ class FieldPolicy:
             message = "Unsupported parameter: 'prompt_logprobs' cannot be used with 'stream'."
             raise InvalidRequest(message, param="prompt_logprobs", code="unsupported_parameter")
         self.check_extra(request, neutral)
-        if request.model_fields_set & _WITH_MEMBERS.keys():
-            self._check_members(request)
+        if with_members := request.model_fields_set & _WITH_MEMBERS.keys():
+            self._check_members(request, with_members)
 
-    def _check_members(self, request: SamplingFields) -> None:
+    def _check_members(self, request: SamplingFields, fields: Iterable[str]) -> None:
         """Report unknown names within object fields."""
-        for field, known in _WITH_MEMBERS.items():
-            value = getattr(request, field, None)
+        for field in sorted(fields):
+            value = getattr(request, field)
             if isinstance(value, RequestFields):
                 names: Iterable[str] = value.model_extra or ()
             else:
-                names = (value or {}).keys() - known
+                names = (value or {}).keys() - _WITH_MEMBERS[field]
             self.unknown(f"{field}.{name}" for name in sorted(names))
         form: Mapping[str, Any] = request.response_format or {"type": "text"}
         schema = form.get("json_schema") or {}

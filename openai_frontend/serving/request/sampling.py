@@ -98,7 +98,7 @@ class Constraint:
 NO_CONSTRAINT = Constraint()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SamplingOptions:
     """Sampling options that depend on the endpoint."""
 

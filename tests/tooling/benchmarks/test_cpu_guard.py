@@ -1,9 +1,10 @@
-"""Guards the hot path: the CPU time of a streamed chunk, never its wall-clock time."""
+"""Guards the hot path: CPU time and numbers of calls, never wall-clock time."""
 
 import statistics
 
 import pytest
 
+from benchmarks import hot_spots
 from benchmarks.measurement import Bench
 from benchmarks.plan import QUICK
 from benchmarks.scenario import MOST_STREAMS
@@ -30,3 +31,20 @@ def test_streamed_chunk_costs_little_cpu(tmp_path):
     assert all(run.chunks > 1000 for run in runs)
     cost_s = statistics.median(run.cpu_us_per_chunk for run in runs) / 1e6
     assert cost_s <= budget(_MOST_CPU_S)
+
+
+# Calls of Python functions and built-ins on the event loop's thread: they are almost the same in
+# each run, and a call takes 0.2 us or more. A feature that needs more calls states what it costs
+# other requests.
+_MOST_CALLS = {"64": 9.8, "chat": 880.0}
+
+
+@pytest.mark.slow
+def test_calls_per_chunk_and_per_request(tmp_path):
+    """Each feature adds some: in two months a short chat went from 550 calls to 1,000."""
+    bench = Bench.prepare(tmp_path, QUICK, c_floor=None, say=lambda text: None)
+
+    calls = {profile.scenario: profile.calls for profile in hot_spots.profiles(bench)}
+
+    assert calls.keys() == _MOST_CALLS.keys()
+    assert {name: each for name, each in calls.items() if each > _MOST_CALLS[name]} == {}

@@ -155,3 +155,20 @@ def refusal_s(text: bytes) -> float:
     with pytest.raises(ValueError, match=r"^sampling_parameters: "):
         sampling_parameters.read_text(text)
     return time.thread_time() - started
+
+
+@pytest.mark.parametrize(
+    ("text", "shared"),
+    [
+        (b'{"temperature": 0.5, "seed": 3}', True),
+        (b'{"temperature": 0.5, "stop": ["a"]}', False),
+        (b'{"logit_bias": {"3": 1.5}}', False),
+        (b'{"structured_outputs": {"json_object": true}}', False),
+    ],
+)
+def test_only_parameters_without_lists_and_objects_are_shared(text, shared):
+    """An engine may change a list or an object in place; numbers it cannot change."""
+    one, other = (sampling_parameters.read_text(text) for _ in range(2))
+
+    assert one == other
+    assert (one[0] is other[0]) is shared

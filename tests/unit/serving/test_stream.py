@@ -1,6 +1,7 @@
 import json
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
+from schemas.usage import CompletionUsage
 from tests.unit.serving.fake_model import FakeModel, last
 
 
@@ -181,8 +183,22 @@ def test_usage_counts_a_prompt_once_for_all_its_choices():
 
     _, usage = collector.finish()
 
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (30, 20, 50)
-    assert usage.prompt_tokens_details.cached_tokens == 2
+    counts = (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"])
+    assert counts == (30, 20, 50)
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+@pytest.mark.parametrize("metrics", [None, {"kv_cache_blocks": 3}])
+def test_usage_has_the_fields_of_its_schema(metrics):
+    """In the schema's order, with the engine's metrics at the end."""
+    collector = Collector(answer(1, n=1))
+    counts = TokenCounts(2, 1, metrics=metrics)
+    collector.feed(0, [CompletionDelta("a", finish_reason="stop", counts=counts)])
+
+    _, usage = collector.finish()
+
+    assert orjson.dumps(usage) == orjson.dumps(CompletionUsage(**usage).model_dump())
+    assert usage.get("performance_metrics") == (None if metrics is None else [metrics])
 
 
 def test_echo_puts_the_prompt_before_each_answer():

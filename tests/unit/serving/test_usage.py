@@ -92,12 +92,12 @@ async def test_answer_that_ends_with_its_only_call_is_fully_accounted(tmp_path, 
         _, usage = await collect(answer)
 
         assert each.ends() == {"stop": 1}
-        assert each.metric("prompt_tokens_sum") == usage.prompt_tokens
-        assert each.metric("generation_tokens_sum") == usage.completion_tokens
-        assert each.charged() == usage.total_tokens
+        assert each.metric("prompt_tokens_sum") == usage["prompt_tokens"]
+        assert each.metric("generation_tokens_sum") == usage["completion_tokens"]
+        assert each.charged() == usage["total_tokens"]
     record = each.record
-    assert record.prompt_tokens == usage.prompt_tokens
-    assert record.completion_tokens == usage.completion_tokens
+    assert record.prompt_tokens == usage["prompt_tokens"]
+    assert record.completion_tokens == usage["completion_tokens"]
     assert [one.usage.finish_reason for one in record.generations] == ["stop"]
 
 

@@ -76,7 +76,6 @@ class _MockRequest:
         "cached_tokens",
         "length",
         "params",
-        "prefilled",
         "prompt_ids",
         "prompt_tokens",
         "request_id",
@@ -91,7 +90,6 @@ class _MockRequest:
         self.adapter = request.adapter
         self.sink = sink
         self.sent = 0
-        self.prefilled = False  # the delay before its first token is over
         self.cached_tokens = 0
         self.params = request.sampling_params
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
@@ -130,7 +128,8 @@ class MockEngine(Engine):
             for number, text in enumerate(settings.tokens)
         ]
         self._running: dict[str, _MockRequest] = {}
-        self._waiting: dict[str, _MockRequest] = {}
+        self._prefilling: dict[str, _MockRequest] = {}  # in the delay before their first token
+        self._waiting: dict[str, _MockRequest] = {}  # for a slot
         self._endless: dict[str, _MockRequest] = {}
         self._prefix_cache = MockPrefixCache(
             blocks=settings.prefix_cache_blocks, block_size=settings.block_size
@@ -162,7 +161,7 @@ class MockEngine(Engine):
         if self._failure is not None:
             raise EngineError(self._failure, error_codes.UNAVAILABLE)
         answer = _MockRequest(request, sink, self._settings)
-        self._waiting[request.request_id] = answer
+        self._prefilling[request.request_id] = answer
         loop = asyncio.get_running_loop()
         delay_s = self._settings.first_token_delay_s + self._prefill_s(request, answer, loop.time())
         loop.call_later(delay_s, self._admit, request.request_id, loop)
@@ -188,6 +187,7 @@ class MockEngine(Engine):
         self._endless.pop(request_id, None)
         if self._settings.ignores_cancel:
             return
+        self._prefilling.pop(request_id, None)
         self._waiting.pop(request_id, None)
         if self._running.pop(request_id, None) is not None:
             self._fill()
@@ -195,7 +195,7 @@ class MockEngine(Engine):
     def stats(self) -> EngineStats:
         return EngineStats(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=len(self._prefilling) + len(self._waiting),
             failure=self._failure,
             gauges={KV_CACHE_USAGE: self._prefix_cache.usage},
         )
@@ -217,8 +217,8 @@ class MockEngine(Engine):
         return self._prefilled_s - now_s
 
     def _admit(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
-        if (answer := self._waiting.get(request_id)) is not None:
-            answer.prefilled = True
+        if (answer := self._prefilling.pop(request_id, None)) is not None:
+            self._waiting[request_id] = answer
             self._fill()
         self._schedule(loop)
 
@@ -257,8 +257,7 @@ class MockEngine(Engine):
     def _fill(self) -> None:
         """Admit waiting requests to free slots before the next step."""
         room = self._settings.max_running - len(self._running)
-        prefilled = (name for name, answer in self._waiting.items() if answer.prefilled)
-        for request_id in list(itertools.islice(prefilled, room)):
+        for request_id in list(itertools.islice(self._waiting, room)):
             self._running[request_id] = self._waiting.pop(request_id)
 
     def _advance(self, answer: _MockRequest) -> bool:
@@ -320,10 +319,11 @@ class MockEngine(Engine):
 
     def _die(self, reason: str) -> None:
         self._failure = reason
-        for answer in [*self._running.values(), *self._waiting.values()]:
+        unfinished = (self._running, self._prefilling, self._waiting)
+        for answer in [answer for each in unfinished for answer in each.values()]:
             answer.sink.fail(EngineError(reason, error_codes.UNAVAILABLE))
-        self._running.clear()
-        self._waiting.clear()
+        for each in unfinished:
+            each.clear()
 
 
 def _last(answer: _MockRequest, delta: CompletionDelta) -> CompletionDelta:

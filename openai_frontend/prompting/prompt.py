@@ -1,5 +1,6 @@
 """Builds prompts: messages or text in, text and token ids out. Blocking: run it in the pool."""
 
+import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -231,16 +232,23 @@ class PromptBuilder:
 
 
 _MANY_IDS = 8192
+_PAUSE_S = 50e-6  # lets another thread take the GIL, even on the same core
 
 
 def _packed(token_ids: list[int]) -> Sequence[int]:
     """Many ids as int32: this saves the event loop 13 ns per id when it makes a tensor of them.
 
-    In steps, because each step holds the GIL.
+    Empties the list of many ids in steps, and sleeps between them: each step holds the GIL, and so
+    does freeing the list, both for 10 ns per id.
     """
     if len(token_ids) < _MANY_IDS:
         return token_ids
+    steps = []
+    while token_ids:
+        time.sleep(_PAUSE_S)
+        steps.append(array("i", token_ids[-_MANY_IDS:]))
+        del token_ids[-_MANY_IDS:]
     packed = array("i")
-    for start in range(0, len(token_ids), _MANY_IDS):
-        packed.extend(token_ids[start : start + _MANY_IDS])
+    for step in reversed(steps):
+        packed += step
     return packed

@@ -25,6 +25,21 @@ _RAY = {
         "A replica may be silent for so long (above first_token_timeout_s).",
     ),
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": ("{longest_s}", "A client may wait for so long."),
+    # After an update the old HAProxy process keeps the connections of running streams, and knows
+    # only replicas that are gone. The client's next request on one of them tries each, and then
+    # Ray's own proxy, which knows the new ones.
+    "RAY_SERVE_HAPROXY_RETRY_ON": (
+        "conn-failure 503",
+        "Another replica takes a request that was not started.",
+    ),
+    "RAY_SERVE_HAPROXY_RETRIES": (
+        "{tries}",
+        "Enough to try each replica of an update, old and new, and then Ray's own proxy.",
+    ),
+    "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": (
+        "1",
+        "A replica that refuses a connection gets no requests until a health check succeeds.",
+    ),
 }
 # A conversation stays on one replica while their number does not change.
 _SESSION = {
@@ -75,7 +90,7 @@ def run(given: Mapping[str, Any]) -> None:
     """Raises InvalidSettings and OSError."""
     if given["max_replicas"] < given["min_replicas"]:
         raise InvalidSettings("--max-replicas: must be at least --min-replicas")
-    contents = {GATEWAY: gateway(given), ENVIRONMENT: environment(given["routing"])}
+    contents = {GATEWAY: gateway(given), ENVIRONMENT: environment(given)}
     folder: Path = given["output"]
     for name in contents:
         if (folder / name).exists() and not given["force"]:
@@ -119,16 +134,17 @@ applications:
 """
 
 
-def environment(routing: str) -> str:
+def environment(given: Mapping[str, Any]) -> str:
     """The variables for `ray start` on every node, for the default timeouts."""
     settings = Settings()
-    times = {
+    numbers = {
+        "tries": 2 * given["max_replicas"] + 1,
         "longest_s": int(settings.request_timeout_s) + 60,
         "silence_s": int(settings.first_token_timeout_s) + 300,
     }
-    variables = {**_RAY, **(_SESSION if routing == "session" else {})}
+    variables = {**_RAY, **(_SESSION if given["routing"] == "session" else {})}
     lines = [
-        f"# {why}\n{name}={shlex.quote(value.format(**times))}\n"
+        f"# {why}\n{name}={shlex.quote(value.format(**numbers))}\n"
         for name, (value, why) in variables.items()
     ]
     return "# For `ray start` on every node; Ray's processes read it.\n" + "".join(lines)

@@ -41,6 +41,11 @@ class Replicas(BaseModel):
 
     min: int = Field(default=1, ge=0)
     max: int = Field(default=1, ge=1)
+    # How long the load must ask for another number before Ray changes it. A replica is added sooner
+    # than by Ray's default of 30 s, because requests wait, and removed late, because it takes long
+    # to start.
+    upscale_delay_s: float = Field(default=10, ge=0)
+    downscale_delay_s: float = Field(default=600, ge=0)
 
     @model_validator(mode="after")
     def _in_order(self) -> "Replicas":
@@ -150,5 +155,7 @@ def deployment_options(arguments: RayArguments, settings: Settings) -> dict[str,
         "min_replicas": replicas.min,
         "max_replicas": replicas.max,
         "target_ongoing_requests": math.ceil(_TARGET_LOAD * settings.max_concurrent_requests),
+        "upscale_delay_s": replicas.upscale_delay_s,
+        "downscale_delay_s": replicas.downscale_delay_s,
     }
     return {**options, "autoscaling_config": scaling}

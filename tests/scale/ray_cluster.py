@@ -3,24 +3,27 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
+import yaml
 
 from openai_frontend.cli import main
 from scripts.setup import clients
 from tests.gateway_process import ROOT, free_port
 
-_BIN = ROOT / clients.CLIENTS / "ray" / "bin"
+PYTHON = ROOT / clients.CLIENTS / "ray" / "bin" / "python"
+_BIN = PYTHON.parent
 # Nothing outside of this machine, and a quick stop. Ray's own tokens are not what is tested.
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
 }
 _START_S = 240
 
@@ -28,10 +31,21 @@ _START_S = 240
 class Cluster:
     """A started application."""
 
-    def __init__(self, folder: Path, url: str, processes: psutil.Process) -> None:
+    def __init__(
+        self, folder: Path, url: str, processes: psutil.Process, environment: Mapping[str, str]
+    ) -> None:
         self.folder = folder
         self.url = url
         self._ray = processes
+        self._environment = environment
+
+    def update(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Deploy gateway.yaml with changed `args`. Returns before the replicas have changed."""
+        file = self.folder / "gateway.yaml"
+        document = yaml.safe_load(file.read_text())
+        change(document["applications"][0]["args"])
+        file.write_text(yaml.safe_dump(document))
+        _deploy(self.folder, self._environment)
 
     def replicas(self) -> list[psutil.Process]:
         """The processes of the gateways."""
@@ -43,18 +57,28 @@ class Cluster:
         answers = [httpx.get(f"{self.url}/v1/models", timeout=20) for _ in range(requests)]
         return {answer.headers.get("x-served-by", "") for answer in answers}
 
-    def wait_for(self, count: int, timeout_s: float = _START_S) -> set[str]:
+    def wait_for(self, count: int) -> set[str]:
         """The names, once so many replicas answer."""
-        deadline = time.monotonic() + timeout_s
+        return self._wait(lambda names: len(names) == count, f"there are not {count} replicas")
+
+    def wait_for_others(self, names: set[str]) -> set[str]:
+        """The names, once as many replicas answer, and none of these."""
+        return self._wait(
+            lambda now: len(now) == len(names) and not now & names,
+            f"the replicas are not replaced: {names}",
+        )
+
+    def _wait(self, done: Callable[[set[str]], bool], otherwise: str) -> set[str]:
+        deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             try:
                 names = self.names()
             except httpx.TransportError:
                 names = set()
-            if len(names) == count and "" not in names:
+            if done(names) and "" not in names:
                 return names
             time.sleep(0.5)
-        raise AssertionError(f"there are not {count} replicas:\n{self.log()}")
+        raise AssertionError(f"{otherwise}\n{self.log()}")
 
     def log(self) -> str:
         return (self.folder / "serve.log").read_text()
@@ -79,8 +103,9 @@ def started(folder: Path, models: Path, *, replicas: int) -> Iterator[Cluster]:
         )
     process = psutil.Process(ray.pid)
     try:
-        _deploy(folder, {**environment, "RAY_ADDRESS": address})
-        yield Cluster(folder, f"http://127.0.0.1:{port}", process)
+        environment = {**environment, "RAY_ADDRESS": address}
+        _deploy(folder, environment)
+        yield Cluster(folder, f"http://127.0.0.1:{port}", process, environment)
     finally:
         # Ray's own stop takes half a minute, and leaves HAProxy, which is in another session.
         for each in [*process.children(recursive=True), process]:

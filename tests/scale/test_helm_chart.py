@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -12,6 +13,7 @@ import httpx
 import pytest
 import yaml
 
+from openai_frontend.cli import ray_init
 from openai_frontend.config import ray_application
 from openai_frontend.config.loader import load
 from openai_frontend.metrics.catalog import LOAD_KV_CACHE_BLOCK_SIZE, LOAD_KV_CACHE_BLOCKS
@@ -258,6 +260,12 @@ def test_ray_deploys_the_gateways(tmp_path):
         [container] = template["spec"]["containers"]
         variables = {each["name"]: each.get("value", "") for each in container["env"]}
         ray_application.check_environment(variables, settings)
+        given = {"max_replicas": arguments.replicas.max, "routing": "least"}
+        written = set(re.findall(r"^(\w+)=(.*)$", ray_init.environment(given), re.MULTILINE))
+        assert {name for name, _ in written} <= variables.keys()
+        for name in ("RETRY_ON", "RETRIES", "OBSERVE_ERROR_LIMIT"):
+            value = variables[f"RAY_SERVE_HAPROXY_{name}"]
+            assert (f"RAY_SERVE_HAPROXY_{name}", shlex.quote(value)) in written
         mounts = {each["mountPath"] for each in container["volumeMounts"]}
         assert {str(settings.keys_file.parent), *map(str, settings.model_repository)} <= mounts
         [port] = container["ports"]

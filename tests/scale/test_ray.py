@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests import mock_models
 from tests.scale import ray_cluster
-from tests.scale.ray_cluster import Cluster
+from tests.scale.ray_cluster import PYTHON, Cluster
 
 pytestmark = pytest.mark.slow
 
@@ -104,3 +105,86 @@ def test_killed_replica_is_replaced(cluster):
         for _ in range(150):
             assert client.chat.completions.create(**body(max_tokens=2)).usage.total_tokens
     assert len(cluster.wait_for(REPLICAS) - names) == 1
+
+
+class Load:
+    """Short requests one after the other, without retries, and long streams."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+        self.answered = 0
+        self._ended = False
+
+    async def ask(self) -> None:
+        """Until `end`. Each request must succeed."""
+        while not self._ended:
+            answer = await self._client.post(CHAT, json=body(max_tokens=5))
+            assert answer.status_code == 200, (answer.text, answer.headers)
+            self.answered += 1
+
+    async def stream(self, tokens: int) -> str:
+        """A complete stream; returns the name of its replica."""
+        wanted = body(max_tokens=tokens, stream=True, stream_options={"include_usage": True})
+        async with self._client.stream("POST", CHAT, json=wanted) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            events = [line[6:] async for line in answer.aiter_lines() if line]
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["usage"]["completion_tokens"] == tokens
+        return answer.headers["x-served-by"]
+
+    def end(self) -> None:
+        self._ended = True
+
+
+async def test_rolling_update_cuts_nothing(cluster):
+    """New replicas start before the old ones stop, and those finish their streams: each stream of
+    20 s is complete, and each request beside them succeeds at once.
+    """
+
+    def change(args):
+        args["settings"]["graceful_shutdown_timeout_s"] = 61
+
+    names = cluster.wait_for(REPLICAS)
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=60) as client:
+        load = Load(client)
+        streams = [asyncio.create_task(load.stream(4000)) for _ in range(6)]
+        asking = [asyncio.create_task(load.ask()) for _ in range(3)]
+        await asyncio.sleep(1)
+        await asyncio.to_thread(cluster.update, change)
+        served = {await each for each in streams}
+        replaced = await asyncio.to_thread(cluster.wait_for_others, names)
+        load.end()
+        await asyncio.gather(*asking)
+
+    assert served <= names
+    assert len(replaced) == REPLICAS
+    assert load.answered > 200
+
+
+async def test_replicas_follow_the_load(cluster):
+    """From one replica to two and back; each stream is complete, also in the replica that ends."""
+
+    def change(args):
+        args["settings"]["max_concurrent_requests"] = 4
+        args["replicas"] = {"min": 1, "max": 2, "upscale_delay_s": 2, "downscale_delay_s": 4}
+
+    await asyncio.to_thread(cluster.update, change)
+    await asyncio.to_thread(cluster.wait_for, 1)
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=60) as client:
+        load = Load(client)
+        streams = [asyncio.create_task(load.stream(3000)) for _ in range(4)]
+        await asyncio.to_thread(cluster.wait_for, 2)
+        await asyncio.gather(*streams)
+        await asyncio.to_thread(cluster.wait_for, 1)
+
+
+def test_unsupported_ray_is_refused():
+    """The message says which version to install."""
+    code = (
+        "import ray; ray.__version__ = '2.61.0'; from openai_frontend.ray import app; "
+        "app({'model': 'm'})"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode != 0
+    assert "Ray 2.61.0 is not supported: install 'ray[serve]==2.60.*'" in done.stderr

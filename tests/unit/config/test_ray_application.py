@@ -35,12 +35,15 @@ def test_fixed_replicas():
 
 def test_autoscaling_aims_at_a_share_of_the_limit():
     """Ray adds a replica before the others have as many requests as they may run."""
-    deployment = options(replicas={"min": 0, "max": 4}, settings={"max_concurrent_requests": 100})
+    replicas = {"min": 0, "max": 4, "downscale_delay_s": 60}
+    deployment = options(replicas=replicas, settings={"max_concurrent_requests": 100})
 
     assert deployment["autoscaling_config"] == {
         "min_replicas": 0,
         "max_replicas": 4,
         "target_ongoing_requests": 70,
+        "upscale_delay_s": 10,
+        "downscale_delay_s": 60,
     }
 
 

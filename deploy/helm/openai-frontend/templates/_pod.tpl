@@ -265,6 +265,13 @@ spec:
           value: {{ add 300 (int64 (default 600 .Values.settings.first_token_timeout_s)) | quote }}
         - name: RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S
           value: {{ $longest | quote }}
+        # A request that was not started tries each replica of an update, old and new, and then Ray's own proxy
+        - name: RAY_SERVE_HAPROXY_RETRY_ON
+          value: conn-failure 503
+        - name: RAY_SERVE_HAPROXY_RETRIES
+          value: {{ .Values.autoscaling.enabled | ternary .Values.autoscaling.maxReplicas .Values.replicas | int | mul 2 | add 1 | quote }}
+        - name: RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT
+          value: "1"
         - name: RAY_USAGE_STATS_ENABLED
           value: "0"
         {{- with .Values.env }}

@@ -6,9 +6,11 @@ VLLM ?= cpu
 REPLICAS ?= 3
 BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
+# A short run of the benchmark beside vLLM: it has a target of its own, as the scale tests have.
+PEERS := tests/tooling/benchmarks/test_peers_engine.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve ray test test-scale test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures core demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve ray test test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures core demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -32,10 +34,13 @@ ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Ser
 
 # Python's cache of compiled modules: without it, each worker and gateway compiles all of ours.
 test: setup-clients ## run all tests; ARGS="-k name" selects some
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --ignore=tests/scale $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --ignore=tests/scale --ignore=$(PEERS) $(ARGS)
 
 test-scale: setup-clients ## test several gateways: behind HAProxy and Envoy, with Ray, the Helm chart
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 tests/scale $(ARGS)
+
+test-peers: setup-clients ## test the benchmark that compares the gateway with vLLM's servers
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 $(PEERS) $(ARGS)
 
 test-oldest: setup ## test the gateway without vLLM, with the oldest allowed packages
 	$(BIN)/python -m scripts.version_ranges oldest $(ARGS)

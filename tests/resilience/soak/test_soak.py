@@ -15,9 +15,11 @@ LEAK_BYTES = 1024 * 1024
 
 @pytest.mark.slow
 async def test_a_deliberate_leak_fails(tmp_path: Path) -> None:
-    """The engine leaks a megabyte per request: the slope shows it, and nothing else fails."""
+    """The engine leaks a megabyte per request: the slope shows it, and nothing else fails. A quiet
+    machine leaks 15 times what it must, because a busy one serves fewer requests.
+    """
     plan = Plan(
-        seconds=6, seed=7, clients=6, noise_mb=40, leak_bytes=LEAK_BYTES,
+        seconds=6, seed=7, clients=6, noise_mb=20, leak_bytes=LEAK_BYTES,
         scenarios=("chat", "chat_stream"),
     )  # fmt: skip
 

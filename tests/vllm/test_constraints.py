@@ -335,14 +335,15 @@ async def test_grammar_compilation_does_not_block_the_event_loop(server: Server)
         answer(server, "demo", QUESTION, structured_outputs=structured, max_tokens=4)
     )
 
-    longest = 0.0
+    started, longest = time.perf_counter(), 0.0
     while not task.done():
         begun = time.perf_counter()
         await asyncio.sleep(0.001)
         longest = max(longest, time.perf_counter() - begun)
 
     assert (await task).finish_reason == "length"
-    assert longest < 1  # the compilation takes several seconds
+    # The compilation takes most of the time, some seconds; on a busy machine, more of them.
+    assert longest < max(1, (time.perf_counter() - started) / 4)
 
 
 PEOPLE = {"type": "array", "items": PERSON, "minItems": 50, "$defs": PERSON["$defs"]}

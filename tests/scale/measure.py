@@ -67,9 +67,9 @@ class Measured:
 
 def measure(plan: Plan, url: str, *, salt: str, router: psutil.Process | None = None) -> Measured:
     """Sends the conversations; requests with another `salt` find nothing of them in a cache."""
-    begun_s = _cpu_s(router)
+    started_s = _cpu_s(router)
     answers = asyncio.run(_converse(plan, url, {"model": "mock", "cache_salt": salt}))
-    cpu_s = _cpu_s(router) - begun_s
+    cpu_s = _cpu_s(router) - started_s
     places = Counter(answer.gateway for answer in answers)
     latencies = [answer.latency_s for answer in answers]
     return Measured(
@@ -113,13 +113,13 @@ async def _conversation(
         messages.append({"role": "user", "content": _text(f"{number} {turn}", plan.turn_words)})
         body = {**fields, "messages": messages, "max_tokens": 16}
         async with slots:
-            begun_s = time.perf_counter()
+            started_s = time.perf_counter()
             response = await client.post(
                 "/v1/chat/completions",
                 json=body,
                 headers={"x-session-id": f"conversation {number}"},
             )
-            latency_s = time.perf_counter() - begun_s
+            latency_s = time.perf_counter() - started_s
         response.raise_for_status()
         usage = response.json()["usage"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]

@@ -173,9 +173,12 @@ async def test_replicas_follow_the_load(cluster):
     async with httpx.AsyncClient(base_url=cluster.url, timeout=60) as client:
         load = Load(client)
         streams = [asyncio.create_task(load.stream(3000)) for _ in range(4)]
-        await asyncio.to_thread(cluster.wait_for, 2)
-        await asyncio.gather(*streams)
-        await asyncio.to_thread(cluster.wait_for, 1)
+        grown = await asyncio.to_thread(cluster.wait_for, 2)
+        served = set(await asyncio.gather(*streams))
+        left = await asyncio.to_thread(cluster.wait_for, 1)
+
+    assert served <= grown
+    assert left < grown
 
 
 def test_unsupported_ray_is_refused():

@@ -185,11 +185,11 @@ async def test_stop_does_not_wait_for_the_cores_next_check(repository, start_ser
     also in the mode `none`. Of three stops the quickest counts, because a machine may be busy.
     """
     mock_models.write(repository, "mock")
-    took_s = []
+    durations_s = []
     for _ in range(3):
         server = await start_server(model_control_mode="none")
-        begun = time.monotonic()
+        started_s = time.monotonic()
         await server.stop()
-        took_s.append(time.monotonic() - begun)
+        durations_s.append(time.monotonic() - started_s)
 
-    assert min(took_s) < 0.9
+    assert min(durations_s) < 0.9

@@ -114,7 +114,8 @@ class FieldPolicy:
             raise InvalidRequest(message, param="prompt_logprobs", code="unsupported_parameter")
         self.check_extra(request, neutral)
         if with_members := request.model_fields_set & _WITH_MEMBERS.keys():
-            self._check_members(request, with_members)
+            declared = type(request).model_fields.keys()  # `check_extra` reports the others
+            self._check_members(request, with_members & declared)
 
     def _check_members(self, request: SamplingFields, fields: Iterable[str]) -> None:
         """Report unknown names within object fields."""

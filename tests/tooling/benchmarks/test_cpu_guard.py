@@ -41,7 +41,7 @@ _MOST_CALLS = {"64": 9.8, "chat": 880.0}
 
 @pytest.mark.slow
 def test_calls_per_chunk_and_per_request(tmp_path):
-    """Each feature adds some: a short chat went from 550 calls to 1,000 before this test existed."""
+    """Each feature adds some: a short chat went from 550 calls to 1,000 before this test."""
     bench = Bench.prepare(tmp_path, QUICK, c_floor=None, say=lambda text: None)
 
     calls = {profile.scenario: profile.calls for profile in hot_spots.profiles(bench)}

@@ -154,3 +154,10 @@ def test_every_field_of_the_sdk_is_known(params, schema, neutral):
 def test_schema_fields_are_not_in_a_table(params, schema, neutral):
     """The schema reads such a field first, so a table entry would have no effect."""
     assert set() == set(schema.model_fields) & set(neutral)
+
+
+def test_members_of_an_undeclared_field_are_not_read():
+    """Completions have no `prediction`: any value of it is one unknown field, not an error."""
+    request = CompletionRequest.model_validate({"prompt": "a", "prediction": "x"})
+
+    FieldPolicy("ignore").check(request, {})

@@ -8,6 +8,7 @@ from typing import Any, cast
 import fastapi
 from fastapi import APIRouter, FastAPI
 from prometheus_client.metrics_core import Metric
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Scope
@@ -68,6 +69,9 @@ class Gateway(FastAPI):
     """FastAPI without the middleware that it puts around ours: `ErrorResponses` and `BodyLimit`
     replace it.
     """
+
+    # FastAPI's sets its `root_path`, which this application does not use
+    __call__ = Starlette.__call__
 
     def build_middleware_stack(self) -> ASGIApp:
         whole = super().build_middleware_stack()

@@ -75,8 +75,12 @@ CYCLE = PrivateNames(
 DIRECT_WRITES = PrivateNames(
     "uvicorn",
     CYCLE.owner,
-    ("chunked_encoding", "disconnected", "flow", "response_complete", "send", "transport"),
-)
+    (
+        "access_log", "chunked_encoding", "default_headers", "disconnected", "flow", "keep_alive",
+        "message_event", "on_response", "response_complete", "response_started", "scope", "send",
+        "transport", "waiting_for_100_continue",
+    ),
+)  # fmt: skip
 FLOW = PrivateNames(
     "uvicorn",
     "uvicorn.protocols.http.flow_control:FlowControl",

@@ -75,11 +75,10 @@ KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # a gauge under vLLM's name; 1 mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """Load and health of an engine. `failure` is the reason why it can no longer serve, or None."""
+    """Load of an engine."""
 
     running: int = 0
     waiting: int = 0
-    failure: str | None = None
     gauges: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -168,8 +167,14 @@ class Engine(ABC):
     def unload(self) -> None:  # noqa: B027  many have nothing to release
         """Release everything. No request is in flight."""
 
+    def failure(self) -> str | None:
+        """Return why the engine can no longer serve, or None. Called for each request, on any
+        thread.
+        """
+        return None
+
     def stats(self) -> EngineStats:
-        """Return the current load and health. Called often, so it must be cheap."""
+        """Return the current load. Called often, so it must be cheap."""
         return EngineStats()
 
     def samples(self) -> Iterable[Sample]:

@@ -170,7 +170,7 @@ class EngineHandle:
         """Why the engine can no longer serve; None while it can, and after unloading."""
         if self._unloaded:
             return None
-        return self._down or self._engine.stats().failure
+        return self._down or self._engine.failure()
 
     def stats(self) -> EngineStats:
         return self._engine.stats()

@@ -192,11 +192,13 @@ class MockEngine(Engine):
         if self._running.pop(request_id, None) is not None:
             self._fill()
 
+    def failure(self) -> str | None:
+        return self._failure
+
     def stats(self) -> EngineStats:
         return EngineStats(
             running=len(self._running),
             waiting=len(self._prefilling) + len(self._waiting),
-            failure=self._failure,
             gauges={KV_CACHE_USAGE: self._prefix_cache.usage},
         )
 

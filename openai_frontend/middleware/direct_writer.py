@@ -1,7 +1,12 @@
-"""Writes parts of a streamed body to uvicorn's transport without going through ASGI `send`."""
+"""Writes complete responses, and parts of a streamed body, to uvicorn's transport without going
+through ASGI `send`.
+"""
 
 import functools
-from typing import Any
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, ClassVar
 
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -9,15 +14,27 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from openai_frontend import compatibility
 from openai_frontend.generation import ChunkedSocket
 
+Headers = Sequence[tuple[bytes, bytes]]
+
+# Characters that end a header or that RFC 9110 forbids in one
+_FORBIDDEN = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_STATUS_LINES = {
+    each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus
+}
+_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
+
 
 class DirectWriter:
-    """Writes a chunk at once if the transport is ready.
+    """Writes a chunk or a complete response at once if the transport is ready.
 
     uvicorn's `send` is a coroutine that takes a dict and handles all kinds of responses: that
     takes 1.5 us more for each event of a stream.
     """
 
     __slots__ = ("_cycle", "_flow", "_write")
+
+    # uvicorn's headers of every response, which it replaces each second, as they are and as bytes
+    _defaults: ClassVar[tuple[Headers, bytes]] = ((), b"")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle: Any = cycle
@@ -37,6 +54,43 @@ class DirectWriter:
             return False
         self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Write a complete response whose only framing header is `content-length`. False if nothing
+        was written: then use `send`.
+
+        uvicorn's `send` searches each header for forbidden characters, which takes 25 us of a short
+        response.
+        """
+        cycle = self._cycle
+        framing = [header for header in headers if header[0] in _FRAMING]
+        if (
+            framing != [(b"content-length", b"%d" % len(body))]
+            or cycle.response_started
+            or cycle.disconnected
+            or self._flow.write_paused
+            or not cycle.keep_alive
+            or cycle.access_log
+            or cycle.scope["method"] == "HEAD"
+        ):
+            return False
+        parts = [part for header in headers for part in (header[0], b": ", header[1], b"\r\n")]
+        if _FORBIDDEN.search(b"".join([part for header in headers for part in header])):
+            return False
+        self._write(b"".join([_STATUS_LINES[status], self._default_head(), *parts, b"\r\n", body]))
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = cycle.chunked_encoding = False
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
+    def _default_head(self) -> bytes:
+        headers = self._cycle.default_headers
+        known, head = DirectWriter._defaults
+        if known is not headers:
+            head = b"".join([b"%b: %b\r\n" % header for header in headers])
+            DirectWriter._defaults = headers, head
+        return head
 
     def socket(self) -> ChunkedSocket | None:
         """The connection's socket; None with TLS, or if the connection is lost."""

@@ -5,13 +5,15 @@ The outermost middleware: it also stores the `send` that bypasses all others for
 
 import random
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from time import perf_counter
+from typing import cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.logs import formatters
 from openai_frontend.middleware import direct_writer
+from openai_frontend.middleware.direct_writer import DirectWriter
 
 # Safe in a log line without escaping
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -41,22 +43,38 @@ class RequestId:
         # For parts of a body, which no other middleware reads.
         state["send_body"] = send
         connection_send = state.pop("connection_send", send)  # the server's, where `send` wraps it
-        state["direct_writer"] = (
-            direct_writer.direct_writer(connection_send) if self._writes_directly else None
-        )
+        writer = direct_writer.direct_writer(connection_send) if self._writes_directly else None
+        state["direct_writer"] = writer
+        response = _RequestIdHeaders(request_id, send, writer if send is connection_send else None)
         try:
-            await self._app(scope, receive, _RequestIdHeaders(request_id, send).send)
+            await self._app(scope, receive, response.send)
         finally:
             # They refer to the object that holds the state: a reference cycle
             del state["send_body"], state["direct_writer"]
 
 
-class _RequestIdHeaders:
-    """Adds the headers when the response starts."""
+class _Sent:
+    """An awaitable for what was done without waiting."""
 
-    def __init__(self, request_id: str, send: Send) -> None:
+    def __await__(self) -> Generator[None, None, None]:
+        return cast("Generator[None, None, None]", iter(()))
+
+
+_SENT = _Sent()
+
+
+class _RequestIdHeaders:
+    """Adds the headers when the response starts. Sends a complete response at once: its start is
+    held until its body follows.
+    """
+
+    __slots__ = ("_received", "_request_id", "_send", "_start", "_writer")
+
+    def __init__(self, request_id: str, send: Send, writer: DirectWriter | None) -> None:
         self._request_id = request_id
         self._send = send
+        self._writer = writer
+        self._start: Message | None = None
         self._received = perf_counter()
 
     def send(self, message: Message) -> Awaitable[None]:
@@ -66,8 +84,27 @@ class _RequestIdHeaders:
                 (b"x-request-id", self._request_id.encode()),
                 (b"openai-processing-ms", b"%d" % elapsed_ms),
             ]
-            message["headers"] = [*message.get("headers", ()), *added]
+            message["headers"] = headers = [*message.get("headers", ()), *added]
+            if self._writer is not None and any(name == b"content-length" for name, _ in headers):
+                self._start = message
+                return _SENT
+        elif self._start is not None:
+            return self._complete(message)
         return self._send(message)
+
+    def _complete(self, message: Message) -> Awaitable[None]:
+        start, self._start = self._start, None
+        if start is None or self._writer is None:
+            raise RuntimeError("the response has not started")
+        if not message.get("more_body") and self._writer.respond(
+            start["status"], start["headers"], message.get("body", b"")
+        ):
+            return _SENT
+        return self._send_both(start, message)
+
+    async def _send_both(self, start: Message, body: Message) -> None:
+        await self._send(start)
+        await self._send(body)
 
 
 class WithoutRequestId:

@@ -107,14 +107,15 @@ class CancelOnDisconnect:
             return
         if self._lost.done():
             raise RequestCancelled("The client disconnected.")
-        self._task = asyncio.current_task()
+        loop = self._lost.get_loop()  # asking for the running one takes a system call
+        self._task = asyncio.current_task(loop)
         if self._task is None:
             raise RuntimeError("CancelOnDisconnect needs a running task")
         self._cancelling = self._task.cancelling()
         self._lost.add_done_callback(self._on_lost)
         if self._deadline is not None:
             end_s, _ = self._deadline
-            self._timer = asyncio.get_running_loop().call_at(end_s, self._on_time_over)
+            self._timer = loop.call_at(end_s, self._on_time_over)
 
     def _on_lost(self, _: object) -> None:
         self._cancel(RequestCancelled("The client disconnected."))

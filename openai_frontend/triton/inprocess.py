@@ -72,6 +72,8 @@ class EngineHandle(Protocol):
 # The current engine is last: a reload has two for a while, and a failed one leaves the first.
 # Triton's threads change the mapping, so it is replaced as a whole, under the lock.
 _hosts: dict[tuple[str, int], tuple[EngineHandle, ...]] = {}
+# The current engine by name and version, or -1 for the highest one
+_current: dict[tuple[str, int], EngineHandle] = {}
 _adapters: dict[str, Mapping[str, Any]] = {}  # by model; also for later reloads
 _hosts_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -79,11 +81,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 def host(model_name: str, version: int = -1) -> EngineHandle | None:
     """Return the engine of a loaded in-process model; version -1 is the highest loaded one."""
-    hosts = _hosts
-    versions = [loaded for name, loaded in hosts if name == model_name]
-    wanted = max(versions, default=-1) if version == -1 else version
-    current = hosts.get((model_name, wanted))
-    return current[-1] if current else None
+    return _current.get((model_name, version))
 
 
 def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
@@ -109,19 +107,24 @@ def hosts(model_name: str) -> frozenset[EngineHandle]:
 
 
 def _register(key: tuple[str, int], engine_host: EngineHandle) -> None:
-    global _hosts
     with _hosts_lock:
         if (adapters := _adapters.get(key[0])) is not None:
             engine_host.set_adapters(adapters)
-        _hosts = {**_hosts, key: (*_hosts.get(key, ()), engine_host)}
+        _replace({**_hosts, key: (*_hosts.get(key, ()), engine_host)})
 
 
 def _unregister(key: tuple[str, int], engine_host: EngineHandle) -> None:
-    global _hosts
     with _hosts_lock:
         left = tuple(each for each in _hosts.get(key, ()) if each is not engine_host)
         others = {name: hosts for name, hosts in _hosts.items() if name != key}
-        _hosts = {**others, key: left} if left else others
+        _replace({**others, key: left} if left else others)
+
+
+def _replace(hosts: dict[tuple[str, int], tuple[EngineHandle, ...]]) -> None:
+    global _hosts, _current
+    current = {key: of_version[-1] for key, of_version in hosts.items()}
+    latest = {(name, -1): current[name, version] for name, version in sorted(current)}
+    _hosts, _current = hosts, latest | current
 
 
 def attach(loop: asyncio.AbstractEventLoop) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -193,17 +192,23 @@ class VLLMEngine(Engine):
             self._grammars.close()
             engine.shutdown()
 
-    def stats(self) -> EngineStats:
-        """Count the engine's requests. A dead engine process shows up immediately."""
+    def failure(self) -> str | None:
+        """A dead engine process shows up immediately."""
         steps, engine = self._steps, self._engine
         if engine is None:
-            return EngineStats(failure="the model is unloaded")
-        failure = conversion.ENGINE_DIED if engine.errored else None
+            return "the model is unloaded"
+        if engine.errored:
+            return conversion.ENGINE_DIED
+        return None if steps is None else steps.failure
+
+    def stats(self) -> EngineStats:
+        """Count the engine's requests."""
+        steps, engine = self._steps, self._engine
+        if engine is None:
+            return EngineStats()
         if steps is None:
-            running = engine.output_processor.get_num_unfinished_requests()
-            return EngineStats(running=running, failure=failure)
-        stats = steps.stats()
-        return replace(stats, failure=failure or stats.failure)
+            return EngineStats(running=engine.output_processor.get_num_unfinished_requests())
+        return steps.stats()
 
     def samples(self) -> Iterable[Sample]:
         """What this vLLM can be used for, and statistics of the cache, queue, LoRA and steps; the

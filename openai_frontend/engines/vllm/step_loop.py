@@ -80,13 +80,12 @@ class StepLoop:
         )
         gauges = {KV_CACHE_USAGE: 0.0, NUM_PREEMPTIONS: float(preemptions)}
         if reported is None or not running:
-            return EngineStats(running=running, gauges=gauges, failure=self.failure)
+            return EngineStats(running=running, gauges=gauges)
         waiting = min(reported.num_waiting_reqs + reported.num_skipped_waiting_reqs, running)
         return EngineStats(
             running=running - waiting,
             waiting=waiting,
             gauges={**gauges, KV_CACHE_USAGE: reported.kv_cache_usage},
-            failure=self.failure,
         )
 
     def samples(self) -> Iterator[Sample]:

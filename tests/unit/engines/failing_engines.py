@@ -9,7 +9,6 @@ from openai_frontend.engines.engine import (
     DeltaSink,
     Engine,
     EngineError,
-    EngineStats,
     ModelFacts,
     ModelSpec,
 )
@@ -189,8 +188,8 @@ class UnloadsWhenTold(Answers):
 
     begun, may_end = threading.Event(), threading.Event()
 
-    def stats(self) -> EngineStats:
-        return EngineStats(failure="the model is unloaded" if self.begun.is_set() else None)
+    def failure(self) -> str | None:
+        return "the model is unloaded" if self.begun.is_set() else None
 
     def unload(self) -> None:
         self.begun.set()

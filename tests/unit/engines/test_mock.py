@@ -160,7 +160,7 @@ async def test_engine_dies(start_mock):
         await collect(generate(server, 5))
 
     assert {type(error) for error in ended} == {errors.ModelUnavailable}
-    assert stats().failure == "the mock engine died, as configured"
+    assert inprocess.host("mock").failure() == "the mock engine died, as configured"
 
 
 async def test_max_running(start_mock):

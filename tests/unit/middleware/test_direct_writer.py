@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from typing import Any
 
 import httptools
@@ -10,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from openai_frontend import compatibility
 from openai_frontend.middleware import direct_writer as direct_writer_module
-from openai_frontend.middleware.direct_writer import direct_writer, is_supported
+from openai_frontend.middleware.direct_writer import DirectWriter, direct_writer, is_supported
 from openai_frontend.middleware.request_id import RequestId, WithoutRequestId
 from tests.unit.server.test_http_protocol import Address, exchange, request, served
 from tests.unit.test_compatibility import without
@@ -95,6 +96,77 @@ async def test_body_of_known_length_has_no_chunks():
         await send({"type": "http.response.body", "body": b"a"})
 
     assert body(await answered(app)) == b"a"
+
+
+@pytest.fixture
+def responded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What each call of `DirectWriter.respond` returned."""
+    results: list[bool] = []
+    respond = DirectWriter.respond
+
+    def recorded(*arguments: Any) -> bool:
+        results.append(respond(*arguments))
+        return results[-1]
+
+    monkeypatch.setattr(DirectWriter, "respond", recorded)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "text"),
+    [
+        (200, [], b"text"),
+        (404, [(b"content-type", b"application/json"), (b"x-empty", b"")], b"{}"),
+        (503, [(b"retry-after", b"1"), (b"x-tab", b"a\tb"), (b"x-bytes", b"\xe9")], b""),
+    ],
+)
+async def test_complete_response_is_written_at_once(responded, status, headers, text):
+    """With the bytes that uvicorn sends; it does so where the client asks to close."""
+    length = [(b"content-length", b"%d" % len(text))]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({**START, "status": status, "headers": [*length, *headers]})
+        await send({"type": "http.response.body", "body": text})
+
+    sent = [request(b"x-request-id: same", close=close) for close in (False, True)]
+    received = re.sub(rb"processing-ms: \d+", b"", await answered(app, *sent))
+    _, direct, slow = received.split(b"HTTP/1.1 ")
+
+    assert responded == [True, False]
+    assert direct == slow.replace(b"connection: close\r\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("headers", "pieces"),
+    [
+        ([(b"content-length", b"2"), (b"connection", b"close")], [b"ab"]),
+        ([(b"content-length", b"2"), (b"content-length", b"2")], [b"ab"]),
+        ([(b"content-length", b"2"), (b"x", b"a\nb")], [b"ab"]),
+        ([(b"content-length", b"3")], [b"ab"]),
+        ([(b"content-length", b"2")], [b"a", b"b"]),
+    ],
+)
+async def test_other_responses_are_left_to_uvicorn(responded, headers, pieces):
+    """It closes the connection, rejects what must not be sent, or waits for the rest."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({**START, "headers": headers})
+        for more, piece in zip([*pieces[1:], b""], pieces, strict=True):
+            await send({"type": "http.response.body", "body": piece, "more_body": bool(more)})
+
+    await answered(app, request(close=False), request())
+
+    assert True not in responded
+
+
+async def test_failure_after_a_held_start_is_a_500():
+    """Nothing has been sent yet."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({**START, "headers": [(b"content-length", b"1")]})
+        raise ValueError("no body")
+
+    assert (await answered(app)).startswith(b"HTTP/1.1 500 ")
 
 
 async def test_socket_is_ready_after_the_transport():

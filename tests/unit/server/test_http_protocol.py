@@ -29,7 +29,8 @@ async def served(
     http = limited_protocol(
         ProtocolLimits(**{"max_header_bytes": LIMIT, **limits}), counts, headers=headers
     )
-    config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, ws="none")
+    options: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False}
+    config = uvicorn.Config(app, port=0, http=http, ws="none", **options)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110  uvicorn has no event for it

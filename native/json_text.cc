@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 
 namespace triton {
 
@@ -48,7 +49,83 @@ constexpr std::array<char, 128> kEscapes = [] {
 
 constexpr char kHex[] = "0123456789abcdef";
 
+constexpr size_t kNone = std::string_view::npos;
+
+// Each of these takes where to begin and returns where to go on; kNone if the text ends before.
+
+size_t skip_space(std::string_view text, size_t at) {
+  while (at < text.size() && std::strchr(" \t\n\r", text[at]) != nullptr && text[at] != 0) ++at;
+  return at < text.size() ? at : kNone;
+}
+
+// `at` is the opening quote; returns where the string has ended.
+size_t skip_string(std::string_view text, size_t at) {
+  for (size_t end = text.find('"', at + 1); end != kNone; end = text.find('"', end + 1)) {
+    size_t slashes = 0;
+    while (text[end - 1 - slashes] == '\\') ++slashes;  // ends at the opening quote at the latest
+    if (slashes % 2 == 0) return end + 1;
+  }
+  return kNone;
+}
+
+size_t skip_value(std::string_view text, size_t at) {
+  if (text[at] == '"') return skip_string(text, at);
+  size_t depth = 0;
+  while (at != kNone && at < text.size()) {
+    switch (text[at]) {
+      case '"':
+        at = skip_string(text, at);
+        if (at == kNone) return kNone;
+        continue;
+      case '{':
+      case '[':
+        ++depth;
+        break;
+      case '}':
+      case ']':
+        if (depth == 0) return at;  // of the object around a number or a word
+        if (--depth == 0) return at + 1;
+        break;
+      case ',':
+      case ' ':
+      case '\t':
+      case '\n':
+      case '\r':
+        if (depth == 0) return at;
+        break;
+      default:
+        break;
+    }
+    ++at;
+  }
+  return kNone;
+}
+
 }  // namespace
+
+std::optional<std::pair<size_t, size_t>> json_member(std::string_view text, std::string_view name) {
+  std::optional<std::pair<size_t, size_t>> found;
+  size_t at = skip_space(text, 0);
+  if (at == kNone || text[at] != '{') return std::nullopt;
+  do {
+    at = skip_space(text, at + 1);
+    if (at == kNone || text[at] != '"') return std::nullopt;
+    const size_t key_end = skip_string(text, at);
+    if (key_end == kNone) return std::nullopt;
+    const std::string_view key = text.substr(at + 1, key_end - at - 2);
+    at = skip_space(text, key_end);
+    if (at == kNone || text[at] != ':' || key.find('\\') != kNone) return std::nullopt;
+    const size_t begin = skip_space(text, at + 1);
+    const size_t end = begin == kNone ? kNone : skip_value(text, begin);
+    if (end == kNone) return std::nullopt;
+    if (key == name) {
+      if (found) return std::nullopt;
+      found.emplace(begin, end);
+    }
+    at = skip_space(text, end);
+  } while (at != kNone && text[at] == ',');
+  return at != kNone && text[at] == '}' ? found : std::nullopt;
+}
 
 bool is_utf8(std::string_view text) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());

@@ -1,5 +1,6 @@
 // The Python module openai_frontend.triton._core.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -9,6 +10,7 @@
 #include "decode_stream.h"
 #include "error.h"
 #include "inference.h"
+#include "json_text.h"
 #include "library.h"
 #include "metrics.h"
 #include "server.h"
@@ -36,6 +38,10 @@ nb::dict relay_counts() {
   counts["texts"] = triton::relay_counts.texts.load();
   counts["writes"] = triton::relay_counts.writes.load();
   return counts;
+}
+
+std::optional<std::pair<size_t, size_t>> json_member(const nb::bytes& text, const nb::bytes& name) {
+  return triton::json_member({text.c_str(), text.size()}, {name.c_str(), name.size()});
 }
 
 // TritonError(code, message): the code as Triton numbers it.
@@ -66,6 +72,10 @@ NB_MODULE(_core, module) {
              "Objects that live now; zero when no request is in flight.");
   module.def("relay_counts", &relay_counts, nb::sig("def relay_counts() -> dict[str, int]"),
              "Texts that were relayed to clients, and the writes that took them, so far.");
+  module.def("json_member", &json_member, nb::arg("text"), nb::arg("name"),
+             nb::sig("def json_member(text: bytes, name: bytes) -> tuple[int, int] | None"),
+             "Where the value of a member of a JSON object begins and ends. None if there is not "
+             "exactly one, or a key has an escape. Values are skipped, not checked.");
   triton::bind_tensor(module);
   triton::bind_options(module);
   triton::bind_server(module);

@@ -60,7 +60,7 @@ from openai_frontend.serving.request.response_options import StreamDefaults
 from openai_frontend.serving.scoring import Reranking, Scoring
 from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.tracing import Tracing
-from openai_frontend.triton import Server
+from openai_frontend.triton import Server, json_member
 
 logger = logging.getLogger(__name__)
 
@@ -262,7 +262,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     streams = StreamLimits(
         buffer_bytes=settings.stream_buffer_bytes, ping_interval_s=settings.sse_ping_interval_s
     )
-    _include(app, chat_router(registry, chat, streams))
+    _include(app, chat_router(registry, chat, streams, json_member))
     _include(app, completions_router(registry, completions, streams))
     _include(app, render_router(registry, chat, completions))
     _include(app, tokenization_router(registry, Tokenization(limits, policy)))

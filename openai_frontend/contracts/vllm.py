@@ -65,6 +65,9 @@ _INPROCESS_ONLY = {
 # Only for other models: vLLM finds an adapter by its name and has no beam search here.
 _OTHER_MODELS_ONLY = {"adapter_weights", "adapter_path", "beam_width", "length_penalty"}
 
+# Sampling parameters as tensors: at most 4 MB for each model
+_MAX_KEPT, _MAX_KEPT_CHARACTERS = 256, 16 * 1024
+
 # Represents minus infinity, which JSON lacks
 _LOWEST_LOGPROB = -9999.0
 
@@ -80,12 +83,24 @@ class VLLMContract:
         self._vocabulary = vocabulary
         self.derives = _unreported(self._outputs, self._inputs)
         self._sampling_parameters = SamplingParameters()
+        # Kept with the parameters, whose id is the key
+        self._sampling_tensors: dict[
+            tuple[int, str | None], tuple[SamplingParams, TensorInput]
+        ] = {}
         self._flags = _constant_flags(config, self._inputs)
         self._inprocess = config.get("backend") == "inprocess"
+        self._takes = declared_names(config, "input")
+        self._supported: dict[str, bool] = {}  # what `supports` has returned
         self._ends_silently = "finish_reason" not in self._outputs
 
     def supports(self, field: str) -> bool:
         """True if the model declares the tensors of this request field and its backend reads it."""
+        known = self._supported.get(field)
+        if known is None:
+            known = self._supported[field] = self._supports(field)
+        return known
+
+    def _supports(self, field: str) -> bool:
         if field in _OTHER_MODELS_ONLY or (field in _INPROCESS_ONLY and not self._inprocess):
             return False
         needed_input, needed_output = _NEEDS.get(field, ("sampling_parameters", None))
@@ -95,30 +110,40 @@ class VLLMContract:
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """Prompt, sampling parameters as JSON text, and flags for requested outputs."""
-        inputs = dict(self._flags)
-        inputs.update(self._prompt(request))
-        if "sampling_parameters" in self._inputs:
-            adapter = request.adapter
-            text = self._sampling_parameters.encode(
-                request.sampling_params, lora_name=None if adapter is None else adapter.name
-            )
-            inputs["sampling_parameters"] = self._inputs.tensor("sampling_parameters", [text])
+        takes = self._takes
+        inputs = {**self._flags, **self._prompt(request)}
+        if "sampling_parameters" in takes:
+            inputs["sampling_parameters"] = self._sampling_tensor(request)
         for name, enabled in (
             ("stream", request.stream),
             ("return_token_ids", request.return_token_ids),
             ("return_logprobs", _requests_logprobs(request.sampling_params)),
         ):
-            if enabled and name in self._inputs:
+            if enabled and name in takes:
                 inputs[name] = self._inputs.true(name)
-        if request.priority and "priority" in self._inputs:
+        if request.priority and "priority" in takes:
             inputs["priority"] = self._priority(request.priority)
-        if request.cache_salt is not None and "cache_salt" in self._inputs:
+        if request.cache_salt is not None and "cache_salt" in takes:
             inputs["cache_salt"] = self._inputs.tensor("cache_salt", [request.cache_salt])
-        if request.stream_interval > 1 and "stream_interval" in self._inputs:
+        if request.stream_interval > 1 and "stream_interval" in takes:
             inputs["stream_interval"] = self._inputs.tensor(
                 "stream_interval", [request.stream_interval]
             )
         return inputs
+
+    def _sampling_tensor(self, request: GenerationRequest) -> TensorInput:
+        """Requests that differ only in their prompt share their parameters, and so the tensor."""
+        params, adapter = request.sampling_params, request.adapter
+        key = id(params), None if adapter is None else adapter.name
+        known = self._sampling_tensors.get(key)
+        if known is None:
+            text = self._sampling_parameters.encode(params, lora_name=key[1])
+            known = params, self._inputs.tensor("sampling_parameters", [text])
+            if len(text) <= _MAX_KEPT_CHARACTERS:
+                if len(self._sampling_tensors) >= _MAX_KEPT:
+                    self._sampling_tensors.clear()
+                self._sampling_tensors[key] = known
+        return known[1]
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """A function that turns responses into deltas. It runs once per token."""
@@ -167,7 +192,7 @@ class VLLMContract:
         return delta
 
     def _prompt(self, request: GenerationRequest) -> dict[str, TensorInput]:
-        if request.prompt_token_ids is not None and "prompt_token_ids" in self._inputs:
+        if request.prompt_token_ids is not None and "prompt_token_ids" in self._takes:
             return {"prompt_token_ids": self._token_ids(request.prompt_token_ids)}
         if request.prompt is not None and "text_input" in self._inputs:
             return {"text_input": self._inputs.tensor("text_input", [self._text(request.prompt)])}

@@ -130,10 +130,13 @@ class ServedModel(TritonModel):
         add_special_tokens: bool = False,
         truncation: Truncation | None = None,
         within_context: bool = True,
+        extra_characters: int | None = None,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         """Render messages with the chat template. Raises InvalidRequest if the template rejects
         them.
+
+        `extra_characters`: length of tools, documents and variables as JSON; None if unknown.
         """
         options = TokenizeOptions(
             add_special_tokens=add_special_tokens,
@@ -142,9 +145,10 @@ class ServedModel(TritonModel):
             within_context=within_context,
         )
         chat = partial(self._builder().chat, messages, options, **rendering)
-        plain = not (rendering.get("tools") or rendering.get("documents"))
-        arguments = [*messages, rendering.get("template_kwargs") or {}]
-        return await self.pool.run(chat, characters=_characters(arguments) if plain else None)
+        characters = None
+        if extra_characters is not None and (written := _characters(messages)) is not None:
+            characters = written + extra_characters
+        return await self.pool.run(chat, characters=characters)
 
     async def tokenize(
         self, text: str, *, param: str = "prompt", **how: Unpack[TokenizeKwargs]
@@ -338,10 +342,10 @@ class ServedModel(TritonModel):
         return self.prompts
 
 
-def _characters(arguments: Sequence[Mapping[str, Any]]) -> int | None:
-    """The total length of a template's string arguments; None if some are lists or mappings."""
+def _characters(messages: Sequence[Mapping[str, Any]]) -> int | None:
+    """The total length of the messages' texts; None if some have lists or mappings."""
     characters = 0
-    for each in arguments:
+    for each in messages:
         for value in each.values():
             if isinstance(value, str):
                 characters += len(value)

@@ -12,7 +12,7 @@ from openai_frontend.routers.request import CancelOnDisconnect, read_body, resol
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.chat import ChatCompletions, chunks, complete
-from openai_frontend.serving.request.request_body import BodyReader
+from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
 from schemas.chat_completions import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -20,10 +20,15 @@ from schemas.chat_completions import (
 )
 
 
-def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamLimits) -> APIRouter:
+def chat_router(
+    registry: ModelRegistry,
+    chat: ChatCompletions,
+    streams: StreamLimits,
+    find_member: FindMember,
+) -> APIRouter:
     """Reads the body itself, because FastAPI's parsing would cost more than the rest."""
     router = APIRouter(tags=["chat"], route_class=InferenceRoute)
-    reader = BodyReader(ChatCompletionRequest)
+    reader = RepeatedBodyReader(ChatCompletionRequest, "messages", find_member)
 
     @router.post(
         "/v1/chat/completions",
@@ -32,9 +37,9 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamL
     )
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, complete or as a stream of chunks."""
-        chat_request = await reader.read(await read_body(request.receive))
+        chat_request, known = await reader.read_known(await read_body(request.receive))
         model = await resolve_model(request, registry, chat_request.model, "chat")
-        answer = await chat.prepare(chat_request, model)
+        answer = await chat.prepare(chat_request, model, known.derived)
         adjusted = adjusted_parameters(answer.adjusted)
         if chat_request.stream:
             headers = [(name.encode(), value.encode()) for name, value in adjusted.items()]

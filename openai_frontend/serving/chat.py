@@ -1,14 +1,17 @@
 """Chat completions: from a request to a job for the model, from the job to the response."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import orjson
+
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import GenerationRequest
+from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.constraints.grammar import prepare_constraint, takes_long
 from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
@@ -59,11 +62,22 @@ from openai_frontend.sse import CHAT_COMPLETION_CHUNK
 from schemas.chat_completions import ChatCompletionRequest
 
 
-class _Validated(NamedTuple):
-    """What a request asks for beyond its plain fields."""
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """What the fields of a request other than its messages mean for one model."""
 
+    prompts: object  # of the model; a reload replaces it
     tools: Tools
     variables: TemplateVariables
+    extra_characters: int | None  # see `ServedModel.render_chat`
+    # Whether the prompt ends within reasoning -> the constraint; empty if they differ by message
+    constraints: dict[bool | None, Constraint] = field(default_factory=dict)
+    # Maximum output, and whether the prompt ends within reasoning -> the sampling parameters
+    params: dict[tuple[int | None, bool | None], SamplingParams] = field(default_factory=dict)
+
+
+Derived = dict[Any, Any]  # a plan for each model's name; see `KnownFields.derived`
+_MAX_PARAMS = 64  # for each plan: the maximum output may depend on the prompt's length
 
 
 class _Constrained(NamedTuple):
@@ -71,6 +85,7 @@ class _Constrained(NamedTuple):
 
     constraint: Constraint
     parser: ParserConfig | None  # None: the model's text is the content
+    reasoning_open: bool | None  # whether the prompt ends within reasoning
 
 
 class ChatCompletions:
@@ -89,56 +104,74 @@ class ChatCompletions:
         self._policy = policy
         self._limiter = limiter
 
-    async def prepare(self, request: ChatCompletionRequest, model: ServingModel) -> CompletionJob:
-        """A job that is ready to run, its tokens reserved.
+    async def prepare(
+        self, request: ChatCompletionRequest, model: ServingModel, derived: Derived | None = None
+    ) -> CompletionJob:
+        """A job that is ready to run, its tokens reserved. `derived` belongs to all requests that
+        differ only in their messages, and keeps what follows from the rest.
 
         Raises for a full queue before anything is rendered, and for what this model or server does
         not support.
         """
         self._limiter.slots_for(model).check(model.queue_key(request.priority or 0))
-        job = await self.build_job(request, model)
+        job = await self.build_job(request, model, derived)
         model.reserve(job.requests[0])
         return job
 
-    async def build_job(self, request: ChatCompletionRequest, model: ServingModel) -> CompletionJob:
+    async def build_job(
+        self, request: ChatCompletionRequest, model: ServingModel, derived: Derived | None = None
+    ) -> CompletionJob:
         """The job alone: neither checks the queue nor reserves tokens.
 
         Each phase needs the result of the one before. Refusals that are cheap come first; the
         prompt's length decides the budget, and its end whether the output begins with reasoning.
         """
-        validated = self._validate(request, model)
-        prompt = await self._render(request, model, validated)
+        plan = self._plan(request, model, {} if derived is None else derived)
+        prompt = await self._render(request, model, plan)
         max_tokens = self._budget(request, model, prompt)
-        constrained = await _constrain(request, model, validated, prompt)
-        job = self._sample(request, model, prompt, max_tokens, constrained)
-        adjusted = validated.variables.adjusted
-        return replace(job, adjusted=adjusted) if adjusted else job
+        constrained = await _constrain(request, model, plan, prompt)
+        job = self._sample(request, model, prompt, max_tokens, constrained, plan)
+        if plan.variables.adjusted:
+            job.adjusted = plan.variables.adjusted
+        return job
 
-    def _validate(self, request: ChatCompletionRequest, model: ServingModel) -> _Validated:
+    def _plan(self, request: ChatCompletionRequest, model: ServingModel, derived: Derived) -> _Plan:
+        """The plan of earlier requests to this model, or a new one."""
+        self._limits.check_messages(len(request.messages))
+        plan: _Plan | None = derived.get(model.name)
+        if plan is None or plan.prompts is not model.prompts:
+            plan = derived[model.name] = self._validate(request, model)
+        if request.continue_final_message:
+            prefilled_text(request.messages, param="continue_final_message")
+        return plan
+
+    def _validate(self, request: ChatCompletionRequest, model: ServingModel) -> _Plan:
         """Refuse what the server or the model does not support."""
         require_generation(model)
         self._policy.check(request, NEUTRAL_IN_CHAT)
         self._limits.check_n(request.n or 1)
-        self._limits.check_messages(len(request.messages))
         _check_fields(request)
         tools = parse_tools(request, self._policy)
         if tools.in_use:
             require_tool_support(tools, model.output_format, shown=model.template_knows("tools"))
-        return _Validated(tools, template_variables(request, model, self._policy))
+        variables = template_variables(request, model, self._policy)
+        check_request_fields(request, model, special_tokens=False)
+        return _Plan(model.prompts, tools, variables, _extra_characters(request, tools, variables))
 
     async def _render(
-        self, request: ChatCompletionRequest, model: ServingModel, validated: _Validated
+        self, request: ChatCompletionRequest, model: ServingModel, plan: _Plan
     ) -> Prompt:
         """Render the conversation with the model's chat template and tokenize it."""
         prompt = await model.render_chat(
             template_messages(request.messages, self._policy),
-            tools=validated.tools.for_template,
+            tools=plan.tools.for_template,
             documents=request.documents,
             add_generation_prompt=_add_generation_prompt(request),
             continue_final_message=bool(request.continue_final_message),
-            template_kwargs=validated.variables.values,
+            template_kwargs=plan.variables.values,
             add_special_tokens=bool(request.add_special_tokens),
             truncation=truncation(request, model, output_tokens=_max_tokens(request) or 1),
+            extra_characters=plan.extra_characters,
         )
         self._limits.check_prompt_tokens(len(prompt.token_ids), "messages")
         return prompt
@@ -147,7 +180,6 @@ class ChatCompletions:
         self, request: ChatCompletionRequest, model: ServingModel, prompt: Prompt
     ) -> int | None:
         """The maximum output length in tokens; None if neither request nor model limits it."""
-        check_request_fields(request, model, special_tokens=False)
         max_tokens = token_budget(
             _max_tokens(request),
             prompt_tokens=len(prompt.token_ids),
@@ -165,6 +197,7 @@ class ChatCompletions:
         prompt: Prompt,
         max_tokens: int | None,
         constrained: _Constrained,
+        plan: _Plan,
     ) -> CompletionJob:
         """Translate sampling fields, and make one generation request for each choice."""
         id, n, parser = new_id("chatcmpl"), request.n or 1, constrained.parser
@@ -176,16 +209,12 @@ class ChatCompletions:
             defaults=self._stream_defaults,
             parsed=parser is not None,
         )
-        sampling = SamplingOptions(
-            max_tokens=max_tokens,
-            logprobs=logprobs,
-            prompt_logprobs=request.prompt_logprobs,
-            constraint=constrained.constraint,
-            special_tokens=parser is not None and keep_special_tokens(model),
-        )
-        params = sampling_params(request, sampling, model)
-        if params.beam_width is not None and parser is not None:
-            raise unsupported("use_beam_search")  # parsers read one sequence after the other
+        key = max_tokens, constrained.reasoning_open
+        params = plan.params.get(key)
+        if params is None:
+            params = _sampling_params(request, model, max_tokens, constrained, logprobs)
+            if plan.constraints and len(plan.params) < _MAX_PARAMS:
+                plan.params[key] = params
         entries = count_prompt_logprobs(params, len(prompt.token_ids), model)
         self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
         first = first_request(id, prompt, params, request, options, constrained.constraint)
@@ -203,27 +232,65 @@ class ChatCompletions:
         )
 
 
+def _extra_characters(
+    request: ChatCompletionRequest, tools: Tools, variables: TemplateVariables
+) -> int | None:
+    """None if they cannot be written as JSON in an instant."""
+    if not (tools.for_template or request.documents or variables.values):
+        return 0
+    try:
+        return len(orjson.dumps([tools.for_template, request.documents, variables.values]))
+    except orjson.JSONEncodeError:  # a number of more than 64 bits, or too many levels
+        return None
+
+
+def _sampling_params(
+    request: ChatCompletionRequest,
+    model: ServingModel,
+    max_tokens: int | None,
+    constrained: _Constrained,
+    logprobs: int | None,
+) -> SamplingParams:
+    parsed = constrained.parser is not None
+    sampling = SamplingOptions(
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+        constraint=constrained.constraint,
+        special_tokens=parsed and keep_special_tokens(model),
+    )
+    params = sampling_params(request, sampling, model)
+    if params.beam_width is not None and parsed:
+        raise unsupported("use_beam_search")  # parsers read one sequence after the other
+    return params
+
+
 async def _constrain(
-    request: ChatCompletionRequest, model: ServingModel, validated: _Validated, prompt: Prompt
+    request: ChatCompletionRequest, model: ServingModel, plan: _Plan, prompt: Prompt
 ) -> _Constrained:
     """Decide what the output must match, and how to parse it."""
-    tools, variables = validated.tools, validated.variables.values
+    tools, variables = plan.tools, plan.variables.values
     parsed = needs_parser(tools, model)
     text = prompt_text(request, prompt, model) if parsed else None
     reasoning_open = model.output_format.reasoning_open(
         text, continued=bool(request.continue_final_message), variables=variables
     )
-    build = prepare_constraint(
-        request,
-        tools,
-        model.output_format,
-        reasoning_open=reasoning_open,
-        takes_tags=model.supports("structured_outputs.structural_tag"),
-    )
-    wanted = await asyncio.to_thread(build) if takes_long(tools) else build()
+    wanted = plan.constraints.get(reasoning_open)
+    if wanted is None:
+        build = prepare_constraint(
+            request,
+            tools,
+            model.output_format,
+            reasoning_open=reasoning_open,
+            takes_tags=model.supports("structured_outputs.structural_tag"),
+        )
+        wanted = await asyncio.to_thread(build) if takes_long(tools) else build()
+        if not plugin.installed():  # a plug-in may look at the messages
+            wanted = plan.constraints.setdefault(reasoning_open, wanted)
     if not parsed:
-        return _Constrained(wanted, None)
-    return _Constrained(wanted, parser_config(request, tools, wanted, text, model, variables))
+        return _Constrained(wanted, None, reasoning_open)
+    parser = parser_config(request, tools, wanted, text, model, variables)
+    return _Constrained(wanted, parser, reasoning_open)
 
 
 def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:
@@ -244,11 +311,9 @@ def _check_fields(request: ChatCompletionRequest) -> None:
     if request.modalities is not None and "audio" in request.modalities:
         message = "Invalid value: 'audio'. Supported values are: 'text'."
         raise InvalidRequest(message, param="modalities", code="unsupported_value")
-    if request.continue_final_message:
-        if request.add_generation_prompt:
-            message = "Use either 'continue_final_message' or 'add_generation_prompt'."
-            raise InvalidRequest(message, param="continue_final_message")
-        prefilled_text(request.messages, param="continue_final_message")
+    if request.continue_final_message and request.add_generation_prompt:
+        message = "Use either 'continue_final_message' or 'add_generation_prompt'."
+        raise InvalidRequest(message, param="continue_final_message")
     if request.top_logprobs is not None and not request.logprobs:
         message = "Invalid 'top_logprobs': it requires 'logprobs' to be true."
         raise InvalidRequest(message, param="top_logprobs")

@@ -94,6 +94,7 @@ class Tokenization:
             template_messages(messages, self._policy),
             add_special_tokens=bool(request.add_special_tokens),
             within_context=False,
+            extra_characters=None if request.tools or request.chat_template_kwargs else 0,
             tools=request.tools,
             add_generation_prompt=not opened if generation_prompt is None else generation_prompt,
             continue_final_message=opened,

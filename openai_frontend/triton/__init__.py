@@ -1,6 +1,6 @@
 """Python interface to the Triton core in this process."""
 
-from openai_frontend.triton._core import relay_counts
+from openai_frontend.triton._core import json_member, relay_counts
 from openai_frontend.triton.library import LibraryNotFound
 from openai_frontend.triton.model_health import NOT_READY, ModelIndexEntry
 from openai_frontend.triton.options import Options
@@ -16,5 +16,6 @@ __all__ = [
     "ResponseStream",
     "Server",
     "Tensor",
+    "json_member",
     "relay_counts",
 ]

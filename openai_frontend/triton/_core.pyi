@@ -22,6 +22,11 @@ def relay_counts() -> dict[str, int]:
     Texts that were relayed to clients, and the writes that took them, so far.
     """
 
+def json_member(text: bytes, name: bytes) -> tuple[int, int] | None:
+    """
+    Where the value of a member of a JSON object begins and ends. None if there is not exactly one, or a key has an escape. Values are skipped, not checked.
+    """
+
 class Tensor:
     """
     A tensor's memory, read-only: the buffer protocol shows it flat, without a copy.

@@ -282,6 +282,7 @@ class MeteredModel:
         add_special_tokens: bool = False,
         truncation: Truncation | None = None,
         within_context: bool = True,
+        extra_characters: int | None = None,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         return await self._model.render_chat(
@@ -289,6 +290,7 @@ class MeteredModel:
             add_special_tokens=add_special_tokens,
             truncation=truncation,
             within_context=within_context,
+            extra_characters=extra_characters,
             **rendering,
         )
 

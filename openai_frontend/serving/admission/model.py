@@ -66,6 +66,7 @@ class ServingModel(Protocol):
         add_special_tokens: bool = False,
         truncation: Truncation | None = None,
         within_context: bool = True,
+        extra_characters: int | None = None,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt: ...
     async def tokenize(

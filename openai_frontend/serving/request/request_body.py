@@ -4,19 +4,28 @@ import asyncio
 import json
 import mmap
 from codecs import BOM_UTF8
-from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
-from openai_frontend.json_limits import TooManyParts, size_checks
+from openai_frontend.json_limits import (
+    TooManyParts,
+    check_json_size,
+    may_have_many_parts,
+    size_checks,
+)
 from openai_frontend.serving.request.validation_error import invalid_request
 from schemas.sampling import RequestFields
 
 Fields = TypeVar("Fields", bound=RequestFields)
 
+# Where a member of a JSON object begins and ends in its text; None if there is not exactly one
+FindMember = Callable[[bytes, bytes], tuple[int, int] | None]
 
 # Bodies up to this size are parsed without pauses: 0.2 ms for one of token ids.
 _AT_ONCE_BYTES = 16 * 1024
@@ -35,6 +44,9 @@ class BodyReader(Generic[Fields]):
     async def read(self, body: bytes) -> Fields:
         """As `parse`, but the event loop is free between the steps of a long body."""
         if len(body) <= _AT_ONCE_BYTES:
+            body = _utf8(body)
+            if not may_have_many_parts(body):  # without the generators of the steps
+                return self._validate_json(body)
             return self.parse(body)
         fields: Fields
         for fields in self._steps(body):  # noqa: B007  the last one is the request
@@ -83,6 +95,102 @@ class BodyReader(Generic[Fields]):
         except ValidationError as error:
             problems = error.errors(include_url=False)
         raise invalid_request(problems)
+
+
+@dataclass(slots=True, eq=False)
+class KnownFields(Generic[Fields]):
+    """All fields of a request but one, the prompt, which differs between requests that are
+    otherwise alike: the turns of a conversation, and those of all users of one agent.
+    """
+
+    request: Fields  # with another prompt
+    # What was derived from these fields: by any key, for whoever derives it
+    derived: dict[Any, Any] = field(default_factory=dict)
+
+    def with_prompt(self, name: str, prompt: Any) -> Fields:
+        """The request with this prompt.
+
+        It shares the values of the other fields. pydantic's `model_copy` takes 3 us longer.
+        """
+        known = self.request
+        request = object.__new__(type(known))
+        object.__setattr__(request, "__dict__", {**known.__dict__, name: prompt})
+        for attribute in _PYDANTIC_ATTRIBUTES:
+            object.__setattr__(request, attribute, getattr(known, attribute))
+        return request
+
+
+_PYDANTIC_ATTRIBUTES = (
+    "__pydantic_fields_set__",
+    "__pydantic_extra__",
+    "__pydantic_private__",
+)
+_MAX_KNOWN_BYTES = 2 * 1024 * 1024  # of all known bodies; their fields take 10 times as much
+_MAX_KNOWN_BODY = 256 * 1024
+_OBJECT_BYTES = 1024  # of a known body without fields
+
+
+class RepeatedBodyReader(BodyReader[Fields]):
+    """Validates only the prompt of a body whose other bytes are known from an earlier request."""
+
+    def __init__(self, schema: type[Fields], prompt: str, find_member: FindMember) -> None:
+        """`prompt` is the field that differs. `find_member` takes the body and the field's name."""
+        super().__init__(schema)
+        self._field, self._name = prompt, prompt.encode()
+        self._find_member = find_member
+        declared = schema.model_fields[prompt]
+        annotated: Any = Annotated[declared.annotation, *declared.metadata]
+        self._prompt: TypeAdapter[Any] = TypeAdapter(annotated, config=schema.model_config)
+        # By the other bytes, and where the prompt was; the latest is last
+        self._known: OrderedDict[tuple[int, bytes], KnownFields[Fields]] = OrderedDict()
+        self._known_bytes = 0
+
+    async def read_known(self, body: bytes) -> tuple[Fields, KnownFields[Fields]]:
+        """The request, and its other fields, which are the same object for the same bytes."""
+        member = None if len(body) > _MAX_KNOWN_BODY else self._find_member(body, self._name)
+        if member is None:
+            request = await self.read(body)
+            return request, KnownFields(request)
+        start, end = member
+        key = start, body[:start] + body[end:]
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+            prompt = await self._read_prompt(body[start:end])
+            if prompt is not None:
+                return known.with_prompt(self._field, prompt), known
+        request = await self.read(body)
+        return request, self._remember(key, KnownFields(request))
+
+    async def _read_prompt(self, text: bytes) -> Any:
+        """The prompt; None if it is invalid, which the parser of the whole body explains."""
+        try:
+            _check_is_json(text)
+            if len(text) > _AT_ONCE_BYTES:
+                for _ in size_checks(text):
+                    await asyncio.sleep(0)
+                values = orjson.loads(text)
+                await asyncio.sleep(0)
+                return self._prompt.validate_python(values)
+            if may_have_many_parts(text):
+                check_json_size(text)
+            return self._prompt.validate_json(text)
+        except (InvalidRequest, TooManyParts, orjson.JSONDecodeError, ValidationError):
+            return None
+
+    def _remember(self, key: tuple[int, bytes], known: KnownFields[Fields]) -> KnownFields[Fields]:
+        known.request = known.with_prompt(self._field, None)  # which may be long
+        if self._known.pop(key, None) is None:
+            self._known_bytes += _cost(key)
+        self._known[key] = known
+        while self._known_bytes > _MAX_KNOWN_BYTES:
+            oldest, _ = self._known.popitem(last=False)
+            self._known_bytes -= _cost(oldest)
+        return known
+
+
+def _cost(key: tuple[int, bytes]) -> int:
+    return len(key[1]) + _OBJECT_BYTES
 
 
 def _utf8(body: bytes) -> bytes:

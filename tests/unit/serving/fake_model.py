@@ -51,6 +51,7 @@ class FakeModel:
         template_values: frozenset[str] | None = None,  # efforts it accepts; None: any
         output_format: OutputFormat = PLAIN,
     ) -> None:
+        self.prompts: object | None = object()  # each fake is a model of its own
         self.output_format = output_format
         self.max_model_len = max_model_len
         self.vocab_size = 300

@@ -1,7 +1,5 @@
 """Builds prompts: messages or text in, text and token ids out. Blocking: run it in the pool."""
 
-import time
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +8,13 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.prompting import fill_in_the_middle
 from openai_frontend.prompting.chat_template import ChatTemplate, Message, TemplateArguments
+from openai_frontend.prompting.segment_cache import (
+    MANY_IDS,
+    SegmentCache,
+    SegmentedEncoding,
+    TokenIds,
+    pack,
+)
 from openai_frontend.prompting.token_bytes import TokenBytes
 from openai_frontend.prompting.tokenizer import SpecialTokenEscaper, Tokenizer, Truncation
 
@@ -67,6 +72,7 @@ class PromptBuilder:
     ) -> None:
         sources = {"default": chat_template} if chat_template else tokenizer.chat_templates
         self._tokenizer = tokenizer
+        self._segments = SegmentCache(tokenizer)
         self._token_bytes = TokenBytes(tokenizer.fast)
         guarded = () if allow_special_tokens else tokenizer.all_special_tokens()
         self._escaper = SpecialTokenEscaper(guarded)
@@ -109,7 +115,10 @@ class PromptBuilder:
         )
         mark = self._escaper.mark([messages, rendering])
         if mark is None:
-            return self.completion(template.render(messages, **rendering), options)
+            text = template.render(messages, **rendering)
+            if options.add_special_tokens or not self._segments.enabled:
+                return self.completion(text, options)
+            return self._prompt([text], self._segments.encode(text), options)
         marked = template.render(
             self._escaper.marked(messages, mark),
             **cast("TemplateArguments", self._escaper.marked(rendering, mark)),
@@ -140,7 +149,10 @@ class PromptBuilder:
         return prompts
 
     def _prompt(
-        self, pieces: Sequence[str], encoding: "Encoding", options: TokenizeOptions
+        self,
+        pieces: Sequence[str],
+        encoding: "Encoding | SegmentedEncoding",
+        options: TokenizeOptions,
     ) -> Prompt:
         special, cut = options.add_special_tokens, options.truncation
         if cut is not None and len(encoding) > cut.tokens:
@@ -154,7 +166,7 @@ class PromptBuilder:
             message = f"Invalid '{options.param}': it has more than {MAX_COUNTED_TOKENS} tokens."
             raise InvalidRequest(message, param=options.param, code="string_above_max_length")
         else:
-            return Prompt(text, encoding.ids)  # returned as JSON, which needs a list
+            return Prompt(text, list(encoding.ids))  # returned as JSON, which needs a list
         return Prompt(text, _packed(encoding.ids))
 
     def pair(self, first: str, second: str, *, param: str) -> tuple[list[int], list[int]]:
@@ -231,24 +243,8 @@ class PromptBuilder:
             )
 
 
-_MANY_IDS = 8192
-_PAUSE_S = 50e-6  # lets another thread take the GIL, even on the same core
-
-
-def _packed(token_ids: list[int]) -> Sequence[int]:
-    """Many ids as int32: this saves the event loop 13 ns per id when it makes a tensor of them.
-
-    Empties the list of many ids in steps, and sleeps between them: each step holds the GIL, and so
-    does freeing the list, both for 10 ns per id.
-    """
-    if len(token_ids) < _MANY_IDS:
-        return token_ids
-    steps = []
-    while token_ids:
-        time.sleep(_PAUSE_S)
-        steps.append(array("i", token_ids[-_MANY_IDS:]))
-        del token_ids[-_MANY_IDS:]
-    packed = array("i")
-    for step in reversed(steps):
-        packed += step
-    return packed
+def _packed(token_ids: list[int] | TokenIds) -> Sequence[int]:
+    """Many ids as an array."""
+    if isinstance(token_ids, list) and len(token_ids) >= MANY_IDS:
+        return pack(token_ids)
+    return token_ids

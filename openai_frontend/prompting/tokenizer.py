@@ -156,7 +156,7 @@ class SpecialTokenEscaper:
 
     def __init__(self, tokens: Iterable[str]) -> None:
         spelled = sorted({token for token in tokens if len(token) > 1})
-        self._pattern = re.compile(_one_of(spelled)) if spelled else None
+        self._pattern = re.compile(one_of(spelled)) if spelled else None
         # their first two characters as JSON: searching for these takes 1 us per KB
         self._beginnings = {orjson.dumps(token[:2])[1:-1] for token in spelled}
 
@@ -198,7 +198,7 @@ class SpecialTokenEscaper:
         return self._pattern.sub(lambda found: mark.join([*found[0], ""]), text)
 
 
-def _one_of(texts: Sequence[str], at: int = 0) -> str:
+def one_of(texts: Sequence[str], at: int = 0) -> str:
     """A regex for the longest of the texts, which are sorted and equal up to `at`.
 
     It branches where they differ. An alternation of Mistral's thousand tokens would try each of
@@ -208,7 +208,7 @@ def _one_of(texts: Sequence[str], at: int = 0) -> str:
     start = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     after = at + len(start)
     by_next = groupby((text for text in texts if len(text) > after), key=lambda text: text[after])
-    branches = [_one_of(list(some), after) for _, some in by_next]
+    branches = [one_of(list(some), after) for _, some in by_next]
     rest = f"(?:{'|'.join(branches)})" if branches else ""
     ends_here = len(texts[0]) == after and branches
     return re.escape(start) + rest + ("?" if ends_here else "")

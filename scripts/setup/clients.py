@@ -48,6 +48,10 @@ DEBIAN_FILES = {
 # The gateway runs inside of these, so they see its packages behind their own.
 WITH_GATEWAY = {"ray"}
 
+# The gateway sees these beside its own packages, which have what they require: installed without
+# their dependencies, of which one is another build of the same library.
+WITHIN_GATEWAY = {"nixl"}
+
 
 def steps() -> list[Step]:
     """One environment for each lock of `requirements/clients`."""
@@ -90,7 +94,8 @@ def make_environment(progress: Progress, venv: Path, lock: Path) -> None:
     progress.run([BASE_PYTHON, "-m", "venv", "--clear", "--without-pip", venv])
     progress.run([*pip("install", python), *locked([lock])])
     compile_bytecode(progress, site_packages(venv))
-    check(python)
+    if lock.stem not in WITHIN_GATEWAY:
+        check(python)
 
 
 def library_path(venv: Path) -> str:

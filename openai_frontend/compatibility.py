@@ -86,7 +86,7 @@ FLOW = PrivateNames(
     "uvicorn.protocols.http.flow_control:FlowControl",
     ("read_paused", "write_paused"),
 )
-# server/process.py, server/metrics_server.py
+# server/process.py, server/internal_server.py
 SERVER = PrivateNames(
     "uvicorn",
     "uvicorn:Server",

@@ -154,6 +154,26 @@ class AdapterWeights:
     config: Any  # [1, modules, 3]: module, layer, size of the adapter
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTransfer:
+    """The KV cache of a prompt, which one engine computes and another reads. Never a client's."""
+
+    # vLLM's kv_transfer_params: do_remote_decode asks an engine to keep the cache for another one,
+    # whose request has what the first one's response reports
+    params: Mapping[str, Any]
+    expires_ns: int = 0  # monotonic; afterwards, the engine computes the prompt itself. 0: never
+    rejected: bool = False  # generate nothing, only tell the other engine that it is not needed
+
+
+# For the engine that computes the prompt
+REMOTE_DECODE = KVTransfer(
+    params=dict.fromkeys(
+        ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"), None
+    )
+    | {"do_remote_decode": True, "do_remote_prefill": False}
+)
+
+
 @dataclass(slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt, one output. `n` choices are `n` requests with seeds `seed`, `seed + 1`, ..."""
@@ -176,6 +196,7 @@ class GenerationRequest:
     stream_interval: int = 1  # tokens per delta of plain text; the first is sent at once
     timeout_us: int = 0  # Triton's queue timeout in microseconds; 0: none
     relay: TextRelay | None = None  # for a response that needs only text
+    kv_transfer: KVTransfer | None = None  # None: the engine computes the prompt for itself
     # token counts for metrics, quotas, logs and the response
     usage: "UsageCounter" = field(default_factory=lambda: UsageCounter(), compare=False)
 
@@ -190,6 +211,9 @@ class TokenCounts:
     # performance metrics under the model's names, if requested
     metrics: Mapping[str, int | float] | None = None
     logits: Mapping[str, Any] | None = None  # output name -> tensor, if requested
+    # prompt tokens whose KV cache another engine computed; None: not reported
+    transferred_tokens: int | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None  # for the engine that reads the KV cache
     # time to first token, if the output is not streamed and the engine reports it
     first_token_s: float | None = field(default=None, compare=False)
 
@@ -245,12 +269,14 @@ class UsageCounter:
         "finish_reason",
         "first_token_ns",
         "prompt_tokens",
+        "transferred_tokens",
     )
 
     def __init__(self, prompt_tokens: int = 0, *, sequences: int = 1) -> None:
         """`prompt_tokens` is used until the model reports its own count."""
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
+        self.transferred_tokens: int | None = None  # None: not reported
         self.finish_reason: FinishReason | None = None  # of the sequence that finished last
         # Monotonic time; None before the first token, or if its time is unknown
         self.first_token_ns: int | None = None
@@ -282,6 +308,7 @@ class UsageCounter:
             if (counts := delta.counts) is not None:
                 self.prompt_tokens = counts.prompt_tokens
                 self.cached_tokens = counts.cached_tokens
+                self.transferred_tokens = counts.transferred_tokens
                 self._completion_tokens += counts.completion_tokens
                 self._uncounted = 0
                 if counts.first_token_s is not None:

@@ -18,7 +18,9 @@ from openai_frontend.middleware.drain import DrainState
 from openai_frontend.middleware.request_body import BodyMemoryBudget
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.on_demand import OnDemandLimits, OnDemandLoader
+from openai_frontend.models.prefill_peers import PrefillPeers
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.remote_prefill import RemotePrefill
 from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.supervise import supervise
@@ -100,6 +102,7 @@ class AppState:
     body_memory: BodyMemoryBudget
     tracing: Tracing | None  # None: tracing is off
     engine_supervisor: EngineSupervisor
+    prefill_peers: PrefillPeers | None = None  # None: not a decode server
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
@@ -113,6 +116,8 @@ class AppState:
                 for each in (self.authenticator.watchers if self.authenticator is not None else ())
             ),
         ]
+        if self.prefill_peers is not None:
+            background.append(self.prefill_peers.watch())
         tasks = [asyncio.create_task(task) for task in background]
         try:
             yield
@@ -122,6 +127,8 @@ class AppState:
             await asyncio.wait(tasks)
             if self.on_demand is not None:
                 await self.on_demand.close()
+            if self.prefill_peers is not None:
+                await self.prefill_peers.close()
             self.registry.close()
             await self.server.stop()
             if self.tracing is not None:
@@ -132,11 +139,18 @@ def build_state(settings: Settings, server: Server) -> AppState:
     metrics, drain_state = GatewayMetrics(), DrainState()
     if settings.replica_name is not None:
         metrics.name_replica(settings.replica_name)
+    peers = _prefill_peers(settings)
+    remote = None
+    if peers is not None:
+        smallest = settings.remote_prefill_min_tokens
+        remote = RemotePrefill(peers, metrics.prefills, min_tokens=smallest)
     loader = ModelLoader(
         server,
         tokenizer_threads=settings.tokenizer_threads,
         tokenizer_queue=settings.tokenizer_queue,
         metrics=metrics,
+        role=settings.role,
+        remote_prefill=remote,
     )
     registry = ModelRegistry(
         server,
@@ -177,6 +191,17 @@ def build_state(settings: Settings, server: Server) -> AppState:
         body_memory=body_memory,
         tracing=tracing,
         engine_supervisor=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
+        prefill_peers=peers,
+    )
+
+
+def _prefill_peers(settings: Settings) -> PrefillPeers | None:
+    if settings.role != "decode" or settings.transfer_key is None:
+        return None
+    return PrefillPeers(
+        settings.prefill_peers,
+        settings.transfer_key,
+        timeout_s=settings.remote_prefill_timeout_s,
     )
 
 

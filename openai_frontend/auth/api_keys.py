@@ -15,18 +15,22 @@ from openai_frontend.auth.rate_limit import UNLIMITED, KeyLimits, RateLimiter, S
 from openai_frontend.errors import NotAuthenticated, NotPermitted
 
 # inference: generate, embed, score, tokenize. models: list models, read the API's documentation.
-# metrics: monitor the server. admin: load and unload models.
-KeyScope = Literal["inference", "models", "metrics", "admin"]
+# metrics: monitor the server. admin: load and unload models. transfer: compute prompts for decode
+# servers.
+KeyScope = Literal["inference", "models", "metrics", "admin", "transfer"]
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
 # What a route is for. `public` routes never need a key; `health` and `docs` can be made public.
-RouteScope = Literal["inference", "models", "metrics", "admin", "health", "docs", "public"]
+RouteScope = Literal[
+    "inference", "models", "metrics", "admin", "transfer", "health", "docs", "public"
+]
 
 REQUIRED_SCOPE: dict[RouteScope, KeyScope] = {
     "inference": "inference",
     "models": "models",
     "metrics": "metrics",
     "admin": "admin",
+    "transfer": "transfer",
     "health": "metrics",
     "docs": "models",
 }

@@ -160,6 +160,14 @@ def check_settings(settings: Settings, *, repositories: bool) -> None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
     if settings.otlp_endpoint is not None:
         _check_traces()
+    _check_role(settings)
+
+
+def _check_role(settings: Settings) -> None:
+    keys = bool(settings.keys_file or settings.jwks or settings.api_key)
+    ports = {"port": settings.port, "metrics_port": settings.metrics_port}
+    if (problem := settings.role_problem(keys=keys, ports=ports)) is not None:
+        raise InvalidSettings(problem)
 
 
 def _check_all_models_load(settings: Settings) -> None:
@@ -249,24 +257,25 @@ def _serve(settings: Settings) -> int:
 
     if (failure := _failed_plugin()) is not None:
         return _refuse(failure, FAILED)
-    listeners = []
+    # Name of serve's parameter -> address
+    addresses = {"listener": (settings.host, settings.port)}
+    if settings.metrics_port is not None:
+        addresses["metrics_listener"] = settings.host, settings.metrics_port
+    if settings.role == "prefill":
+        addresses["transfer_listener"] = settings.transfer_host, settings.transfer_port
+    listeners = {}
     try:
-        where = str(settings.unix_socket or f"{settings.host}:{settings.port}")
-        listeners.append(
-            listen(settings.host, settings.port)
-            if settings.unix_socket is None
-            else listen_locally(settings.unix_socket)
-        )
-        if settings.metrics_port is not None:
-            where = f"{settings.host}:{settings.metrics_port}"
-            listeners.append(listen(settings.host, settings.metrics_port))
+        for name, address in addresses.items():
+            local = settings.unix_socket if name == "listener" else None
+            where = str(local or "{}:{}".format(*address))
+            listeners[name] = listen(*address) if local is None else listen_locally(local)
     except OSError as error:
         reason = (error.strerror or "").partition(" (")[0]
         return _refuse(f"cannot listen on {where}: {reason}", FAILED)
     try:
-        return serve(settings, *listeners)
+        return serve(settings, **listeners)
     except compatibility.UnsupportedPackage as error:
-        for listener in listeners:
+        for listener in listeners.values():
             listener.close()
         return _refuse(str(error), FAILED)
 

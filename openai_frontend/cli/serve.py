@@ -9,12 +9,12 @@ import socket
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import uvicorn
 
 from openai_frontend import compatibility
-from openai_frontend.app import Gateway, create_app
+from openai_frontend.app import Gateway, create_app, create_transfer_app
 from openai_frontend.cli import banner, cached_repository
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
@@ -24,8 +24,8 @@ from openai_frontend.middleware.headers import response_headers
 from openai_frontend.server import gc_tuning
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.http_protocol import LimitedHttpProtocol, limited_protocol
+from openai_frontend.server.internal_server import InternalServer, MetricsOnly
 from openai_frontend.server.limits import ProtocolLimits
-from openai_frontend.server.metrics_server import MetricsOnly, MetricsServer
 from openai_frontend.server.process import (
     GatewayProcess,
     Resources,
@@ -94,7 +94,7 @@ def listen_locally(path: Path) -> socket.socket:
 
 def build_app(settings: Settings) -> Gateway:
     """The application of this process, with its core. Raises UnsupportedPackage."""
-    for overriding in (LimitedHttpProtocol, GatewayProcess, MetricsServer):
+    for overriding in (LimitedHttpProtocol, GatewayProcess, InternalServer):
         compatibility.require_same_parameters("uvicorn", overriding)
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
@@ -117,6 +117,7 @@ def serve(
     settings: Settings,
     listener: socket.socket,
     metrics_listener: socket.socket | None = None,
+    transfer_listener: socket.socket | None = None,
 ) -> int:
     """Serve until a signal or a failed start; return the exit code. Raises UnsupportedPackage."""
     app = build_app(settings)
@@ -129,17 +130,22 @@ def serve(
     process.authenticator = app.state.authenticator
     process.certificate = certificate(settings)
     process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
+    state: AppState = app.state.gateway
+    internal: list[tuple[Any, socket.socket]] = []
     if metrics_listener is not None:
-        metrics = app.state.gateway.metrics
-        config = _uvicorn_config(MetricsOnly(app), settings, metrics, lifespan="off")
-        process.metrics_server = MetricsServer(config, metrics_listener)
+        internal.append((MetricsOnly(app), metrics_listener))
+    if transfer_listener is not None:
+        internal.append((create_transfer_app(settings, state), transfer_listener))
+    for internal_app, opened in internal:
+        config = _uvicorn_config(internal_app, settings, state.metrics, lifespan="off")
+        process.internal_servers.append(InternalServer(config, opened))
     try:
         process.run([listener])
     finally:
         if settings.unix_socket is not None:
             settings.unix_socket.unlink(missing_ok=True)
     code = 0 if app.state.startup.failure is None else 1
-    if app.state.gateway.server.outlives_stop:
+    if state.server.outlives_stop:
         logging.shutdown()
         os._exit(code)
     return code

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from openai_frontend.config import model_options
 from openai_frontend.config import triton_settings as triton
+from openai_frontend.config.disaggregation import Disaggregation
 from openai_frontend.config.model_options import EngineLimits, ModelOptions
 from openai_frontend.config.types import (
     SECRET,
@@ -371,15 +372,15 @@ class Traces(BaseModel):
 # In the order of `--help` and of docs/settings.md
 GROUPS: tuple[type[BaseModel], ...] = (
     Listening, Connections, Log, Traces, triton.Models, Access, Limits, Engines, Prompting, Answers,
-    triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache, triton.CoreLog,
-    triton.Metrics,
+    Disaggregation, triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache,
+    triton.CoreLog, triton.Metrics,
 )  # fmt: skip
 
 
 class Settings(
     Listening, Connections, Log, Traces, triton.Models, Access, Limits, Engines, Prompting, Answers,
-    triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache, triton.CoreLog,
-    triton.Metrics,
+    Disaggregation, triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache,
+    triton.CoreLog, triton.Metrics,
 ):  # fmt: skip
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

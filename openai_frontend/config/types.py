@@ -246,12 +246,27 @@ def _replica_name(value: str) -> str:
 _REPLICA_NAME = re.compile(r"[A-Za-z0-9_.:/@-]{1,128}")
 
 ReplicaName = Annotated[str, AfterValidator(_replica_name)]
+
+
+def _peers(value: list[str]) -> list[str]:
+    """Base URLs, without a path."""
+    for peer in value:
+        if not _PEER.fullmatch(peer):
+            raise ValueError(f"'{peer}' must have the form http://HOST:PORT or https://HOST:PORT")
+    if len(set(value)) < len(value):
+        raise ValueError("the same URL is listed twice")
+    return value
+
+
+_PEER = re.compile(r"https?://([a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]):[0-9]{1,5}")
+
 Names = Annotated[list[str], _parsed(_list)]
 ModelNames = Annotated[list[Name], _parsed(_list)]
 Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]
 Hosts = Annotated[list[str], _parsed(_list), AfterValidator(_hosts)]
 ApiKeys = Annotated[list[ApiKey], _parsed(_api_keys)]
 Networks = Annotated[list[str], _parsed(_list), AfterValidator(_networks)]
+Peers = Annotated[list[str], _parsed(_list), AfterValidator(_peers)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
 OptionsByModel = Annotated[dict[str, ModelOptions], _parsed(_by_scope)]

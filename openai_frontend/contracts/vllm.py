@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from openai_frontend.generation import (
     CompletionDelta,
     FinishReason,
     GenerationRequest,
+    KVTransfer,
     SamplingParams,
     TokenCounts,
     TokenLogprobs,
@@ -51,6 +53,7 @@ _NEEDS = {
     "top_logprobs": ("return_logprobs", "logprobs"),
     "logprob_ids": ("return_logprobs", "logprobs"),
     "running_counts": ("return_num_output_tokens", "num_output_tokens"),
+    "kv_transfer": ("kv_transfer", "kv_transfer_params"),
 }
 
 # NVIDIA's backend fails on these: it keeps the keys of logit_bias as text, and predates the
@@ -129,6 +132,9 @@ class VLLMContract:
             inputs["stream_interval"] = self._inputs.tensor(
                 "stream_interval", [request.stream_interval]
             )
+        if request.kv_transfer is not None and "kv_transfer" in self._inputs:
+            text = _transfer_json(request.kv_transfer)
+            inputs["kv_transfer"] = self._inputs.tensor("kv_transfer", [text])
         return inputs
 
     def _sampling_tensor(self, request: GenerationRequest) -> TensorInput:
@@ -147,7 +153,8 @@ class VLLMContract:
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """A function that turns responses into deltas. It runs once per token."""
-        return self.decode if self.text_output(request) is None else self._decode_text
+        decode = self.decode if self.text_output(request) is None else self._decode_text
+        return decode if request.kv_transfer is None else partial(_decode_transfer, decode)
 
     def text_output(self, request: GenerationRequest) -> str | None:
         """`text_output` if responses before the last hold only text; else None."""
@@ -268,6 +275,27 @@ def _counts(outputs: Outputs) -> TokenCounts | None:
         outputs.item("num_cached_tokens") or 0,
         first_token_s=outputs.item("first_token_latency"),
     )
+
+
+def _transfer_json(transfer: KVTransfer) -> str:
+    members = {
+        "params": transfer.params,
+        "expires_ns": transfer.expires_ns,
+        "rejected": transfer.rejected,
+    }
+    return orjson.dumps(members).decode()
+
+
+def _decode_transfer(
+    decode: Callable[[Outputs], CompletionDelta], outputs: Outputs
+) -> CompletionDelta:
+    """With what the engine reports about a transfer, which no other request has."""
+    delta = decode(outputs)
+    if (counts := delta.counts) is not None:
+        counts.transferred_tokens = outputs.item("num_transferred_tokens")
+        if (params := outputs.item("kv_transfer_params")) is not None:
+            counts.kv_transfer_params = orjson.loads(params)
+    return delta
 
 
 def _logprobs(text: bytes) -> list[Any] | None:

@@ -53,6 +53,17 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVTransferFacts:
+    """How an engine exchanges KV caches with others (docs/disaggregation.md)."""
+
+    role: str  # "kv_producer", "kv_consumer", "kv_both"
+    recomputes: bool = True  # whether a failed transfer only costs the time to compute the prompt
+    lease_s: float = 0  # for which a producer keeps a cache that was not read
+    block_size: int = 0  # tokens
+    blocks: int = 0  # in the cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """What an engine reports about its model once it is loaded."""
 
@@ -65,6 +76,7 @@ class ModelFacts:
     matryoshka: bool | None = None  # whether requests may ask for shorter embeddings
     description: str | None = None
     max_lora_rank: int | None = None  # None: the model does not support LoRA
+    kv_transfer: KVTransferFacts | None = None  # None: it exchanges no KV caches
     limitations: tuple[
         str, ...
     ] = ()  # what this installation of the engine lacks, one sentence each

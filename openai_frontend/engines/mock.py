@@ -22,10 +22,10 @@ from openai_frontend.engines.engine import (
     Engine,
     EngineError,
     EngineStats,
+    KVTransferFacts,
     ModelFacts,
     ModelSpec,
 )
-from openai_frontend.engines.mock_prefix_cache import MockPrefixCache
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -38,6 +38,7 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
+from openai_frontend.prefix_cache import PrefixCache
 from openai_frontend.triton import error_codes
 
 
@@ -66,6 +67,9 @@ class MockSettings:
     tasks: tuple[str, ...] = ("generate", "embed", "score")
     dimensions: int = 8  # of an embedding
     max_lora_rank: int | None = None  # None: no LoRA; an adapter's output is its name
+    kv_role: str | None = None  # kv_producer, kv_consumer: transfers KV caches; None: none
+    kv_lease_s: float = 30.0
+    kv_address: str = "127.0.0.1:0"  # what a producer says that it listens on
 
 
 class _MockRequest:
@@ -82,6 +86,7 @@ class _MockRequest:
         "sent",
         "sink",
         "stops",
+        "transfer",
         "wants_logprobs",
     )
 
@@ -92,6 +97,7 @@ class _MockRequest:
         self.sent = 0
         self.cached_tokens = 0
         self.params = request.sampling_params
+        self.transfer = request.kv_transfer
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
         self.prompt_tokens = len(self.prompt_ids)
         room = settings.max_model_len - self.prompt_tokens
@@ -131,7 +137,7 @@ class MockEngine(Engine):
         self._prefilling: dict[str, _MockRequest] = {}  # in the delay before their first token
         self._waiting: dict[str, _MockRequest] = {}  # for a slot
         self._endless: dict[str, _MockRequest] = {}
-        self._prefix_cache = MockPrefixCache(
+        self._prefix_cache = PrefixCache(
             blocks=settings.prefix_cache_blocks, block_size=settings.block_size
         )
         self._prefilled_s = 0.0  # loop time at which the prompts of all requests are computed
@@ -149,6 +155,7 @@ class MockEngine(Engine):
             matryoshka=True,
             description="a mock that returns configured tokens",
             max_lora_rank=settings.max_lora_rank,
+            kv_transfer=_kv_transfer(settings),
         )
 
     async def warm_up(self) -> None:
@@ -160,6 +167,9 @@ class MockEngine(Engine):
         """Queue the request; the step loop sends its tokens."""
         if self._failure is not None:
             raise EngineError(self._failure, error_codes.UNAVAILABLE)
+        if request.kv_transfer is not None and request.kv_transfer.rejected:
+            sink.send(CompletionDelta(finish_reason="abort", counts=TokenCounts()))
+            return
         answer = _MockRequest(request, sink, self._settings)
         self._prefilling[request.request_id] = answer
         loop = asyncio.get_running_loop()
@@ -215,6 +225,8 @@ class MockEngine(Engine):
         if not rate:
             return 0.0
         computed = answer.prompt_tokens - answer.cached_tokens
+        if answer.transfer is not None and answer.transfer.params.get("do_remote_prefill"):
+            computed = 0
         self._prefilled_s = max(self._prefilled_s, now_s) + computed / rate
         return self._prefilled_s - now_s
 
@@ -286,7 +298,7 @@ class MockEngine(Engine):
             answer.sink.send(delta)
             self._endless[answer.request_id] = answer
         else:
-            answer.sink.send(_last(answer, delta))
+            answer.sink.send(_last(answer, delta, settings))
         return True
 
     def _with_logprobs(self, answer: _MockRequest, delta: CompletionDelta) -> CompletionDelta:
@@ -328,13 +340,43 @@ class MockEngine(Engine):
             each.clear()
 
 
-def _last(answer: _MockRequest, delta: CompletionDelta) -> CompletionDelta:
+def _kv_transfer(settings: MockSettings) -> KVTransferFacts | None:
+    if settings.kv_role is None:
+        return None
+    return KVTransferFacts(
+        role=settings.kv_role,
+        lease_s=settings.kv_lease_s,
+        block_size=settings.block_size,
+        blocks=settings.prefix_cache_blocks,
+    )
+
+
+def _count_transfer(answer: _MockRequest, counts: TokenCounts, settings: MockSettings) -> None:
+    """As vLLM reports it: where the KV cache is, or how much of it was read."""
+    if answer.transfer is None:
+        return
+    if answer.transfer.params.get("do_remote_decode"):
+        host, _, port = settings.kv_address.partition(":")
+        counts.kv_transfer_params = {
+            "do_remote_prefill": True,
+            "remote_request_id": answer.request_id,
+            "remote_block_ids": [[1]],
+            "remote_host": host,
+            "remote_port": int(port),
+        }
+    else:
+        late = time.monotonic_ns() > answer.transfer.expires_ns > 0
+        counts.transferred_tokens = 0 if late else answer.prompt_tokens
+
+
+def _last(answer: _MockRequest, delta: CompletionDelta, settings: MockSettings) -> CompletionDelta:
     reason: FinishReason = "stop" if answer.stops else "length"
     counts = TokenCounts(
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.length,
         cached_tokens=answer.cached_tokens,
     )
+    _count_transfer(answer, counts, settings)
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
 
 

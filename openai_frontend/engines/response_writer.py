@@ -218,4 +218,5 @@ class ResponseWriter:
         if delta.counts is not None:
             outputs.append(tensors.count_output("num_input_tokens", delta.counts.prompt_tokens))
             outputs.append(tensors.count_output("num_cached_tokens", delta.counts.cached_tokens))
+            outputs += tensors.transfer_outputs(delta.counts)
         return outputs

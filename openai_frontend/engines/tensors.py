@@ -3,7 +3,8 @@ model repositories work unchanged.
 
 The shared tensors have the same names, datatypes and meanings as in that backend. Additional ones:
 `prompt_token_ids`, `return_token_ids`, `token_ids`, `stop_reason`, `num_cached_tokens`,
-`prompt_logprobs`, `priority`, `cache_salt`, `embedding`, `score_request`, `score`.
+`prompt_logprobs`, `priority`, `cache_salt`, `embedding`, `score_request`, `score`, and those of KV
+transfers, which only the gateway itself may send.
 """
 
 import json
@@ -19,8 +20,10 @@ from openai_frontend.generation import (
     Adapter,
     EmbedRequest,
     GenerationRequest,
+    KVTransfer,
     SamplingParams,
     ScorePairRequest,
+    TokenCounts,
     UsageCounter,
 )
 from schemas.sampling import INT32_MAX, MAX_CACHE_SALT_CHARACTERS, MAX_STREAM_INTERVAL
@@ -40,6 +43,7 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "priority": ("TYPE_INT32", [1]),
     "cache_salt": ("TYPE_STRING", [1]),
     "stream_interval": ("TYPE_INT32", [1]),
+    "kv_transfer": ("TYPE_STRING", [1]),
     "embedding_request": ("TYPE_STRING", [1]),
     "score_request": ("TYPE_STRING", [1]),
 }
@@ -53,6 +57,8 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "num_input_tokens": ("TYPE_UINT32", [1]),
     "num_output_tokens": ("TYPE_UINT32", [1]),
     "num_cached_tokens": ("TYPE_UINT32", [1]),
+    "num_transferred_tokens": ("TYPE_UINT32", [1]),
+    "kv_transfer_params": ("TYPE_STRING", [1]),
     "first_token_latency": ("TYPE_FP32", [1]),
     "embedding": ("TYPE_FP32", [-1]),
     "score": ("TYPE_FP32", [1]),
@@ -63,6 +69,7 @@ _TOKEN_ID_BYTES = 4
 # Limit of the JSON documents for embeddings and scores: a token id has up to 10 digits plus one for
 # its type; few tokens stand for more than 16 bytes of text.
 _DOCUMENT_BYTES, _DOCUMENT_BYTES_PER_TOKEN = 64 * 1024, 16
+_TRANSFER_BYTES = 4 * 1024 * 1024  # it has the number of each block of the prompt
 _SALT_OF_A_KEY = 32  # characters that the gateway may prepend to a salt
 _NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
 _NOT_COUNTED = UsageCounter()  # the caller counts what the engine sends
@@ -120,7 +127,7 @@ def read_generation(
     """
     prompt, token_ids = _read_prompt(inputs, max_model_len)
     sampling_params, lora_name = _read_sampling_parameters(inputs, parameters)
-    priority = inputs.get("priority")
+    priority, transfer = inputs.get("priority"), inputs.get("kv_transfer")
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
@@ -133,6 +140,7 @@ def read_generation(
         cache_salt=_read_cache_salt(inputs),
         stream_interval=_read_stream_interval(inputs),
         usage=_NOT_COUNTED,
+        kv_transfer=None if transfer is None else _read_transfer(transfer),
     )
 
 
@@ -255,6 +263,10 @@ def _read_stream_interval(inputs: Mapping[str, Tensor]) -> int:
     return interval
 
 
+def _read_transfer(tensor: Tensor) -> KVTransfer:
+    return KVTransfer(**read_object(tensor.item(), "kv_transfer", _TRANSFER_BYTES))
+
+
 def _read_text(tensor: Tensor, name: str) -> str:
     try:
         text: str = tensor.item().decode()
@@ -319,6 +331,16 @@ def json_output(name: str, value: Any) -> Output:
 def count_output(name: str, count: int) -> Output:
     """A UINT32[1] output."""
     return name, "UINT32", (1,), struct.pack("<I", count)
+
+
+def transfer_outputs(counts: TokenCounts) -> list[Output]:
+    """`num_transferred_tokens` and `kv_transfer_params`, if the engine reports them."""
+    outputs = []
+    if counts.transferred_tokens is not None:
+        outputs.append(count_output("num_transferred_tokens", counts.transferred_tokens))
+    if counts.kv_transfer_params is not None:
+        outputs.append(json_output("kv_transfer_params", counts.kv_transfer_params))
+    return outputs
 
 
 def float_output(name: str, value: float) -> Output:

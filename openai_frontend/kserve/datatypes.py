@@ -55,6 +55,16 @@ def reject(tensor: str, reason: str) -> NoReturn:
     raise InvalidRequest(f"tensor '{tensor[:128]}': {reason}", param=tensor[:128])
 
 
+# Tensors of in-process models that only the gateway itself may send
+_RESERVED = frozenset({"kv_transfer"})
+
+
+def refuse_reserved(tensor: str) -> None:
+    """Raises InvalidRequest for an input with which a client would control the engine itself."""
+    if tensor in _RESERVED:
+        reject(tensor, "it is reserved for the gateway")
+
+
 def datatype_named(tensor: str, datatype: str) -> Datatype:
     found = DATATYPES.get(datatype)
     if found is None:

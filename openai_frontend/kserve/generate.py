@@ -11,7 +11,7 @@ import orjson
 from openai_frontend import sse
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.kserve import json_tensors
-from openai_frontend.kserve.datatypes import TensorInput, datatype_named, reject
+from openai_frontend.kserve.datatypes import TensorInput, datatype_named, refuse_reserved, reject
 from openai_frontend.kserve.models import (
     Core,
     CoreResponse,
@@ -159,6 +159,7 @@ def _flat(request: Mapping[str, Any], is_input: bool) -> Iterable[tuple[str, Any
 
 def _input(declared: Mapping[str, Any], value: Any) -> TensorInput:
     name = declared["name"]
+    refuse_reserved(name)
     datatype = datatype_named(name, declared["datatype"])
     values = value if isinstance(value, list) else [value]
     shape = _shape(name, declared["shape"], len(values))

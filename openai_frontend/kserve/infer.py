@@ -10,7 +10,13 @@ import orjson
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.kserve import binary_tensors, json_tensors
 from openai_frontend.kserve.binary_tensors import BinaryTail, raw_input
-from openai_frontend.kserve.datatypes import TensorInput, check_size, datatype_named, reject
+from openai_frontend.kserve.datatypes import (
+    TensorInput,
+    check_size,
+    datatype_named,
+    refuse_reserved,
+    reject,
+)
 from openai_frontend.kserve.models import (
     Core,
     CoreResponse,
@@ -175,6 +181,7 @@ def _inputs(tensors: Iterable[RequestInput], tail: BinaryTail) -> dict[str, Tens
     for tensor in tensors:
         if tensor.name in inputs:
             reject(tensor.name, "duplicate input")
+        refuse_reserved(tensor.name)
         inputs[tensor.name] = _input(tensor, tail)
     tail.check_end()
     return inputs

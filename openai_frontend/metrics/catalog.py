@@ -209,6 +209,28 @@ CACHED_PROMPT_TOKENS = _declare(
     "Few, although prompts share prefixes: route them to the same machine.",
     labels=_GENERATION,
 )  # fmt: skip
+TRANSFERRED_PROMPT_TOKENS = _declare(
+    "transferred_prompt_tokens", "counter",
+    "Prompt tokens whose KV cache came from a prefill server.",
+    "Compare with `openai_frontend_prompt_tokens`: the share that decode servers do not compute.",
+    labels=_GENERATION,
+)  # fmt: skip
+REMOTE_PREFILLS = _declare(
+    "remote_prefills", "counter",
+    "Completed generations whose prompt a prefill server computed.",
+    "See `openai_frontend_local_prefills` for the others.",
+    labels=_MODEL,
+)  # fmt: skip
+LOCAL_PREFILLS = _declare(
+    "local_prefills", "counter",
+    "Prompts that a decode server computed itself, by reason: short, unsupported, no_peer, "
+    "peer_unreachable, peer_timeout, peer_refused, peer_invalid, digest, not_transferred, "
+    "engine_failed.",
+    "`short` is normal. `no_peer`, `peer_unreachable`: prefill servers are down. `peer_refused`: "
+    "they are full, or reject the request; see the log. `digest`: a prefill server is broken. "
+    "`not_transferred`: the transfer came too late or failed (docs/disaggregation.md).",
+    labels=(*_MODEL, "reason"),
+)  # fmt: skip
 GENERATION_TOKENS = _declare(
     "generation_tokens", "histogram",
     "Tokens per completed generation.",

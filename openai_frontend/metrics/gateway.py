@@ -33,6 +33,7 @@ class ModelFamilies:
         self.duration_s = catalog.histogram(registry, catalog.GENERATION_DURATION)
         self.prompt_tokens = catalog.histogram(registry, catalog.PROMPT_TOKENS)
         self.cached_tokens = catalog.counter(registry, catalog.CACHED_PROMPT_TOKENS)
+        self.transferred_tokens = catalog.counter(registry, catalog.TRANSFERRED_PROMPT_TOKENS)
         self.completion_tokens = catalog.histogram(registry, catalog.GENERATION_TOKENS)
         self.stalls = catalog.counter(registry, catalog.ENGINE_STALLS)
         self.restarts = catalog.counter(registry, catalog.ENGINE_RESTARTS)
@@ -67,6 +68,7 @@ class GenerationMetrics:
         self.duration_s = families.duration_s.labels(*labels)
         self.prompt_tokens = families.prompt_tokens.labels(*labels)
         self.cached_tokens = families.cached_tokens.labels(*labels)
+        self.transferred_tokens = families.transferred_tokens.labels(*labels)
         self.completion_tokens = families.completion_tokens.labels(*labels)
         self._ended = {end: families.ended.labels(*labels, end) for end in get_args(GenerationEnd)}
         self._lock = Lock()  # scrapes run on a thread
@@ -131,6 +133,8 @@ class GenerationTimer:
         if usage.finished:
             metrics.prompt_tokens.observe(usage.prompt_tokens)
             metrics.cached_tokens.inc(usage.cached_tokens)
+            if usage.transferred_tokens:
+                metrics.transferred_tokens.inc(usage.transferred_tokens)
         if tokens > 1 and (first_ns := usage.first_token_ns) is not None:
             metrics.token_s.observe((now_ns - first_ns) / 1e9 / (tokens - 1))
 
@@ -139,6 +143,24 @@ class GenerationTimer:
         if self._failed or reason == "abort":
             return "error"
         return "cancelled" if reason is None else reason
+
+
+class PrefillMetrics:
+    """Where the prompts of a decode server were computed."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._remote = catalog.counter(registry, catalog.REMOTE_PREFILLS)
+        self._local = catalog.counter(registry, catalog.LOCAL_PREFILLS)
+
+    def local(self, model: str, reason: str) -> None:
+        self._local.labels(model, reason).inc()
+
+    def finished(self, model: str, transferred_tokens: int | None) -> None:
+        """A generation with a transfer has ended. None: its engine does not report the tokens."""
+        if transferred_tokens == 0:
+            self.local(model, "not_transferred")
+        else:
+            self._remote.labels(model).inc()
 
 
 # Counters kept elsewhere and read at each scrape
@@ -170,6 +192,7 @@ class GatewayMetrics:
         ).labels()
         self._timeouts = catalog.counter(self.registry, catalog.TIMEOUTS)
         self._models = ModelFamilies(self.registry)
+        self.prefills = PrefillMetrics(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}
         self._generations: dict[GenerationLabels, GenerationMetrics] = {}
         self.registry.register(_OutputTokens(self._generations))

@@ -90,8 +90,9 @@ FINISHED_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "e
 
 BY_SOURCE = MetricSpec(
     name="vllm:prompt_tokens_by_source", kind="counter", labels=(*_MODEL, "source"),
-    help="Prompt tokens by source: local_compute, local_cache_hit.",
-    runbook="The share of `local_cache_hit` is the prompt work saved by the prefix cache.",
+    help="Prompt tokens by source: local_compute, local_cache_hit, external_kv_transfer.",
+    runbook="The share of `local_cache_hit` is the prompt work saved by the prefix cache, that of "
+    "`external_kv_transfer` the work of prefill servers.",
 )  # fmt: skip
 
 # The gateway sends each choice of `n` as a separate request.
@@ -159,6 +160,39 @@ FROM_ENGINE = (
         help="LoRA adapters of running and waiting requests; the value is a Unix time in seconds.",
         runbook="Adapters wait while `max_lora` others run: raise `max_loras`, or distribute the "
         "adapters over machines.",
+    ),
+    MetricSpec(
+        name="vllm:nixl_num_failed_transfers", kind="counter", labels=_MODEL,
+        help="Failed NIXL transfers of KV caches, including handshakes and notifications.",
+        runbook="Decode servers compute these prompts themselves: check the network between the "
+        "engines.",
+    ),
+    MetricSpec(
+        name="vllm:nixl_num_failed_notifications", kind="counter", labels=_MODEL,
+        help="Failed NIXL notifications.",
+        runbook="Included in `vllm:nixl_num_failed_transfers`; the blocks stay until their lease "
+        "ends.",
+    ),
+    MetricSpec(
+        name="vllm:nixl_num_kv_expired_reqs", kind="counter", labels=_MODEL,
+        help="Prompts of a prefill server that were not read before their lease ended.",
+        runbook="Decode servers died, or clients left. Blocks were held until then.",
+    ),
+    MetricSpec(
+        name="vllm:nixl_num_notifications_after_expiry", kind="counter", labels=_MODEL,
+        help="Reads of a KV cache that ended after its lease.",
+        runbook="Alert on any: the blocks may have been used again, and the answer may be wrong. "
+        "Raise `kv_lease_duration`.",
+    ),
+    MetricSpec(
+        name="vllm:nixl_xfer_time_seconds", kind="histogram", labels=_MODEL,
+        help="Duration of NIXL transfers in seconds: count and sum.",
+        runbook="Its mean adds to the time to first token.",
+    ),
+    MetricSpec(
+        name="vllm:nixl_bytes_transferred", kind="histogram", labels=_MODEL,
+        help="Bytes per NIXL transfer: count and sum.",
+        runbook="Divided by the time: the throughput between the engines.",
     ),
     MetricSpec(
         name="vllm:cache_config_info", kind="gauge",
@@ -262,13 +296,16 @@ def _successes(own: CollectorRegistry, known: Container[Labels]) -> Mapping[Labe
 
 
 def _by_source(samples: Mapping[str, Mapping[Labels, float]]) -> Mapping[Labels, float]:
-    """Prompt tokens by source: found in the prefix cache, or computed."""
+    """Prompt tokens by source: found in the prefix cache, transferred, or computed."""
     cached = samples[f"{catalog.CACHED_PROMPT_TOKENS.name}_total"]
+    transferred = samples[f"{catalog.TRANSFERRED_PROMPT_TOKENS.name}_total"]
     sums: dict[Labels, float] = {}
     for labels, tokens in samples[f"{catalog.PROMPT_TOKENS.name}_sum"].items():
+        moved = transferred.get(labels, 0)
         held = cached.get(labels, 0)
-        sums[*labels, ("source", "local_compute")] = tokens - held
+        sums[*labels, ("source", "local_compute")] = tokens - held - moved
         sums[*labels, ("source", "local_cache_hit")] = held
+        sums[*labels, ("source", "external_kv_transfer")] = moved
     return sums
 
 

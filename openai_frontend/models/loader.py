@@ -23,6 +23,7 @@ from openai_frontend.models.parser_selection import (
     template_for_tools,
     warning,
 )
+from openai_frontend.models.remote_prefill import RemotePrefill, role_problem
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import Facts, LoadedModel, Unservable
 from openai_frontend.models.triton_model import ModelLeases
@@ -45,11 +46,15 @@ class ModelLoader:
         tokenizer_threads: int = 2,
         tokenizer_queue: int = 256,
         metrics: GatewayMetrics | None = None,  # None creates its own
+        role: str = "both",
+        remote_prefill: RemotePrefill | None = None,  # None: engines compute their own prompts
     ) -> None:
         self._server = server
         self._pool = TokenizerPool(threads=tokenizer_threads, queue=tokenizer_queue)
         self.leases = ModelLeases()
         self._metrics = metrics or GatewayMetrics()
+        self._role = role
+        self._remote_prefill = remote_prefill
 
     def load(
         self, name: str, version: int, options: ModelOptions, before: LoadedModel | None
@@ -90,6 +95,7 @@ class ModelLoader:
             max_output_tokens=options.max_output_tokens,
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
+            remote_prefill=self._remote_prefill if facts.get("kv_transfer") else None,
         )
         return LoadedModel(config, engine_facts, options, model)
 
@@ -113,11 +119,19 @@ class ModelLoader:
         """Facts from the engine; for another backend's model, from its files."""
         if engine_facts:
             _check_context(options, engine_facts)
+            self._check_role(engine_facts)
             return engine_facts
         source = self._version_source(name, version, config)
         known = model_files.read_facts(source, self._source)
         given = {"tokenizer": known.tokenizer, "max_model_len": known.max_model_len}
         return {fact: value for fact, value in given.items() if value is not None}
+
+    def _check_role(self, engine_facts: Facts) -> None:
+        """Raises ModelUnavailable if the engine generates text, but not for this server's role."""
+        if "generate" in engine_facts.get("tasks", ()):
+            problem = role_problem(self._role, engine_facts.get("kv_transfer"))
+            if problem is not None:
+                raise ModelUnavailable(problem)
 
     def _version_source(self, name: str, version: int, config: Mapping[str, Any]) -> ModelSource:
         folder = model_files.model_folder(name, self.repositories)

@@ -21,12 +21,14 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
+    KVTransfer,
     SamplingParams,
     ScorePairRequest,
     ScoreResult,
 )
 from openai_frontend.lora.weights_upload import WeightsUploader
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
+from openai_frontend.models.remote_prefill import RemotePrefill
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
@@ -93,6 +95,7 @@ class ServedModel(TritonModel):
     max_output_tokens: int | None = None  # the operator's limit for one completion
     adapter: Adapter | None = None  # used for all its generations
     weights_uploader: WeightsUploader | None = None  # if the backend needs the adapter's weights
+    remote_prefill: RemotePrefill | None = None  # None: it computes its own prompts
 
     @property
     def max_model_len(self) -> int | None:
@@ -226,16 +229,18 @@ class ServedModel(TritonModel):
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
         """Yield deltas in bursts, as they arrive. Closing the generator cancels the request."""
-        if self.adapter is None:
-            return self._generate(request)
-        adapted = replace(request, adapter=self.adapter)
-        if self.weights_uploader is None:
-            return self._generate(adapted)
-        return self.weights_uploader.generate(adapted, self._generate)
+        if self.adapter is not None:
+            request = replace(request, adapter=self.adapter)
+            if self.weights_uploader is not None:
+                return self.weights_uploader.generate(request, self.generate_here)
+        if self.remote_prefill is not None:
+            return self.remote_prefill.generate(self, request)
+        return self.generate_here(request)
 
-    async def _generate(
+    async def generate_here(
         self, request: GenerationRequest
     ) -> AsyncGenerator[list[CompletionDelta], None]:
+        """`generate` without a prefill server, and with the adapter that the request has."""
         contract = self.contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
@@ -274,6 +279,14 @@ class ServedModel(TritonModel):
                 if generation_record is not None:
                     generation_record.end()
                 stream.cancel()
+
+    async def reject_transfer(self, transfer: KVTransfer) -> None:
+        """Tell the engine that has the KV cache of a prompt that it will not be read."""
+        if self.contract is not None:
+            request = GenerationRequest(
+                request_id="rejected-transfer", prompt_token_ids=[0], kv_transfer=transfer
+            )
+            await self.infer_one(self.contract.encode(request), request.request_id)
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """Embed one input. Cancelling this cancels the request in Triton."""

@@ -68,6 +68,12 @@ class AdminRoute(DirectRoute):
     scope = "admin"
 
 
+class TransferRoute(DirectRoute):
+    """Prompts of decode servers, on a listener of their own."""
+
+    scope = "transfer"
+
+
 class HealthRoute(DirectRoute):
     """Health checks, usually without a key."""
 

@@ -22,8 +22,8 @@ from openai_frontend.lifespan import Startup
 from openai_frontend.middleware.drain import DrainState
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.certificates import Certificate
+from openai_frontend.server.internal_server import InternalServer
 from openai_frontend.server.loop_watchdog import STARTUP_THRESHOLD_S, THRESHOLD_S, LoopWatchdog
-from openai_frontend.server.metrics_server import MetricsServer
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.supervise import supervise
 from openai_frontend.triton import Server
@@ -96,7 +96,7 @@ class GatewayProcess(uvicorn.Server):
         self._reporter = reporter
         self._shutdown_timeouts = shutdown_timeouts
         self.notifier = SystemdNotifier()
-        self.metrics_server: MetricsServer | None = None
+        self.internal_servers: list[InternalServer] = []
         self.authenticator: Authenticator | None = None  # None: no keys required
         self.certificate: Certificate | None = None  # None: no TLS
         self.exit_without_models = False  # stop if no model is ready after loading
@@ -115,8 +115,8 @@ class GatewayProcess(uvicorn.Server):
             self.config.ssl = self.certificate.context
             self._start(supervise("watch certificates", self.certificate.watch))
         await super().startup(sockets)
-        if self.metrics_server is not None:
-            self.metrics_server.start(self.config.ssl)
+        for server in self.internal_servers:
+            server.start(self.config.ssl)
         self._start(self._report_models())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -131,8 +131,8 @@ class GatewayProcess(uvicorn.Server):
             stop_core.cancel()
             if self._core_stop is not None:  # else the lifespan has stopped it
                 await self._core_stop
-            if self.metrics_server is not None:
-                await self.metrics_server.stop()
+            for server in self.internal_servers:
+                await server.stop()
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
@@ -174,11 +174,15 @@ class GatewayProcess(uvicorn.Server):
         await asyncio.sleep(timeouts.delay_s)
         self._drain_state.drain()
         self._grace_ends_s = loop.time() + timeouts.grace_s
-        requests = self.server_state.tasks
-        logger.info("stopping: running_requests=%d grace_s=%g", len(requests), timeouts.grace_s)
-        while requests and (left_s := self._grace_ends_s - loop.time()) > 0:
-            await asyncio.wait(set(requests), timeout=left_s)
+        running = len(self._requests())
+        logger.info("stopping: running_requests=%d grace_s=%g", running, timeouts.grace_s)
+        while (requests := self._requests()) and (left_s := self._grace_ends_s - loop.time()) > 0:
+            await asyncio.wait(requests, timeout=left_s)
         self.should_exit = True
+
+    def _requests(self) -> set[asyncio.Task[None]]:
+        servers: list[uvicorn.Server] = [self, *self.internal_servers]
+        return {task for server in servers for task in server.server_state.tasks}
 
     def _stop(self) -> None:
         """Stops after a failed startup."""

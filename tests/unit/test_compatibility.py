@@ -15,7 +15,7 @@ from openai_frontend import compatibility
 from openai_frontend.compatibility import PrivateNames, UnsupportedPackage
 from openai_frontend.server import http1, http_protocol
 from openai_frontend.server.http_protocol import LimitedHttpProtocol
-from openai_frontend.server.metrics_server import MetricsServer
+from openai_frontend.server.internal_server import InternalServer
 from openai_frontend.server.process import GatewayProcess
 
 DECLARED = [each for each in vars(compatibility).values() if isinstance(each, PrivateNames)]
@@ -36,7 +36,7 @@ def test_installed_package_has_the_declared_names(private):
     assert compatibility.missing(owner, private.names) == []
 
 
-@pytest.mark.parametrize("ours", [LimitedHttpProtocol, GatewayProcess, MetricsServer])
+@pytest.mark.parametrize("ours", [LimitedHttpProtocol, GatewayProcess, InternalServer])
 def test_overridden_methods_have_the_parameters_of_uvicorn(ours):
     """uvicorn calls them. The failure names what a new version has changed."""
     try:
@@ -53,7 +53,7 @@ OVERRIDES = [
     (HttpToolsProtocol, LimitedHttpProtocol, "_start_asgi_task"),
     (HttpToolsProtocol, LimitedHttpProtocol, "send_400_response"),
     (uvicorn.Server, GatewayProcess, "startup"),
-    (uvicorn.Server, MetricsServer, "capture_signals"),
+    (uvicorn.Server, InternalServer, "capture_signals"),
 ]
 
 

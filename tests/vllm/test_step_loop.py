@@ -198,7 +198,7 @@ async def test_steps_come_from_vllms_task_if_pyzmq_is_not_supported(monkeypatch)
     loop._core.get_output_async = steps.get
     monkeypatch.setattr(loop, "_step", seen.put_nowait)
 
-    loop._start()
+    loop.start()
     steps.put_nowait("a step")
     async with asyncio.timeout(10):
         assert await seen.get() == "a step"

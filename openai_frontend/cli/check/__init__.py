@@ -27,7 +27,7 @@ def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
     try:
         options = settings.options_by_model()
         folder = model_directory.find(name_or_path, settings.model_repository, options)
-        inspect.fill(report, folder, settings.backend_directory)
+        inspect.fill(report, folder, settings.backend_directory, settings.role)
         _check_steps(report, [folder.path.parent, *settings.model_repository])
     except Unservable as error:
         report.no_endpoint, report.problem = True, error.message
@@ -47,7 +47,7 @@ def check_all(settings: Settings, *, as_json: bool) -> int:
     """Writes one line per model of the repositories; returns 1 if one cannot be served."""
     paths = list(model_directory.folders(settings.model_repository))
     options = settings.options_by_model()
-    reports = [_report(path, options, settings.backend_directory) for path in paths]
+    reports = [_report(path, options, settings) for path in paths]
     _mark_steps(reports)
     _find_clashes(reports)
     width = max((len(report.model) for report in reports), default=0)
@@ -61,12 +61,13 @@ def _write(output: Any) -> None:
     sys.stdout.write(output if isinstance(output, str) else json.dumps(output, indent=2) + "\n")
 
 
-def _report(path: Path, options: Mapping[str, ModelOptions], backends: Path | None) -> Report:
+def _report(path: Path, options: Mapping[str, ModelOptions], settings: Settings) -> Report:
     report = Report(model=path.name)
     try:
         if not model_directory.is_model(path):
             raise ModelUnavailable("it has neither a config.pbtxt nor a version folder")
-        inspect.fill(report, model_directory.read(path, options), backends)
+        folder = model_directory.read(path, options)
+        inspect.fill(report, folder, settings.backend_directory, settings.role)
     except Unservable as error:
         report.no_endpoint, report.problem = True, error.message
     except ModelUnavailable as error:

@@ -56,8 +56,13 @@ _TASKS = {
 _UNKNOWN = "unknown until its files are downloaded"
 
 
-def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None = None) -> None:
-    """Fills in as much of the report as the files allow.
+def fill(
+    report: Report,
+    folder: ModelDirectory,
+    backend_directory: Path | None = None,
+    role: str = "both",
+) -> None:
+    """Fills in as much of the report as the files allow. `role` is the server's.
 
     Raises ModelUnavailable if the model cannot be served, Unservable if no endpoint matches it.
     """
@@ -76,7 +81,7 @@ def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None 
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
     _fill_in_contract(report, folder, prompts)
-    report.limitations = load_checks.check_engine(folder)
+    report.limitations = load_checks.check_engine(folder, role)
     if (lacking := load_checks.missing_backend(folder.backend, backend_directory)) is not None:
         report.will_not_work.append(lacking)
 

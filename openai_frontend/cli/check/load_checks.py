@@ -4,11 +4,13 @@ import importlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.models.remote_prefill import role_problem
 from openai_frontend.triton import python_backend
 from openai_frontend.triton_interface import BACKENDS, IMAGE_SERVER, PYTHON_BACKEND
 
@@ -21,8 +23,10 @@ _KNOWN_ARGUMENTS = frozenset((
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
-def check_engine(folder: ModelDirectory) -> list[str]:
-    """What the installed engine cannot do. Raises ModelUnavailable."""
+def check_engine(folder: ModelDirectory, role: str = "both") -> list[str]:
+    """What the installed engine cannot do. Raises ModelUnavailable, also if the engine generates
+    text and does not fit the server's role.
+    """
     if folder.engine is None:
         return []
     try:
@@ -30,13 +34,13 @@ def check_engine(folder: ModelDirectory) -> list[str]:
         runtime = importlib.import_module("openai_frontend.engines.loader")
         runtime.check_engine(folder.engine)
         if folder.engine == "vllm":
-            return _check_vllm(folder)
+            return _check_vllm(folder, role)
     except ValueError as error:
         raise ModelUnavailable(str(error)) from error
     return []
 
 
-def _check_vllm(folder: ModelDirectory) -> list[str]:
+def _check_vllm(folder: ModelDirectory, role: str) -> list[str]:
     arguments = importlib.import_module("openai_frontend.engines.vllm.arguments")
     versions = importlib.import_module("openai_frontend.engines.vllm.versions")
     limitations: list[str] = versions.installed().reports()
@@ -47,6 +51,8 @@ def _check_vllm(folder: ModelDirectory) -> list[str]:
             arguments.check_names(unknown)
         except ValueError as error:
             raise ValueError(f"model.json: {error}") from error
+    if folder.arguments.get("runner") != "pooling":
+        _check_role(folder.arguments.get("kv_transfer_config"), role)
     asked, longest = folder.arguments.get("max_model_len"), _longest(folder)
     if isinstance(asked, int) and longest is not None and asked > longest:
         raise ValueError(
@@ -54,6 +60,15 @@ def _check_vllm(folder: ModelDirectory) -> list[str]:
             " tokens. Lower it, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
     return limitations
+
+
+def _check_role(config: Any, role: str) -> None:
+    kv_transfer = importlib.import_module("openai_frontend.engines.vllm.kv_transfer")
+    given = config if isinstance(config, Mapping) else {}
+    described = kv_transfer.described(given)
+    problem = role_problem(role, None if described is None else asdict(described))
+    if problem is not None:
+        raise ValueError(problem)
 
 
 def _longest(folder: ModelDirectory) -> int | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines.engine import ModelSpec
-from openai_frontend.engines.vllm import capabilities, versions
+from openai_frontend.engines.vllm import capabilities, kv_transfer, versions
 from openai_frontend.errors import did_you_mean
 
 ENVIRONMENT = {
@@ -113,6 +113,9 @@ def engine_arguments(model: ModelSpec) -> Any:
     if "kv_events_config" in given:
         config = _object(given, "kv_events_config", path)
         given["kv_events_config"] = {"endpoint": KV_EVENTS_ENDPOINT, **config}
+    if "kv_transfer_config" in given:
+        config = _object(given, "kv_transfer_config", path)
+        given["kv_transfer_config"] = kv_transfer.config(config, path, on_cpu=on_cpu)
     try:
         defaults |= _own_classes(on_cpu=on_cpu, lora=bool(given.get("enable_lora")))
         return AsyncEngineArgs(**defaults | given)

@@ -170,6 +170,7 @@ def delta(output: Any, params: Any, *, begun: bool) -> CompletionDelta:
         result.counts = TokenCounts(
             prompt_tokens=len(output.prompt_token_ids or ()),
             cached_tokens=output.num_cached_tokens or 0,
+            kv_transfer_params=output.kv_transfer_params,
         )
     return result
 

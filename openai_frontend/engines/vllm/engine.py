@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -18,7 +18,13 @@ from openai_frontend.engines.engine import (
     ModelSpec,
     Sample,
 )
-from openai_frontend.engines.vllm import arguments, capabilities, conversion, versions
+from openai_frontend.engines.vllm import (
+    arguments,
+    capabilities,
+    conversion,
+    kv_transfer,
+    versions,
+)
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
 from openai_frontend.engines.vllm.lora import LoRALoader
 from openai_frontend.engines.vllm.step_loop import StepLoop
@@ -31,6 +37,7 @@ from openai_frontend.generation import (
     SamplingParams,
     ScorePairRequest,
     ScoreResult,
+    TokenCounts,
 )
 from openai_frontend.triton import error_codes
 
@@ -53,6 +60,7 @@ class VLLMEngine(Engine):
     def load(self, model: ModelSpec) -> ModelFacts:
         """Start the engine and its process. Raises ValueError if model.json is invalid."""
         self._warm_ups = itertools.count()
+        self._rejections: set[asyncio.Task[None]] = set()  # of KV transfers
         arguments.set_environment()
         self._vllm = versions.installed()
         for report in self._vllm.reports():
@@ -85,6 +93,7 @@ class VLLMEngine(Engine):
             matryoshka=config.is_matryoshka if "embed" in self._tasks else None,
             description=model.parameters.get("description"),
             max_lora_rank=None if lora is None else lora.max_lora_rank,
+            kv_transfer=kv_transfer.facts(self._engine),
             limitations=tuple(self._vllm.reports()),
         )
 
@@ -114,12 +123,27 @@ class VLLMEngine(Engine):
         """Generate in the step loop, or in a task that uses AsyncLLM.generate."""
         if self._pooling:
             raise EngineError("the model does not generate text", error_codes.UNSUPPORTED)
+        if request.kv_transfer is None:
+            return self._begin(request, sink)
+        if request.kv_transfer.rejected:
+            return self._reject(request, sink)
+        try:
+            return self._begin(request, sink)
+        except Exception:
+            self._return_unread(request)
+            raise
+
+    def _begin(
+        self, request: GenerationRequest, sink: DeltaSink
+    ) -> Coroutine[Any, Any, None] | None:
         with conversion.translate_errors():
             if request.sampling_params.thinking_token_budget is not None:
                 self._check_thinking_budget()
             params = conversion.sampling_params(
                 request.sampling_params, self._defaults, stream=request.stream
             )
+        if request.kv_transfer is not None:
+            kv_transfer.attach(params, request.kv_transfer)
         self._check_priority(request.priority)
         prompt = conversion.prompt(request.prompt, request.prompt_token_ids, request.cache_salt)
         options: dict[str, Any] = {"priority": request.priority}
@@ -129,6 +153,26 @@ class VLLMEngine(Engine):
             return self._generate(request, prompt, params, sink, options)
         self._steps.add(request.request_id, prompt, params, sink, **options)
         return None
+
+    async def _reject(self, request: GenerationRequest, sink: DeltaSink) -> None:
+        if request.kv_transfer is not None:
+            self._ready_for_replies()
+            await kv_transfer.reject(self._engine, request.request_id, request.kv_transfer.params)
+        sink.send(CompletionDelta(finish_reason="abort", counts=TokenCounts()))
+
+    def _return_unread(self, request: GenerationRequest) -> None:
+        """For a request that does not get as far as the engine."""
+        transfer = request.kv_transfer
+        if transfer is not None and transfer.params.get("do_remote_prefill"):
+            self._ready_for_replies()
+            rejection = kv_transfer.reject(self._engine, request.request_id, transfer.params)
+            task = asyncio.get_running_loop().create_task(rejection)
+            self._rejections.add(task)
+            task.add_done_callback(self._rejections.discard)
+
+    def _ready_for_replies(self) -> None:
+        if self._steps is not None:
+            self._steps.start()
 
     def _check_thinking_budget(self) -> None:
         """vLLM would refuse too, but with the names of its command-line flags."""
@@ -247,22 +291,43 @@ class VLLMEngine(Engine):
         options: dict[str, Any],
     ) -> None:
         begun = False
-        with conversion.translate_errors(params):
-            if isinstance(loading := options.get("lora_request"), asyncio.Task):
-                options["lora_request"] = await asyncio.shield(loading)
-            if params.structured_outputs is not None:
-                await self._grammars.prepare(params)
-            if params.bad_words:
-                tokenizer = self._engine.input_processor.tokenizer
-                await asyncio.to_thread(params.update_from_tokenizer, tokenizer)
-                conversion.check_bad_words(params)
-                params.bad_words = []  # done: vLLM would do it again, on the event loop
+        with (
+            self._unread_returned(request, ValueError, asyncio.CancelledError),
+            conversion.translate_errors(params),
+        ):
+            await self._prepare(params, options)
+        if params.extra_args and kv_transfer.take_late(params) is not None:
+            self._return_unread(request)
+        with self._unread_returned(request, ValueError), conversion.translate_errors(params):
             outputs = self._engine.generate(prompt, params, request.request_id, **options)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
                     delta = conversion.delta(output, params, begun=begun)
                     begun = begun or bool(delta.token_ids)
                     sink.send(delta)
+
+    async def _prepare(self, params: Any, options: dict[str, Any]) -> None:
+        if isinstance(loading := options.get("lora_request"), asyncio.Task):
+            options["lora_request"] = await asyncio.shield(loading)
+        if params.structured_outputs is not None:
+            await self._grammars.prepare(params)
+        if params.bad_words:
+            tokenizer = self._engine.input_processor.tokenizer
+            await asyncio.to_thread(params.update_from_tokenizer, tokenizer)
+            conversion.check_bad_words(params)
+            params.bad_words = []  # done: vLLM would do it again, on the event loop
+
+    @contextlib.contextmanager
+    def _unread_returned(
+        self, request: GenerationRequest, *when: type[BaseException]
+    ) -> Iterator[None]:
+        """For a request that AsyncLLM refuses, or that ends before AsyncLLM has it."""
+        try:
+            yield
+        except when:
+            if request.kv_transfer is not None:
+                self._return_unread(request)
+            raise
 
     async def _pooled(self, request_id: str, prompt: Any, params: Any) -> Any:
         with conversion.translate_errors():

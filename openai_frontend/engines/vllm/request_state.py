@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from openai_frontend.engines.engine import DeltaSink, EngineError
-from openai_frontend.engines.vllm import conversion
+from openai_frontend.engines.vllm import conversion, kv_transfer
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.triton._core import BoundedDecodeStream
 
@@ -52,6 +52,7 @@ class TextRequestState:
         "step",
         "stop",
         "tokenizer",
+        "transferred_tokens",
     )
 
     def __init__(self, sink: DeltaSink, request: Any, detokenizer: Any) -> None:
@@ -71,6 +72,7 @@ class TextRequestState:
         )
         self.prompt_tokens = len(request.prompt_token_ids)
         self.cached_tokens = 0
+        self.transferred_tokens: int | None = None
         self.begun = False  # the hot path does not update the detokenizer's count
 
     def advance(self, output: Any) -> bool:
@@ -79,6 +81,9 @@ class TextRequestState:
         """
         if (stats := output.prefill_stats) is not None:
             self.cached_tokens = stats.num_cached_tokens
+            if self.params.extra_args and kv_transfer.has_transfer(self.params):
+                counts = kv_transfer.token_counts(stats)
+                self.cached_tokens, self.transferred_tokens = counts
         token_ids = output.new_token_ids
         if output.finish_reason is None and not self.stop:
             # The hot path. vLLM's update() copies the whole text so far for each token.
@@ -110,10 +115,12 @@ class TextRequestState:
         if reason is None:
             self.sink.send(CompletionDelta(text, kept))
             return False
-        self._finish(text, kept, reason, stop_string or output.stop_reason)
+        self._finish(text, kept, reason, stop_string or output.stop_reason, output)
         return stop_string is not None and output.finish_reason is None
 
-    def _finish(self, text: str, token_ids: list[int], reason: Any, stop_reason: Any) -> None:
+    def _finish(
+        self, text: str, token_ids: list[int], reason: Any, stop_reason: Any, output: Any
+    ) -> None:
         try:
             begun = (
                 self.begun
@@ -124,7 +131,12 @@ class TextRequestState:
         except EngineError as error:
             self.sink.fail(error)
             return
-        counts = TokenCounts(self.prompt_tokens, cached_tokens=self.cached_tokens)
+        counts = TokenCounts(
+            self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            transferred_tokens=self.transferred_tokens,
+            kv_transfer_params=output.kv_transfer_params,
+        )
         self.sink.send(CompletionDelta(text, token_ids, finish_reason, stop_reason, counts))
 
 
@@ -136,6 +148,7 @@ class DeltaCollector:
         self._params = request.sampling_params
         self._begun = False
         self.request_id = request.request_id
+        self.stats: Any = None  # vLLM's PrefillStats, once it is known
 
     def put(self, output: Any) -> None:
         """Handle a RequestOutput, or the exception that ends the request."""
@@ -145,6 +158,13 @@ class DeltaCollector:
         try:
             delta = conversion.delta(output, self._params, begun=self._begun)
             self._begun = self._begun or bool(delta.token_ids)
+            if delta.counts is not None and self.stats is not None:
+                self._count(delta.counts)
             self._sink.send(delta)
         except EngineError as error:
             self._sink.fail(error)
+
+    def _count(self, counts: TokenCounts) -> None:
+        if kv_transfer.has_transfer(self._params):
+            found = kv_transfer.token_counts(self.stats)
+            counts.cached_tokens, counts.transferred_tokens = found

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from openai_frontend.engines.engine import Sample
-from openai_frontend.engines.vllm import versions
+from openai_frontend.engines.vllm import kv_transfer, versions
 from openai_frontend.generation import Adapter
 
 # vLLM 0.32's bucket bounds (v1/metrics/buckets.py)
@@ -67,6 +67,7 @@ EVERY_S = 0.25
 PREEMPTIONS = "preemptions"  # total
 STEPS = "steps"  # see `StepCounts.snapshot`
 ADAPTERS = "adapters"  # of running and of waiting requests; None: no LoRA
+TRANSFERS = "transfers"  # see `TransferCounts.snapshot`; None: none yet
 
 
 class StatsMixin:
@@ -78,6 +79,8 @@ class StatsMixin:
 
     _due_s = 0.0
     _preemptions = 0
+    _busy = True  # since the last report
+    _transfers: kv_transfer.TransferCounts | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -86,6 +89,8 @@ class StatsMixin:
     def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         """vLLM's hook after a step."""
         self._steps.add(scheduler_output, time.monotonic())
+        if scheduler_output.total_num_scheduled_tokens:
+            self._busy = True
         return super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
 
     def _preempt_request(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,8 +102,16 @@ class StatsMixin:
         """vLLM's hook for the statistics sent with a step's outputs; None most of the time."""
         latest = super().make_stats(*args, **kwargs)  # type: ignore[misc]
         running, waiting = self.get_request_counts()  # type: ignore[attr-defined]
-        if latest is not None or (running and time.monotonic() < self._due_s):
+        transferred = kwargs.get("kv_connector_stats") or (args[1] if len(args) > 1 else None)
+        if transferred is not None:
+            self._transfers = self._transfers or kv_transfer.TransferCounts()
+            self._transfers.add(transferred)
+        # A prompt that another engine has not read yet keeps the engine stepping without requests.
+        self._busy = self._busy or bool(running)
+        has_ended = self._busy and not running
+        if latest is not None or (not has_ended and time.monotonic() < self._due_s):
             return latest
+        self._busy = bool(running)
         from vllm.v1.metrics.stats import SchedulerStats
 
         self._due_s = time.monotonic() + EVERY_S
@@ -112,6 +125,7 @@ class StatsMixin:
                 PREEMPTIONS: self._preemptions,
                 STEPS: self._steps.snapshot(),
                 ADAPTERS: self._adapters(),
+                TRANSFERS: None if self._transfers is None else self._transfers.snapshot(),
             },
         )
 
@@ -145,6 +159,8 @@ def engine_samples(config: Any, latest: Any, *, model: str, at_work: bool) -> It
     more: Mapping[str, Any] = (latest and latest.kv_connector_stats) or {}
     if config.lora_config is not None:
         yield _adapters(config.lora_config, model, more.get(ADAPTERS) if at_work else None)
+    if config.kv_transfer_config is not None:
+        yield from kv_transfer.samples(more.get(TRANSFERS) or {})
     if (steps := more.get(STEPS)) is not None:
         yield from _histogram("vllm:iteration_tokens_total", TOKENS, steps["tokens"])
         if config.parallel_config.pipeline_parallel_size == 1:  # otherwise steps overlap

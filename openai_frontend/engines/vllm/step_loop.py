@@ -11,7 +11,7 @@ It uses vLLM's internal classes: `capabilities.STEP_LOOP` lists what it needs of
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -21,7 +21,7 @@ from openai_frontend.engines.engine import (
     EngineStats,
     Sample,
 )
-from openai_frontend.engines.vllm import conversion, zmq_io
+from openai_frontend.engines.vllm import conversion, kv_transfer, zmq_io
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
 from openai_frontend.engines.vllm.request_state import (
     DeltaCollector,
@@ -104,7 +104,7 @@ class StepLoop:
         `options` are InputProcessor's: `priority`, and `lora_request` or a task that returns it.
         """
         if self._steps is None:
-            self._start()
+            self.start()
         at_once = self._writer and self._supported_tasks and _is_synchronous(prompt, params)
         if at_once and not isinstance(options.get("lora_request"), asyncio.Task):
             self._add_now(request_id, prompt, params, sink, options)
@@ -147,10 +147,16 @@ class StepLoop:
         def fail(error: Exception) -> None:
             self._streams.pop(request_id, None)
             self._drop_collected(request_id)
+            self._return_unread(request_id, kv_transfer.unread(params))
             sink.fail(error)
 
         with caught(fail), conversion.translate_errors(params):
             yield
+
+    def _return_unread(self, request_id: str, transfer: Mapping[str, Any] | None) -> None:
+        """For a request that does not get as far as the engine, or too late."""
+        if transfer is not None and self.failure is None:
+            self._spawn(kv_transfer.reject(self._engine, request_id, transfer))
 
     def _check_alive(self) -> None:
         if self.failure is not None:
@@ -170,6 +176,7 @@ class StepLoop:
         with self._adding(request_id, params, sink):
             request = await self._processed(request_id, prompt, params, options)
             if _is_cancelled(sink):
+                self._return_unread(request_id, kv_transfer.unread(params))
                 return
             self._check_alive()
             self._register(request, sink)
@@ -196,9 +203,11 @@ class StepLoop:
             request = await processor.process_inputs_async(request_id, prompt, params, **known)
         return self._named(request, request_id)
 
-    @staticmethod
-    def _named(request: Any, request_id: str) -> Any:
-        conversion.check_bad_words(request.sampling_params)
+    def _named(self, request: Any, request_id: str) -> Any:
+        params = request.sampling_params
+        conversion.check_bad_words(params)
+        if params.extra_args:
+            self._return_unread(request_id, kv_transfer.take_late(params))
         request.external_req_id = request_id
         return request
 
@@ -219,10 +228,12 @@ class StepLoop:
         bound_detokenizer(state.detokenizer, request.prompt_token_ids)
         self._collected[request.request_id] = sink
 
-    def _start(self) -> None:
-        """Must run before any call to the engine: its first reply starts the client's own output
-        task.
+    def start(self) -> None:
+        """Read the engine's replies. Must run before any call to it: its first reply starts the
+        client's own output task.
         """
+        if self._steps is not None:
+            return
         self._loop = asyncio.get_running_loop()
         reader = zmq_io.output_reader(self._core, self._step) if self._direct_sockets else None
         if reader is not None:
@@ -285,6 +296,8 @@ class StepLoop:
         stopped: list[str] = []
         for output in rest:  # one at a time, so that the failing output is known
             request_id, finished = output.request_id, output.finish_reason is not None
+            if output.prefill_stats is not None and request_id in self._collected:
+                self._processor.request_states[request_id].queue.stats = output.prefill_stats
             try:
                 aborted = self._processor.process_outputs([output], timestamp, None).reqs_to_abort
             except Exception as error:  # as above

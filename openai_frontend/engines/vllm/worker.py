@@ -1,5 +1,6 @@
-"""vLLM's CPU worker with three fixes: seeds with chunked prefill, LoRA in mixed batches, and no
-compilation with `enforce_eager`. Runs in the EngineCore process, which loads it by name.
+"""vLLM's CPU worker with four fixes: seeds with chunked prefill, LoRA in mixed batches, no
+compilation with `enforce_eager`, and KV transfers that leave the processor alone. Runs in the
+EngineCore process, which loads it by name.
 
 Seeds: a step that reads only a part of a prompt samples a token that is discarded, and must return
 its draw to the request's generator. vLLM uses the generator's offset for that, which CPU generators
@@ -14,8 +15,13 @@ last slot's adapter, and outputs of the base model are partly an adapter's.
 Compilation: vLLM compiles the ranks of log probabilities in spite of `enforce_eager`
 (0.32, v1/sample/ops/logprobs.py). The first request with `logprobs` ran the C++ compiler for 10 s,
 and all other requests waited.
+
+KV transfers: NIXL's progress thread polls without a pause, which takes a core while nothing runs.
+And vLLM pins the engine's main thread to the last core, the same for all engines of the machine
+(0.32, nixl/base_worker.py).
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +97,35 @@ class CPUWorker(cpu_worker.CPUWorker):  # type: ignore[misc]  # vLLM's types are
         if self.model_config.enforce_eager:
             torch.compiler.set_stance("force_eager")
         super().init_device()
+
+    def initialize_from_config(self, *given: Any, **named: Any) -> None:
+        """vLLM creates its KV connector here."""
+        if self.vllm_config.kv_transfer_config is None:
+            super().initialize_from_config(*given, **named)
+            return
+        _slow_down_nixl()
+        cores = os.sched_getaffinity(0)
+        try:
+            super().initialize_from_config(*given, **named)
+        finally:
+            os.sched_setaffinity(0, cores)
+
+
+# Between two looks of NIXL's progress thread. A transfer of a few blocks takes 3.5 ms with it, and
+# the thread 0.02 of a core instead of a whole one.
+_NIXL_PAUSE_US = 1000
+
+
+def _slow_down_nixl() -> None:
+    """Agents that are created from now on pause; NIXL's Python API sets no pause."""
+    try:
+        from nixl._api import nixlBind
+    except ImportError:  # another connector
+        return
+    create = nixlBind.nixlAgent
+
+    def agent(name: str, config: Any) -> Any:
+        config.pthrDelay = _NIXL_PAUSE_US
+        return create(name, config)
+
+    nixlBind.nixlAgent = agent

@@ -245,7 +245,7 @@ def test_unsupported_fastapi_is_one_line(
 ) -> None:
     """The server does not start, and the error says which version to install."""
 
-    monkeypatch.setattr("openai_frontend.cli.serve.serve", lambda *_: RouteTable().load([]))
+    monkeypatch.setattr("openai_frontend.cli.serve.serve", lambda *_, **__: RouteTable().load([]))
     code = main(["serve", "--model-repository", str(tmp_path), "--port", "0"])
     assert (code, capsys.readouterr().err) == (
         1,

@@ -22,6 +22,15 @@ DEMO = VLLMModel(
         ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, 1),
         ("vllm:iteration_tokens_total_count", {}, 1),
         ("vllm:iteration_tokens_total_sum", {}, 7),
+        ("vllm:nixl_num_failed_transfers_total", {}, 0),
+        ("vllm:nixl_num_failed_notifications_total", {}, 0),
+        ("vllm:nixl_num_kv_expired_reqs_total", {}, 1),
+        ("vllm:nixl_num_notifications_after_expiry_total", {}, 0),
+        *(
+            (f"vllm:nixl_{name}_{part}", {"le": "+Inf"} if part == "bucket" else {}, 4)
+            for name in ("xfer_time_seconds", "bytes_transferred")
+            for part in ("bucket", "count", "sum")
+        ),
         (
             "vllm:lora_requests_info",
             {"max_lora": "2", "running_lora_adapters": "a,b", "waiting_lora_adapters": ""},

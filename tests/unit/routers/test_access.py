@@ -11,7 +11,7 @@ import pytest
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, SCOPES
 from openai_frontend.config.settings import Settings
 from openai_frontend.routers.routing import all_routes
-from openai_frontend.server.metrics_server import MetricsOnly
+from openai_frontend.server.internal_server import MetricsOnly
 from tests.unit.auth import tokens
 from tests.unit.auth.key_files import bearer, key, write
 from tests.unit.routers.test_routing import cycles

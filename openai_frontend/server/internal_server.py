@@ -1,4 +1,6 @@
-"""Serves /metrics on a port of its own, in the same process and event loop."""
+"""Listeners besides the main one, in the same process and event loop: for /metrics, and for decode
+servers.
+"""
 
 import asyncio
 import contextlib
@@ -37,7 +39,7 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await send_error(scope, send, _NOT_FOUND)
 
 
-class MetricsServer(uvicorn.Server):
+class InternalServer(uvicorn.Server):
     """Starts and stops with the main server, which handles the signals."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:

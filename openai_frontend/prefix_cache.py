@@ -1,12 +1,14 @@
-"""A simulated prefix cache, so that hit rates and times to first token mean something without a
-model: load balancers that keep conversations together show a difference.
+"""Which prompts share a prefix, by blocks of tokens: a model of an engine's prefix cache.
+
+The mock engine has one. A decode server has one for each model, to guess what its engine still has:
+a wrong guess costs time, never the answer.
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 
-class MockPrefixCache:
+class PrefixCache:
     """Finds prompts by blocks of tokens from their start, and evicts the blocks that were used
     least recently. As in vLLM, only full blocks are kept, and at least one token is computed.
 
@@ -24,22 +26,29 @@ class MockPrefixCache:
         """The share of blocks in use; 0 for a cache without blocks."""
         return len(self._blocks) / self._capacity if self._capacity else 0.0
 
-    def add(self, tokens: Sequence[Hashable], *, owner: Hashable) -> int:
-        """Store a prompt and return how many of its tokens were there. Prompts of different owners
-        (cache salts, adapters) share nothing.
+    def find(self, tokens: Sequence[Hashable], *, owner: Hashable) -> int:
+        """Return how many of a prompt's tokens are there. Prompts of different owners (cache salts,
+        adapters) share nothing.
         """
-        prefixes = list(self._prefixes(tokens, owner))
         hits = 0
-        while hits < len(prefixes) and prefixes[hits] in self._blocks:
+        for prefix in self._prefixes(tokens, owner):
+            if prefix not in self._blocks:
+                break
             hits += 1
+        if hits * self._block_size == len(tokens):
+            hits = max(0, hits - 1)
+        return hits * self._block_size
+
+    def add(self, tokens: Sequence[Hashable], *, owner: Hashable) -> int:
+        """Store a prompt, and return as `find` how many of its tokens were there."""
+        found = self.find(tokens, owner=owner)
+        prefixes = list(self._prefixes(tokens, owner))
         for prefix in reversed(prefixes):  # so that the start of a prompt is evicted last
             self._blocks[prefix] = None
             self._blocks.move_to_end(prefix)
         while len(self._blocks) > self._capacity:
             self._blocks.popitem(last=False)
-        if hits * self._block_size == len(tokens):
-            hits = max(0, hits - 1)
-        return hits * self._block_size
+        return found
 
     def _prefixes(self, tokens: Sequence[Hashable], owner: Hashable) -> Iterator[int]:
         prefix = hash(owner)

@@ -1,0 +1,42 @@
+"""Lets a router choose the prefill server of a request, among those that are listed."""
+
+from collections.abc import Awaitable, Collection
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.middleware.error_responses import send_error
+from openai_frontend.models.remote_prefill import chosen_peer
+from openai_frontend.serving.error_reply import reply_for
+
+HEADER = b"x-prefiller-host-port"  # llm-d's
+
+
+class PrefillPeer:
+    """Only part of a decode server."""
+
+    def __init__(self, app: ASGIApp, *, addresses: Collection[str]) -> None:
+        """`addresses`: HOST:PORT of each prefill server."""
+        self._app = app
+        self._addresses = {address.encode() for address in addresses}
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine itself, since most requests name none."""
+        if scope["type"] != "http":
+            return self._app(scope, receive, send)
+        named = [value for name, value in scope["headers"] if name == HEADER]
+        if not named:
+            return self._app(scope, receive, send)
+        if len(named) > 1 or named[0] not in self._addresses:
+            return send_error(scope, send, reply_for(_refusal(named[0])))
+        return self._with_peer(named[0].decode(), scope, receive, send)
+
+    async def _with_peer(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
+        chosen_peer.set(address)
+        await self._app(scope, receive, send)
+
+
+def _refusal(address: bytes) -> InvalidRequest:
+    name, shown = HEADER.decode(), address[:64].decode("latin-1")
+    message = f"The header {name} names '{shown}', which is not in prefill_peers of this server."
+    return InvalidRequest(message, param=name)

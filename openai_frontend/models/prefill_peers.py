@@ -1,0 +1,154 @@
+"""The prefill servers of a decode server: which of them are up, and how to ask one."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from openai_frontend.supervise import supervise
+from schemas.transfer import PrefillRequest, PrefillResponse
+
+logger = logging.getLogger(__name__)
+
+PREFILL_PATH, HEALTH_PATH = "/internal/prefill", "/internal/health"
+
+_PROBE_EVERY_S = 1.0
+_PROBE_TIMEOUT_S = 2.0
+# Of an engine's side channel. vLLM would wait 5 s for an address without a listener, and all other
+# handshakes with it (docs/decisions/0035).
+_CONNECT_TIMEOUT_S = 1.0
+
+
+class PrefillFailed(Exception):
+    """No prefill server has computed the prompt. The message is the `reason` in the metrics."""
+
+
+class PrefillPeer:
+    """One prefill server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.address = url.partition("://")[2]
+        self.healthy = False
+        self.refused_key = False
+        self.running = 0  # requests
+        self._engines: set[tuple[str, int]] = set()  # side channels that have been reached
+
+    def mark(self, healthy: bool, why: object = "") -> None:
+        """Log changes. Engines of a server that was down are tried again before their next use."""
+        if healthy and not self.healthy:
+            logger.info("prefill server is up: url=%s", self.url)
+        elif self.healthy and not healthy:
+            logger.warning("prefill server is down: url=%s reason=%s", self.url, why)
+            self._engines.clear()
+        self.healthy = healthy
+
+    async def reach(self, host: str, port: int) -> None:
+        """Raises PrefillFailed if no process listens at the side channel of the server's engine."""
+        if (host, port) in self._engines:
+            return
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(host, port)
+        except OSError as error:  # TimeoutError is one
+            logger.warning("cannot reach a prefill engine: address=%s:%d %s", host, port, error)
+            raise PrefillFailed("peer_unreachable") from None
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        self._engines.add((host, port))
+
+
+class PrefillPeers:
+    """Asks the healthy server with the fewest requests of this one."""
+
+    def __init__(self, urls: Sequence[str], key: str, *, timeout_s: float) -> None:
+        """`key` has the scope `transfer` on each server."""
+        self.peers = [PrefillPeer(url) for url in urls]
+        self._key = key
+        self._timeout_s = timeout_s
+        self._client: Any = None  # httpx.AsyncClient, which needs 0.1 s to import
+
+    async def watch(self) -> None:
+        """Probe all servers until cancelled, so that one that is down costs requests no time."""
+        async with asyncio.TaskGroup() as probes:
+            for peer in self.peers:
+                name = f"probe prefill server {peer.url}"
+                probes.create_task(supervise(name, partial(self._watch, peer)))
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    def choose(self, address: str | None = None) -> PrefillPeer | None:
+        """A healthy server; the one with this `HOST:PORT` if it is given. None without one."""
+        able = [each for each in self.peers if each.healthy and address in (None, each.address)]
+        return min(able, key=lambda peer: peer.running, default=None)
+
+    async def prefill(self, peer: PrefillPeer, request: PrefillRequest) -> PrefillResponse:
+        """Have a server compute a prompt. Raises PrefillFailed."""
+        import httpx
+
+        peer.running += 1
+        try:
+            response = await self._http().post(
+                f"{peer.url}{PREFILL_PATH}",
+                content=request.model_dump_json(),
+                headers={"content-type": "application/json"},
+                timeout=self._timeout_s,
+            )
+        except httpx.TimeoutException:
+            raise PrefillFailed("peer_timeout") from None
+        except httpx.HTTPError as error:
+            peer.mark(healthy=False, why=repr(error))
+            raise PrefillFailed("peer_unreachable") from None
+        finally:
+            peer.running -= 1
+        if response.status_code != 200:
+            logger.warning(
+                "prefill server refused a prompt: url=%s status=%d %s",
+                peer.url, response.status_code, response.text[:256],
+            )  # fmt: skip
+            raise PrefillFailed("peer_refused")
+        try:
+            return PrefillResponse.model_validate_json(response.content)
+        except ValidationError as error:
+            logger.warning("prefill server sent an invalid response: url=%s %s", peer.url, error)
+            raise PrefillFailed("peer_invalid") from None
+
+    async def _watch(self, peer: PrefillPeer) -> None:
+        while True:
+            await self._probe(peer)
+            await asyncio.sleep(_PROBE_EVERY_S)
+
+    async def _probe(self, peer: PrefillPeer) -> None:
+        import httpx
+
+        try:
+            response = await self._http().get(f"{peer.url}{HEALTH_PATH}", timeout=_PROBE_TIMEOUT_S)
+        except httpx.HTTPError as error:
+            peer.mark(healthy=False, why=repr(error))
+            return
+        if response.status_code in (401, 403) and not peer.refused_key:
+            logger.error(
+                "prefill server rejects transfer_key: url=%s. Give its key the scope 'transfer'.",
+                peer.url,
+            )
+        peer.refused_key = response.status_code in (401, 403)
+        peer.mark(response.status_code == 200, f"status {response.status_code}")
+
+    def _http(self) -> Any:
+        if self._client is None:
+            import httpx
+
+            logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
+            self._client = httpx.AsyncClient(
+                headers={"authorization": f"Bearer {self._key}"},
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+                trust_env=False,  # no proxy in between
+            )
+        return self._client

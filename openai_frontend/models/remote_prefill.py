@@ -1,0 +1,209 @@
+"""Has prompts computed by prefill servers, and answers by itself whenever that fails.
+
+vLLM reads whatever KV cache it is told to (docs/decisions/0035). So a transfer is used only for the
+prompt, adapter and cache salt for which it was made, and only in the first half of its lease.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from array import array
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import replace
+from time import monotonic_ns
+from typing import Any, Protocol
+
+from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailable
+from openai_frontend.generation import CompletionDelta, GenerationRequest, KVTransfer
+from openai_frontend.metrics.gateway import PrefillMetrics
+from openai_frontend.models.prefill_peers import PrefillFailed, PrefillPeers
+from openai_frontend.prefix_cache import PrefixCache
+from schemas.transfer import PrefillRequest, PrefillResponse
+
+logger = logging.getLogger(__name__)
+
+Bursts = AsyncGenerator[list[CompletionDelta], None]
+
+# The address of the prefill server that a router has chosen for the request, one of the listed
+chosen_peer: ContextVar[str | None] = ContextVar("chosen_peer", default=None)
+
+# kv_role of an engine -> whether it can do what a server of this role needs
+_KV_ROLES = {
+    "prefill": ("kv_producer", "kv_both"),
+    "decode": ("kv_consumer", "kv_both"),
+}
+
+
+def role_problem(role: str, transfer: Mapping[str, Any] | None) -> str | None:
+    """Why a model cannot serve in a server of this role, and what to do; None if it can.
+
+    `transfer` are the engine's KVTransferFacts; None if it exchanges no KV caches.
+    """
+    if role not in _KV_ROLES:
+        return None
+    able = _KV_ROLES[role]
+    wanted = f'{{"kv_connector": "NixlConnector", "kv_role": "{able[0]}"}}'
+    if transfer is None:
+        return f"role {role} needs kv_transfer_config in model.json, such as {wanted}"
+    if transfer["role"] not in able:
+        return (
+            f"role {role} does not work with the kv_role '{transfer['role']}' of"
+            f" kv_transfer_config; set it to {' or '.join(able)}"
+        )
+    if role == "decode" and not transfer["recomputes"]:
+        return (
+            "role decode needs kv_load_failure_policy recompute in kv_transfer_config, or a failed"
+            " transfer would fail the request; set it to recompute, or remove it"
+        )
+    return None
+
+
+def prompt_digest(
+    token_ids: Sequence[int], *, model: str, adapter: str | None, cache_salt: str | None
+) -> str:
+    """Identifies a prompt with all that its KV cache depends on. SHA-256, in hexadecimal."""
+    beside = json.dumps([model, adapter, cache_salt]).encode()
+    return hashlib.sha256(beside + b"\x00" + array("q", token_ids).tobytes()).hexdigest()
+
+
+class RemotePrefill:
+    """Decides for each request of one server whether a prefill server computes its prompt."""
+
+    def __init__(self, peers: PrefillPeers, metrics: PrefillMetrics, *, min_tokens: int) -> None:
+        self._peers = peers
+        self._metrics = metrics
+        self._min_tokens = min_tokens
+        self._caches: dict[str, PrefixCache] = {}  # by model
+        self._rejections: set[asyncio.Task[None]] = set()
+
+    async def generate(self, model: "TransferringModel", request: GenerationRequest) -> Bursts:
+        """Generate with the prompt computed elsewhere, or else here."""
+        try:
+            transfer = await self._prefill(model, request)
+        except PrefillFailed as failed:
+            self._metrics.local(model.model_name, str(failed))
+            transfer = None
+        if transfer is None:
+            bursts = model.generate_here(request)
+        else:
+            bursts = self._transferred(model, replace(request, kv_transfer=transfer))
+        begun = False
+        async with aclosing(bursts):
+            async for burst in bursts:
+                if not begun:
+                    begun = True
+                    self._remember(model, request)
+                yield burst
+
+    async def _transferred(self, model: "TransferringModel", request: GenerationRequest) -> Bursts:
+        """Start again without the transfer if the engine fails before the first output."""
+        begun = False
+        try:
+            async with aclosing(model.generate_here(request)) as bursts:
+                async for burst in bursts:
+                    begun = True
+                    yield burst
+            self._metrics.finished(model.model_name, request.usage.transferred_tokens)
+            return
+        except GatewayError as error:
+            if begun or isinstance(error, InvalidRequest | ModelUnavailable):
+                raise
+            self._metrics.local(model.model_name, "engine_failed")
+        async with aclosing(model.generate_here(replace(request, kv_transfer=None))) as bursts:
+            async for burst in bursts:
+                yield burst
+
+    async def _prefill(
+        self, model: "TransferringModel", request: GenerationRequest
+    ) -> KVTransfer | None:
+        """None if there is no reason to ask. Raises PrefillFailed."""
+        token_ids = request.prompt_token_ids
+        if token_ids is None or request.sampling_params.prompt_logprobs is not None:
+            raise PrefillFailed("unsupported")  # vLLM computes every token for prompt_logprobs
+        uncached = len(token_ids) - self._cache(model).find(token_ids, owner=_owner(request))
+        if uncached < self._min_tokens:
+            raise PrefillFailed("short")
+        peer = self._peers.choose(chosen_peer.get())
+        if peer is None:
+            raise PrefillFailed("no_peer")
+        adapter = None if request.adapter is None else request.adapter.name
+        asked = PrefillRequest.model_construct(
+            model=model.model_name,
+            prompt_token_ids=list(token_ids),
+            adapter=adapter,
+            cache_salt=request.cache_salt,
+            priority=request.priority,
+        )
+        answer = await self._peers.prefill(peer, asked)
+        expires_ns = monotonic_ns() + int(answer.lease_s / 2 * 1e9)
+        _check_digest(asked, answer)
+        transfer = KVTransfer(params=answer.kv_transfer_params, expires_ns=expires_ns)
+        try:
+            await peer.reach(*_side_channel(answer))
+        except asyncio.CancelledError:
+            self._reject(model, transfer)
+            raise
+        return transfer
+
+    def _reject(self, model: "TransferringModel", transfer: KVTransfer) -> None:
+        """The request ends before its engine has the transfer: free the other engine's blocks."""
+        task = asyncio.get_running_loop().create_task(
+            model.reject_transfer(replace(transfer, rejected=True))
+        )
+        self._rejections.add(task)
+        task.add_done_callback(self._rejections.discard)
+
+    def _remember(self, model: "TransferringModel", request: GenerationRequest) -> None:
+        if request.prompt_token_ids is not None:
+            self._cache(model).add(request.prompt_token_ids, owner=_owner(request))
+
+    def _cache(self, model: "TransferringModel") -> PrefixCache:
+        cache = self._caches.get(model.model_name)
+        if cache is None:
+            facts = model.facts["kv_transfer"]
+            cache = PrefixCache(blocks=facts["blocks"], block_size=facts["block_size"])
+            self._caches[model.model_name] = cache
+        return cache
+
+
+class TransferringModel(Protocol):
+    """What this module needs of a served model, which documents it."""
+
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+    def generate_here(self, request: GenerationRequest) -> Bursts: ...
+    async def reject_transfer(self, transfer: KVTransfer) -> None: ...
+
+
+def _owner(request: GenerationRequest) -> tuple[str | None, int | None]:
+    """Requests of different owners share no blocks in the engine."""
+    return request.cache_salt, None if request.adapter is None else request.adapter.id
+
+
+def _check_digest(asked: PrefillRequest, answer: PrefillResponse) -> None:
+    """Raises PrefillFailed. Does not tell the other engine: its blocks may be someone else's."""
+    expected = prompt_digest(
+        asked.prompt_token_ids,
+        model=asked.model,
+        adapter=asked.adapter,
+        cache_salt=asked.cache_salt,
+    )
+    if answer.digest != expected:
+        logger.error("a prefill server computed another prompt: digest=%s", answer.digest[:64])
+        raise PrefillFailed("digest")
+
+
+def _side_channel(answer: PrefillResponse) -> tuple[str, int]:
+    """The address of the engine that has the KV cache. Raises PrefillFailed."""
+    params = answer.kv_transfer_params
+    host, port = params.get("remote_host"), params.get("remote_port")
+    complete = params.get("do_remote_prefill") is True and params.get("remote_block_ids")
+    if not (complete and isinstance(host, str) and isinstance(port, int)):
+        logger.error("a prefill server's engine kept no KV cache")
+        raise PrefillFailed("peer_invalid")
+    return host, port

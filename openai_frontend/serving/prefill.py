@@ -1,0 +1,61 @@
+"""POST /internal/prefill: computes a prompt, and keeps its KV cache for a decode server."""
+
+from contextlib import aclosing
+
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.generation import REMOTE_DECODE, GenerationRequest, SamplingParams
+from openai_frontend.lora.models import SEPARATOR
+from openai_frontend.models.remote_prefill import prompt_digest
+from openai_frontend.models.served_model import ServedModel
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.output.completion_job import new_id
+from schemas.transfer import PrefillRequest, PrefillResponse
+
+
+def model_name(request: PrefillRequest) -> str:
+    """The name under which a client would use the model and its adapter."""
+    if request.adapter is None:
+        return request.model
+    return f"{request.model}{SEPARATOR}{request.adapter}"
+
+
+class Prefill:
+    """Prompts of decode servers, independent of HTTP."""
+
+    def __init__(self, limiter: ConcurrencyLimiter) -> None:
+        self._limiter = limiter
+
+    async def create(self, request: PrefillRequest, model: ServedModel) -> PrefillResponse:
+        """Run the prompt for one token, which is dropped."""
+        facts = model.facts.get("kv_transfer")
+        if not facts or not model.supports("kv_transfer"):
+            message = f"The model '{model.name}' keeps no KV caches for other engines."
+            raise InvalidRequest(message, param="model", code="unsupported_model")
+        generation = GenerationRequest(
+            request_id=new_id("prefill"),
+            prompt_token_ids=request.prompt_token_ids,
+            sampling_params=SamplingParams(max_tokens=1, temperature=0.0),
+            priority=request.priority if model.supports("priority") else 0,
+            cache_salt=request.cache_salt,
+            kv_transfer=REMOTE_DECODE,
+        )
+        params = None
+        slots = self._limiter.slots_for(model)
+        key = model.queue_key(request.priority)
+        async with aclosing(slots.bursts([model.generate(generation)], key)) as bursts:
+            async for burst in bursts:
+                for _, deltas in burst:
+                    for delta in deltas:
+                        params = delta.counts and delta.counts.kv_transfer_params
+        if not params:
+            raise InferenceFailed("the engine reported no KV transfer")
+        return PrefillResponse(
+            digest=prompt_digest(
+                generation.prompt_token_ids or (),
+                model=model.model_name,
+                adapter=None if model.adapter is None else model.adapter.name,
+                cache_salt=generation.cache_salt,
+            ),
+            lease_s=facts["lease_s"],
+            kv_transfer_params=dict(params),
+        )

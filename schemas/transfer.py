@@ -34,7 +34,8 @@ class PrefillResponse(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     digest: str  # of the prompt as it was computed, with its adapter and cache salt
-    lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]  # from this response on
+    lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]  # from when the prompt was computed
+    prefill_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]  # from the request until then
     kv_transfer_params: dict[str, JsonValue]  # of the prefill server's engine
 
 

@@ -137,8 +137,11 @@ class RemotePrefill:
             cache_salt=request.cache_salt,
             priority=request.priority,
         )
+        sent_ns = monotonic_ns()
         answer = await self._peers.prefill(peer, asked)
-        expires_ns = monotonic_ns() + int(answer.lease_s / 2 * 1e9)
+        # The lease began when the prompt had been computed. Both times are durations: the clocks
+        # differ. What the request and the reply took on the way shortens the lease.
+        expires_ns = sent_ns + int((answer.prefill_s + answer.lease_s / 2) * 1e9)
         _check_digest(asked, answer)
         transfer = KVTransfer(params=answer.kv_transfer_params, expires_ns=expires_ns)
         try:

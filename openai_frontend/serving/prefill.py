@@ -1,6 +1,7 @@
 """POST /internal/prefill: computes a prompt, and keeps its KV cache for a decode server."""
 
 from contextlib import aclosing
+from time import monotonic
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import REMOTE_DECODE, GenerationRequest, SamplingParams
@@ -27,6 +28,7 @@ class Prefill:
 
     async def create(self, request: PrefillRequest, model: ServedModel) -> PrefillResponse:
         """Run the prompt for one token, which is dropped."""
+        begun_s = monotonic()
         facts = model.facts.get("kv_transfer")
         if not facts or not model.supports("kv_transfer"):
             message = f"The model '{model.name}' keeps no KV caches for other engines."
@@ -47,6 +49,7 @@ class Prefill:
                 for _, deltas in burst:
                     for delta in deltas:
                         params = delta.counts and delta.counts.kv_transfer_params
+        prefill_s = monotonic() - begun_s
         if not params:
             raise InferenceFailed("the engine reported no KV transfer")
         return PrefillResponse(
@@ -57,5 +60,6 @@ class Prefill:
                 cache_salt=generation.cache_salt,
             ),
             lease_s=facts["lease_s"],
+            prefill_s=prefill_s,
             kv_transfer_params=dict(params),
         )

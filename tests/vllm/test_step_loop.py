@@ -186,7 +186,10 @@ PROMPT = "the canary sings at noon"
 
 def step_loop() -> step_loop_module.StepLoop:
     """Return a step loop that makes no calls to its engine."""
-    engine = SimpleNamespace(engine_core=SimpleNamespace(), output_processor=None)
+    config = SimpleNamespace(kv_transfer_config=None)
+    engine = SimpleNamespace(
+        engine_core=SimpleNamespace(), output_processor=None, vllm_config=config
+    )
     engine.engine_core.abort_requests_async = lambda _: asyncio.sleep(0)
     return step_loop_module.StepLoop(engine, None, model="demo")  # type: ignore[arg-type]
 

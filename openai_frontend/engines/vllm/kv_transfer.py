@@ -91,7 +91,7 @@ def attach(params: Any, transfer: KVTransfer) -> None:
 
 
 def take_late(params: Any) -> Mapping[str, Any] | None:
-    """Remove a transfer that must no longer be read, and return it.
+    """Take away a transfer that must no longer be read, and return it.
 
     Call it immediately before the request goes to the engine: a grammar or an adapter may have
     taken long.
@@ -99,7 +99,8 @@ def take_late(params: Any) -> Mapping[str, Any] | None:
     expires_ns = params.extra_args.pop(_EXPIRES, 0)
     if not expires_ns or monotonic_ns() < expires_ns:
         return None
-    late: Mapping[str, Any] = params.extra_args.pop(_PARAMS)
+    late: Mapping[str, Any] = params.extra_args[_PARAMS]
+    params.extra_args[_PARAMS] = {}  # so that it is reported as not read
     return late
 
 

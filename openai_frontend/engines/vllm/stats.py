@@ -80,6 +80,7 @@ class StatsMixin:
     _due_s = 0.0
     _preemptions = 0
     _busy = True  # since the last report
+    _reported_usage = 0.0
     _transfers: kv_transfer.TransferCounts | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -108,10 +109,11 @@ class StatsMixin:
             self._transfers.add(transferred)
         # A prompt that another engine has not read yet keeps the engine stepping without requests.
         self._busy = self._busy or bool(running)
-        has_ended = self._busy and not running
+        has_ended = (self._busy and not running) or self._blocks_freed()
         if latest is not None or (not has_ended and time.monotonic() < self._due_s):
             return latest
         self._busy = bool(running)
+        usage = self._reported_usage = self.kv_cache_manager.usage  # type: ignore[attr-defined]
         from vllm.v1.metrics.stats import SchedulerStats
 
         self._due_s = time.monotonic() + EVERY_S
@@ -120,7 +122,7 @@ class StatsMixin:
             num_running_reqs=running,
             num_waiting_reqs=waiting - deferred,
             num_skipped_waiting_reqs=deferred,
-            kv_cache_usage=self.kv_cache_manager.usage,  # type: ignore[attr-defined]
+            kv_cache_usage=usage,
             kv_connector_stats={
                 PREEMPTIONS: self._preemptions,
                 STEPS: self._steps.snapshot(),
@@ -128,6 +130,10 @@ class StatsMixin:
                 TRANSFERS: None if self._transfers is None else self._transfers.snapshot(),
             },
         )
+
+    def _blocks_freed(self) -> bool:
+        """Whether the last prompt that waited for another engine has gone: no step may follow."""
+        return self._reported_usage > 0 and self.kv_cache_manager.usage == 0  # type: ignore[attr-defined]
 
     def _adapters(self) -> list[list[str]] | None:
         if self.lora_config is None:  # type: ignore[attr-defined]

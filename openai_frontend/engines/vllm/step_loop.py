@@ -65,6 +65,7 @@ class StepLoop:
         self._direct_sockets = zmq_io.is_supported()
         self._writer: zmq_io.RequestSender | None = None
         self.failure: str | None = None  # why the loop has stopped
+        self._transfers = engine.vllm_config.kv_transfer_config is not None
         self._scheduler_stats: Any = None  # the latest SchedulerStats of vLLM
 
     @property
@@ -78,7 +79,9 @@ class StepLoop:
         preemptions = (
             0 if reported is None else (reported.kv_connector_stats or {}).get(PREEMPTIONS, 0)
         )
-        gauges = {KV_CACHE_USAGE: 0.0, NUM_PREEMPTIONS: float(preemptions)}
+        # Without requests, only prompts that wait for another engine use the cache.
+        usage = reported.kv_cache_usage if reported is not None and self._transfers else 0.0
+        gauges = {KV_CACHE_USAGE: usage, NUM_PREEMPTIONS: float(preemptions)}
         if reported is None or not running:
             return EngineStats(running=running, gauges=gauges)
         waiting = min(reported.num_waiting_reqs + reported.num_skipped_waiting_reqs, running)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.scale import prefill_decode
@@ -75,6 +76,19 @@ def test_answers_equal_those_of_one_engine(pair: Pair) -> None:
     source = "vllm:prompt_tokens_by_source_total"
     assert pair.value("decode", source, source="external_kv_transfer") == prompt_tokens
     assert pair.value("decode", "openai_frontend_cached_prompt_tokens_total") == 0
+
+
+def test_engines_leave_the_processor_alone(pair: Pair) -> None:
+    """Without requests, NIXL's thread does not spin; and vLLM's core is not the only one."""
+    engines = [process for each in pair.running.values() for process in each.engine_processes()]
+    begun = [sum(each.cpu_times()[:2]) for each in engines]
+    time.sleep(3)
+    used = [sum(each.cpu_times()[:2]) - before for each, before in zip(engines, begun, strict=True)]
+
+    assert len(engines) == 2
+    assert max(used) < 0.6, "a spinning thread takes 3 s, or what the machine has left"
+    cores = psutil.Process().cpu_affinity()
+    assert [each.cpu_affinity() for each in engines] == [cores, cores]
 
 
 def test_requests_that_need_more_than_text_are_transferred_too(pair: Pair) -> None:
@@ -217,10 +231,8 @@ def test_killed_prefill_server_costs_no_answer(pair: Pair) -> None:
     """
     asked = prompts(60, seed=9)
     expected = tokens(answers(pair, "prefill", asked))
-    before, failed = (
-        pair.value("decode", REMOTE),
-        pair.value("decode", ENDED, finish_reason="error"),
-    )
+    before = pair.value("decode", REMOTE)
+    failed = pair.value("decode", ENDED, finish_reason="error")
     prefill = pair.running["prefill"]
 
     with ThreadPoolExecutor(1) as pool:

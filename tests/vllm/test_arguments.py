@@ -106,6 +106,26 @@ def test_check_warns_of_open_kv_events(tmp_path: Path, capsys: pytest.CaptureFix
     assert [each.startswith(begin) for each in limitations].count(True) == 1
 
 
+def test_check_reports_a_model_that_does_not_fit_the_role(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line that says what to do; with role both, the model is servable."""
+    config = mock_models.CONFIG.replace('"mock"', '"vllm"')
+    version = mock_models.write(tmp_path, "m", config=config, model="./w")
+    tiny_tokenizer.write(version / "w")
+    decode = tmp_path / "decode.yaml"
+    decode.write_text("{role: decode, prefill_peers: ['http://127.0.0.1:1'], transfer_key: k}")
+
+    def problem(*options: str) -> Any:
+        main(["check", "m", "--model-repository", str(tmp_path), "--json", *options])
+        return json.loads(capsys.readouterr().out)["problem"]
+
+    assert problem() is None
+    assert problem("--config", str(decode)).startswith(
+        "role decode needs kv_transfer_config in model.json"
+    )
+
+
 def test_words_of_other_arguments_stay_text() -> None:
     """Only switches convert words to booleans."""
     assert read(quantization="true").quantization == "true"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.engines.vllm.stats import ADAPTERS, PREEMPTIONS, STEPS, StatsMixin
+from openai_frontend.engines.vllm.stats import ADAPTERS, PREEMPTIONS, STEPS, TRANSFERS, StatsMixin
 
 pytestmark = pytest.mark.slow  # imports vLLM
 
@@ -34,7 +34,7 @@ class Scheduler:
         self.waiting = [request("c"), request(None)]
         self.deferred_waiting = {"one of those that wait"}
 
-    def make_stats(self) -> None:
+    def make_stats(self, *given: Any) -> None:
         """Return None, as vLLM does with statistics disabled."""
 
     def get_request_counts(self) -> tuple[int, int]:
@@ -63,6 +63,39 @@ def test_load_is_reported_at_intervals() -> None:
     assert (*counts, stats.kv_cache_usage) == (4, 1, 1, 0.5)
     assert stats.kv_connector_stats[PREEMPTIONS] == 2
     assert scheduler.make_stats() is None
+
+
+def test_prompt_that_waits_for_another_engine_is_not_reported_with_every_step() -> None:
+    """It keeps the engine stepping without requests, about once per millisecond."""
+    scheduler = StatsScheduler(lora=False)
+    scheduler.running = []
+
+    assert scheduler.make_stats() is not None
+    assert [scheduler.make_stats() for _ in range(5)] == [None] * 5
+
+
+def test_freed_cache_is_reported_at_once() -> None:
+    """When another engine has read the last prompt, no further step may come."""
+    scheduler = StatsScheduler(lora=False)
+    scheduler.running = []
+    scheduler.make_stats()
+    scheduler.kv_cache_manager.usage = 0.0
+
+    assert scheduler.make_stats().kv_cache_usage == 0
+    assert scheduler.make_stats() is None
+
+
+def test_statistics_of_transfers_are_kept_until_they_are_reported() -> None:
+    """vLLM passes them as the second argument, and forgets them."""
+    scheduler = StatsScheduler(lora=False)
+    scheduler.make_stats()
+    for _ in range(3):
+        data = {"bytes_transferred": [5], "transfer_duration": [0.5]}
+        assert scheduler.make_stats(None, SimpleNamespace(data=data)) is None
+    scheduler.running = []
+
+    totals = scheduler.make_stats().kv_connector_stats[TRANSFERS]
+    assert totals == {"bytes_transferred": 15, "transfer_duration": 1.5, "transfers": 3}
 
 
 def test_idle_state_is_reported_at_once() -> None:

@@ -3,11 +3,11 @@
 vLLM checks neither how old a transfer is nor whose (docs/decisions/0035): the gateway does.
 """
 
-import importlib.util
 import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -31,7 +31,7 @@ def config(given: Mapping[str, Any], path: Path, *, on_cpu: bool) -> dict[str, A
     """`kv_transfer_config` with the gateway's defaults. Raises ValueError, naming `path`."""
     if given.get("kv_connector") != CONNECTOR:
         return dict(given)
-    if importlib.util.find_spec("nixl") is None:
+    if find_spec("nixl") is None:
         raise ValueError(
             f"{path}: kv_transfer_config: {CONNECTOR} needs the package nixl; install it as in"
             " docs/disaggregation.md"

@@ -166,3 +166,12 @@ async def test_invalid_fields_are_rejected(kserve, fields, named):
     else:
         assert (response.status_code, list(response.json())) == (400, ["error"])
         assert named in response.json()["error"]
+
+
+async def test_kv_transfers_are_reserved_for_the_gateway(kserve):
+    """With such an input a client would make the engine read any other engine's memory."""
+    reserved = {"text_input": "hi", "kv_transfer": "{}"}
+    response = await kserve.client.post("/v2/models/mock/generate", json=reserved)
+
+    assert response.status_code == 400
+    assert response.json()["error"] == "tensor 'kv_transfer': it is reserved for the gateway"

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +24,7 @@ from tests.unit.auth import key_files
 
 NIXL = ROOT / site_packages(clients.CLIENTS / "nixl")
 DEMO = ROOT / "model_repository" / "demo"
-LEASE_S = 8
+LEASE_S = 6
 BLOCK = 32  # tokens
 KEY, OTHER_KEY = "sk-" + "t" * 40, "sk-" + "o" * 40
 
@@ -205,7 +206,6 @@ def running(folder: Path) -> Iterator[Pair]:
             pair.running["decode"].wait_for_line("prefill server is up")
             yield pair
         finally:
-            for each in pair.running.values():
-                if not each.ended():
-                    each.stop()
+            with ThreadPoolExecutor() as stopping:
+                list(stopping.map(GatewayProcess.__exit__, pair.running.values()))
             proxy.shutdown()

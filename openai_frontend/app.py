@@ -27,7 +27,6 @@ from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.drain import Draining, DrainState
 from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
 from openai_frontend.middleware.headers import cors
-from openai_frontend.middleware.prefill_peer import PrefillPeer
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
 from openai_frontend.middleware.request_id import RequestId
@@ -52,7 +51,7 @@ from openai_frontend.routers.routing import (
 )
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
-from openai_frontend.routers.transfer import transfer_router
+from openai_frontend.routers.transfer import PrefillPeer, transfer_router
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
@@ -133,13 +132,12 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             *cors(settings.cors_origins),
             Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
             *_access(authenticator, routes, public_scopes),
-            *_prefill_peer(state),
             *([] if state.on_demand is None else [Middleware(RequestModelLeases)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
             Middleware(ContentType, route_scope_of=routes.scope_of),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, budget=state.body_memory),
-            Middleware(DirectDispatch, routes=routes.fixed),
+            *_dispatch(state, routes),
         ],
         exception_handlers={HTTPException: handle_http_exception},
     )
@@ -250,11 +248,12 @@ def _access(
     ]
 
 
-def _prefill_peer(state: AppState) -> list[Middleware]:
+def _dispatch(state: AppState, routes: RouteTable) -> list[Middleware]:
+    dispatch = Middleware(DirectDispatch, routes=routes.fixed)
     if state.prefill_peers is None:
-        return []
+        return [dispatch]
     addresses = [peer.address for peer in state.prefill_peers.peers]
-    return [Middleware(PrefillPeer, addresses=addresses)]
+    return [Middleware(PrefillPeer, addresses=addresses), dispatch]
 
 
 def _proxies(settings: Settings) -> list[Middleware]:

@@ -140,21 +140,9 @@ def build_state(settings: Settings, server: Server) -> AppState:
     if settings.replica_name is not None:
         metrics.name_replica(settings.replica_name)
     peers = _prefill_peers(settings)
-    remote = None
-    if peers is not None:
-        smallest = settings.remote_prefill_min_tokens
-        remote = RemotePrefill(peers, metrics.prefills, min_tokens=smallest)
-    loader = ModelLoader(
-        server,
-        tokenizer_threads=settings.tokenizer_threads,
-        tokenizer_queue=settings.tokenizer_queue,
-        metrics=metrics,
-        role=settings.role,
-        remote_prefill=remote,
-    )
     registry = ModelRegistry(
         server,
-        loader,
+        _loader(settings, server, metrics, peers),
         options=settings.options_by_model(),
         strict_readiness=settings.strict_readiness,
     )
@@ -202,6 +190,23 @@ def _prefill_peers(settings: Settings) -> PrefillPeers | None:
         settings.prefill_peers,
         settings.transfer_key,
         timeout_s=settings.remote_prefill_timeout_s,
+    )
+
+
+def _loader(
+    settings: Settings, server: Server, metrics: GatewayMetrics, peers: PrefillPeers | None
+) -> ModelLoader:
+    remote = None
+    if peers is not None:
+        smallest = settings.remote_prefill_min_tokens
+        remote = RemotePrefill(peers, metrics.prefills, min_tokens=smallest)
+    return ModelLoader(
+        server,
+        tokenizer_threads=settings.tokenizer_threads,
+        tokenizer_queue=settings.tokenizer_queue,
+        metrics=metrics,
+        role=settings.role,
+        remote_prefill=remote,
     )
 
 

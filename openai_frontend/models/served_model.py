@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import compress, product
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 
 from openai_frontend import request_record
 from openai_frontend.admission import ANONYMOUS, QueueKey
@@ -28,7 +28,6 @@ from openai_frontend.generation import (
 )
 from openai_frontend.lora.weights_upload import WeightsUploader
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
-from openai_frontend.models.remote_prefill import RemotePrefill
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
@@ -74,6 +73,15 @@ _TASKS: Mapping[tuple[bool, ...], frozenset[str]] = {
 }
 
 
+class PromptOffload(Protocol):
+    """Has prompts computed elsewhere; `models.remote_prefill` implements it."""
+
+    def generate(
+        self, model: "ServedModel", request: GenerationRequest
+    ) -> AsyncGenerator[list[CompletionDelta], None]:
+        """As `ServedModel.generate`, and by `generate_here` wherever that fails."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel(TritonModel):
     """Renders prompts and generates with one model. Knows neither HTTP nor OpenAI's fields."""
@@ -95,7 +103,7 @@ class ServedModel(TritonModel):
     max_output_tokens: int | None = None  # the operator's limit for one completion
     adapter: Adapter | None = None  # used for all its generations
     weights_uploader: WeightsUploader | None = None  # if the backend needs the adapter's weights
-    remote_prefill: RemotePrefill | None = None  # None: it computes its own prompts
+    remote_prefill: PromptOffload | None = None  # None: it computes its own prompts
 
     @property
     def max_model_len(self) -> int | None:

@@ -1,12 +1,12 @@
 """The header with which a router chooses a prefill server."""
 
-import json
 from typing import Any
 
 import pytest
 
-from openai_frontend.middleware.prefill_peer import HEADER, PrefillPeer
+from openai_frontend.errors import InvalidRequest
 from openai_frontend.models.remote_prefill import chosen_peer
+from openai_frontend.routers.transfer import HEADER, PrefillPeer
 from tests.unit.middleware.asgi import call, echo
 
 seen: list[str | None] = []
@@ -35,8 +35,8 @@ async def test_listed_server_is_chosen(values: list[bytes], peer: str | None) ->
 async def test_other_server_is_refused(values: list[bytes]) -> None:
     """By name; nothing of the request is done."""
     seen.clear()
-    response = await call(APP, headers=[(HEADER, value) for value in values])
-    error = json.loads(response.body)["error"]
+    with pytest.raises(InvalidRequest) as refused:
+        await call(APP, headers=[(HEADER, value) for value in values])
 
-    assert (response.status, error["param"], seen) == (400, "x-prefiller-host-port", [])
-    assert values[0].decode("latin-1") in error["message"]
+    assert (refused.value.param, seen) == ("x-prefiller-host-port", [])
+    assert values[0].decode("latin-1") in refused.value.message

@@ -107,6 +107,11 @@ def settings_of(arguments: RayArguments, parsers: Collection[str] | None = None)
     for name in _RAYS_OWN:
         if name in arguments.settings:
             raise InvalidSettings(f"args.settings: {name}: Ray decides it for each replica")
+    if arguments.settings.get("role", "both") != "both":
+        raise InvalidSettings(
+            "args.settings: role: Ray Serve runs only replicas that do everything; run prefill and"
+            " decode servers with: openai-frontend serve"
+        )
     if arguments.model is None and "model_repository" not in arguments.settings:
         raise InvalidSettings("args: needs `model`, or `model_repository` below `settings`")
     if arguments.model is not None and "model_repository" in arguments.settings:

@@ -85,6 +85,10 @@ def test_queues_are_short():
         ({"model": "m", "num_gpus": -1}, "args.num_gpus: "),
         ({"model": "m", "settings": {"prot": 1}}, "args.settings: unknown setting 'prot'"),
         ({"model": "m", "settings": {"port": 1}}, "args.settings: port: Ray decides"),
+        (
+            {"model": "m", "settings": {"role": "decode"}},
+            "args.settings: role: Ray Serve runs only",
+        ),
         ({"model": "m", "settings": {"queue_timeout_s": -1}}, "args.settings: queue_timeout_s: "),
         (
             {"model": "m", "settings": {"model_repository": ["r"]}},

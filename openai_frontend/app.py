@@ -51,7 +51,7 @@ from openai_frontend.routers.routing import (
 )
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
-from openai_frontend.routers.transfer import PrefillPeer, transfer_router
+from openai_frontend.routers.transfer import ChosenPrefillPeer, transfer_router
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
@@ -253,7 +253,7 @@ def _dispatch(state: AppState, routes: RouteTable) -> list[Middleware]:
     if state.prefill_peers is None:
         return [dispatch]
     addresses = [peer.address for peer in state.prefill_peers.peers]
-    return [Middleware(PrefillPeer, addresses=addresses), dispatch]
+    return [Middleware(ChosenPrefillPeer, addresses=addresses), dispatch]
 
 
 def _proxies(settings: Settings) -> list[Middleware]:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 PREFILL_PATH, HEALTH_PATH = "/internal/prefill", "/internal/health"
 
 _PROBE_EVERY_S = 1.0
-_PROBE_TIMEOUT_S = 2.0
+_PROBE_TIMEOUT_S = 5.0
 # Of an engine's side channel. vLLM would wait 5 s for an address without a listener, and all other
 # handshakes with it (docs/decisions/0035).
 _CONNECT_TIMEOUT_S = 1.0
@@ -35,6 +35,7 @@ class PrefillPeer:
         self.address = url.partition("://")[2]
         self.healthy = False
         self.refused_key = False
+        self.late = False  # the last probe timed out
         self.running = 0  # requests
         self._engines: set[tuple[str, int]] = set()  # side channels that have been reached
 
@@ -130,9 +131,15 @@ class PrefillPeers:
 
         try:
             response = await self._http().get(f"{peer.url}{HEALTH_PATH}", timeout=_PROBE_TIMEOUT_S)
+        except httpx.TimeoutException as error:
+            # A busy server may answer one probe late; it still computes prompts.
+            peer.mark(peer.healthy and not peer.late, why=repr(error))
+            peer.late = True
+            return
         except httpx.HTTPError as error:
             peer.mark(healthy=False, why=repr(error))
             return
+        peer.late = False
         if response.status_code in (401, 403) and not peer.refused_key:
             logger.error(
                 "prefill server rejects transfer_key: url=%s. Give its key the scope 'transfer'.",

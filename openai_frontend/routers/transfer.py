@@ -58,7 +58,7 @@ def transfer_router(
 HEADER = b"x-prefiller-host-port"  # llm-d's
 
 
-class PrefillPeer:
+class ChosenPrefillPeer:
     """Middleware of a decode server: a router may choose among its prefill servers."""
 
     def __init__(self, app: ASGIApp, *, addresses: Collection[str]) -> None:

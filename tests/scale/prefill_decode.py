@@ -1,5 +1,6 @@
 """A prefill and a decode server with vLLM on this machine, and what is between the two."""
 
+import contextlib
 import json
 import random
 import shutil
@@ -78,7 +79,11 @@ class _ProxyHandler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         content = self.server.change(reply.content) if body else reply.content
-        self.send_response(reply.status_code)
+        with contextlib.suppress(ConnectionError):  # the decode server does not wait any longer
+            self._write(reply.status_code, content)
+
+    def _write(self, status: int, content: bytes) -> None:
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))
         self.end_headers()

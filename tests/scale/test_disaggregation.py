@@ -25,6 +25,7 @@ ENDED = "openai_frontend_generations_total"
 LOCAL = "openai_frontend_local_prefills_total"
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 AFTER_EXPIRY = "vllm:nixl_num_notifications_after_expiry_total"
+SOURCE = "vllm:prompt_tokens_by_source_total"
 USAGE = "vllm:kv_cache_usage_perc"
 
 
@@ -70,11 +71,13 @@ def test_answers_equal_those_of_one_engine(pair: Pair) -> None:
     found = tokens(answers(pair, "decode", asked))
 
     assert found == tokens(answers(pair, "prefill", asked))
-    assert pair.value("decode", REMOTE) == ANSWERS
+    remote, here = pair.value("decode", REMOTE), pair.value("decode", LOCAL)
+    assert remote + here == ANSWERS
+    assert remote > ANSWERS / 2, "a busy prefill server may be too slow for some"
     computed = pair.value("decode", steps) - before - sum(map(len, found))
-    assert computed <= ANSWERS * BLOCK < prompt_tokens / 4
-    source = "vllm:prompt_tokens_by_source_total"
-    assert pair.value("decode", source, source="external_kv_transfer") == prompt_tokens
+    moved = pair.value("decode", SOURCE, source="external_kv_transfer")
+    assert moved > remote * 40
+    assert computed <= remote * BLOCK + prompt_tokens - moved
     assert pair.value("decode", "openai_frontend_cached_prompt_tokens_total") == 0
 
 

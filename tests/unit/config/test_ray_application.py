@@ -87,7 +87,7 @@ def test_queues_are_short():
         ({"model": "m", "settings": {"port": 1}}, "args.settings: port: Ray decides"),
         (
             {"model": "m", "settings": {"role": "decode"}},
-            "args.settings: role: Ray Serve runs only",
+            "args.settings: role: Ray Serve",
         ),
         ({"model": "m", "settings": {"queue_timeout_s": -1}}, "args.settings: queue_timeout_s: "),
         (

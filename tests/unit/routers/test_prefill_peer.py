@@ -6,7 +6,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.models.remote_prefill import chosen_peer
-from openai_frontend.routers.transfer import HEADER, PrefillPeer
+from openai_frontend.routers.transfer import HEADER, ChosenPrefillPeer
 from tests.unit.middleware.asgi import call, echo
 
 seen: list[str | None] = []
@@ -17,7 +17,7 @@ async def recording(scope: Any, receive: Any, send: Any) -> None:
     await echo(scope, receive, send)
 
 
-APP = PrefillPeer(recording, addresses=["a:1", "b:2"])
+APP = ChosenPrefillPeer(recording, addresses=["a:1", "b:2"])
 
 
 @pytest.mark.parametrize(("values", "peer"), [([], None), ([b"a:1"], "a:1"), ([b"b:2"], "b:2")])

@@ -132,7 +132,7 @@ class VLLMContract:
             inputs["stream_interval"] = self._inputs.tensor(
                 "stream_interval", [request.stream_interval]
             )
-        if request.kv_transfer is not None and "kv_transfer" in self._inputs:
+        if request.kv_transfer is not None and "kv_transfer" in takes:
             text = _transfer_json(request.kv_transfer)
             inputs["kv_transfer"] = self._inputs.tensor("kv_transfer", [text])
         return inputs

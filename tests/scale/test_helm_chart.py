@@ -172,8 +172,7 @@ def test_gateway_accepts_the_settings(name, tmp_path):
 
     [container] = pod(name)["containers"]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    transfer = {"transfer": loaded.transfer_port} if loaded.role == "prefill" else {}
-    assert ports == {"http": loaded.port, "metrics": loaded.metrics_port, **transfer}
+    assert ports == {"http": loaded.port, "metrics": loaded.metrics_port}
     needed_s = loaded.drain_delay_s + loaded.graceful_shutdown_timeout_s + 10
     assert pod(name)["terminationGracePeriodSeconds"] > needed_s
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
@@ -280,29 +279,6 @@ def test_ray_deploys_the_gateways(tmp_path):
     assert float(workers["rayStartParams"]["num-cpus"]) == arguments.num_cpus
 
 
-def test_decode_pods_reach_prefill_pods():
-    """At their own service, with a key from a secret, and past the policy; clients do not."""
-    prefill, decode = (yaml.safe_load(settings(name)) for name in ("prefill", "decode"))
-    services = [each for each in rendered("prefill")["documents"] if each["kind"] == "Service"]
-    public, internal = ([port["port"] for port in each["spec"]["ports"]] for each in services)
-    assert (prefill["role"], prefill["transfer_port"]) == ("prefill", 9100)
-    assert (public, internal) == ([80, 9002], [9100])
-    assert decode["role"] == "decode"
-    assert decode["prefill_peers"][0].endswith("-transfer:9100")
-    assert services[1]["metadata"]["name"].endswith("-transfer")
-
-    variables = {each["name"]: each["valueFrom"] for each in pod("decode")["containers"][0]["env"]}
-    key = variables["OPENAI_FRONTEND_TRANSFER_KEY"]["secretKeyRef"]
-    assert key == {"name": "decode-key", "key": "transfer-key"}
-    side_channel = variables["VLLM_NIXL_SIDE_CHANNEL_HOST"]
-    assert side_channel == {"fieldRef": {"fieldPath": "status.podIP"}}
-
-    *_, last = document("prefill", "NetworkPolicy")["spec"]["ingress"]
-    assert last == {
-        "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/instance": "decode"}}}]
-    }
-
-
 def test_grace_period_follows_the_settings():
     """The engines may take `exit_timeout_s` (30), and 10 s are left."""
     assert pod("cpu")["terminationGracePeriodSeconds"] == 15 + 600 + 10 + 30 + 10
@@ -405,31 +381,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "inferencePool.enabled: cannot be combined with rayService",
     ),
     "a group of none": ({"group": {"size": 0}}, "group.size.*minimum"),
-    "a setting of a role": (
-        {"settings": {"role": "decode"}},
-        "settings.role: the chart sets it; see disaggregation.role",
-    ),
-    "an unknown role": ({"disaggregation": {"role": "encode"}}, "role.*one of"),
-    "a prefill server without keys": (
-        {"disaggregation": {"role": "prefill"}},
-        "disaggregation.role: prefill needs keys.existingSecret, with a key of the scope transfer",
-    ),
-    "a prefill server behind a closed policy": (
-        {"keys": KEYS, "disaggregation": {"role": "prefill"}, "networkPolicy": {"enabled": True}},
-        "disaggregation.decodePods: with networkPolicy",
-    ),
-    "a decode server without peers": (
-        {"disaggregation": {"role": "decode"}},
-        "disaggregation.prefillPeers: decode needs the service of the prefill release",
-    ),
-    "a decode server without a key": (
-        {"disaggregation": {"role": "decode", "prefillPeers": ["http://p-transfer:9100"]}},
-        "disaggregation.transferKey.existingSecret: decode needs a key",
-    ),
-    "a role in Ray": (
-        {"disaggregation": {"role": "prefill"}, "rayService": {"enabled": True}},
-        "disaggregation.role: cannot be combined with rayService",
-    ),
     "a route without a gateway": ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: name"),
 }
 

@@ -26,7 +26,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* The settings file. What the chart sets itself cannot be given: the image's environment would win. */}}
 {{- define "openai-frontend.settings" -}}
-{{- range $key, $instead := dict "host" "service" "port" "service.port" "metrics_port" "serviceMonitor" "model_repository" "models" "keys_file" "keys" "replica_name" "the pod's name" "role" "disaggregation.role" "prefill_peers" "disaggregation.prefillPeers" "transfer_key" "disaggregation.transferKey" "transfer_host" "disaggregation" "transfer_port" "disaggregation" -}}
+{{- range $key, $instead := dict "host" "service" "port" "service.port" "metrics_port" "serviceMonitor" "model_repository" "models" "keys_file" "keys" "replica_name" "the pod's name" -}}
 {{- if hasKey $.Values.settings $key -}}
 {{- fail (printf "settings.%s: the chart sets it; see %s" $key $instead) -}}
 {{- end -}}
@@ -52,58 +52,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.rayService.enabled -}}
 {{- $own = dict "model_repository" "/models" -}}
 {{- end -}}
-{{- $own = merge $own (include "openai-frontend.role" . | fromYaml) -}}
 {{- if .Values.keys.existingSecret -}}
 {{- $_ := set $own "keys_file" (printf "/etc/openai-frontend/keys/%s" .Values.keys.key) -}}
 {{- end -}}
 {{- toYaml (merge $own .Values.settings) -}}
-{{- end -}}
-
-{{/* The settings of a prefill or decode server. */}}
-{{- define "openai-frontend.role" -}}
-{{- with .Values.disaggregation -}}
-{{- if and (ne .role "both") $.Values.rayService.enabled -}}
-{{- fail "disaggregation.role: cannot be combined with rayService" -}}
-{{- end -}}
-{{- if eq .role "prefill" -}}
-{{- if not $.Values.keys.existingSecret -}}
-{{- fail "disaggregation.role: prefill needs keys.existingSecret, with a key of the scope transfer" -}}
-{{- end -}}
-{{- if and $.Values.networkPolicy.enabled (not .decodePods) -}}
-{{- fail "disaggregation.decodePods: with networkPolicy, a prefill release needs the pods that may read its KV caches" -}}
-{{- end -}}
-{{- toYaml (dict "role" .role "transfer_host" "0.0.0.0" "transfer_port" 9100) -}}
-{{- else if eq .role "decode" -}}
-{{- if not .prefillPeers -}}
-{{- fail "disaggregation.prefillPeers: decode needs the service of the prefill release, http://NAME-transfer:9100" -}}
-{{- end -}}
-{{- if not .transferKey.existingSecret -}}
-{{- fail "disaggregation.transferKey.existingSecret: decode needs a key of the prefill release with the scope transfer" -}}
-{{- end -}}
-{{- toYaml (dict "role" .role "prefill_peers" .prefillPeers) -}}
-{{- else -}}
-{}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Engines tell others to connect to the pod's address. */}}
-{{- define "openai-frontend.roleEnv" -}}
-{{- with .Values.disaggregation -}}
-{{- if ne .role "both" -}}
-- name: VLLM_NIXL_SIDE_CHANNEL_HOST
-  valueFrom:
-    fieldRef:
-      fieldPath: status.podIP
-{{- end }}
-{{- if eq .role "decode" }}
-- name: OPENAI_FRONTEND_TRANSFER_KEY
-  valueFrom:
-    secretKeyRef:
-      name: {{ .transferKey.existingSecret }}
-      key: {{ .transferKey.key }}
-{{- end -}}
-{{- end -}}
 {{- end -}}
 
 {{/* Whether clients need a key or a token. */}}

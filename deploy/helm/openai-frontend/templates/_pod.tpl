@@ -35,7 +35,6 @@ spec:
           valueFrom:
             fieldRef:
               fieldPath: metadata.name
-        {{- include "openai-frontend.roleEnv" . | nindent 8 }}
         {{- include "openai-frontend.rayEnv" . | nindent 8 }}
         {{- with .Values.env }}
         {{- toYaml . | nindent 8 }}
@@ -45,10 +44,6 @@ spec:
           containerPort: 9000
         - name: metrics
           containerPort: 9002
-        {{- if eq .Values.disaggregation.role "prefill" }}
-        - name: transfer
-          containerPort: 9100
-        {{- end }}
       # The process is live while models load, however long that takes
       startupProbe:
         httpGet:

@@ -259,7 +259,7 @@ def test_ray_deploys_the_gateways(tmp_path):
     for template in templates("ray"):
         [container] = template["spec"]["containers"]
         variables = {each["name"]: each.get("value", "") for each in container["env"]}
-        ray_application.check_environment(variables, settings)
+        ray_application.check_environment(variables, arguments, settings)
         given = {"max_replicas": arguments.replicas.max, "routing": "least"}
         written = set(re.findall(r"^(\w+)=(.*)$", ray_init.environment(given), re.MULTILINE))
         assert {name for name, _ in written} <= variables.keys()

@@ -52,6 +52,11 @@ class Cluster:
         children = self._ray.children(recursive=True)
         return [each for each in children if each.name().startswith("ray::ServeRepl")]
 
+    def haproxy(self) -> list[int]:
+        """The process ids of its workers."""
+        children = self._ray.children(recursive=True)
+        return [each.pid for each in children if each.name() == "haproxy"]
+
     def names(self, requests: int = 24) -> set[str]:
         """The replicas that answer at the moment; empty names are Ray's own proxy."""
         answers = [httpx.get(f"{self.url}/v1/models", timeout=20) for _ in range(requests)]

@@ -30,7 +30,7 @@ _RAY = {
     # only replicas that are gone. The client's next request on one of them tries each, and then
     # Ray's own proxy, which knows the new ones.
     "RAY_SERVE_HAPROXY_RETRY_ON": (
-        "conn-failure 503",
+        "conn-failure empty-response 503",
         "Another replica takes a request that was not started.",
     ),
     "RAY_SERVE_HAPROXY_RETRIES": (

@@ -1,335 +1,173 @@
-"""Measures what replicas cost and what clients see when they change: the goals R1, R3, R4, R5 and
-R7, by `make bench-scale ARGS=--goals`. The mock engine answers, so that only the gateways count.
+"""The goals R1, R3, R4, R5 and R7 of several gateways: `make bench-scale ARGS=--goals`.
+
+The figures are those of one machine, whose cores gateways, routers and client share.
 """
 
 import asyncio
-import itertools
-import statistics
+import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import psutil
+from tests.scale import changes, costs, fleet
+from tests.scale.changes import Killed, Plan, Scaled, Updated
+from tests.scale.costs import Cost
+from tests.scale.fleet import Fleet
 
-from benchmarks import client_process
-from benchmarks.load import Load, Measured
-from tests import mock_models
-from tests.gateway_process import GatewayProcess
-from tests.scale import fleet, routers, traffic
-from tests.scale.fleet import Fleet, Replicas
-from tests.scale.traffic import Answer, Outcome
-
-STREAMS = 64
+_LOAD_S = 6.0
+_MODEL = {"tokens_per_second": Plan().token_rate, "max_model_len": 65_536}
+_OPTIONS = ("--drain-delay-s=3", "--graceful-shutdown-timeout-s=300")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Rates that two cores can carry, which gateways, router and client share."""
+class Found:
+    """By deployment."""
 
-    rounds: int = 3
-    load_s: float = 6.0
-    per_s: float = 200.0  # streams of `tokens`, while a replica is killed
-    update_per_s: float = 25.0  # beside the long streams of an update
-    tokens: int = 10
-    settle_s: float = 5.0  # before and after what happens
-    killed_s: float = 20.0  # after a kill
-    long_streams: int = 10
-    long_s: float = 180.0
-    token_rate: int = 200  # per second and stream
-    slots: int = 16  # of a replica that is scaled
-    downscale_delay_s: float = 20.0
+    overhead: Mapping[str, Cost]  # R1
+    several: Mapping[str, Cost]  # R7
+    killed: Mapping[str, Killed]  # R3
+    updated: Mapping[str, Updated]  # R4
+    scaled: Scaled  # R5
+    load_average: float  # of the machine before the run: what others did
 
 
-SHORT = Plan(
-    rounds=1,
-    load_s=2,
-    per_s=50,
-    settle_s=2,
-    killed_s=6,
-    long_streams=3,
-    long_s=20,
-    downscale_delay_s=4,
-)
-
-
-# R3 and R4 ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Killed:
-    """One of three replicas was killed."""
-
-    outcome: Outcome
-    goodput: float  # share of the requests sent from 2 s after it on that were completed
-    back_s: float | None  # until the first answer of its successor; None: not in the time measured
-
-
-async def kill(gateways: Fleet, plan: Plan) -> Killed:
-    stream = traffic.Stream(gateways.port, per_s=plan.per_s, tokens=plan.tokens)
-    await asyncio.sleep(plan.settle_s)
-    at_s = time.monotonic()
-    await asyncio.to_thread(gateways.kill)
-    await asyncio.sleep(plan.killed_s)
-    answers = await stream.stop()
-    later = [each for each in answers if each.sent_s > at_s + 2]
-    return Killed(
-        outcome=Outcome.of(answers, at_s),
-        goodput=sum(each.complete for each in later) / len(later),
-        back_s=_back_s(answers, at_s),
+def run(plan: Plan, say: Callable[[str], None]) -> Found:
+    """All of them in turn, in about half an hour."""
+    load_average = os.getloadavg()[0]
+    say("R1")
+    overhead = costs.overhead(_LOAD_S)
+    say("R7")
+    several = costs.several(_LOAD_S)
+    killed: dict[str, Killed] = {}
+    updated: dict[str, Updated] = {}
+    for router in ("HAProxy", "Envoy"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            fleet.processes(Path(folder), *_OPTIONS, router=router.lower(), **_MODEL) as gateways,
+        ):
+            _change(router, gateways, plan, killed, updated, say)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        fleet.replicas(Path(folder), **_MODEL) as replicas,
+    ):
+        _change("Ray Serve", replicas, plan, killed, updated, say)
+        say("R5 Ray Serve")
+        scaled = asyncio.run(changes.scale(replicas, plan))
+    return Found(
+        overhead=overhead,
+        several=several,
+        killed=killed,
+        updated=updated,
+        scaled=scaled,
+        load_average=load_average,
     )
 
 
-def _back_s(answers: list[Answer], at_s: float) -> float | None:
-    """A new name, or the name of the one whose answers had stopped."""
-    before = {each.replica for each in answers if each.complete and each.ended_s < at_s}
-    after = [each for each in answers if each.complete and each.sent_s > at_s]
-    [*new] = (each.sent_s - at_s for each in after if each.replica not in before)
-    gaps = {
-        name: _longest_gap(
-            [each.sent_s for each in answers if each.replica == name and each.complete]
-        )
-        for name in before
-    }
-    gap_s, ended_s = max(gaps.values(), default=(0.0, 0.0))
-    if new:
-        return min(new)
-    return ended_s - at_s if gap_s > 1 and ended_s > at_s else None
+def _change(
+    name: str,
+    gateways: Fleet,
+    plan: Plan,
+    killed: dict[str, Killed],
+    updated: dict[str, Updated],
+    say: Callable[[str], None],
+) -> None:
+    say(f"R3 {name}")
+    killed[name] = asyncio.run(changes.kill(gateways, plan))
+    say(f"R4 {name}")
+    updated[name] = asyncio.run(changes.update(gateways, plan))
 
 
-def _longest_gap(times: list[float]) -> tuple[float, float]:
-    """Its length, and when it ended."""
-    times = sorted(times)
-    return max(((b - a, b) for a, b in itertools.pairwise(times)), default=(0.0, 0.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Updated:
-    """All replicas were replaced while streams ran."""
-
-    outcome: Outcome  # of the short requests
-    streams: int  # long ones
-    streams_cut: int  # or lost
-    stream_s: float  # the shortest
-    update_s: float
-
-
-async def update(gateways: Fleet, plan: Plan) -> Updated:
-    stream = traffic.Stream(gateways.port, per_s=plan.update_per_s, tokens=plan.tokens)
-    length = int(plan.long_s * plan.token_rate)
-    message = traffic.encoded(traffic.body(length))
-    long = [
-        asyncio.create_task(traffic.ask(gateways.port, message)) for _ in range(plan.long_streams)
-    ]
-    await asyncio.sleep(plan.settle_s)
-    at_s = time.monotonic()
-    await asyncio.to_thread(gateways.roll)
-    update_s = time.monotonic() - at_s
-    ended = await asyncio.gather(*long)
-    answers = await stream.stop()
-    return Updated(
-        outcome=Outcome.of(answers, at_s),
-        streams=len(ended),
-        streams_cut=sum(not each.complete for each in ended),
-        stream_s=min(each.ended_s - each.sent_s for each in ended),
-        update_s=update_s,
-    )
-
-
-# R5 -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaled:
-    """From one replica to three at twice the load of one, and back."""
-
-    requests: int
-    failed: int
-    up_s: float  # until three answer
-    down_s: float  # from the end of the load until one is left
-    turns: int  # how often the number of replicas changed its direction; 1: up and down
-    ttft_p99_before_s: float  # in the first 5 s
-    ttft_p99_after_s: float  # from 10 s after three answer
-
-
-async def scale(gateways: Replicas, plan: Plan) -> Scaled:
-    cluster = gateways.cluster
-
-    def change(arguments: dict[str, object]) -> None:
-        arguments["settings"] = {
-            "max_concurrent_requests": plan.slots,
-            "max_queue_size": 8 * plan.slots,
-            "behind_router": False,
-        }
-        arguments["replicas"] = {
-            "min": 1,
-            "max": 3,
-            "upscale_delay_s": 5,
-            "downscale_delay_s": plan.downscale_delay_s,
-        }
-
-    await asyncio.to_thread(cluster.update, change)
-    await asyncio.to_thread(cluster.wait_for, 1)
-    counts = _Counts(cluster.replicas)
-    began_s, users = time.monotonic(), _Users(gateways.port, 2 * plan.slots)
-    await asyncio.to_thread(cluster.wait_for, 3)
-    up_s = time.monotonic() - began_s
-    await asyncio.sleep(10 + 2 * plan.settle_s)
-    answers = await users.stop()
-    ended_s = time.monotonic()
-    await asyncio.to_thread(cluster.wait_for, 1)
-    down_s = time.monotonic() - ended_s
-    return Scaled(
-        requests=len(answers),
-        failed=sum(not each.complete for each in answers),
-        up_s=up_s,
-        down_s=down_s,
-        turns=counts.stop(),
-        ttft_p99_before_s=_ttft_p99(answers, began_s, began_s + 5),
-        ttft_p99_after_s=_ttft_p99(answers, began_s + up_s + 10, ended_s),
-    )
-
-
-def _ttft_p99(answers: list[Answer], after_s: float, before_s: float) -> float:
-    times = sorted(
-        each.first_byte_s - each.sent_s
-        for each in answers
-        if each.first_byte_s and after_s < each.sent_s < before_s
-    )
-    return times[int(0.99 * (len(times) - 1))]
-
-
-class _Users:
-    """Each sends its next request when it has its answer, of half a second."""
-
-    def __init__(self, port: int, count: int) -> None:
-        self._message = traffic.encoded(traffic.body(100))
-        self._ended = False
-        self._asking = [asyncio.create_task(self._ask(port)) for _ in range(count)]
-
-    async def _ask(self, port: int) -> list[Answer]:
-        answers = []
-        while not self._ended:
-            answers.append(await traffic.ask(port, self._message))
-        return answers
-
-    async def stop(self) -> list[Answer]:
-        self._ended = True
-        return [each for answers in await asyncio.gather(*self._asking) for each in answers]
-
-
-class _Counts:
-    """Watches the number of replicas, with those that start or stop."""
-
-    def __init__(self, replicas: Callable[[], list[psutil.Process]]) -> None:
-        self._replicas = replicas
-        self._seen = [len(replicas())]
-        self._watching = asyncio.create_task(self._watch())
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(1)
-            self._seen.append(len(await asyncio.to_thread(self._replicas)))
-
-    def stop(self) -> int:
-        """How often it changed its direction."""
-        self._watching.cancel()
-        steps = [b - a for a, b in zip(self._seen, self._seen[1:], strict=False) if a != b]
-        return sum((a > 0) != (b > 0) for a, b in itertools.pairwise(steps))
-
-
-# R1 and R7 ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Medians over the rounds, of `STREAMS` streams at full speed."""
-
-    gateway_us: float  # CPU time per token
-    router_us: float  # per token; 0 without a router
-    tokens_per_s: float
-
-
-def overhead(plan: Plan) -> dict[str, Cost]:
-    """A replica in Ray beside `openai-frontend serve`, with and without HAProxy, in turn."""
-    with ExitStack() as running:
-        folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
-        gateways = running.enter_context(fleet.replicas(_below(folder, "ray"), count=1))
-        [replica] = gateways.cluster.replicas()
-        ray_proxy = gateways.cluster.haproxy()
-        [alone] = running.enter_context(_started(_below(folder, "serve"), 1))
-        router = running.enter_context(
-            routers.running(routers.haproxy, _below(folder, "haproxy"), [alone.port] * 3)
-        )
-        loads = {
-            "serve": (alone.port, {"gateway": [alone.pid]}),
-            "serve behind HAProxy": (
-                router.port,
-                {"gateway": [alone.pid], "router": [router.process.pid]},
-            ),
-            "replica in Ray, behind its HAProxy": (
-                gateways.port,
-                {"gateway": [replica.pid], "router": ray_proxy},
-            ),
-        }
-        return _costs(loads, plan)
-
-
-def several(plan: Plan) -> dict[str, Cost]:
-    """One, two and three gateways of one machine behind HAProxy."""
-    with ExitStack() as running:
-        folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
-        started = running.enter_context(_started(_below(folder, "gateways"), fleet.GATEWAYS))
-        loads = {"1 gateway, no router": (started[0].port, {"gateway": [started[0].pid]})}
-        for count in range(1, fleet.GATEWAYS + 1):
-            used = started[:count]
-            ports = [used[number % count].port for number in range(fleet.GATEWAYS)]
-            below = _below(folder, f"haproxy{count}")
-            router = running.enter_context(routers.running(routers.haproxy, below, ports))
-            pids = {"gateway": [each.pid for each in used], "router": [router.process.pid]}
-            loads[f"{count} gateway{'s' * (count > 1)}"] = (router.port, pids)
-        return _costs(loads, plan)
-
-
-def _costs(loads: dict[str, tuple[int, dict[str, list[int]]]], plan: Plan) -> dict[str, Cost]:
-    measured: dict[str, list[Measured]] = {name: [] for name in loads}
-    for _ in range(plan.rounds):
-        for name, (port, pids) in loads.items():
-            load = Load(
-                port=port, pids=pids, connections=STREAMS, warm_up_s=1, measured_s=plan.load_s
-            )
-            measured[name].append(client_process.measure(load))
-    return {name: _cost(each) for name, each in measured.items()}
-
-
-def _cost(measured: list[Measured]) -> Cost:
-    def median(of: Callable[[Measured], float]) -> float:
-        return statistics.median(map(of, measured))
-
-    return Cost(
-        gateway_us=median(lambda each: each.cpu_s["gateway"] / each.tokens * 1e6),
-        router_us=median(lambda each: each.cpu_s.get("router", 0.0) / each.tokens * 1e6),
-        tokens_per_s=median(lambda each: each.tokens_per_s),
-    )
-
-
-def _below(folder: Path, name: str) -> Path:
-    (folder / name).mkdir()
-    return folder / name
-
-
-@contextmanager
-def _started(folder: Path, count: int) -> Iterator[list[GatewayProcess]]:
-    mock_models.write_with_tokenizer(folder / "models", "mock")
-    with ExitStack() as processes:
-        running = [
-            processes.enter_context(
-                GatewayProcess(folder / "models", folder / f"{number}.log", "--behind-router")
-            )
-            for number in range(count)
+def table(plan: Plan, found: Found) -> str:
+    """In Markdown."""
+    return "\n".join(
+        [
+            f"Load average before the run: {found.load_average:.1f}.",
+            "",
+            *_costs("R1, 64 streams at full speed", found.overhead),
+            *_costs("R7, the same with several gateways on one machine", found.several),
+            *_killed(plan, found.killed),
+            *_updated(plan, found.updated),
+            *_scaled(plan, found.scaled),
         ]
-        for each in running:
-            each.wait_until_ready()
-        yield running
+    )
+
+
+def _costs(title: str, rows: Mapping[str, Cost]) -> list[str]:
+    return [
+        f"| {title} | CPU per token, us | router's, us | tokens/s |",
+        "|---|--:|--:|--:|",
+        *(
+            f"| {name} | {each.gateway_us:.1f} "
+            f"| {f'{each.router_us:.1f}' if each.router_us else ''} | {each.tokens_per_s:,.0f} |"
+            for name, each in rows.items()
+        ),
+        "",
+    ]
+
+
+def _killed(plan: Plan, rows: Mapping[str, Killed]) -> list[str]:
+    return [
+        f"| R3, one of three killed under {plan.per_s:.0f} requests/s | requests | lost without a "
+        "byte | streams cut | last loss after the kill, s | TTFT p99, ms | answered from 2 s on "
+        "| back after, s |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {name} | {each.outcome.requests:,} | {each.outcome.lost} | {each.outcome.cut} "
+            f"| {each.outcome.errors_s:.2f} | {each.outcome.ttft_p99_s * 1e3:.0f} "
+            f"| {each.goodput:.1%} | {'' if each.back_s is None else f'{each.back_s:.1f}'} |"
+            for name, each in rows.items()
+        ),
+        "",
+    ]
+
+
+def _updated(plan: Plan, rows: Mapping[str, Updated]) -> list[str]:
+    return [
+        f"| R4, update of three beside {plan.long_streams} streams and {plan.update_per_s:.0f} "
+        "requests/s | requests | lost | 5xx | cut | streams complete | shortest, s | update, s |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {name} | {each.outcome.requests:,} | {each.outcome.lost} | {each.outcome.errors} "
+            f"| {each.outcome.cut} | {each.streams - each.streams_cut} of {each.streams} "
+            f"| {each.stream_s:.0f} | {each.update_s:.0f} |"
+            for name, each in rows.items()
+        ),
+        "",
+    ]
+
+
+def _scaled(plan: Plan, each: Scaled) -> list[str]:
+    return [
+        f"| R5, {2 * plan.slots} users, {plan.slots} slots per replica | requests | failed "
+        "| three after, s | one again after, s | turns | TTFT p99 at first, ms | with three, ms |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        f"| Ray Serve | {each.requests:,} | {each.failed} | {each.up_s:.0f} | {each.down_s:.0f} "
+        f"| {each.turns} | {each.ttft_p99_before_s * 1e3:.0f} "
+        f"| {each.ttft_p99_after_s * 1e3:.0f} |",
+        "",
+    ]
+
+
+def missed(found: Found) -> Sequence[str]:
+    """The goals that were not reached, with the figure."""
+    serve, *_, replica = found.overhead.values()
+    ratio = replica.gateway_us / serve.gateway_us
+    checks: dict[str, tuple[bool, Any]] = {
+        "R1: ratio": (ratio <= 1.15, ratio),
+        "R5: failed": (not found.scaled.failed, found.scaled.failed),
+        "R5: turns": (found.scaled.turns == 1, found.scaled.turns),
+    }
+    for name, killed in found.killed.items():
+        checks[f"R3 {name}: lost"] = (not killed.outcome.lost, killed.outcome.lost)
+        checks[f"R3 {name}: errors"] = (killed.outcome.errors_s <= 1, killed.outcome.errors_s)
+    for name, updated in found.updated.items():
+        outcome = updated.outcome
+        checks[f"R4 {name}: lost"] = (not outcome.lost + outcome.cut, outcome.lost + outcome.cut)
+        checks[f"R4 {name}: streams cut"] = (not updated.streams_cut, updated.streams_cut)
+    return [f"{goal} {figure:.3g}" for goal, (met, figure) in checks.items() if not met]
+
+
+def document(plan: Plan, found: Found) -> dict[str, Any]:
+    return {"plan": asdict(plan), "missed": list(missed(found)), **asdict(found)}

@@ -267,7 +267,7 @@ spec:
           value: {{ $longest | quote }}
         # A request that was not started tries each replica of an update, old and new, and then Ray's own proxy
         - name: RAY_SERVE_HAPROXY_RETRY_ON
-          value: conn-failure 503
+          value: conn-failure empty-response 503
         - name: RAY_SERVE_HAPROXY_RETRIES
           value: {{ .Values.autoscaling.enabled | ternary .Values.autoscaling.maxReplicas .Values.replicas | int | mul 2 | add 1 | quote }}
         - name: RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT

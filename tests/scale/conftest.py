@@ -17,6 +17,7 @@ from tests.scale.routers import Router
 MODELS: dict[str, dict[str, Any]] = {
     "mock": {"tokens": TOKENS, "answer_tokens": 12, "prefix_cache_blocks": 4096},
     "slow": {"tokens": [" token"], "tokens_per_second": 20},
+    "late": {"first_token_delay_s": 3},
 }
 # So few that a test can fill a gateway: the slots, and the queue of a gateway behind a router.
 SLOTS, QUEUE = 8, 2

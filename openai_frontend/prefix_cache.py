@@ -5,7 +5,20 @@ a wrong guess costs time, never the answer.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What a prompt has found and changed. Blocks are hashes of the prompt up to their end."""
+
+    hits: int  # tokens
+    stored: Sequence[int]  # blocks, consecutive
+    parent: int | None  # the block before the first of them
+    first: int  # the first token of the stored blocks
+    removed: Sequence[int]  # blocks
 
 
 class PrefixCache:
@@ -19,7 +32,7 @@ class PrefixCache:
         """Sizes: number of blocks, and tokens per block."""
         self._capacity = blocks
         self._block_size = block_size
-        self._blocks: OrderedDict[int, None] = OrderedDict()  # hash of a prefix; oldest first
+        self._blocks: OrderedDict[int, None] = OrderedDict()  # oldest first
 
     @property
     def usage(self) -> float:
@@ -30,25 +43,28 @@ class PrefixCache:
         """Return how many of a prompt's tokens are there. Prompts of different owners (cache salts,
         adapters) share nothing.
         """
-        hits = 0
-        for prefix in self._prefixes(tokens, owner):
-            if prefix not in self._blocks:
-                break
-            hits += 1
-        if hits * self._block_size == len(tokens):
-            hits = max(0, hits - 1)
-        return hits * self._block_size
+        return self._tokens(self._hits(self._prefixes(tokens, owner)), len(tokens))
 
-    def add(self, tokens: Sequence[Hashable], *, owner: Hashable) -> int:
-        """Store a prompt, and return as `find` how many of its tokens were there."""
-        found = self.find(tokens, owner=owner)
+    def add(self, tokens: Sequence[Hashable], *, owner: Hashable) -> Added:
+        """Store a prompt."""
         prefixes = list(self._prefixes(tokens, owner))
+        hits = self._hits(prefixes)
         for prefix in reversed(prefixes):  # so that the start of a prompt is evicted last
             self._blocks[prefix] = None
             self._blocks.move_to_end(prefix)
-        while len(self._blocks) > self._capacity:
-            self._blocks.popitem(last=False)
-        return found
+        excess = max(0, len(self._blocks) - self._capacity)
+        removed = [self._blocks.popitem(last=False)[0] for _ in range(excess)]
+        parent = prefixes[hits - 1] if hits else None
+        found = self._tokens(hits, len(tokens))
+        return Added(found, prefixes[hits:], parent, hits * self._block_size, removed)
+
+    def _hits(self, prefixes: Iterable[int]) -> int:
+        return sum(1 for _ in takewhile(self._blocks.__contains__, prefixes))
+
+    def _tokens(self, hits: int, length: int) -> int:
+        """Tokens of so many blocks of a prompt; at least one of its tokens is computed."""
+        found = hits * self._block_size
+        return found if found < length else max(0, found - self._block_size)
 
     def _prefixes(self, tokens: Sequence[Hashable], owner: Hashable) -> Iterator[int]:
         prefix = hash(owner)

@@ -47,7 +47,7 @@ def app(args: dict[str, Any]) -> serve.Application:
     arguments = arguments_of(args)
     settings = settings_of(arguments, BY_NAME)
     check_settings(settings, repositories=arguments.model is None)
-    check_environment(os.environ, settings)
+    check_environment(os.environ, arguments, settings)
     options = deployment_options(arguments, settings)
     return serve.deployment(Replica).options(name="gateway", **options).bind(args)
 

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command == "serve":
             settings = _served_settings(config, given, model)
         elif model is not None and model.endswith((".yaml", ".yml")):
-            settings, model = replica_settings(ray_application.read(Path(model))), None
+            settings, model = _ray_settings(Path(model)), None
         else:
             settings = _settings(config, given, repositories=model is None)
     except InvalidSettings as error:
@@ -81,6 +81,20 @@ def _served_settings(config: Path | None, flags: dict[str, Any], model: str | No
         raise InvalidSettings("--model-repository: cannot be combined with MODEL")
     repository = cached_repository.repository(model, settings)
     return settings.model_copy(update={"model_repository": [repository]})
+
+
+def _ray_settings(path: Path) -> Settings:
+    """Those of a replica. A `ray.env` beside the file is checked too. Raises InvalidSettings."""
+    arguments = ray_application.read(path)
+    settings = replica_settings(arguments)
+    variables = path.with_name(ray_application.ENVIRONMENT_FILE)
+    if variables.exists():
+        try:
+            environment = ray_application.environment_of(variables)
+            ray_application.check_environment(environment, arguments, settings)
+        except (InvalidSettings, OSError) as error:
+            raise InvalidSettings(f"{variables}: {error}") from None
+    return settings
 
 
 def replica_settings(arguments: RayArguments) -> Settings:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openai_frontend.config import ray_application
 from openai_frontend.config.loader import InvalidSettings
 from openai_frontend.config.settings import Settings
 
-GATEWAY, ENVIRONMENT = "gateway.yaml", "ray.env"
+GATEWAY, ENVIRONMENT = "gateway.yaml", ray_application.ENVIRONMENT_FILE
 
 # What Ray's processes must have in their environment (`ray_application.check_environment`)
 _RAY = {
@@ -29,7 +30,7 @@ _RAY = {
     # only replicas that are gone. The client's next request on one of them tries each, and then
     # Ray's own proxy, which knows the new ones.
     "RAY_SERVE_HAPROXY_RETRY_ON": (
-        "conn-failure 503",
+        "conn-failure empty-response 503",
         "Another replica takes a request that was not started.",
     ),
     "RAY_SERVE_HAPROXY_RETRIES": (
@@ -138,7 +139,7 @@ def environment(given: Mapping[str, Any]) -> str:
     """The variables for `ray start` on every node, for the default timeouts."""
     settings = Settings()
     numbers = {
-        "tries": 2 * given["max_replicas"] + 1,
+        "tries": ray_application.retries(given["max_replicas"]),
         "longest_s": int(settings.request_timeout_s) + 60,
         "silence_s": int(settings.first_token_timeout_s) + 300,
     }

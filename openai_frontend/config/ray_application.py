@@ -4,6 +4,7 @@ Does not import Ray, so `check` can read the file where Ray is not installed.
 """
 
 import math
+import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from openai_frontend.config.loader import InvalidSettings, from_values, read_yam
 from openai_frontend.config.settings import Settings
 
 IMPORT_PATH = "openai_frontend.ray:app"
+ENVIRONMENT_FILE = "ray.env"
 # Ray's own limit of requests at a replica, beyond which it would answer without OpenAI's envelope.
 # The gateway's limits are `max_concurrent_requests` and `max_queue_size`.
 _NO_LIMIT = 1_000_000
@@ -31,6 +33,8 @@ _RAYS_OWN = (
 )  # fmt: skip
 _HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 _HARD_STOP_S = 120.0  # Ray's default
+_RETRIES = "RAY_SERVE_HAPROXY_RETRIES"
+_RETRIES_DEFAULT = 2  # Ray's
 _SOURCE = "Source ray.env before `ray start`, on every node."
 
 
@@ -120,7 +124,25 @@ def settings_of(arguments: RayArguments, parsers: Collection[str] | None = None)
     return from_values(values, source="args.settings", parsers=parsers)
 
 
-def check_environment(environment: Mapping[str, str], settings: Settings) -> None:
+def retries(max_replicas: int) -> int:
+    """How often HAProxy tries a request that was not started: each replica of an update, old and
+    new, and then Ray's own proxy.
+    """
+    return 2 * max_replicas + 1
+
+
+def environment_of(path: Path) -> dict[str, str]:
+    """The variables in a file for the shell. Raises InvalidSettings and OSError."""
+    try:
+        words = shlex.split(path.read_text(), comments=True)
+    except ValueError as error:
+        raise InvalidSettings(f"{path}: {error}") from None
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def check_environment(
+    environment: Mapping[str, str], arguments: RayArguments, settings: Settings
+) -> None:
     """Ray reads these variables in each of its processes, so they must be set where it starts.
 
     Raises InvalidSettings.
@@ -131,11 +153,25 @@ def check_environment(environment: Mapping[str, str], settings: Settings) -> Non
     ):
         if environment.get(name) != value:
             raise InvalidSettings(f"{name}: must be {value}. {why}. {_SOURCE}")
-    if float(environment.get(_HARD_STOP, _HARD_STOP_S)) < settings.request_timeout_s:
+    if _number(environment, _HARD_STOP, _HARD_STOP_S) < settings.request_timeout_s:
         raise InvalidSettings(
             f"{_HARD_STOP}: must be at least request_timeout_s ({settings.request_timeout_s:g}), "
             f"or a change of replicas cuts longer streams. {_SOURCE}"
         )
+    least, tries = retries(arguments.replicas.max), _number(environment, _RETRIES, _RETRIES_DEFAULT)
+    if tries < least:
+        raise InvalidSettings(
+            f"{_RETRIES}: {tries:g} is too few for replicas.max {arguments.replicas.max}, with "
+            f"which an update needs {least}. Write ray.env again (`ray init --max-replicas "
+            f"{arguments.replicas.max} --force`), or change it there. {_SOURCE}"
+        )
+
+
+def _number(environment: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        return float(environment.get(name, default))
+    except ValueError:
+        raise InvalidSettings(f"{name}: must be a number. {_SOURCE}") from None
 
 
 def deployment_options(arguments: RayArguments, settings: Settings) -> dict[str, Any]:

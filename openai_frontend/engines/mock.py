@@ -13,8 +13,9 @@ import random
 import struct
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from openai_frontend.engines.engine import (
     KV_CACHE_USAGE,
@@ -26,6 +27,7 @@ from openai_frontend.engines.engine import (
     ModelFacts,
     ModelSpec,
 )
+from openai_frontend.engines.kv_events import KVEventPublisher, StoredBlocks
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -38,7 +40,7 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.prefix_cache import PrefixCache
+from openai_frontend.prefix_cache import Added, PrefixCache
 from openai_frontend.triton import error_codes
 
 
@@ -53,6 +55,7 @@ class MockSettings:
     prefill_tokens_per_second: float = 0.0  # one prompt after another; 0: prompts take no time
     prefix_cache_blocks: int = 0  # 0: no prefix cache
     block_size: int = 16  # tokens
+    kv_events_config: Mapping[str, Any] | None = None  # as vLLM's; needs a tokenizer and blocks
     fail_after_tokens: int | None = None  # fail the request here
     die_after_tokens: int | None = None  # fail the whole engine here, permanently
     hang_after_tokens: int | None = None  # stop the whole engine here, once, for `hang_s`
@@ -140,6 +143,7 @@ class MockEngine(Engine):
         self._prefix_cache = PrefixCache(
             blocks=settings.prefix_cache_blocks, block_size=settings.block_size
         )
+        self._kv_events = _kv_events(settings)
         self._prefilled_s = 0.0  # loop time at which the prompts of all requests are computed
         self._failure: str | None = None
         self._scheduled = False
@@ -205,6 +209,10 @@ class MockEngine(Engine):
     def failure(self) -> str | None:
         return self._failure
 
+    def unload(self) -> None:
+        if self._kv_events is not None:
+            self._kv_events.close()
+
     def stats(self) -> EngineStats:
         return EngineStats(
             running=len(self._running),
@@ -217,10 +225,12 @@ class MockEngine(Engine):
         if self._settings.prefix_cache_blocks:
             words = (request.prompt or "").split()  # without a tokenizer, a word is a token
             adapter = None if request.adapter is None else request.adapter.id
-            answer.cached_tokens = self._prefix_cache.add(
+            added = self._prefix_cache.add(
                 words if request.prompt_token_ids is None else request.prompt_token_ids,
                 owner=(request.cache_salt, adapter),
             )
+            answer.cached_tokens = added.hits
+            self._publish(request, added)
         rate = self._settings.prefill_tokens_per_second
         if not rate:
             return 0.0
@@ -229,6 +239,22 @@ class MockEngine(Engine):
             computed = 0
         self._prefilled_s = max(self._prefilled_s, now_s) + computed / rate
         return self._prefilled_s - now_s
+
+    def _publish(self, request: GenerationRequest, added: Added) -> None:
+        """Nothing for text: events contain token ids."""
+        if self._kv_events is None or request.prompt_token_ids is None:
+            return
+        size, first = self._settings.block_size, added.first
+        stored = StoredBlocks(
+            hashes=added.stored,
+            parent=added.parent,
+            token_ids=request.prompt_token_ids[first : first + len(added.stored) * size],
+            block_size=size,
+            lora_name=None if request.adapter is None else request.adapter.name,
+            cache_salt=request.cache_salt,
+        )
+        if added.stored or added.removed:
+            self._kv_events.publish(stored if added.stored else None, added.removed)
 
     def _admit(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         if (answer := self._prefilling.pop(request_id, None)) is not None:
@@ -378,6 +404,15 @@ def _last(answer: _MockRequest, delta: CompletionDelta, settings: MockSettings) 
     )
     _count_transfer(answer, counts, settings)
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
+
+
+def _kv_events(settings: MockSettings) -> KVEventPublisher | None:
+    config = settings.kv_events_config
+    if config is None or not config.get("enable_kv_cache_events"):
+        return None
+    if settings.tokenizer is None or not settings.prefix_cache_blocks:
+        raise ValueError("kv_events_config: needs `tokenizer` and `prefix_cache_blocks`")
+    return KVEventPublisher(config)
 
 
 def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:

@@ -4,21 +4,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import mock_models
 from tests.api.conformance.gateway import TOKENS
-from tests.gateway_process import GatewayProcess
+from tests.gateway_process import GatewayProcess, free_port
 from tests.scale import routers
 from tests.scale.routers import Router
 
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "mock": {"tokens": TOKENS, "answer_tokens": 12, "prefix_cache_blocks": 4096},
     "slow": {"tokens": [" token"], "tokens_per_second": 20},
+    "late": {"first_token_delay_s": 3},
 }
 # So few that a test can fill a gateway: the slots, and the queue of a gateway behind a router.
 SLOTS, QUEUE = 8, 2
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="the long form of tests/scale")
 
 
 @dataclass
@@ -27,6 +33,7 @@ class Replicas:
 
     folder: Path
     running: dict[str, GatewayProcess]
+    event_ports: dict[str, int]  # of the KV events of `mock`
 
     def start(self, name: str, port: int | None = None) -> GatewayProcess:
         options = (
@@ -35,17 +42,25 @@ class Replicas:
             f"--max-concurrent-requests={SLOTS}",
         )
         self.running[name] = GatewayProcess(
-            self.folder / "models", self.folder / f"{name}.log", *options, port=port
+            self._models(name), self.folder / f"{name}.log", *options, port=port
         )
         return self.running[name]
+
+    def _models(self, name: str) -> Path:
+        """Each gateway has its own, because two cannot publish on one port."""
+        endpoint = f"tcp://[::ffff:127.0.0.1]:{self.event_ports.setdefault(name, free_port())}"
+        events = {"enable_kv_cache_events": True, "endpoint": endpoint}
+        folder = self.folder / name
+        for model, arguments in MODELS.items():
+            more = {"kv_events_config": events} if model == "mock" else {}
+            mock_models.write_with_tokenizer(folder, model, **arguments, **more)
+        return folder
 
 
 @pytest.fixture(scope="session")
 def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
     folder = tmp_path_factory.mktemp("replicas")
-    for name, arguments in MODELS.items():
-        mock_models.write_with_tokenizer(folder / "models", name, **arguments)
-    started = Replicas(folder, {})
+    started = Replicas(folder, {}, {})
     with ExitStack() as processes:
         for number in (1, 2, 3):
             started.start(f"gateway{number}")

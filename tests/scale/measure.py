@@ -8,6 +8,7 @@ alone. The same conversations also go to one gateway, whose cache is as large as
 
 import argparse
 import asyncio
+import json
 import random
 import statistics
 import sys
@@ -27,7 +28,7 @@ import psutil
 from benchmarks import machine, results
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
-from tests.scale import routers
+from tests.scale import changes, goals, routers
 
 ONE_CACHE = "one gateway"
 GATEWAYS = 3  # as in the configurations of deploy/
@@ -207,9 +208,8 @@ def table(plan: Plan, found: Mapping[str, Measured]) -> str:
         f"| {'' if name == ONE_CACHE else f'{each.router_cpu_us:.0f}'} |"
         for name, each in found.items()
     ]
-    about = machine.describe()
     head = [
-        f"{about['cpu']}, {about['cores']} cores, {about['system']}; commit {machine.commit()}",
+        _head(),
         "",
         f"{plan.conversations} conversations of {plan.turns} turns with {plan.system_prompts} "
         f"system prompts, {plan.at_once} requests at once, {GATEWAYS} gateways with the mock "
@@ -223,25 +223,54 @@ def table(plan: Plan, found: Mapping[str, Measured]) -> str:
     return "\n".join([*head, *rows]) + "\n"
 
 
+def _head() -> str:
+    about = machine.describe()
+    return f"{about['cpu']}, {about['cores']} cores, {about['system']}; commit {machine.commit()}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.scale.measure", description=__doc__)
     parser.add_argument(
         "--store", action="store_true", help="write scale.json and scale.md to benchmarks/results"
     )
+    parser.add_argument(
+        "--goals",
+        action="store_true",
+        help="measure instead what replicas cost, and what clients see when they change",
+    )
     given = parser.parse_args(arguments)
+    if given.goals:
+        return _measure_goals(store=given.store)
     plan = Plan()
     found = run(plan, list(STARTS))
     text = table(plan, found)
     sys.stdout.write(text)
     if given.store:
-        document: dict[str, Any] = {
-            "commit": machine.commit(),
-            "machine": machine.describe(),
-            "plan": asdict(plan),
-            "routers": {name: asdict(each) for name, each in found.items()},
-        }
-        results.store(results.FOLDER, "scale", document, text)
+        routed = {name: asdict(each) for name, each in found.items()}
+        _store("prefixes", {"plan": asdict(plan), "routers": routed}, text)
     return 0
+
+
+def _measure_goals(*, store: bool) -> int:
+    plan = changes.Plan()
+    found = goals.run(plan, _say)
+    text = f"{_head()}\n\n{goals.table(plan, found)}"
+    sys.stdout.write(text)
+    if store:
+        _store("goals", goals.document(plan, found), text)
+    for each in goals.missed(found):
+        sys.stderr.write(f"missed: {each}\n")
+    return 0
+
+
+def _store(part: str, values: Mapping[str, Any], text: str) -> None:
+    """Replace this part of the stored results, and keep the others."""
+    file = results.FOLDER / "scale.json"
+    stored: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    about = {"commit": machine.commit(), "machine": machine.describe(), "table": text}
+    stored = {**stored, part: {**about, **values}}
+    tables = "\n".join(each["table"] for each in stored.values())
+    results.store(results.FOLDER, "scale", stored, tables)
 
 
 def _say(text: str) -> None:

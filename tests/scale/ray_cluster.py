@@ -52,6 +52,11 @@ class Cluster:
         children = self._ray.children(recursive=True)
         return [each for each in children if each.name().startswith("ray::ServeRepl")]
 
+    def haproxy(self) -> list[int]:
+        """The process ids of its workers."""
+        children = self._ray.children(recursive=True)
+        return [each.pid for each in children if each.name() == "haproxy"]
+
     def names(self, requests: int = 24) -> set[str]:
         """The replicas that answer at the moment; empty names are Ray's own proxy."""
         answers = [httpx.get(f"{self.url}/v1/models", timeout=20) for _ in range(requests)]
@@ -91,21 +96,21 @@ def started(folder: Path, models: Path, *, replicas: int) -> Iterator[Cluster]:
     arguments = ["ray", "init", str(models), f"--output={folder}", f"--port={port}"]
     counts = [f"--min-replicas={replicas}", f"--max-replicas={replicas}", "--num-cpus=0.1"]
     assert main([*arguments, *counts]) == 0
-    environment = _environment(folder)
+    variables = environment(folder)
     address = f"127.0.0.1:{free_port()}"
     with (folder / "ray.log").open("w") as output:
         ray = subprocess.Popen(
             [_BIN / "ray", *_start(address)],
-            env=environment,
+            env=variables,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     process = psutil.Process(ray.pid)
     try:
-        environment = {**environment, "RAY_ADDRESS": address}
-        _deploy(folder, environment)
-        yield Cluster(folder, f"http://127.0.0.1:{port}", process, environment)
+        variables = {**variables, "RAY_ADDRESS": address}
+        _deploy(folder, variables)
+        yield Cluster(folder, f"http://127.0.0.1:{port}", process, variables)
     finally:
         # Ray's own stop takes half a minute, and leaves HAProxy, which is in another session.
         for each in [*process.children(recursive=True), process]:
@@ -114,7 +119,8 @@ def started(folder: Path, models: Path, *, replicas: int) -> Iterator[Cluster]:
         ray.wait()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
+    """This process's, with the variables of ray.env."""
     command = f"set -a; . {folder / 'ray.env'}; set +a; env"
     inherited = {**os.environ, **_ENVIRONMENT}
     inherited["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(free_port())

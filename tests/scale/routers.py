@@ -94,12 +94,26 @@ def vllm_router(folder: Path, ports: Sequence[int]) -> Router:
     return _model_router("vllm-router", folder, [VENV / "bin" / "vllm-router"], ports)
 
 
+def vllm_router_by_events(folder: Path, ports: Sequence[int], event_ports: Sequence[int]) -> Router:
+    """Follows the gateways' KV events instead of the prompts that it has sent."""
+    sources = [
+        f"--kv-event-source=http://127.0.0.1:{port}=tcp://127.0.0.1:{events}"
+        for port, events in zip(ports, event_ports, strict=True)
+    ]
+    command: list[Path | str] = [VENV / "bin" / "vllm-router", "--kv-event-model=mock", *sources]
+    return _model_router("vllm-router", folder, command, ports, policy="kv_aware")
+
+
 def smg(folder: Path, ports: Sequence[int]) -> Router:
     return _model_router("smg", folder, [VENV / "bin" / "smg", "launch"], ports)
 
 
 def _model_router(
-    name: str, folder: Path, command: Sequence[Path | str], ports: Sequence[int]
+    name: str,
+    folder: Path,
+    command: Sequence[Path | str],
+    ports: Sequence[int],
+    policy: str = "cache_aware",
 ) -> Router:
     """Routers of language models need no file: they follow the prompts."""
     port, log = free_port(), folder / f"{name}.log"
@@ -107,7 +121,7 @@ def _model_router(
     workers = [f"http://127.0.0.1:{each}" for each in ports]
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*command, *options, "--policy=cache_aware", "--worker-urls", *workers],
+            [*command, *options, f"--policy={policy}", "--worker-urls", *workers],
             stdout=output,
             stderr=subprocess.STDOUT,
         )

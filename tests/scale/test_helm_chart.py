@@ -26,7 +26,7 @@ VALUE_SETS = {
     path.stem.removesuffix("-values"): path for path in sorted((CHART / "ci").glob("*.yaml"))
 }
 
-WORKLOADS = ("Deployment", "LeaderWorkerSet", "RayService")
+WORKLOADS = ("Deployment", "DisaggregatedSet", "LeaderWorkerSet", "RayService")
 
 # Kubernetes' schemas have no custom resources: the fields of those that the chart writes, as in the
 # documentation of KEDA 2, the Prometheus operator, Gateway API v1, its Inference Extension v1,
@@ -41,6 +41,12 @@ CUSTOM_RESOURCES = {
         advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.periodSeconds
         triggers.type triggers.metadata.serverAddress triggers.metadata.query
         triggers.metadata.threshold triggers.metadata.ignoreNullValues
+    """,
+    "disaggregatedset.x-k8s.io/v1 DisaggregatedSet": """
+        roles.name roles.spec.replicas roles.spec.rolloutStrategy.type
+        roles.spec.rolloutStrategy.rollingUpdateConfiguration.maxSurge
+        roles.spec.rolloutStrategy.rollingUpdateConfiguration.maxUnavailable
+        roles.spec.leaderWorkerTemplate.size roles.spec.leaderWorkerTemplate.restartPolicy
     """,
     "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": """
         replicas startupPolicy rolloutStrategy.type
@@ -113,12 +119,17 @@ def document(name: str, kind: str) -> dict[str, Any]:
 
 
 def templates(name: str) -> list[dict[str, Any]]:
-    """Those of the set's pods. The gateway's is first; of Ray, that of the head."""
+    """Those of the set's pods. The gateway's is first; of Ray, that of the head; of roles, that of
+    the decode servers, which clients reach.
+    """
     [spec] = [each["spec"] for each in rendered(name)["documents"] if each["kind"] in WORKLOADS]
     if "rayClusterConfig" in spec:
         head = spec["rayClusterConfig"]["headGroupSpec"]
         [workers] = spec["rayClusterConfig"]["workerGroupSpecs"]
         return [head["template"], workers["template"]]
+    if "roles" in spec:
+        prefill, decode = (each["spec"]["leaderWorkerTemplate"] for each in spec["roles"])
+        return [decode["workerTemplate"], prefill["workerTemplate"]]
     if "leaderWorkerTemplate" in spec:
         group = spec["leaderWorkerTemplate"]
         return [group["leaderTemplate"], group["workerTemplate"]]
@@ -227,6 +238,58 @@ def test_only_the_leaders_of_groups_get_requests():
     assert source["podSelector"]["matchLabels"] == release
 
 
+def variables(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in template["spec"]["containers"][0]["env"]}
+
+
+def test_clients_reach_the_decode_servers():
+    """And those the prefill servers, with a key from a secret, at a service that selects them."""
+    decode, prefill = templates("roles")
+    labels = [each["metadata"]["labels"] for each in (decode, prefill)]
+    services = {
+        each["metadata"]["name"]: each["spec"]
+        for each in rendered("roles")["documents"]
+        if each["kind"] == "Service"
+    }
+    of_prefill = services.pop("chat-openai-frontend-prefill")
+    [of_clients] = services.values()
+    assert [of_clients["selector"].items() <= each.items() for each in labels] == [True, False]
+    assert [of_prefill["selector"].items() <= each.items() for each in labels] == [False, True]
+    [peer] = [variables(decode)["OPENAI_FRONTEND_PREFILL_PEERS"]["value"]]
+    assert peer == f"http://chat-openai-frontend-prefill:{of_prefill['ports'][0]['port']}"
+    key = variables(decode)["OPENAI_FRONTEND_TRANSFER_KEY"]["valueFrom"]["secretKeyRef"]
+    assert key == {"name": "transfer-key", "key": "key"}
+    sizes = [
+        each["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+        for each in (decode, prefill)
+    ]
+    assert sizes == [1, 2]
+    spec = document("roles", "DisaggregatedSet")["spec"]
+    assert [(each["name"], each["spec"]["replicas"]) for each in spec["roles"]] == [
+        ("prefill", 1),
+        ("decode", 2),
+    ]
+
+
+def test_gateways_accept_their_roles(tmp_path):
+    """The variables of both roles are settings that fit together."""
+    pytest.importorskip("openai_frontend.config.disaggregation")
+    (tmp_path / "gateway.yaml").write_text(settings("roles"))
+    for role, template in zip(("decode", "prefill"), templates("roles"), strict=True):
+        given = {
+            name: each.get("value", "sk-transfer")
+            for name, each in variables(template).items()
+            if name.startswith("OPENAI_FRONTEND_")
+        }
+        loaded: Any = load(config=tmp_path / "gateway.yaml", environment=given)
+        assert loaded.role == role
+        ports = {"port": loaded.port, "metrics_port": loaded.metrics_port}
+        assert loaded.role_problem(keys=loaded.keys_file is not None, ports=ports) is None
+        [container] = template["spec"]["containers"]
+        listening = {each["name"]: each["containerPort"] for each in container["ports"]}
+        assert listening.get("transfer", loaded.transfer_port) == loaded.transfer_port
+
+
 def test_a_group_is_one_ray_cluster():
     """With a token; its pods may all take as long to end as the leader's answers."""
     leader, worker = (template["spec"] for template in templates("group"))
@@ -259,7 +322,7 @@ def test_ray_deploys_the_gateways(tmp_path):
     for template in templates("ray"):
         [container] = template["spec"]["containers"]
         variables = {each["name"]: each.get("value", "") for each in container["env"]}
-        ray_application.check_environment(variables, settings)
+        ray_application.check_environment(variables, arguments, settings)
         given = {"max_replicas": arguments.replicas.max, "routing": "least"}
         written = set(re.findall(r"^(\w+)=(.*)$", ray_init.environment(given), re.MULTILINE))
         assert {name for name, _ in written} <= variables.keys()
@@ -301,6 +364,7 @@ def test_a_changed_setting_replaces_the_pods():
 
 
 KEYS = {"existingSecret": "api-keys"}
+ROLES = {"prefill": {"replicas": 1}, "decode": {"replicas": 1}}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "short grace period": (
         {"terminationGracePeriodSeconds": 60},
@@ -380,6 +444,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"inferencePool": {"enabled": True}, "rayService": {"enabled": True}},
         "inferencePool.enabled: cannot be combined with rayService",
     ),
+    "one role": (
+        {"roles": {"prefill": {"replicas": 1}}, "keys": KEYS},
+        "roles: prefill and decode are both needed",
+    ),
+    "roles without keys": (
+        {"roles": ROLES},
+        "keys.existingSecret: prefill servers need a keys file",
+    ),
+    "roles without a key for transfers": (
+        {"roles": ROLES, "keys": KEYS},
+        "transferKey.existingSecret: decode servers need an API key",
+    ),
+    "roles that scale": (
+        {"roles": ROLES, "autoscaling": {"enabled": True}, "serviceMonitor": {"enabled": True}},
+        "roles: cannot be combined with rayService, autoscaling or group.size",
+    ),
+    "an unknown role": ({"roles": {"encode": {}}}, "roles.*encode.*not allowed"),
     "a group of none": ({"group": {"size": 0}}, "group.size.*minimum"),
     "a route without a gateway": ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: name"),
 }

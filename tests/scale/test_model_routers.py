@@ -1,8 +1,10 @@
 """vllm-router and smg, unmodified and without configuration, in front of three gateways."""
 
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -59,6 +61,30 @@ def test_endpoint(model_router, path, body):
 
     assert answer.status_code == 200, answer.text
     assert answer.headers[SERVED_BY].startswith("gateway")
+
+
+def test_router_follows_the_events_of_gateways(replicas, tmp_path):
+    """vllm-router's policy `kv_aware` sends a prompt to the gateway that has computed its
+    beginning, although that request did not pass through the router.
+    """
+    ports = [each.port for each in replicas.running.values()]
+    events = list(replicas.event_ports.values())
+    start = partial(routers.vllm_router_by_events, event_ports=events)
+    with routers.running(start, tmp_path, ports) as router:
+        deadline = time.monotonic() + 30  # nothing says when its subscriptions have begun
+        while not placed(router, replicas) and time.monotonic() < deadline:
+            pass
+        assert [placed(router, replicas) for _ in range(3)] == [True] * 3
+
+
+def placed(router: Router, replicas: Replicas) -> bool:
+    """Whether the router knows three prompts, each of which one gateway has computed."""
+    turns = {name: f"{time.monotonic()} only here. " * 40 for name in replicas.running}
+    for name, gateway in replicas.running.items():
+        chat(gateway.url, turns[name], max_tokens=1)
+    time.sleep(0.3)
+    answers = {name: chat(router.url, turn + " more", max_tokens=1) for name, turn in turns.items()}
+    return all(answer.headers[SERVED_BY] == name for name, answer in answers.items())
 
 
 def test_turns_of_a_conversation_stay_together(model_router):

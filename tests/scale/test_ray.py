@@ -95,13 +95,12 @@ def test_disconnect_ends_the_request(cluster):
 
 
 def test_killed_replica_is_replaced(cluster):
-    """Each request succeeds with the retries of OpenAI's client, because HAProxy may close a
-    connection at that moment. Ray starts a new replica.
-    """
+    """Each request succeeds without a retry of its client. Ray starts a new replica."""
     names = cluster.wait_for(REPLICAS)
     cluster.replicas()[0].kill()
 
-    with openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", timeout=60) as client:
+    url = f"{cluster.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", timeout=60, max_retries=0) as client:
         for _ in range(150):
             assert client.chat.completions.create(**body(max_tokens=2)).usage.total_tokens
     assert len(cluster.wait_for(REPLICAS) - names) == 1
@@ -179,6 +178,44 @@ async def test_replicas_follow_the_load(cluster):
 
     assert served <= grown
     assert left < grown
+
+
+def test_models_are_unloaded_a_hundred_times(cluster):
+    """In Ray's worker process, which keeps its memory and its threads."""
+
+    def change(args):
+        names = {"model_control_mode": "explicit", "load_model": ["mock"]}
+        args["settings"] |= {**names, "enable_model_management": True}
+        args["replicas"] = {"min": 1, "max": 1}
+
+    cluster.update(change)
+    with httpx.Client(base_url=f"{cluster.url}/v1/models/mock", timeout=60) as models:
+        while models.post("/unload").status_code != 200:  # the replica of before
+            time.sleep(0.5)
+        cluster.wait_for(1)
+        [replica] = cluster.replicas()
+        sizes = []
+        for _ in range(100):
+            assert models.post("/load").status_code == 200
+            assert models.post("/unload").status_code == 200
+            sizes.append((replica.memory_info().rss, replica.num_threads()))
+        assert models.post("/load").status_code == 200
+    answer = httpx.post(cluster.url + CHAT, json=body(max_tokens=2), timeout=60)
+
+    assert answer.json()["usage"]["completion_tokens"] == 2
+    (early_bytes, early_threads), (late_bytes, late_threads) = sizes[30], sizes[-1]
+    assert late_bytes - early_bytes < 5_000_000
+    assert late_threads <= early_threads + 1
+
+
+def test_signal_ends_a_replica_for_good(cluster):
+    """SIGTERM to its process ends it, as Ray's workers do; another one takes its place."""
+    names = cluster.wait_for(1)
+    [replica] = cluster.replicas()
+    replica.terminate()
+    replica.wait(60)
+
+    assert cluster.wait_for_others(names).isdisjoint(names)
 
 
 def test_unsupported_ray_is_refused():

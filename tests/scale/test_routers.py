@@ -179,6 +179,22 @@ async def test_killed_gateway_costs_only_the_requests_that_it_had(client, router
     assert statuses == [200] * SLOTS
 
 
+async def test_request_without_an_answer_moves_on_from_a_killed_gateway(client, router, replicas):
+    """Its gateway had begun with it, but had not sent a byte."""
+    [usual] = await gateways_of(client, "x-session-id", ["waiting"])
+    gateway = replicas.running[usual]
+    answer = asyncio.create_task(chat(client, "late", **{"x-session-id": "waiting"}))
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as direct:
+        await until_reported(direct, "openai_frontend_load_waiting 1")
+    gateway.send_signal(signal.SIGKILL)
+    await asyncio.to_thread(gateway.wait)
+    moved = await answer
+
+    await started_again(usual, client, router, replicas)
+    assert moved.status_code == 200
+    assert moved.headers[SERVED_BY] != usual
+
+
 async def started_again(
     name: str, client: httpx.AsyncClient, router: Router, replicas: Replicas
 ) -> None:

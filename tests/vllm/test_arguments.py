@@ -55,7 +55,7 @@ def test_missing_absolute_path_is_named_in_the_error(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "endpoint"),
     [
-        ({}, "tcp://127.0.0.1:5557"),
+        ({}, "tcp://[::ffff:127.0.0.1]:5557"),
         ({"endpoint": "tcp://*:7000"}, "tcp://*:7000"),
     ],
 )
@@ -76,6 +76,7 @@ def test_config_of_another_type_is_refused() -> None:
     [
         ({}, []),
         ({"endpoint": "tcp://127.0.0.1:5557", "replay_endpoint": "ipc:///run/kv"}, []),
+        ({"endpoint": "tcp://[::ffff:127.0.0.1]:5557"}, []),
         ({"endpoint": "tcp://[::1]:5557", "replay_endpoint": "tcp://localhost:1"}, []),
         (
             {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://10.0.0.1:5558"},

@@ -45,6 +45,7 @@ class GatewayRow:
 
     gateway: str
     state: str
+    replica: str | None = None  # its `replica_name`
     requests_per_s: float | None = None
     requests_in_progress: float | None = None
     queued: float | None = None
@@ -60,6 +61,7 @@ def compute_row(gateway: str, earlier: Scrape, now: Scrape) -> GatewayRow:
     return GatewayRow(
         gateway=gateway,
         state=stats.status,
+        replica=next(iter(now.label_values(f"{_OWN}_replica_info", "replica")), None),
         requests_per_s=stats.requests_per_s,
         requests_in_progress=stats.requests_in_progress,
         queued=now.value(f"{_OWN}_requests_waiting"),

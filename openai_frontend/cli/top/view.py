@@ -79,7 +79,7 @@ def view(
     if height is not None and head + len(rows) > height:
         rows = rows[: max(height - head - 1, 0)]
         hidden = len(stats.models) - len(rows)
-    gateways = [(each.gateway, each.state, each) for each in stats.gateways]
+    gateways = [(each.replica or each.gateway, each.state, each) for each in stats.gateways]
     models = [(each.model, each.state, each) for each in rows]
     tables: list[RenderableType] = [_table("model", models, _COLUMNS, width)]
     if gateways:

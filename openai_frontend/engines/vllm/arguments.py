@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines.engine import ModelSpec
+from openai_frontend.engines.kv_events import LOOPBACK_ENDPOINT
 from openai_frontend.engines.vllm import capabilities, kv_transfer, versions
 from openai_frontend.errors import did_you_mean
 
@@ -54,11 +55,9 @@ CPU_ARGUMENTS: dict[str, Any] = {
     "block_size": 32,
 }
 
-# vLLM's default is every address of the machine. KV events have no authentication, and contain the
-# tokens and cache salts of all requests.
-KV_EVENTS_ENDPOINT = "tcp://127.0.0.1:5557"
+# KV events have no authentication, and contain the tokens and cache salts of all requests.
 _KV_ENDPOINTS = ("endpoint", "replay_endpoint")
-_LOCAL = re.compile(r"(ipc|inproc)://|tcp://(127\.[\d.]+|localhost|\[::1\]):")
+_LOCAL = re.compile(r"(ipc|inproc)://|tcp://(127\.[\d.]+|localhost|\[::(1|ffff:127\.[\d.]+)\]):")
 
 _PATHS = ("model", "tokenizer", "hf_config_path")
 # NVIDIA's backend accepts "enable_lora": "true"; in Python any non-empty string is true.
@@ -112,7 +111,7 @@ def engine_arguments(model: ModelSpec) -> Any:
     given["structured_outputs_config"] = _structured_outputs(given, path)
     if "kv_events_config" in given:
         config = _object(given, "kv_events_config", path)
-        given["kv_events_config"] = {"endpoint": KV_EVENTS_ENDPOINT, **config}
+        given["kv_events_config"] = {"endpoint": LOOPBACK_ENDPOINT, **config}
     if "kv_transfer_config" in given:
         config = _object(given, "kv_transfer_config", path)
         given["kv_transfer_config"] = kv_transfer.config(config, path, on_cpu=on_cpu)

@@ -29,7 +29,7 @@ def test_files_fit_together(tmp_path, capsys):
 
     arguments = ray_application.read(tmp_path / "gateway.yaml")
     settings = ray_application.settings_of(arguments)
-    ray_application.check_environment(variables(tmp_path), settings)
+    ray_application.check_environment(variables(tmp_path), arguments, settings)
     options = ray_application.deployment_options(arguments, settings)
     assert arguments.model == str(REPOSITORY)
     assert options["autoscaling_config"]["max_replicas"] == 5
@@ -81,3 +81,16 @@ def test_check_reads_the_file(tmp_path, capsys):
     file.write_text(file.read_text().replace("settings: {}", "settings: {queue_timeout: 3}"))
     assert main(["check", str(file)]) == 2
     assert "unknown setting 'queue_timeout'; did you mean" in capsys.readouterr().err
+
+
+def test_check_finds_files_that_do_not_fit(tmp_path, capsys):
+    """More replicas in gateway.yaml than those for which ray.env was written."""
+    init(tmp_path, "--max-replicas=3")
+    file = tmp_path / "gateway.yaml"
+    assert main(["check", str(file)]) == 0
+
+    file.write_text(file.read_text().replace("max: 3", "max: 4"))
+    assert main(["check", str(file)]) == 2
+    message = capsys.readouterr().err
+    assert f"{tmp_path / 'ray.env'}: RAY_SERVE_HAPROXY_RETRIES: 7 is too few" in message
+    assert "needs 9. Write ray.env again (`ray init --max-replicas 4 --force`)" in message

@@ -15,6 +15,7 @@ ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3660",
+    "RAY_SERVE_HAPROXY_RETRIES": "3",
 }
 
 
@@ -108,11 +109,20 @@ def test_wrong_arguments_are_named(values, message):
 @pytest.mark.parametrize("name", ENVIRONMENT)
 def test_environment_of_ray(name):
     """A variable that Ray must have at its start is named, and where to set it."""
-    settings = settings_of(arguments_of({"model": "m"}))
-    check_environment(ENVIRONMENT, settings)
+    arguments = arguments_of({"model": "m"})
+    settings = settings_of(arguments)
+    check_environment(ENVIRONMENT, arguments, settings)
 
+    others = {key: ENVIRONMENT[key] for key in ENVIRONMENT if key != name}
     with pytest.raises(InvalidSettings, match=f"{name}: .*ray.env"):
-        check_environment({key: ENVIRONMENT[key] for key in ENVIRONMENT if key != name}, settings)
+        check_environment(others, arguments, settings)
+
+
+def test_variable_that_is_no_number():
+    arguments = arguments_of({"model": "m"})
+    variables = {**ENVIRONMENT, "RAY_SERVE_HAPROXY_RETRIES": "many"}
+    with pytest.raises(InvalidSettings, match="RETRIES: must be a number"):
+        check_environment(variables, arguments, settings_of(arguments))
 
 
 @pytest.mark.parametrize(

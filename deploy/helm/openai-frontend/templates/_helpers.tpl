@@ -17,6 +17,12 @@ app.kubernetes.io/name: {{ .Chart.Name }}-worker
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Prefill servers answer only decode servers. */}}
+{{- define "openai-frontend.prefillSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-prefill
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "openai-frontend.labels" -}}
 {{ include "openai-frontend.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -109,9 +115,17 @@ true
 {{- toYaml (dict "maxSurge" .Values.maxSurge "maxUnavailable" .Values.maxUnavailable) -}}
 {{- end -}}
 
-{{/* Deployment, LeaderWorkerSet or RayService: what makes the pods. */}}
+{{/* Deployment, DisaggregatedSet, LeaderWorkerSet or RayService: what makes the pods. */}}
 {{- define "openai-frontend.workload" -}}
-{{- if .Values.rayService.enabled -}}
+{{- if .Values.roles -}}
+{{- if not (and .Values.roles.prefill .Values.roles.decode) -}}
+{{- fail "roles: prefill and decode are both needed" -}}
+{{- end -}}
+{{- if or .Values.rayService.enabled .Values.autoscaling.enabled (gt (int .Values.group.size) 1) -}}
+{{- fail "roles: cannot be combined with rayService, autoscaling or group.size" -}}
+{{- end -}}
+DisaggregatedSet
+{{- else if .Values.rayService.enabled -}}
 {{- range $name, $part := dict "inferencePool" .Values.inferencePool "serviceMonitor" .Values.serviceMonitor "networkPolicy" .Values.networkPolicy -}}
 {{- if $part.enabled -}}
 {{- fail (printf "%s.enabled: cannot be combined with rayService; see docs/kubernetes.md" $name) -}}

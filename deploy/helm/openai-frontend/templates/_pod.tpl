@@ -1,8 +1,12 @@
-{{/* The template of a gateway's pod: of the Deployment, or the leader of a group. */}}
+{{/* The template of a gateway's pod: of the Deployment, of a role, or the leader of a group. */}}
 {{- define "openai-frontend.pod" -}}
 metadata:
   labels:
+    {{- if eq (default "" .Values.role) "prefill" }}
+    {{- include "openai-frontend.prefillSelector" . | nindent 4 }}
+    {{- else }}
     {{- include "openai-frontend.labels" . | nindent 4 }}
+    {{- end }}
     llm-d.ai/engine-type: openai-frontend
     {{- with .Values.podLabels }}
     {{- toYaml . | nindent 4 }}
@@ -36,6 +40,7 @@ spec:
             fieldRef:
               fieldPath: metadata.name
         {{- include "openai-frontend.rayEnv" . | nindent 8 }}
+        {{- include "openai-frontend.roleEnv" . | nindent 8 }}
         {{- with .Values.env }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -44,6 +49,10 @@ spec:
           containerPort: 9000
         - name: metrics
           containerPort: 9002
+        {{- if eq (default "" .Values.role) "prefill" }}
+        - name: transfer
+          containerPort: 9100
+        {{- end }}
       # The process is live while models load, however long that takes
       startupProbe:
         httpGet:
@@ -183,6 +192,30 @@ capabilities:
 {{- end -}}
 {{- end -}}
 
+{{/* The settings in which the servers of the two roles differ. Their engines connect to each other. */}}
+{{- define "openai-frontend.roleEnv" -}}
+{{- with .Values.role -}}
+- name: OPENAI_FRONTEND_ROLE
+  value: {{ . }}
+- name: VLLM_NIXL_SIDE_CHANNEL_HOST
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+{{- if eq . "prefill" }}
+- name: OPENAI_FRONTEND_TRANSFER_HOST
+  value: 0.0.0.0
+{{- else }}
+- name: OPENAI_FRONTEND_PREFILL_PEERS
+  value: http://{{ include "openai-frontend.name" $ }}-prefill:9100
+- name: OPENAI_FRONTEND_TRANSFER_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ required "transferKey.existingSecret: decode servers need an API key of the scope `transfer`" $.Values.transferKey.existingSecret }}
+      key: {{ $.Values.transferKey.key }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
 {{- define "openai-frontend.keysMount" -}}
 {{- if .Values.keys.existingSecret -}}
 - name: keys
@@ -267,7 +300,7 @@ spec:
           value: {{ $longest | quote }}
         # A request that was not started tries each replica of an update, old and new, and then Ray's own proxy
         - name: RAY_SERVE_HAPROXY_RETRY_ON
-          value: conn-failure 503
+          value: conn-failure empty-response 503
         - name: RAY_SERVE_HAPROXY_RETRIES
           value: {{ .Values.autoscaling.enabled | ternary .Values.autoscaling.maxReplicas .Values.replicas | int | mul 2 | add 1 | quote }}
         - name: RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT

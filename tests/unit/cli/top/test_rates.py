@@ -1,7 +1,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
-from openai_frontend.cli.top.rates import ModelStats, compute_stats
+from openai_frontend.cli.top.rates import ModelStats, compute_row, compute_stats
 from openai_frontend.cli.top.scrape import Scrape, merged
 
 NAME = "openai_frontend_time_to_first_token_seconds"
@@ -116,3 +116,11 @@ def test_several_gateways_are_added_up():
     assert model.tokens_per_s == (50 + 10) / 2
     assert model.kv_cache_usage == pytest.approx(0.4)
     assert together.status == "1 ready, 1 draining"
+
+
+def test_gateway_has_the_name_of_its_replica():
+    """None if it has none."""
+    named = scraped(1, [("openai_frontend_replica_info", {"replica": "gateway1"}, 1)])
+
+    assert compute_row("http://a", named, named).replica == "gateway1"
+    assert compute_row("http://a", scraped(1, []), scraped(1, [])).replica is None

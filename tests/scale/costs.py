@@ -1,0 +1,109 @@
+"""What a replica, a router and several gateways cost: CPU time per token of `STREAMS` streams at
+full speed, with the mock engine.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import client_process
+from benchmarks.load import Load, Measured
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+from tests.scale import fleet, routers
+
+STREAMS = 64
+_ROUNDS = 3  # of all loads in turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Medians over the rounds, of `STREAMS` streams at full speed."""
+
+    gateway_us: float  # CPU time per token
+    router_us: float  # per token; 0 without a router
+    tokens_per_s: float
+
+
+def overhead(load_s: float) -> dict[str, Cost]:
+    """A replica in Ray beside `openai-frontend serve`, with and without HAProxy, in turn."""
+    with ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
+        gateways = running.enter_context(fleet.replicas(_below(folder, "ray"), count=1))
+        [replica] = gateways.cluster.replicas()
+        ray_proxy = gateways.cluster.haproxy()
+        [alone] = running.enter_context(_started(_below(folder, "serve"), 1))
+        router = running.enter_context(
+            routers.running(routers.haproxy, _below(folder, "haproxy"), [alone.port] * 3)
+        )
+        loads = {
+            "serve": (alone.port, {"gateway": [alone.pid]}),
+            "serve behind HAProxy": (
+                router.port,
+                {"gateway": [alone.pid], "router": [router.process.pid]},
+            ),
+            "replica in Ray, behind its HAProxy": (
+                gateways.port,
+                {"gateway": [replica.pid], "router": ray_proxy},
+            ),
+        }
+        return _costs(loads, load_s)
+
+
+def several(load_s: float) -> dict[str, Cost]:
+    """One, two and three gateways of one machine behind HAProxy."""
+    with ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
+        started = running.enter_context(_started(_below(folder, "gateways"), fleet.GATEWAYS))
+        loads = {"1 gateway, no router": (started[0].port, {"gateway": [started[0].pid]})}
+        for count in range(1, fleet.GATEWAYS + 1):
+            used = started[:count]
+            ports = [used[number % count].port for number in range(fleet.GATEWAYS)]
+            below = _below(folder, f"haproxy{count}")
+            router = running.enter_context(routers.running(routers.haproxy, below, ports))
+            pids = {"gateway": [each.pid for each in used], "router": [router.process.pid]}
+            loads[f"{count} gateway{'s' * (count > 1)}"] = (router.port, pids)
+        return _costs(loads, load_s)
+
+
+def _costs(loads: dict[str, tuple[int, dict[str, list[int]]]], load_s: float) -> dict[str, Cost]:
+    measured: dict[str, list[Measured]] = {name: [] for name in loads}
+    for _ in range(_ROUNDS):
+        for name, (port, pids) in loads.items():
+            load = Load(port=port, pids=pids, connections=STREAMS, warm_up_s=1, measured_s=load_s)
+            measured[name].append(client_process.measure(load))
+    return {name: _cost(each) for name, each in measured.items()}
+
+
+def _cost(measured: list[Measured]) -> Cost:
+    def median(of: Callable[[Measured], float]) -> float:
+        return statistics.median(map(of, measured))
+
+    return Cost(
+        gateway_us=median(lambda each: each.cpu_s["gateway"] / each.tokens * 1e6),
+        router_us=median(lambda each: each.cpu_s.get("router", 0.0) / each.tokens * 1e6),
+        tokens_per_s=median(lambda each: each.tokens_per_s),
+    )
+
+
+def _below(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+@contextmanager
+def _started(folder: Path, count: int) -> Iterator[list[GatewayProcess]]:
+    mock_models.write_with_tokenizer(folder / "models", "mock")
+    with ExitStack() as processes:
+        running = [
+            processes.enter_context(
+                GatewayProcess(folder / "models", folder / f"{number}.log", "--behind-router")
+            )
+            for number in range(count)
+        ]
+        for each in running:
+            each.wait_until_ready()
+        yield running

@@ -1,0 +1,173 @@
+"""The goals R1, R3, R4, R5 and R7 of several gateways: `make bench-scale ARGS=--goals`.
+
+The figures are those of one machine, whose cores gateways, routers and client share.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.scale import changes, costs, fleet
+from tests.scale.changes import Killed, Plan, Scaled, Updated
+from tests.scale.costs import Cost
+from tests.scale.fleet import Fleet
+
+_LOAD_S = 6.0
+_MODEL = {"tokens_per_second": Plan().token_rate, "max_model_len": 65_536}
+_OPTIONS = ("--drain-delay-s=3", "--graceful-shutdown-timeout-s=300")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """By deployment."""
+
+    overhead: Mapping[str, Cost]  # R1
+    several: Mapping[str, Cost]  # R7
+    killed: Mapping[str, Killed]  # R3
+    updated: Mapping[str, Updated]  # R4
+    scaled: Scaled  # R5
+    load_average: float  # of the machine before the run: what others did
+
+
+def run(plan: Plan, say: Callable[[str], None]) -> Found:
+    """All of them in turn, in about half an hour."""
+    load_average = os.getloadavg()[0]
+    say("R1")
+    overhead = costs.overhead(_LOAD_S)
+    say("R7")
+    several = costs.several(_LOAD_S)
+    killed: dict[str, Killed] = {}
+    updated: dict[str, Updated] = {}
+    for router in ("HAProxy", "Envoy"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            fleet.processes(Path(folder), *_OPTIONS, router=router.lower(), **_MODEL) as gateways,
+        ):
+            _change(router, gateways, plan, killed, updated, say)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        fleet.replicas(Path(folder), **_MODEL) as replicas,
+    ):
+        _change("Ray Serve", replicas, plan, killed, updated, say)
+        say("R5 Ray Serve")
+        scaled = asyncio.run(changes.scale(replicas, plan))
+    return Found(
+        overhead=overhead,
+        several=several,
+        killed=killed,
+        updated=updated,
+        scaled=scaled,
+        load_average=load_average,
+    )
+
+
+def _change(
+    name: str,
+    gateways: Fleet,
+    plan: Plan,
+    killed: dict[str, Killed],
+    updated: dict[str, Updated],
+    say: Callable[[str], None],
+) -> None:
+    say(f"R3 {name}")
+    killed[name] = asyncio.run(changes.kill(gateways, plan))
+    say(f"R4 {name}")
+    updated[name] = asyncio.run(changes.update(gateways, plan))
+
+
+def table(plan: Plan, found: Found) -> str:
+    """In Markdown."""
+    return "\n".join(
+        [
+            f"Load average before the run: {found.load_average:.1f}.",
+            "",
+            *_costs("R1, 64 streams at full speed", found.overhead),
+            *_costs("R7, the same with several gateways on one machine", found.several),
+            *_killed(plan, found.killed),
+            *_updated(plan, found.updated),
+            *_scaled(plan, found.scaled),
+        ]
+    )
+
+
+def _costs(title: str, rows: Mapping[str, Cost]) -> list[str]:
+    return [
+        f"| {title} | CPU per token, us | router's, us | tokens/s |",
+        "|---|--:|--:|--:|",
+        *(
+            f"| {name} | {each.gateway_us:.1f} "
+            f"| {f'{each.router_us:.1f}' if each.router_us else ''} | {each.tokens_per_s:,.0f} |"
+            for name, each in rows.items()
+        ),
+        "",
+    ]
+
+
+def _killed(plan: Plan, rows: Mapping[str, Killed]) -> list[str]:
+    return [
+        f"| R3, one of three killed under {plan.per_s:.0f} requests/s | requests | lost without a "
+        "byte | streams cut | last loss after the kill, s | TTFT p99, ms | answered from 2 s on "
+        "| back after, s |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {name} | {each.outcome.requests:,} | {each.outcome.lost} | {each.outcome.cut} "
+            f"| {each.outcome.errors_s:.2f} | {each.outcome.ttft_p99_s * 1e3:.0f} "
+            f"| {each.goodput:.1%} | {'' if each.back_s is None else f'{each.back_s:.1f}'} |"
+            for name, each in rows.items()
+        ),
+        "",
+    ]
+
+
+def _updated(plan: Plan, rows: Mapping[str, Updated]) -> list[str]:
+    return [
+        f"| R4, update of three beside {plan.long_streams} streams and {plan.update_per_s:.0f} "
+        "requests/s | requests | lost | 5xx | cut | streams complete | shortest, s | update, s |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {name} | {each.outcome.requests:,} | {each.outcome.lost} | {each.outcome.errors} "
+            f"| {each.outcome.cut} | {each.streams - each.streams_cut} of {each.streams} "
+            f"| {each.stream_s:.0f} | {each.update_s:.0f} |"
+            for name, each in rows.items()
+        ),
+        "",
+    ]
+
+
+def _scaled(plan: Plan, each: Scaled) -> list[str]:
+    return [
+        f"| R5, {2 * plan.slots} users, {plan.slots} slots per replica | requests | failed "
+        "| three after, s | one again after, s | turns | TTFT p99 at first, ms | with three, ms |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        f"| Ray Serve | {each.requests:,} | {each.failed} | {each.up_s:.0f} | {each.down_s:.0f} "
+        f"| {each.turns} | {each.ttft_p99_before_s * 1e3:.0f} "
+        f"| {each.ttft_p99_after_s * 1e3:.0f} |",
+        "",
+    ]
+
+
+def missed(found: Found) -> Sequence[str]:
+    """The goals that were not reached, with the figure."""
+    serve, *_, replica = found.overhead.values()
+    ratio = replica.gateway_us / serve.gateway_us
+    checks: dict[str, tuple[bool, Any]] = {
+        "R1: ratio": (ratio <= 1.15, ratio),
+        "R5: failed": (not found.scaled.failed, found.scaled.failed),
+        "R5: turns": (found.scaled.turns == 1, found.scaled.turns),
+    }
+    for name, killed in found.killed.items():
+        checks[f"R3 {name}: lost"] = (not killed.outcome.lost, killed.outcome.lost)
+        checks[f"R3 {name}: errors"] = (killed.outcome.errors_s <= 1, killed.outcome.errors_s)
+    for name, updated in found.updated.items():
+        outcome = updated.outcome
+        checks[f"R4 {name}: lost"] = (not outcome.lost + outcome.cut, outcome.lost + outcome.cut)
+        checks[f"R4 {name}: streams cut"] = (not updated.streams_cut, updated.streams_cut)
+    return [f"{goal} {figure:.3g}" for goal, (met, figure) in checks.items() if not met]
+
+
+def document(plan: Plan, found: Found) -> dict[str, Any]:
+    return {"plan": asdict(plan), "missed": list(missed(found)), **asdict(found)}

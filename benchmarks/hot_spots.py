@@ -24,7 +24,15 @@ _WRITTEN_S = 10.0
 Function = tuple[str, int, str]  # file, line and name
 Row = tuple[int, int, float, float, Any]  # of cProfile: calls, own and total seconds, callers
 
-_PROFILED = {str(MOST_STREAMS): "chunk", "chat": "request"}  # scenario -> unit that calls count by
+# scenario -> unit that calls count by
+_PROFILED = {
+    str(MOST_STREAMS): "chunk",
+    f"{MOST_STREAMS}_tools": "chunk",
+    f"{MOST_STREAMS}_calls": "chunk",
+    f"{MOST_STREAMS}_logprobs": "chunk",
+    "chat": "request",
+    "whole": "request",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,12 @@ _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_THINKING = "{# thinks between <think> and </think> #}" + _CHATML
+_CALL = (
+    *("<tool_call>", '\n{"name": "', "find", "_person", '", "arguments": ', '{"name": "'),
+    *(" token",) * 56,
+    *('"}}', "\n</tool_call>"),
+)
 _MOCK = "mock"
 _STEP_ENGINE = "benchmarks.step_engine:StepEngine"
 # model -> its engine, and what its model.json says beside the tokenizer
@@ -36,6 +42,8 @@ _MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"tokenizer": str(LONG_TOKENIZER), "max_model_len": _LONG_CONTEXT},
     ),
     request.EMBEDDING_MODEL: (_STEP_ENGINE, {"dimensions": request.EMBEDDING_DIMENSIONS}),
+    request.CALLS_MODEL: (_MOCK, {"tokens": _CALL}),
+    request.REASONING_MODEL: (_MOCK, {"tokens": ("<think>", *(" token",) * 1000)}),
     request.WAITING_MODEL: (_MOCK, {"first_token_delay_s": _NEVER_S}),
 }
 
@@ -43,12 +51,14 @@ _MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def write(repository: Path) -> Path:
     """All models that a load may name."""
     tokenizer = write_tokenizer(repository.parent / "tokenizer")
+    thinking = write_tokenizer(repository.parent / "thinking_tokenizer", _THINKING)
     for name, (engine, arguments) in _MODELS.items():
-        _write_model(repository / name, engine, {"tokenizer": str(tokenizer), **arguments})
+        own = thinking if name == request.REASONING_MODEL else tokenizer
+        _write_model(repository / name, engine, {"tokenizer": str(own), **arguments})
     return repository
 
 
-def write_tokenizer(folder: Path) -> Path:
+def write_tokenizer(folder: Path, chat_template: str = _CHATML) -> Path:
     """One token for each byte, and ChatML's; no training, so the same everywhere."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({each: i for i, each in enumerate(alphabet)}, []))
@@ -61,7 +71,7 @@ def write_tokenizer(folder: Path) -> Path:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": _SPECIAL_TOKENS[0],
         "eos_token": _SPECIAL_TOKENS[2],
-        "chat_template": _CHATML,
+        "chat_template": chat_template,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder

@@ -13,6 +13,8 @@ BY_FOUR_MODEL = "by_four"  # four tokens a step
 PACED_MODEL = "paced"  # PACE_PER_S tokens a second for each stream
 LONG_MODEL = "long"  # takes the longest prompts, with the demo model's tokenizer
 EMBEDDING_MODEL = "embedding"
+CALLS_MODEL = "calls"  # its answers are tool calls
+REASONING_MODEL = "reasoning"  # its answers are reasoning
 WAITING_MODEL = "waiting"  # its first token never comes while a benchmark runs
 
 PACE_PER_S = 100.0
@@ -110,6 +112,10 @@ def _tools(prompt: Prompt) -> Body:
     return {**_chat(prompt), "tools": _TOOLS, "tool_choice": "auto"}
 
 
+def _logprobs(prompt: Prompt) -> Body:
+    return {**_chat(prompt), "logprobs": True, "top_logprobs": 3}
+
+
 def _embeddings(encoding_format: str) -> Callable[[Prompt], Body]:
     def body(prompt: Prompt) -> Body:
         first = prompt.number * prompt.inputs
@@ -120,12 +126,16 @@ def _embeddings(encoding_format: str) -> Callable[[Prompt], Body]:
 
 
 _CHAT, _COMPLETIONS, _EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+_TEXT_FIELDS = {"calls": b"arguments", "reasoning": b"reasoning"}
 _KINDS: Mapping[str, tuple[str, Callable[[Prompt], Body]]] = {
     "chat": (_CHAT, _chat),
     "question": (_CHAT, _question),
     "completion": (_COMPLETIONS, _completion),
     "json_schema": (_CHAT, _json_schema),
     "tools": (_CHAT, _tools),
+    "calls": (_CHAT, _tools),
+    "reasoning": (_CHAT, _chat),
+    "logprobs": (_CHAT, _logprobs),
     "embeddings_float": (_EMBEDDINGS, _embeddings("float")),
     "embeddings_base64": (_EMBEDDINGS, _embeddings("base64")),
 }
@@ -168,4 +178,6 @@ def asks_usage(kind: str) -> bool:
 
 def text_field(kind: str) -> bytes:
     """The member of a streamed chunk that holds the text."""
+    if kind in _TEXT_FIELDS:
+        return _TEXT_FIELDS[kind]
     return b"text" if _KINDS[kind][0] == _COMPLETIONS else b"content"

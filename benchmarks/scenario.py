@@ -62,6 +62,17 @@ def _requests(name: str, title: str, *, optional: bool = False, **options: Any) 
     )
 
 
+def _parsed(kind: str, title: str, model: str = request.MODEL) -> Scenario:
+    """Frames that hold more than text, or whose text is not the content."""
+    return Scenario(
+        name=f"{MOST_STREAMS}_{kind}",
+        title=f"{MOST_STREAMS} {title}",
+        metrics=(metric.CPU_PER_CHUNK, metric.CHUNKS_PER_S, metric.TTFT_P50, metric.TTFT_P99),
+        options={"connections": MOST_STREAMS, "kind": kind, "model": model, "exact": False},
+        optional=True,
+    )
+
+
 def _prompt(name: str, size: str, prompt_bytes: int) -> Scenario:
     """One at a time, or the time measured would cut through many."""
     return _requests(
@@ -81,6 +92,9 @@ def _embeddings(encoding_format: str) -> Scenario:
         kind, f"embeddings {size}, {encoding_format}", kind=kind, model=request.EMBEDDING_MODEL
     )
 
+
+_WHOLE = 200  # tokens
+_WHOLE_ANSWERS: Mapping[str, Any] = {"connections": 32, "tokens": (_WHOLE, _WHOLE)}
 
 STREAMS = tuple(_streams(streams) for streams in (1, 8, MOST_STREAMS, 256))
 SCENARIOS = (
@@ -115,7 +129,12 @@ SCENARIOS = (
         options={"connections": MOST_STREAMS, "kind": "tools"},
         optional=True,
     ),
+    _parsed("calls", "streams of tool calls", request.CALLS_MODEL),
+    _parsed("reasoning", "streams of reasoning", request.REASONING_MODEL),
+    _parsed("logprobs", "streams with log probabilities"),
     _requests("chat", "chat"),
+    _requests("whole", f"whole answer of {_WHOLE} tokens", **_WHOLE_ANSWERS),
+    _requests("whole_tools", "the same with tools", kind="tools", optional=True, **_WHOLE_ANSWERS),
     _requests("streamed_chat", "streamed chat", stream=True),
     _requests("completion", "completion", kind="completion"),
     _requests("json_schema", "chat with a JSON schema", kind="json_schema", optional=True),

@@ -265,17 +265,33 @@ void Execution::send(nb::handle outputs, bool final) {
   send_response(response.take(), final);
 }
 
-void Execution::send_bytes(const char* name, nb::handle data, bool final) {
+void Execution::add_bytes(Response* response, const char* name, nb::handle data) {
   const ByteView view(data);
-  PendingResponse response(new_response());
   static constexpr int64_t shape[1] = {1};
   Output* output = nullptr;
-  check(backend_api.ResponseOutput(response.get(), &output, name, DataType::kBytes, shape, 1));
+  check(backend_api.ResponseOutput(response, &output, name, DataType::kBytes, shape, 1));
   char* buffer = output_buffer(output, view.size() + 4);
   const auto length = static_cast<uint32_t>(view.size());
   std::memcpy(buffer, &length, 4);
   std::memcpy(buffer + 4, view.data(), view.size());
+}
+
+void Execution::send_bytes(const char* name, nb::handle data, bool final) {
+  PendingResponse response(new_response());
+  add_bytes(response.get(), name, data);
   send_response(response.take(), final);
+}
+
+void Execution::send_text(nb::handle text, const std::vector<int32_t>& token_ids) {
+  PendingResponse response(new_response());
+  add_bytes(response.get(), "text_output", text);
+  const int64_t shape[1] = {static_cast<int64_t>(token_ids.size())};
+  Output* output = nullptr;
+  check(
+      backend_api.ResponseOutput(response.get(), &output, "token_ids", DataType::kInt32, shape, 1));
+  const size_t byte_size = token_ids.size() * sizeof(int32_t);
+  std::memcpy(output_buffer(output, byte_size), token_ids.data(), byte_size);
+  send_response(response.take(), false);
 }
 
 void Execution::finish() {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "triton_api.h"
 
@@ -31,6 +32,8 @@ class Execution {
   nb::dict parameters() const;
   void send(nb::handle outputs, bool final);
   void send_bytes(const char* output, nb::handle data, bool final);
+  // A text with the ids of its tokens.
+  void send_text(nb::handle text, const std::vector<int32_t>& token_ids);
   void finish();
   void fail(Code code, const char* message);
   bool is_cancelled() const;
@@ -42,6 +45,7 @@ class Execution {
 
  private:
   Response* new_response() const;
+  static void add_bytes(Response* response, const char* output, nb::handle data);
   void send_response(Response* response, bool final);
   void end(bool success);
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <iterator>
@@ -151,41 +152,92 @@ bool succeeded(Error* error) {
   return success;
 }
 
-// Whether the response holds one text and nothing beside it, no error either.
-bool is_only_text(InferenceResponse* response, const char** name, std::string_view* text) {
-  if (!succeeded(server_api.InferenceResponseError(response))) return false;
-  uint32_t count = 0;
-  if (!succeeded(server_api.InferenceResponseOutputCount(response, &count)) || count != 1)
-    return false;
-  if (!succeeded(server_api.InferenceResponseParameterCount(response, &count)) || count != 0)
-    return false;
+struct OutputView {
+  std::string_view name;
   DataType type;
   const int64_t* shape;
   uint64_t dimensions;
   const void* base;
   size_t byte_size;
+};
+
+bool view_output(InferenceResponse* response, uint32_t index, OutputView& view) {
+  const char* name;
   MemoryType memory;
   int64_t memory_id;
   void* userp = nullptr;
-  if (!succeeded(server_api.InferenceResponseOutput(response, 0, name, &type, &shape, &dimensions,
-                                                    &base, &byte_size, &memory, &memory_id,
-                                                    &userp)))
+  if (!succeeded(server_api.InferenceResponseOutput(response, index, &name, &view.type, &view.shape,
+                                                    &view.dimensions, &view.base, &view.byte_size,
+                                                    &memory, &memory_id, &userp)))
     return false;
-  if (type != DataType::kBytes || byte_size < 4) return false;
+  view.name = name;
+  return true;
+}
+
+bool read_string(const OutputView& view, TextResponse& read) {
+  if (view.type != DataType::kBytes || view.byte_size < 4) return false;
   uint32_t length;
-  std::memcpy(&length, base, 4);
-  if (length != byte_size - 4) return false;
-  *text = std::string_view(static_cast<const char*>(base) + 4, length);
-  return is_utf8(*text);
+  std::memcpy(&length, view.base, 4);
+  if (length != view.byte_size - 4) return false;
+  read.output = view.name;
+  read.text = std::string_view(static_cast<const char*>(view.base) + 4, length);
+  return is_utf8(read.text);
+}
+
+template <typename Value>
+bool read_rows(const OutputView& view, DataType type, LogprobRows& rows, const Value*& values) {
+  if (view.type != type || view.dimensions != 2 || view.shape[0] < 1 || view.shape[1] < 1)
+    return false;
+  rows.positions = static_cast<size_t>(view.shape[0]);
+  rows.width = static_cast<size_t>(view.shape[1]);
+  values = static_cast<const Value*>(view.base);
+  return view.byte_size == rows.positions * rows.width * sizeof(Value);
+}
+
+// What may come beside a text.
+bool read_beside(const OutputView& view, TextResponse& read) {
+  if (view.name == "token_ids" && view.type == DataType::kInt32) {
+    read.tokens = view.byte_size / sizeof(int32_t);
+    return true;
+  }
+  LogprobRows rows;
+  if (view.name == "logprob_tokens") {
+    if (!read_rows(view, DataType::kInt32, rows, rows.token_ids)) return false;
+    rows.values = read.logprobs.values;
+  } else if (view.name == "logprob_values") {
+    if (!read_rows(view, DataType::kFp64, rows, rows.values)) return false;
+    rows.token_ids = read.logprobs.token_ids;
+  } else {
+    return false;
+  }
+  const LogprobRows& before = read.logprobs;
+  if (before.positions != 0 && (before.positions != rows.positions || before.width != rows.width))
+    return false;
+  read.logprobs = rows;
+  return true;
+}
+
+// Whether the response holds a text, the first output, and nothing that is not of its tokens.
+bool read_text(InferenceResponse* response, TextResponse& read) {
+  if (!succeeded(server_api.InferenceResponseError(response))) return false;
+  uint32_t count = 0;
+  if (!succeeded(server_api.InferenceResponseParameterCount(response, &count)) || count != 0)
+    return false;
+  if (!succeeded(server_api.InferenceResponseOutputCount(response, &count)) || count == 0)
+    return false;
+  OutputView view;
+  if (!view_output(response, 0, view) || !read_string(view, read)) return false;
+  for (uint32_t index = 1; index < count; ++index) {
+    if (!view_output(response, index, view) || !read_beside(view, read)) return false;
+  }
+  return (read.logprobs.token_ids == nullptr) == (read.logprobs.values == nullptr);
 }
 
 // Whether the response has gone the short way.
 bool relayed(const std::shared_ptr<InFlight>& in_flight, InferenceResponse* response) noexcept {
-  const char* name;
-  std::string_view text;
+  TextResponse read;
   try {
-    return is_only_text(response, &name, &text) &&
-           in_flight->queue->push_text(in_flight, name, text);
+    return read_text(response, read) && in_flight->queue->push_text(in_flight, read);
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -214,6 +266,26 @@ std::unique_ptr<ReceivedResponse> received_response(InFlight& in_flight,
   } catch (...) {
     return nullptr;
   }
+}
+
+// What a segment has recorded, as a response with its text.
+std::unique_ptr<ReceivedResponse> relayed_response(const std::string& output,
+                                                   const Segment& segment) {
+  auto response = std::make_unique<ReceivedResponse>();
+  const auto length = static_cast<uint32_t>(segment.record.size());
+  Buffer* buffer = Buffer::allocate(length + sizeof(length));
+  Tensor tensor;
+  tensor.buffer = BufferReference(buffer);
+  buffer->release();
+  std::memcpy(buffer->data(), &length, sizeof(length));
+  std::memcpy(buffer->data() + sizeof(length), segment.record.data(), length);
+  tensor.name = output;
+  tensor.type = DataType::kBytes;
+  tensor.shape = {1};
+  tensor.byte_size = length + sizeof(length);
+  response->outputs.push_back(std::move(tensor));
+  response->relayed = segment.tokens;
+  return response;
 }
 
 // No exception may cross into the core, which calls these two.
@@ -267,6 +339,7 @@ void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
   Leftovers leftovers;
   const std::lock_guard lock(mutex);
   ++in_flight->received;
+  end_segment(*in_flight);
   if (final) {
     in_flight->finished = true;
     leftovers.take(*in_flight);
@@ -283,18 +356,47 @@ void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
   enqueue(in_flight);
 }
 
-bool ResponseQueue::push_text(const std::shared_ptr<InFlight>& in_flight, std::string_view output,
-                              std::string_view text) {
+bool ResponseQueue::push_text(const std::shared_ptr<InFlight>& in_flight,
+                              const TextResponse& response) {
   const std::lock_guard lock(mutex);
   Relay* relay = in_flight->relay.get();
-  if (relay == nullptr || output != relay->output || !in_flight->responses.empty() ||
+  if (relay == nullptr || response.output != relay->output || !in_flight->responses.empty() ||
       in_flight->lost)
     return false;
-  relay->text.append(text);
+  if (!relay->add(response)) return false;
   ++relay->texts;
   ++in_flight->received;
-  if (!relay->held) enqueue(in_flight);
+  if (!relay->held && relay->has_news()) enqueue(in_flight);
   return true;
+}
+
+bool Relay::add(const TextResponse& response) {
+  const bool with_logprobs = response.logprobs.token_ids != nullptr;
+  if (with_logprobs != (logprobs != nullptr)) return false;
+  if (with_logprobs) return logprobs->append(frames, response.text, response.logprobs);
+  if (!parsed) {
+    text.append(response.text);
+    return true;
+  }
+  if (segment == nullptr || response.text.size() > segment->room) return false;
+  segment->record.reserve(segment->record.size() + response.text.size());  // may throw: first
+  if (!segment->scanner->pass(response.text, text)) return false;
+  segment->record.append(response.text);
+  segment->room -= response.text.size();
+  segment->tokens += response.tokens;
+  if (around.empty()) text.clear();
+  return true;
+}
+
+void ResponseQueue::end_segment(InFlight& in_flight) noexcept {
+  if (in_flight.relay == nullptr || in_flight.relay->segment == nullptr) return;
+  const std::unique_ptr<Segment> segment = std::move(in_flight.relay->segment);
+  if (segment->record.empty()) return;
+  try {
+    in_flight.responses.push_back(relayed_response(in_flight.relay->output, *segment));
+  } catch (const std::bad_alloc&) {
+    in_flight.lost = true;
+  }
 }
 
 void ResponseQueue::wake(const std::shared_ptr<InFlight>& in_flight) noexcept {
@@ -353,6 +455,27 @@ void ResponseQueue::clear() {
     release_inputs(*next_of(ready));
 }
 
+namespace {
+
+std::string framed(const std::vector<std::string>& around, std::string_view left) {
+  size_t constant = 16;
+  for (const std::string& part : around) constant += part.size();
+  std::string frames;
+  frames.reserve(constant + left.size() * (around.size() - 1));
+  while (!left.empty()) {
+    const std::string_view text = left.substr(0, end_of_characters(left, kFrameBytes));
+    frames += around.front();
+    for (size_t part = 1; part < around.size(); ++part) {
+      append_json(frames, text);
+      frames += around[part];
+    }
+    left.remove_prefix(text.size());
+  }
+  return frames;
+}
+
+}  // namespace
+
 ResponseStream::~ResponseStream() {
   in_flight_->stream = nullptr;
   cancel();
@@ -367,8 +490,30 @@ void ResponseStream::relay(std::string output, nb::bytes before, nb::bytes after
                            nb::object writer) {
   auto relay = std::make_unique<Relay>();
   relay->output = std::move(output);
-  relay->before.assign(before.c_str(), before.size());
-  relay->after.assign(after.c_str(), after.size());
+  relay->around.emplace_back(before.c_str(), before.size());
+  relay->around.emplace_back(after.c_str(), after.size());
+  set_relay(std::move(relay), std::move(writer));
+}
+
+void ResponseStream::relay_logprobs(std::string output, nb::bytes before, nb::bytes between,
+                                    nb::bytes after, uint64_t vocabulary, size_t top,
+                                    nb::object writer) {
+  auto relay = std::make_unique<Relay>();
+  relay->output = std::move(output);
+  relay->logprobs = std::make_unique<LogprobFrames>(
+      std::string(before.c_str(), before.size()), std::string(between.c_str(), between.size()),
+      std::string(after.c_str(), after.size()), TokenTable::of(vocabulary), top);
+  set_relay(std::move(relay), std::move(writer));
+}
+
+void ResponseStream::relay_segments(std::string output, nb::object writer) {
+  auto relay = std::make_unique<Relay>();
+  relay->output = std::move(output);
+  relay->parsed = true;
+  set_relay(std::move(relay), std::move(writer));
+}
+
+void ResponseStream::set_relay(std::unique_ptr<Relay> relay, nb::object writer) {
   // Let go of at the end: the end of the one before may run any code.
   const nb::object before_writer = std::exchange(write, std::move(writer));
   socket_ = nb::isinstance<SocketWriter>(write) ? nb::inst_ptr<SocketWriter>(write) : nullptr;
@@ -379,6 +524,36 @@ void ResponseStream::relay(std::string output, nb::bytes before, nb::bytes after
   }
   in_flight_->relay = std::move(relay);
   if (!in_flight_->relay->text.empty()) in_flight_->queue->enqueue(in_flight_);
+}
+
+bool ResponseStream::relay_text(const nb::list& around, std::vector<std::string> markers,
+                                size_t room) {
+  return begin_segment(around, std::make_unique<MarkerScanner>(std::move(markers)), room);
+}
+
+bool ResponseStream::relay_json(const nb::list& around, std::string open, char position,
+                                size_t room) {
+  return begin_segment(around, std::make_unique<JsonScanner>(std::move(open), position), room);
+}
+
+bool ResponseStream::begin_segment(const nb::list& around, std::unique_ptr<TextScanner> scanner,
+                                   size_t room) {
+  std::vector<std::string> parts;
+  for (nb::handle part : around) {
+    const auto bytes = nb::cast<nb::bytes>(part);
+    parts.emplace_back(bytes.c_str(), bytes.size());
+  }
+  auto segment = std::make_unique<Segment>();
+  segment->scanner = std::move(scanner);
+  segment->room = room;
+  const std::lock_guard lock(in_flight_->queue->mutex);
+  Relay* relay = in_flight_->relay.get();
+  if (relay == nullptr || !relay->parsed || relay->segment != nullptr) return false;
+  if (!in_flight_->responses.empty() || in_flight_->lost) return false;
+  // What was shown of the segment before was written when its record was taken.
+  relay->around = std::move(parts);
+  relay->segment = std::move(segment);
+  return true;
 }
 
 void ResponseStream::resume_relay() {
@@ -392,17 +567,9 @@ void ResponseStream::resume_relay() {
 
 std::string ResponseStream::next_frames(bool even_if_held) {
   Relay* relay = in_flight_->relay.get();
-  if (relay == nullptr || relay->text.empty() || (relay->held && !even_if_held)) return {};
-  std::string frames;
-  std::string_view left = relay->text;
-  frames.reserve(relay->before.size() + left.size() + relay->after.size() + 16);
-  while (!left.empty()) {
-    const std::string_view text = left.substr(0, end_of_characters(left, kFrameBytes));
-    frames += relay->before;
-    append_json(frames, text);
-    frames += relay->after;
-    left.remove_prefix(text.size());
-  }
+  if (relay == nullptr || !relay->has_news() || (relay->held && !even_if_held)) return {};
+  std::string frames = relay->logprobs != nullptr ? std::exchange(relay->frames, {})
+                                                  : framed(relay->around, relay->text);
   relay->text.clear();
   relay_counts.texts.fetch_add(std::exchange(relay->texts, 0), std::memory_order_relaxed);
   relay_counts.writes.fetch_add(1, std::memory_order_relaxed);
@@ -696,6 +863,8 @@ void bind_inference(nb::module_& module) {
   nb::class_<ReceivedResponse>(module, "InferenceResponse",
                                "One response: its output tensors, or an error.")
       .def_ro("final", &ReceivedResponse::final)
+      .def_ro("relayed", &ReceivedResponse::relayed,
+              "Tokens of a text that has been written to the client already; else 0.")
       .def_prop_ro("error", response_error, nb::sig("def error(self) -> tuple[int, str] | None"),
                    "(error code, message), or None")
       .def(
@@ -752,6 +921,29 @@ void bind_inference(nb::module_& module) {
            nb::sig("def relay(self, output: str, before: bytes, after: bytes, write: "
                    "collections.abc.Callable[[bytes], bool]) -> None"),
            "From now on, write responses that hold this one text and nothing else as frames.")
+      .def("relay_logprobs", &ResponseStream::relay_logprobs, "output"_a, "before"_a, "between"_a,
+           "after"_a, "vocabulary"_a, "top"_a, "write"_a,
+           nb::sig("def relay_logprobs(self, output: str, before: bytes, between: bytes, after: "
+                   "bytes, vocabulary: int, top: int, write: collections.abc.Callable[[bytes], "
+                   "bool]) -> None"),
+           "From now on, write responses that hold a text and the log probabilities of its tokens "
+           "as frames: the text between `before` and `between`, `top` alternatives for each token "
+           "between `between` and `after`. Responses with a token that `add_token` has not added "
+           "to the vocabulary are not written.")
+      .def("relay_segments", &ResponseStream::relay_segments, "output"_a, "write"_a,
+           nb::sig("def relay_segments(self, output: str, write: "
+                   "collections.abc.Callable[[bytes], bool]) -> None"),
+           "From now on, write the text of the segments that `relay_text` and `relay_json` begin.")
+      .def("relay_text", &ResponseStream::relay_text, "around"_a, "markers"_a, "room"_a,
+           nb::sig("def relay_text(self, around: list[bytes], markers: list[str], room: int) -> "
+                   "bool"),
+           "Write text up to one of the markers as frames: JSON strings between `around`. `room` "
+           "is how many bytes may come. False if responses wait, which come first.")
+      .def("relay_json", &ResponseStream::relay_json, "around"_a, "open"_a, "position"_a, "room"_a,
+           nb::sig("def relay_json(self, around: list[bytes], open: str, position: str, room: "
+                   "int) -> bool"),
+           "The same for a JSON value up to its end, of which the brackets are open that `open` "
+           "closes.")
       .def("resume_relay", &ResponseStream::resume_relay, "The paused writer accepts frames again.")
       .def("stop_relay", &ResponseStream::stop_relay, "Write no more.")
       .def_prop_ro("finished", &ResponseStream::finished,

@@ -15,9 +15,11 @@
 
 #include "buffer.h"
 #include "event.h"
+#include "logprob_frames.h"
 #include "socket_writer.h"
 #include "stubs.h"
 #include "tensor.h"
+#include "text_scanner.h"
 #include "trace.h"
 #include "triton_api.h"
 
@@ -37,6 +39,7 @@ struct ReceivedResponse {
   std::vector<Tensor> outputs;
   std::vector<std::pair<std::string, ParameterValue>> parameters;
   std::optional<std::pair<Code, std::string>> error;
+  uint64_t relayed = 0;  // tokens, if the text has been written to the client already
   bool final = false;
 
   const Tensor* find(std::string_view name) const;
@@ -44,15 +47,41 @@ struct ReceivedResponse {
 
 class ResponseQueue;
 
-// The short way of plain text: responses that hold one text and nothing else never become Python
+// A response that holds one text, maybe with the ids and the log probabilities of its tokens, and
+// no error.
+struct TextResponse {
+  std::string_view output;
+  std::string_view text;
+  uint64_t tokens = 1;
+  LogprobRows logprobs;
+};
+
+// Part of a stream that a parser reads later: its text is shown as far as the scanner is sure, and
+// recorded, so that the parser reads all of it once the segment ends.
+struct Segment {
+  std::unique_ptr<TextScanner> scanner;
+  size_t room;          // bytes that may still be recorded
+  std::string record;   // everything that came
+  uint64_t tokens = 0;  // that it was made of
+};
+
+// The short way of text: responses that hold one text and nothing else never become Python
 // objects. Their texts are gathered here, and each drain writes what came as one frame.
 struct Relay {
-  std::string output;  // the name of the output that holds the text
-  std::string before;  // the frame around the text, which is written as a JSON string
-  std::string after;
-  std::string text;    // came since the last frame; valid UTF-8
-  uint64_t texts = 0;  // that it was put together from
-  bool held = false;   // the writer takes nothing until it asks again
+  std::string output;               // the name of the output that holds the text
+  std::vector<std::string> around;  // a frame's constant parts; the text is a JSON string between
+                                    // them. None: nothing is written
+  std::string text;                 // came since the last frame; valid UTF-8
+  std::unique_ptr<LogprobFrames> logprobs;  // makes a frame of each response
+  std::string frames;                       // that it has made since the last write
+  uint64_t texts = 0;                       // that it was put together from
+  bool held = false;                        // the writer takes nothing until it asks again
+  bool parsed = false;                      // only segments are relayed
+  std::unique_ptr<Segment> segment;         // of a parsed stream; nullptr between two of them
+
+  // Takes a response. False if it must go the long way: nothing has changed then.
+  bool add(const TextResponse& response);
+  bool has_news() const { return !text.empty() || !frames.empty(); }
 };
 
 // Since the process began, over all streams. How many texts go into a write says whether clients
@@ -101,8 +130,7 @@ class ResponseQueue {
   void push(const std::shared_ptr<InFlight>& in_flight, std::unique_ptr<ReceivedResponse> response,
             bool final) noexcept;
   // False where the text must go the long way: nobody relays, or responses wait that came before.
-  bool push_text(const std::shared_ptr<InFlight>& in_flight, std::string_view output,
-                 std::string_view text);
+  bool push_text(const std::shared_ptr<InFlight>& in_flight, const TextResponse& response);
   // The next drain looks at the stream. Under the lock.
   void enqueue(const std::shared_ptr<InFlight>& in_flight) noexcept;
   // The same, not under the lock.
@@ -117,6 +145,9 @@ class ResponseQueue {
   Stubs stubs;
 
  private:
+  // Passes what a segment has recorded on to its parser: what follows is not part of it. Under the
+  // lock.
+  void end_segment(InFlight& in_flight) noexcept;
   // The list of streams to wake, which is empty then.
   std::shared_ptr<InFlight> take_ready() noexcept;
   // Takes the next off such a list.
@@ -143,6 +174,15 @@ class ResponseStream {
   bool over() const;
   uint64_t received() const;
   void relay(std::string output, nb::bytes before, nb::bytes after, nb::object write);
+  // Relays text with the log probabilities of its tokens: see `LogprobFrames`.
+  void relay_logprobs(std::string output, nb::bytes before, nb::bytes between, nb::bytes after,
+                      uint64_t vocabulary, size_t top, nb::object write);
+  // Relays only the segments of a parsed stream, each begun by one of the two calls below it: for
+  // those, `around` has the constant parts of a frame, and nothing is written if it is empty.
+  // False if responses wait, which come before the segment.
+  void relay_segments(std::string output, nb::object write);
+  bool relay_text(const nb::list& around, std::vector<std::string> markers, size_t room);
+  bool relay_json(const nb::list& around, std::string open, char position, size_t room);
   void resume_relay();
   // Writes what has been gathered unless the writer holds.
   void flush_relay();
@@ -156,6 +196,8 @@ class ResponseStream {
   nb::object failure = nb::none();  // the exception that the writer raised
 
  private:
+  void set_relay(std::unique_ptr<Relay> relay, nb::object writer);
+  bool begin_segment(const nb::list& around, std::unique_ptr<TextScanner> scanner, size_t room);
   // The text gathered since the last frame, as frames; empty where there is none. Under the lock.
   std::string next_frames(bool even_if_held);
   // Not under the lock: the writer may do anything. What it raises is kept for `take`.

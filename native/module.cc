@@ -12,6 +12,7 @@
 #include "inference.h"
 #include "json_text.h"
 #include "library.h"
+#include "logprob_frames.h"
 #include "metrics.h"
 #include "server.h"
 #include "server_options.h"
@@ -82,6 +83,7 @@ NB_MODULE(_core, module) {
   triton::bind_metrics(module);
   triton::bind_socket_writer(module);
   triton::bind_trace(module);
+  triton::bind_logprob_frames(module);
   triton::bind_inference(module);
   triton::bind_backend(module);
   triton::bind_decode_stream(module);

@@ -63,12 +63,15 @@ nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
 }  // namespace
 
 TextStream::TextStream(nb::object execution, nb::object step, nb::object tokenizer,
-                       nb::object on_no_text)
+                       nb::object pending, bool streamed, bool keeps_ids)
     : held_(std::move(execution)),
       execution_(nb::cast<Execution*>(held_)),
       step_(std::move(step)),
       tokenizer_(std::move(tokenizer)),
-      on_no_text_(std::move(on_no_text)) {}
+      held_pending_(std::move(pending)),
+      pending_(nb::cast<PendingDeltas*>(held_pending_)),
+      streamed_(streamed),
+      keeps_ids_(keeps_ids) {}
 
 bool TextStream::advance(nb::handle output) {
   if (!attribute(output, names().finish_reason).is_none()) return false;
@@ -76,37 +79,76 @@ bool TextStream::advance(nb::handle output) {
   const nb::object ids = attribute(output, names().new_token_ids);
   if (!PyList_Check(ids.ptr()) || PyList_GET_SIZE(ids.ptr()) != 1) return false;
   if (execution_->ended()) return true;  // its caller has gone
-  PyObject* arguments[] = {tokenizer_.ptr(), PyList_GET_ITEM(ids.ptr(), 0)};
+  PyObject* token_id = PyList_GET_ITEM(ids.ptr(), 0);
+  PyObject* arguments[] = {tokenizer_.ptr(), token_id};
   PyObject* decoded = PyObject_Vectorcall(step_.ptr(), arguments, 2, nullptr);
   if (decoded == nullptr) {
     if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();
     PyErr_Clear();  // Python meets it again, and knows what to do
     return false;
   }
-  const nb::object text = nb::steal(decoded);
+  add(token_id, nb::steal(decoded));
+  return true;
+}
+
+void TextStream::add(nb::handle token_id, const nb::object& text) {
   begun = true;
   ++count_;
   // A token may be a part of a character.
-  if (text.is_none() || (PyUnicode_Check(text.ptr()) && PyUnicode_GET_LENGTH(text.ptr()) == 0)) {
-    on_no_text_();
-    return true;
+  const bool has_text =
+      !text.is_none() && !(PyUnicode_Check(text.ptr()) && PyUnicode_GET_LENGTH(text.ptr()) == 0);
+  if (!has_text || !streamed_) ++(streamed_ ? pending_->streamed : pending_->whole);
+  if (keeps_ids_ && !(streamed_ && has_text && ids_.empty()))
+    ids_.push_back(nb::cast<int32_t>(token_id));
+  if (has_text) send(text);
+}
+
+void TextStream::send(const nb::object& text) {
+  if (!streamed_) {
+    Py_ssize_t size = 0;
+    const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+    if (bytes == nullptr) throw nb::python_error();
+    text_.append(bytes, static_cast<size_t>(size));
+  } else if (ids_.empty()) {
+    execution_->send_bytes("text_output", text, false);
+  } else {
+    execution_->send_text(text, std::exchange(ids_, {}));
   }
-  execution_->send_bytes("text_output", text, false);
-  return true;
 }
 
 int64_t TextStream::take_count() { return std::exchange(count_, 0); }
 
+nb::str TextStream::take_text() {
+  const std::string text = std::exchange(text_, {});
+  return nb::str(text.data(), text.size());
+}
+
+nb::list TextStream::take_ids() {
+  nb::list ids;
+  for (const int32_t id : std::exchange(ids_, {})) ids.append(id);
+  return ids;
+}
+
 void bind_text_stream(nb::module_& module) {
   using nb::literals::operator""_a;
+  nb::class_<PendingDeltas>(module, "PendingDeltas",
+                            "Counts, per engine, the tokens that did not produce a response.")
+      .def(nb::init<>())
+      .def_rw("streamed", &PendingDeltas::streamed,
+              "Without text, or buffered for a larger response.")
+      .def_rw("whole", &PendingDeltas::whole, "Of requests that do not stream.");
   nb::class_<TextStream>(module, "TextStream",
-                         "One request whose tokens become responses of plain text.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "execution"_a, "step"_a,
-           "tokenizer"_a, "on_no_text"_a,
+                         "One request whose tokens become plain text: a response for each, or all "
+                         "of it in the end.")
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, bool, bool>(), "execution"_a,
+           "step"_a, "tokenizer"_a, "pending"_a, nb::kw_only(), "streamed"_a, "keeps_ids"_a,
            nb::sig("def __init__(self, execution: Execution, step: typing.Callable[[typing.Any, "
-                   "int], str | None], tokenizer: typing.Any, on_no_text: typing.Callable[[], "
-                   "None]) -> None"))
+                   "int], str | None], tokenizer: typing.Any, pending: PendingDeltas, *, "
+                   "streamed: bool, keeps_ids: bool) -> None"))
       .def("take_count", &TextStream::take_count, "Tokens since the last call.")
+      .def("take_text", &TextStream::take_text, "Text that no response had since the last call.")
+      .def("take_ids", &TextStream::take_ids, nb::sig("def take_ids(self) -> list[int]"),
+           "The ids of tokens that no response had since the last call.")
       .def_ro("begun", &TextStream::begun, "Whether a token has come.");
   module.def("advance_all", &advance_all, "outputs"_a, "streams"_a,
              nb::sig("def advance_all(outputs: list[typing.Any], streams: dict[str, typing.Any]) "

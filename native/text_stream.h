@@ -1,9 +1,11 @@
-// Tokens to text to responses, for the steps of an engine whose requests want nothing else.
+// Tokens to text, for the steps of an engine whose requests want nothing else.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace triton {
 
@@ -11,28 +13,49 @@ namespace nb = nanobind;
 
 class Execution;
 
-// One request of plain text. Used under the GIL.
+// Tokens of one engine that produced no response. Used under the GIL.
+struct PendingDeltas {
+  int64_t streamed = 0;  // without text, or gathered for a larger response
+  int64_t whole = 0;     // of requests that do not stream
+};
+
+// One request of plain text: a response for each token, or all of the text in the end. Used under
+// the GIL.
 class TextStream {
  public:
   // `step(tokenizer, token id)` gives the text that a token completes, or None
-  // (tokenizers.DecodeStream.step); `on_no_text()` is called for each of the latter.
-  TextStream(nb::object execution, nb::object step, nb::object tokenizer, nb::object on_no_text);
+  // (tokenizers.DecodeStream.step). `keeps_ids`: of the tokens that are in no response, or in one
+  // with others.
+  TextStream(nb::object execution, nb::object step, nb::object tokenizer, nb::object pending,
+             bool streamed, bool keeps_ids);
 
-  // Sends what an output of the engine's adds. False where there is more to it than one token:
+  // Takes what an output of the engine's adds. False where there is more to it than one token:
   // nothing has been done then. `output` has what vLLM's EngineCoreOutput has.
   bool advance(nb::handle output);
   // Tokens since the last call.
   int64_t take_count();
+  // Text that no response had since the last call.
+  nb::str take_text();
+  // The ids of tokens that no response had since the last call.
+  nb::list take_ids();
 
   bool begun = false;  // a token has come
 
  private:
+  void add(nb::handle token_id, const nb::object& text);
+  void send(const nb::object& text);
+
   nb::object held_;
   Execution* execution_;
   nb::object step_;
   nb::object tokenizer_;
-  nb::object on_no_text_;
+  nb::object held_pending_;
+  PendingDeltas* pending_;
+  bool streamed_;
+  bool keeps_ids_;
   int64_t count_ = 0;
+  std::string text_;
+  std::vector<int32_t> ids_;
 };
 
 void bind_text_stream(nb::module_& module);

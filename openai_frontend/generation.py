@@ -101,6 +101,41 @@ FrameWriter = Callable[[bytes], bool]
 Resume = Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEnd:
+    """Where a segment of parsed text ends: before one of the markers, or with a JSON value."""
+
+    max_bytes: int  # of the segment's text
+    markers: tuple[str, ...] = ()  # white space before one is not part of the text
+    # Of a JSON value: the closing brackets of what is open, and what the next character belongs to:
+    # "v" a value, "f" a first element, "k" a key, "c" a colon, "a" what follows a value, "K" the
+    # inside of a key, "V" the inside of a string. None: text
+    json: tuple[str, str] | None = None
+
+
+class SegmentRelay(Protocol):
+    """The relay of a stream that a parser reads, segment by segment."""
+
+    def begin(self, around: Sequence[bytes], end: SegmentEnd) -> bool:
+        """Write text as frames until the segment ends: a JSON string between each two parts of
+        `around`, nothing if there are none. A delta then has all of it for the parser, `relayed`.
+
+        False if deltas wait, which come first.
+        """
+
+    def resume(self) -> None:
+        """Continue after the writer has paused the relay."""
+
+
+OpenRelay = Callable[[bytes, bytes, FrameWriter, ChunkedSocket | None], Resume]
+OpenSegments = Callable[[FrameWriter, ChunkedSocket | None], SegmentRelay]
+# Adds the JSON of a token before and after its log probability
+AddToken = Callable[[int, bytes, bytes], None]
+OpenLogprobs = Callable[
+    [tuple[bytes, bytes, bytes], int, FrameWriter, ChunkedSocket | None], tuple[AddToken, Resume]
+]
+
+
 class TextRelay:
     """The fast path of a streamed response: text that only needs a frame goes directly from the
     model to its writer and skips everything that reads deltas.
@@ -109,17 +144,48 @@ class TextRelay:
     after the first deltas.
     """
 
-    __slots__ = ("_open",)
+    __slots__ = ("_open", "_open_logprobs", "_open_segments")
 
     def __init__(self) -> None:
-        self._open: Callable[[bytes, bytes, FrameWriter, ChunkedSocket | None], Resume] | None
-        self._open = None
+        self._open: OpenRelay | None = None
+        self._open_segments: OpenSegments | None = None
+        self._open_logprobs: OpenLogprobs | None = None
 
     def offer(
-        self, open: Callable[[bytes, bytes, FrameWriter, ChunkedSocket | None], Resume]
+        self,
+        open: OpenRelay,
+        open_segments: OpenSegments | None = None,
+        open_logprobs: OpenLogprobs | None = None,
     ) -> None:
-        """`open` starts the relay and returns the function that resumes it after a pause."""
+        """`open` starts the relay and returns the function that resumes it after a pause;
+        `open_segments` starts one that only relays segments, `open_logprobs` one that relays text
+        with log probabilities.
+        """
         self._open = open
+        self._open_segments = open_segments
+        self._open_logprobs = open_logprobs
+
+    def take_logprobs(
+        self,
+        around: tuple[bytes, bytes, bytes],
+        top: int,
+        write: FrameWriter,
+        socket: ChunkedSocket | None = None,
+    ) -> tuple[AddToken, Resume] | None:
+        """Like `take`, for deltas of text with log probabilities: each becomes a frame, the text
+        between the first two parts, its tokens with `top` alternatives between the last two.
+
+        Also returns what makes a token known; deltas with other tokens are not relayed.
+        """
+        return (
+            None if self._open_logprobs is None else self._open_logprobs(around, top, write, socket)
+        )
+
+    def take_segments(
+        self, write: FrameWriter, socket: ChunkedSocket | None = None
+    ) -> SegmentRelay | None:
+        """Like `take`, for output that is parsed: only the segments that are begun are relayed."""
+        return None if self._open_segments is None else self._open_segments(write, socket)
 
     def take(
         self, before: bytes, after: bytes, write: FrameWriter, socket: ChunkedSocket | None = None
@@ -184,6 +250,8 @@ class GenerationRequest:
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stream: bool = False
     return_token_ids: bool = False  # report token ids in each delta
+    count_tokens: bool = False  # report those of deltas that are not of one token
+    logprob_arrays: bool = False  # log probabilities as arrays, without the tokens' texts
     priority: int = 0  # lower numbers first; 0 is the model's default
     cache_salt: str | None = None  # only requests with the same salt share the prefix cache
     sequences: int = 1  # outputs of this request: the best ones of a beam search
@@ -219,6 +287,16 @@ class TokenCounts:
 
 
 @dataclass(slots=True)
+class LogprobArrays:
+    """Log probabilities of several tokens: for each an array with the sampled token first. An array
+    may have the sampled token again, among the likeliest.
+    """
+
+    token_ids: Sequence[Sequence[int]]
+    values: Sequence[Sequence[float]]
+
+
+@dataclass(slots=True)
 class CompletionDelta:
     """What one response adds to the output. Not frozen: it is built per token (0.3 us, not 0.9)."""
 
@@ -230,6 +308,9 @@ class CompletionDelta:
     logprobs: Sequence[TokenLogprobs] | None = None  # one per token of this delta
     # one per prompt token, None for the first; set on one delta of an output
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+    logprob_arrays: LogprobArrays | None = None  # instead of `logprobs`, from an engine
+    tokens: int = 0  # their number, if it is known without their ids
+    relayed: bool = False  # the text was written to the client already, see SegmentRelay
 
 
 @dataclass(slots=True)
@@ -313,8 +394,8 @@ class UsageCounter:
                 self._uncounted = 0
                 if counts.first_token_s is not None:
                     self.first_token_ns = self.begun_ns + int(counts.first_token_s * 1e9)
-            elif delta.token_ids:
-                self._uncounted += len(delta.token_ids)
+            else:
+                self._uncounted += len(delta.token_ids) or delta.tokens
             if delta.finish_reason is not None:
                 self.finish_reason = delta.finish_reason
                 self._unfinished -= 1
@@ -349,6 +430,16 @@ class UsageCounter:
         return max(counted, 1 + (received - 1) * self._tokens_per_response)
 
 
+def _merge_arrays(deltas: Sequence[CompletionDelta]) -> LogprobArrays | None:
+    arrays = [delta.logprob_arrays for delta in deltas if delta.logprob_arrays is not None]
+    if not arrays:
+        return None
+    return LogprobArrays(
+        [row for each in arrays for row in each.token_ids],
+        [row for each in arrays for row in each.values],
+    )
+
+
 def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
     """Merge deltas into one; the counts are those of the last."""
     last = deltas[-1]
@@ -361,6 +452,7 @@ def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
         counts=last.counts,
         logprobs=[entry for delta in deltas for entry in delta.logprobs or ()] or None,
         prompt_logprobs=next(prompts, None),
+        logprob_arrays=_merge_arrays(deltas),
     )
 
 

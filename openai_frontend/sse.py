@@ -10,13 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orjson import dumps
+from orjson import Fragment, dumps
+
+Logprobs = Mapping[str, Any] | Fragment
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"  # a comment, so that proxies do not close an idle stream
 
 # Padding makes a frame's length exceed that of an empty one by a multiple of this many bytes.
 _PADDED_TO = 32
+
+TEXT = "\0"  # stands for the text of a delta whose frame is split
+_JSON_TEXT = dumps(TEXT)
 
 _NO_REASON = b',"logprobs":null,"finish_reason":null}]'
 
@@ -111,11 +116,19 @@ class ChunkFrames:
         """The bytes before and after the JSON string in a frame of `text`."""
         return self._before_text[index], self._after_text
 
+    def around_logprobs(self, index: int) -> tuple[bytes, bytes, bytes]:
+        """The bytes before, between and after the text and the tokens in a frame of `detailed`
+        with a chat's log probabilities. Only for streams without padding.
+        """
+        between = self._shape.after_text + b',"logprobs":{"content":['
+        after = b'],"refusal":null},"finish_reason":null}]' + self._end
+        return self._before_text[index], between, after
+
     def detailed(
         self,
         index: int,
         text: str,
-        logprobs: Mapping[str, Any] | None = None,
+        logprobs: Logprobs | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> bytes:
         """A frame that adds text with log probabilities or other fields to a choice."""
@@ -134,7 +147,7 @@ class ChunkFrames:
         self,
         index: int,
         delta: Mapping[str, Any],
-        logprobs: Mapping[str, Any] | None = None,
+        logprobs: Logprobs | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> bytes:
         """A frame that adds a delta other than text to a chat choice."""
@@ -147,6 +160,15 @@ class ChunkFrames:
             self._padding(len(written)),
             self._end,
         )
+
+    def around_delta(self, index: int, delta: Mapping[str, Any]) -> list[bytes]:
+        """The constant parts of frames of `delta`, between which the text of `TEXT` belongs as a
+        JSON string. Only for streams without padding.
+        """
+        first, *parts = dumps(delta).split(_JSON_TEXT)
+        *parts, last = parts or [b""]
+        before = b'%s"delta":%s' % (self._heads[index], first)
+        return [before, *parts, last + _NO_REASON + self._end]
 
     def finish(self, index: int, reason: str) -> bytes:
         """The last frame of a choice, without text: some clients stop reading at the reason."""

@@ -14,6 +14,8 @@ def main() -> int:
     command = [sys.executable, "-m", "pytest", "-p", "scripts.sanitized_core"]
     # NumPy, which that test needs, and NVIDIA's Python backend keep memory until the process ends.
     tests = ["tests/unit/triton", "--ignore=tests/unit/triton/test_python_backend.py"]
+    tests += ["tests/unit/serving/test_relay_segments.py"]
+    tests += ["tests/unit/serving/test_relay_logprobs.py"]
     return subprocess.run(
         [*command, *tests, *sys.argv[1:]], env=environment(), check=False
     ).returncode

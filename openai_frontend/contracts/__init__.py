@@ -37,6 +37,10 @@ class Outputs(Protocol):
     def final(self) -> bool:
         """True on the last response of a request."""
 
+    @property
+    def relayed(self) -> int:
+        """Tokens of a text that has been written to the client already; else 0."""
+
     def item(self, name: str, /) -> Any:
         """The first element of an output; None if the response does not have it."""
 
@@ -70,7 +74,9 @@ class Contract(Protocol):
         """A function that turns each response to this request into a delta."""
 
     def text_output(self, request: GenerationRequest) -> str | None:
-        """The output with the text, if responses before the last hold nothing else; else None."""
+        """The output with the text, if responses before the last hold nothing else but arrays of
+        log probabilities that were requested; else None.
+        """
 
 
 class DeclaredInputs:

@@ -191,5 +191,9 @@ def _select_vllm(
 
 def _vllm_generation(config: Mapping[str, Any], vocabulary: Vocabulary | None) -> Contract:
     inprocess = config.get("backend") == "inprocess"  # it takes token ids
-    contract = VLLMContract(config, None if inprocess else vocabulary)
+    contract = VLLMContract(
+        config,
+        None if inprocess else vocabulary,
+        logprob_arrays=inprocess and vocabulary is not None,
+    )
     return ZeroTokens(DerivedOutputs(contract, vocabulary) if contract.derives else contract)

@@ -44,6 +44,7 @@ _NEEDS = {
     "prompt_token_ids": ("prompt_token_ids", None),
     "stream": ("stream", None),
     "return_token_ids": ("return_token_ids", "token_ids"),
+    "count_tokens": ("count_tokens", "token_ids"),
     "logprobs": ("return_logprobs", "logprobs"),
     "logprob_token_ids": ("return_logprobs", "logprobs"),
     "prompt_logprobs": ("sampling_parameters", "prompt_logprobs"),
@@ -80,7 +81,17 @@ class VLLMContract:
 
     extra_args: frozenset[str] | None = None  # engine plug-ins take any
 
-    def __init__(self, config: Mapping[str, Any], vocabulary: Vocabulary | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        vocabulary: Vocabulary | None = None,
+        *,
+        logprob_arrays: bool = False,
+    ) -> None:
+        """`logprob_arrays`: take log probabilities as arrays, because the texts of the tokens are
+        known.
+        """
+        self._logprob_arrays = logprob_arrays
         self._inputs = DeclaredInputs(config)
         self._outputs = declared_names(config, "output")
         self._vocabulary = vocabulary
@@ -120,7 +131,9 @@ class VLLMContract:
         for name, enabled in (
             ("stream", request.stream),
             ("return_token_ids", request.return_token_ids),
-            ("return_logprobs", _requests_logprobs(request.sampling_params)),
+            ("count_tokens", request.count_tokens),
+            ("return_logprobs", logprobs := _requests_logprobs(request.sampling_params)),
+            ("logprob_arrays", logprobs and self._logprob_arrays),
         ):
             if enabled and name in takes:
                 inputs[name] = self._inputs.true(name)
@@ -153,15 +166,26 @@ class VLLMContract:
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """A function that turns responses into deltas. It runs once per token."""
-        decode = self.decode if self.text_output(request) is None else self._decode_text
+        decode = self._plain_decoder(request)
         return decode if request.kv_transfer is None else partial(_decode_transfer, decode)
 
+    def _plain_decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
+        params = request.sampling_params
+        if _requests_logprobs(params):
+            return self._decode_arrays if self._logprob_arrays else self.decode
+        if self.text_output(request) is None:
+            return self.decode
+        return self._decode_counted if request.count_tokens else self._decode_text
+
     def text_output(self, request: GenerationRequest) -> str | None:
-        """`text_output` if responses before the last hold only text; else None."""
+        """`text_output` if responses before the last hold only text, or text with arrays of the
+        likeliest tokens; else None.
+        """
         params = request.sampling_params
         extras = (
             request.return_token_ids
-            or _requests_logprobs(params)
+            or (params.logprobs is not None and not self._logprob_arrays)
+            or bool(params.logprob_token_ids)
             or params.prompt_logprobs is not None
         )
         return "text_output" if self._inprocess and not extras else None
@@ -175,6 +199,26 @@ class VLLMContract:
             return self.decode(outputs)
         text = outputs.item("text_output")
         return CompletionDelta("" if text is None else str(text, "utf-8", "replace"))
+
+    def _decode_counted(self, outputs: Outputs) -> CompletionDelta:
+        """Decodes a response that holds only text if it is of one token, or was relayed."""
+        if outputs.final:
+            return self.decode(outputs)
+        text, ids = outputs.item("text_output"), outputs.tolist("token_ids")
+        relayed = outputs.relayed
+        delta = CompletionDelta("" if text is None else str(text, "utf-8", "replace"))
+        if ids is not None:
+            delta.token_ids = ids
+        else:
+            delta.tokens = relayed or 1
+        delta.relayed = relayed > 0
+        return delta
+
+    def _decode_arrays(self, outputs: Outputs) -> CompletionDelta:
+        delta = self.decode(outputs)
+        if delta.logprobs is None:  # an engine may know only the other form
+            delta.logprobs = _logprob_arrays(outputs)
+        return delta
 
     def decode(self, outputs: Outputs) -> CompletionDelta:
         """One delta per response."""
@@ -310,6 +354,22 @@ def _logprobs(text: bytes) -> list[Any] | None:
         for position in positions:
             _replace_null(position or {})
     return [position and _by_token_id(position) for position in positions]
+
+
+def _logprob_arrays(outputs: Outputs) -> list[TokenLogprobs] | None:
+    """The same from arrays, without rank and text."""
+    ids = outputs.tolist("logprob_tokens")
+    if not ids:
+        return None
+    entries = [
+        (token_id, {"logprob": value})
+        for token_id, value in zip(ids, outputs.tolist("logprob_values"), strict=True)
+    ]
+    positions = outputs.tensor("logprob_tokens").shape[0]
+    if positions == 1:
+        return [dict(entries)]
+    width = len(ids) // positions
+    return [dict(entries[at : at + width]) for at in range(0, len(ids), width)]
 
 
 def _replace_null(position: Mapping[str, dict[str, Any]]) -> None:

@@ -126,6 +126,10 @@ class DeltaSink(Protocol):
         """End the output with an error."""
 
     @property
+    def logprob_arrays(self) -> bool:
+        """Whether deltas may have `logprob_arrays` instead of `logprobs`."""
+
+    @property
     def cancelled(self) -> bool:
         """Whether the caller is gone."""
 

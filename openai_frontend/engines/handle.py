@@ -13,11 +13,11 @@ from typing import Any
 
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
-from openai_frontend.engines.response_writer import PendingDeltas, ResponseWriter, fail
+from openai_frontend.engines.response_writer import ResponseWriter, fail
 from openai_frontend.errors import caught, describe_exception
 from openai_frontend.generation import Adapter, EmbedRequest, ScorePairRequest
 from openai_frontend.triton import error_codes
-from openai_frontend.triton._core import Execution
+from openai_frontend.triton._core import Execution, PendingDeltas
 
 logger = logging.getLogger(__name__)
 

@@ -34,6 +34,7 @@ from openai_frontend.generation import (
     EmbedRequest,
     FinishReason,
     GenerationRequest,
+    LogprobArrays,
     SamplingParams,
     ScorePairRequest,
     ScoreResult,
@@ -42,6 +43,8 @@ from openai_frontend.generation import (
 )
 from openai_frontend.prefix_cache import Added, PrefixCache
 from openai_frontend.triton import error_codes
+
+_HALF = math.log(0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +334,12 @@ class MockEngine(Engine):
         """Log probabilities of the token; with the first token, those of the prompt too."""
         result = CompletionDelta(delta.text, delta.token_ids)
         params = answer.params
-        if params.logprobs is not None or params.logprob_token_ids:
+        if answer.sink.logprob_arrays and delta.token_ids:
+            rows = [self._logprob_row(token, params) for token in delta.token_ids]
+            result.logprob_arrays = LogprobArrays(
+                [ids for ids, _ in rows], [values for _, values in rows]
+            )
+        elif params.logprobs is not None or params.logprob_token_ids:
             result.logprobs = [self._logprobs(token, params) for token in delta.token_ids]
         if params.prompt_logprobs is not None and answer.sent == 0:
             prompt_params = SamplingParams(logprobs=params.prompt_logprobs)
@@ -346,16 +354,23 @@ class MockEngine(Engine):
         or the ids that follow it.
         """
         vocabulary = self._settings.tokens
-        count = len(vocabulary) if params.logprobs == -1 else params.logprobs or 1
-        ids = dict.fromkeys([token, *(params.logprob_token_ids or range(token, token + count))])
         return {
             id: {
-                "logprob": rank * math.log(0.5),
+                "logprob": rank * _HALF,
                 "rank": rank,
                 "decoded_token": vocabulary[id] if id < len(vocabulary) else f"<{id}>",
             }
-            for rank, id in enumerate(ids, start=1)
+            for rank, id in enumerate(dict.fromkeys(self._likeliest(token, params)), start=1)
         }
+
+    def _logprob_row(self, token: int, params: SamplingParams) -> tuple[list[int], list[float]]:
+        ids = self._likeliest(token, params)
+        ranks = {id: rank for rank, id in enumerate(dict.fromkeys(ids), start=1)}
+        return ids, [ranks[id] * _HALF for id in ids]
+
+    def _likeliest(self, token: int, params: SamplingParams) -> list[int]:
+        count = len(self._settings.tokens) if params.logprobs == -1 else params.logprobs or 1
+        return [token, *(params.logprob_token_ids or range(token, token + count))]
 
     def _die(self, reason: str) -> None:
         self._failure = reason

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines import tensors
@@ -11,7 +11,7 @@ from openai_frontend.engines.engine import EngineError
 from openai_frontend.errors import describe_exception
 from openai_frontend.generation import CompletionDelta, GenerationRequest, merge_deltas
 from openai_frontend.triton import error_codes
-from openai_frontend.triton._core import Execution, TextStream
+from openai_frontend.triton._core import Execution, PendingDeltas, TextStream
 
 logger = logging.getLogger(__name__)
 
@@ -29,19 +29,6 @@ def fail(execution: Execution, error: Exception) -> None:
         execution.fail(error_codes.INTERNAL, describe_exception(error))
 
 
-class PendingDeltas:
-    """Counts, per engine, the deltas that did not produce a response."""
-
-    __slots__ = ("streamed", "whole")
-
-    def __init__(self) -> None:
-        self.streamed = 0  # without text, or buffered for a larger response
-        self.whole = 0  # of requests that do not stream
-
-    def count_streamed(self) -> None:
-        self.streamed += 1
-
-
 class ResponseWriter:
     """An engine's `DeltaSink`: converts deltas to responses.
 
@@ -55,20 +42,25 @@ class ResponseWriter:
         "_before",
         "_begun_s",
         "_collected",
+        "_count_tokens",
         "_counted",
         "_counts",
         "_due",
         "_execution",
         "_first_token_s",
         "_held",
+        "_held_ids",
         "_interval",
         "_live",
+        "_logprobs",
         "_plain",
         "_stream",
         "_text",
+        "_text_only",
         "_token_ids",
         "_unsent",
         "ended",
+        "logprob_arrays",
     )
 
     def __init__(
@@ -85,20 +77,24 @@ class ResponseWriter:
         self._stream = request.stream
         self._token_ids = request.return_token_ids
         self._counts = tensors.read_flag(inputs, "return_num_output_tokens")
-        logprobs = (
+        self._logprobs = (
             tensors.read_flag(inputs, "return_logprobs")
             or request.sampling_params.prompt_logprobs is not None
         )
-        self._plain = self._stream and not (self._token_ids or self._counts or logprobs)
+        self._text_only = not (self._token_ids or self._counts or self._logprobs)
+        self._plain = self._stream and self._text_only
+        self._count_tokens = request.count_tokens and self._plain
         self._counted = 0  # tokens that no response has counted yet
         self._interval = request.stream_interval
         self._due = 1  # tokens until the next response; the first token is sent at once
-        self._held: list[str] = []
+        self._held: list[str] = []  # texts for one larger response
+        self._held_ids: list[int] = []  # of tokens without a response, if they are counted
         self._collected: list[CompletionDelta] = []
         self._before = tensors.read_text_before(inputs, request)
         self._text: TextStream | None = None
         self._begun_s = time.monotonic()
         self._first_token_s: float | None = None  # of a request that does not stream
+        self.logprob_arrays = request.logprob_arrays
         self.ended = False
 
     def __del__(self) -> None:
@@ -116,46 +112,82 @@ class ResponseWriter:
             self.send(CompletionDelta(text, token_ids))
         elif not self._execution.ended:
             self._counted += len(token_ids)
-            if self._interval > 1:
-                self._gather(text, len(token_ids))
-            elif text:
-                self._send_text(text)
-            else:  # the token completes no character
-                self._unsent.streamed += 1
+            self._send_plain(text, token_ids)
 
     def text_stream(
         self, step: Callable[[Any, int], str | None], tokenizer: Any
     ) -> TextStream | None:
-        """The native fast path for plain text; None if the request wants more than text."""
-        if not self._plain or self._interval > 1:
+        """The native fast path for plain text, streamed or whole; None if the request wants more
+        than text.
+        """
+        if self._stream and (not self._plain or self._interval > 1):
             return None
-        self._text = TextStream(self._execution, step, tokenizer, self._unsent.count_streamed)
+        if self._logprobs or self._counts:
+            return None
+        self._text = TextStream(
+            self._execution,
+            step,
+            tokenizer,
+            self._unsent,
+            streamed=self._stream,
+            keeps_ids=self._token_ids or self._count_tokens,
+        )
         return self._text
 
     def send(self, delta: CompletionDelta) -> None:
         """Append a delta; one with a finish reason ends the output."""
         if self._execution.ended:
             return
-        self._counted += len(delta.token_ids)
+        tokens = len(delta.token_ids)
+        self._counted += tokens
         if delta.finish_reason is not None:
             self._end(delta)
-        elif self._plain and self._interval > 1:
-            self._gather(delta.text, len(delta.token_ids) or 1)
         elif self._plain:
-            if delta.text:
-                self._send_text(delta.text)
+            uncounted = not self._count_tokens or (tokens == 1 and not self._held_ids)
+            if delta.text and uncounted and self._interval == 1 and self._text is None:
+                self._send_text(delta.text)  # the usual token
             else:
-                self._unsent.streamed += 1
+                self._send_plain(delta.text, delta.token_ids)
         elif self._stream:
             self._execution.send(self._outputs(delta))
         else:
             self._unsent.whole += 1
-            self._note_first_token()
+            if self._first_token_s is None:
+                self._note_first_token()
+            if self._text_only and self._text is None:
+                self._held.append(delta.text)
+            else:
+                self._collect(delta)
+
+    def _collect(self, delta: CompletionDelta) -> None:
+        """Keep the delta, and before it what the native path has gathered."""
+        native = self._text
+        if self._text_only:
+            if native is not None:
+                self._held.append(native.take_text())
+            self._held.append(delta.text)
+        else:
+            if native is not None:
+                self._collected.append(CompletionDelta(native.take_text(), native.take_ids()))
             self._collected.append(delta)
 
+    def _send_plain(self, text: str, token_ids: Sequence[int]) -> None:
+        if self._count_tokens:
+            self._count(token_ids)
+        if self._interval > 1:
+            self._gather(text, len(token_ids) or 1)
+        elif text:
+            self._send_text(text)
+        else:  # the token completes no character
+            self._unsent.streamed += 1
+
+    def _count(self, token_ids: Sequence[int]) -> None:
+        if self._text is not None:
+            self._held_ids += self._text.take_ids()
+        self._held_ids += token_ids
+
     def _note_first_token(self) -> None:
-        if self._first_token_s is None:
-            self._first_token_s = time.monotonic() - self._begun_s
+        self._first_token_s = time.monotonic() - self._begun_s
 
     def _gather(self, text: str, tokens: int) -> None:
         """Send text once `stream_interval` tokens have arrived."""
@@ -168,6 +200,11 @@ class ResponseWriter:
             self._held, self._due = [], self._interval
 
     def _send_text(self, text: str) -> None:
+        if self._held_ids:
+            ids, self._held_ids = self._held_ids, []
+            outputs = [tensors.bytes_output("text_output", text), tensors.token_ids_output(ids)]
+            self._execution.send(outputs)
+            return
         try:
             self._execution.send_bytes("text_output", text)
         except UnicodeEncodeError:
@@ -176,22 +213,27 @@ class ResponseWriter:
     def fail(self, error: Exception) -> None:
         """End the output with an error, after the text that has already arrived."""
         self.ended = True
-        if self._held and not self._execution.ended:
+        if self._stream and self._held and not self._execution.ended:
             self._send_text("".join(self._held))
-            self._held = []
+        self._held = []
         self._live.pop(self._execution, None)
         fail(self._execution, error)
 
     def _end(self, delta: CompletionDelta) -> None:
         self.ended = True
         self._live.pop(self._execution, None)
-        if not self._stream:
+        if not self._stream and self._first_token_s is None:
             self._note_first_token()
+        if self._held or self._collected or not (self._stream or self._text is None):
+            self._collect(delta)
         if self._collected:
-            delta = merge_deltas([*self._collected, delta])
-        if self._held:
-            delta.text = "".join([*self._held, delta.text])
+            delta = merge_deltas(self._collected)
+        elif self._held:
+            delta.text = "".join(self._held)
             self._held = []
+        if self._count_tokens:
+            self._count(delta.token_ids)
+            delta.token_ids = self._held_ids
         if self._before:
             delta = dataclasses.replace(delta, text=self._before + delta.text)
         self._execution.send(self._outputs(delta), final=True)
@@ -203,12 +245,10 @@ class ResponseWriter:
         if self._counts or delta.finish_reason is not None:
             outputs.append(tensors.count_output("num_output_tokens", self._counted))
             self._counted = 0
-        if self._token_ids:
+        if self._token_ids or self._count_tokens:
             outputs.append(tensors.token_ids_output(delta.token_ids))
-        if delta.logprobs is not None:
-            outputs.append(tensors.json_output("logprobs", delta.logprobs))
-        if delta.prompt_logprobs is not None:
-            outputs.append(tensors.json_output("prompt_logprobs", delta.prompt_logprobs))
+        if not self._text_only:
+            outputs += _logprob_outputs(delta)
         if delta.finish_reason is not None:
             outputs.append(tensors.bytes_output("finish_reason", delta.finish_reason))
         if delta.stop_reason is not None:
@@ -220,3 +260,12 @@ class ResponseWriter:
             outputs.append(tensors.count_output("num_cached_tokens", delta.counts.cached_tokens))
             outputs += tensors.transfer_outputs(delta.counts)
         return outputs
+
+
+def _logprob_outputs(delta: CompletionDelta) -> Iterator[tensors.Output]:
+    if delta.logprob_arrays is not None:
+        yield from tensors.logprob_outputs(delta.logprob_arrays)
+    if delta.logprobs is not None:
+        yield tensors.json_output("logprobs", delta.logprobs)
+    if delta.prompt_logprobs is not None:
+        yield tensors.json_output("prompt_logprobs", delta.prompt_logprobs)

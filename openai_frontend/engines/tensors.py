@@ -2,15 +2,17 @@
 model repositories work unchanged.
 
 The shared tensors have the same names, datatypes and meanings as in that backend. Additional ones:
-`prompt_token_ids`, `return_token_ids`, `token_ids`, `stop_reason`, `num_cached_tokens`,
-`prompt_logprobs`, `priority`, `cache_salt`, `embedding`, `score_request`, `score`, and those of KV
-transfers, which only the gateway itself may send.
+`prompt_token_ids`, `return_token_ids`, `count_tokens`, `token_ids`, `stop_reason`,
+`num_cached_tokens`, `prompt_logprobs`, `logprob_arrays`, `logprob_tokens`, `logprob_values`,
+`priority`, `cache_salt`, `embedding`, `score_request`, `score`, and those of KV transfers, which
+only the gateway itself may send.
 """
 
 import json
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ from openai_frontend.generation import (
     EmbedRequest,
     GenerationRequest,
     KVTransfer,
+    LogprobArrays,
     SamplingParams,
     ScorePairRequest,
     TokenCounts,
@@ -38,12 +41,14 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "return_finish_reason": ("TYPE_BOOL", [1]),
     "return_logprobs": ("TYPE_BOOL", [1]),
     "return_token_ids": ("TYPE_BOOL", [1]),
+    "count_tokens": ("TYPE_BOOL", [1]),
     "return_num_input_tokens": ("TYPE_BOOL", [1]),
     "return_num_output_tokens": ("TYPE_BOOL", [1]),
     "priority": ("TYPE_INT32", [1]),
     "cache_salt": ("TYPE_STRING", [1]),
     "stream_interval": ("TYPE_INT32", [1]),
     "kv_transfer": ("TYPE_STRING", [1]),
+    "logprob_arrays": ("TYPE_BOOL", [1]),
     "embedding_request": ("TYPE_STRING", [1]),
     "score_request": ("TYPE_STRING", [1]),
 }
@@ -54,6 +59,8 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "stop_reason": ("TYPE_STRING", [1]),
     "logprobs": ("TYPE_STRING", [1]),
     "prompt_logprobs": ("TYPE_STRING", [1]),
+    "logprob_tokens": ("TYPE_INT32", [-1, -1]),
+    "logprob_values": ("TYPE_FP64", [-1, -1]),
     "num_input_tokens": ("TYPE_UINT32", [1]),
     "num_output_tokens": ("TYPE_UINT32", [1]),
     "num_cached_tokens": ("TYPE_UINT32", [1]),
@@ -136,6 +143,8 @@ def read_generation(
         adapter=None if lora_name is None else _adapter(lora_name, adapters),
         stream=read_flag(inputs, "stream"),
         return_token_ids=read_flag(inputs, "return_token_ids"),
+        count_tokens="count_tokens" in inputs and read_flag(inputs, "count_tokens"),
+        logprob_arrays="logprob_arrays" in inputs and read_flag(inputs, "logprob_arrays"),
         priority=0 if priority is None else priority.item(),
         cache_salt=_read_cache_salt(inputs),
         stream_interval=_read_stream_interval(inputs),
@@ -351,3 +360,13 @@ def float_output(name: str, value: float) -> Output:
 def token_ids_output(token_ids: Any) -> Output:
     """The INT32[n] output `token_ids`."""
     return "token_ids", "INT32", (len(token_ids),), struct.pack(f"<{len(token_ids)}i", *token_ids)
+
+
+def logprob_outputs(arrays: LogprobArrays) -> tuple[Output, Output]:
+    """The INT32[n, width] output `logprob_tokens` and the FP64[n, width] `logprob_values`."""
+    shape = (len(arrays.token_ids), len(arrays.token_ids[0]))
+    ids, values = [*chain.from_iterable(arrays.token_ids)], [*chain.from_iterable(arrays.values)]
+    return (
+        ("logprob_tokens", "INT32", shape, struct.pack(f"<{len(ids)}i", *ids)),
+        ("logprob_values", "FP64", shape, struct.pack(f"<{len(values)}d", *values)),
+    )

@@ -266,7 +266,7 @@ class ServedModel(TritonModel):
                 priority=request.priority,
                 timeout_us=request.timeout_us,
             )
-            _offer(stream, request, contract)
+            _offer(stream, request, contract, self.prompts)
             request.usage.follow(stream, request.stream_interval, streamed=request.stream)
             watched = self._answer_metrics().begin(request.usage)
             try:
@@ -380,10 +380,23 @@ def _may_be_cut(request: GenerationRequest, contract: Contract) -> bool:
     return bool(request.sampling_params.stop) and "stop" in contract.derives
 
 
-def _offer(stream: ResponseStream, request: GenerationRequest, contract: Contract) -> None:
-    """Let native code relay the text if the request allows it and the output is only text."""
-    if request.relay is not None and (output := contract.text_output(request)) is not None:
-        request.relay.offer(partial(stream.relay, output))
+def _offer(
+    stream: ResponseStream,
+    request: GenerationRequest,
+    contract: Contract,
+    prompts: PromptBuilder | None,
+) -> None:
+    """Let native code relay the text if the request allows it and the output is only text, maybe
+    with log probabilities.
+    """
+    if request.relay is None or (output := contract.text_output(request)) is None:
+        return
+    logprobs = (
+        None if prompts is None else partial(stream.relay_logprobs, output, prompts.vocabulary)
+    )
+    request.relay.offer(
+        partial(stream.relay, output), partial(stream.relay_segments, output), logprobs
+    )
 
 
 _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}

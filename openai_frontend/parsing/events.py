@@ -2,9 +2,12 @@
 
 import secrets
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
+
+from openai_frontend.parsing.buffer import Cursor, Markers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,18 @@ Event = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """What the next output continues, if it can be shown before it is parsed: text up to a marker,
+    or JSON arguments up to their end, both exactly as the model writes them.
+    """
+
+    event: ContentText | ReasoningText | ToolCallArguments  # what it adds to; without text
+    markers: tuple[str, ...] = ()  # each may end the text; white space before one is not shown
+    json: tuple[str, str] | None = None  # of arguments: what `ValueReader.position` returns
+    max_bytes: int | None = None  # limit of the arguments; None: no limit
+
+
 IdForm = Callable[[str, int], str]  # (function name, call index) -> call id
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
@@ -92,6 +107,9 @@ def is_name(text: str) -> bool:
 
 
 MAX_ARGUMENTS = 128 * 1024  # per call, in bytes
+_NO_TEXT: Mapping[type, "ContentText | ReasoningText"] = {
+    kind: kind("") for kind in (ContentText, ReasoningText)
+}
 
 TextKind = type[ContentText] | type[ReasoningText]
 Schemas = Mapping[str, Mapping[str, Any]]  # function name -> schema of its arguments
@@ -102,6 +120,14 @@ _MAX_SPACE = 4096  # limit of white space that waits for what follows it
 
 class ArgumentsLimitExceeded(Exception):  # internal to the parser: it stops parsing
     """A call's arguments exceeded the limit."""
+
+
+class ArgumentsReader(Protocol):
+    """Parses one JSON value (`values.ValueReader`)."""
+
+    def read(self) -> Generator[None, None, None]: ...
+
+    def position(self) -> tuple[str, str] | None: ...
 
 
 class EventBuffer:
@@ -129,12 +155,44 @@ class EventBuffer:
         self._room = 0
         self.call_is_open = False
         self._ids: set[str] = set()  # models repeat ids
+        self._open_text: tuple[TextKind, tuple[str, ...]] | None = None
+        self._json_position: Callable[[], tuple[str, str] | None] | None = None
 
     def events(self) -> list[Event]:
         """The events since the previous call."""
         self._flush()
         events, self._events = self._events, []
         return events
+
+    def segment(self) -> OpenSegment | None:
+        """What the next output continues; None if only parsing it can tell."""
+        if self._json_position is not None:
+            position = self._json_position()
+            if position is None:
+                return None
+            event = ToolCallArguments(self.calls, "")
+            return OpenSegment(event, json=position, max_bytes=self._room)
+        if self._open_text is None or self.at_start or self._space or self._space_passes:
+            return None
+        kind, literals = self._open_text
+        return OpenSegment(_NO_TEXT[kind], literals) if kind in self._written else None
+
+    def text_until(
+        self, cursor: Cursor, ends: Markers, kind: TextKind
+    ) -> Generator[None, None, str]:
+        """Write the text before the first of the ends; returns that end, which is not consumed."""
+        self._open_text = (kind, ends.literals)
+        end = yield from cursor.before(ends, partial(self.write, kind))
+        self._open_text = None
+        return end
+
+    def json_arguments(self, reader: ArgumentsReader) -> Generator[None, None, None]:
+        """Write the open call's arguments, which `reader` passes to `arguments`."""
+        self._json_position = reader.position
+        try:
+            yield from reader.read()
+        finally:
+            self._json_position = None
 
     def marker(self) -> None:
         """Note that a marker was here."""

@@ -14,6 +14,7 @@ from openai_frontend.parsing.events import (
     Event,
     EventBuffer,
     IdForm,
+    OpenSegment,
     ReasoningText,
     TextKind,
 )
@@ -74,6 +75,13 @@ class FamilyParser:
             self._cursor.append(text)
             self._advance()
         return self._output.events()
+
+    def segment(self) -> OpenSegment | None:
+        """What the next output continues, if all output so far is in the events."""
+        cursor = self._cursor
+        if not self._running or cursor.at < len(cursor.text):
+            return None
+        return self._output.segment()
 
     def finish(self) -> list[Event]:
         if self._running:
@@ -136,7 +144,7 @@ class FamilyParser:
                     return
 
     def _text_before(self, known: Markers, kind: TextKind) -> Generator[None, None, str]:
-        return self._cursor.before(known, partial(self._output.write, kind))
+        return self._output.text_until(self._cursor, known, kind)
 
     def _pass_marker(self, marker: str) -> None:
         self._cursor.take(len(marker))

@@ -150,6 +150,17 @@ _Step: TypeAlias = "Callable[[], _NextStep]"
 _NextStep: TypeAlias = "Generator[None, None, _Step | None]"
 
 
+# Step -> the letter of its position, outside of strings and within them
+_POSITIONS = {
+    "_value": "v",
+    "_first_element": "f",
+    "_element": "k",
+    "_colon": "c",
+    "_after_value": "a",
+}
+_IN_STRINGS = {"_value": "V", "_element": "K"}
+
+
 class ValueReader:
     """Parses one value; raises `NotToolCall` if it is not one."""
 
@@ -158,19 +169,34 @@ class ValueReader:
         self._emit = emit
         self._dialect = dialect
         self._open: list[tuple[str, str]] = []  # closing brackets, as spelled and in JSON
+        self._step: _Step | None = self._value
+        self._in_string: bool | None = False  # None: within an escape
 
     def read(self) -> Generator[None, None, None]:
         """Parse the whole value."""
-        step: _Step | None = self._value
-        while step is not None:
-            step = yield from step()
+        while self._step is not None:
+            self._step = yield from self._step()
+
+    def position(self) -> tuple[str, str] | None:
+        """The closing brackets of what is open, and a letter for what the next character belongs to
+        (`generation.SegmentEnd.json`). None if it is not between two items of JSON.
+        """
+        if self._dialect is not JSON or self._in_string is None:
+            return None
+        name = self._step.__name__ if self._step is not None else ""
+        letter = (_IN_STRINGS if self._in_string else _POSITIONS).get(name)
+        return None if letter is None else ("".join(closes for closes, _ in self._open), letter)
 
     def string(self) -> Generator[None, None, None]:
         """Parse only a string."""
         quote = yield from self._cursor.expect(*self._dialect.quotes)
         self._emit('"')
+        self._in_string = True
         while (yield from self._string_part(quote)) != quote:
+            self._in_string = None
             self._emit((yield from self._dialect.read_escape(self._cursor)))
+            self._in_string = True
+        self._in_string = False
         self._emit('"')
 
     def _string_part(self, quote: str) -> Generator[None, None, str]:
@@ -212,6 +238,9 @@ class ValueReader:
         if self._open[-1][1] == "]":
             return self._value
         yield from self._key()
+        return self._colon
+
+    def _colon(self) -> _NextStep:
         yield from self._space()
         yield from self._cursor.expect(":")
         self._emit(":")

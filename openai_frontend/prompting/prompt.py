@@ -88,6 +88,11 @@ class PromptBuilder:
         return "default" in self._templates
 
     @property
+    def vocabulary(self) -> int:
+        """A number for what `token_bytes` returns, which no other tokenizer has."""
+        return self._token_bytes.vocabulary
+
+    @property
     def document_start(self) -> int | None:
         """The BOS token, or else EOS; None if there is neither."""
         names = self._tokenizer.special_tokens

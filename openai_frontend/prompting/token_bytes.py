@@ -7,6 +7,7 @@ word) is not done here.
 
 import base64
 import binascii
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +26,14 @@ _Step = Callable[[str], str | bytes]
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+_vocabularies = itertools.count()
+
+
 class TokenBytes:
-    """Token id -> bytes, cached."""
+    """Token id -> bytes, cached. `vocabulary` is a number that no other object has."""
 
     def __init__(self, tokenizer: "FastTokenizer") -> None:
+        self.vocabulary = next(_vocabularies)
         self._tokenizer = tokenizer
         self._steps = tuple(_steps(_declared(tokenizer.decoder)))
         # an added token is its own text, in any alphabet

@@ -341,14 +341,16 @@ class EventStream(StreamedResponse):
             async for burst in bursts:
                 for choice, deltas in burst:
                     pending += chunks.feed(choice, deltas)
-                if not pending or chunks.finished:
+                if chunks.finished or not (begun or pending):
                     continue
-                self.start(writer)
-                writer.write(pending)
-                pending = b""
+                if pending:
+                    self.start(writer)
+                    writer.write(pending)
+                    pending = b""
                 if not begun:
                     begun = True
                     writer.on_drained = chunks.relay(writer.write, writer.socket)
+                chunks.relay_segment()
             await writer.drained()
         last = pending + chunks.finish()
         self.start(writer)

@@ -234,11 +234,20 @@ class RequestTrace:
         (trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)
         """
 
+def add_token(vocabulary: int, token_id: int, before: bytes, after: bytes) -> None:
+    """
+    The JSON of a token around its log probability, for `ResponseStream.relay_logprobs`.
+    """
+
 class InferenceResponse:
     """One response: its output tensors, or an error."""
 
     @property
     def final(self) -> bool: ...
+
+    @property
+    def relayed(self) -> int:
+        """Tokens of a text that has been written to the client already; else 0."""
 
     @property
     def error(self) -> tuple[int, str] | None:
@@ -270,6 +279,26 @@ class ResponseStream:
     def relay(self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool]) -> None:
         """
         From now on, write responses that hold this one text and nothing else as frames.
+        """
+
+    def relay_logprobs(self, output: str, before: bytes, between: bytes, after: bytes, vocabulary: int, top: int, write: Callable[[bytes], bool]) -> None:
+        """
+        From now on, write responses that hold a text and the log probabilities of its tokens as frames: the text between `before` and `between`, `top` alternatives for each token between `between` and `after`. Responses with a token that `add_token` has not added to the vocabulary are not written.
+        """
+
+    def relay_segments(self, output: str, write: Callable[[bytes], bool]) -> None:
+        """
+        From now on, write the text of the segments that `relay_text` and `relay_json` begin.
+        """
+
+    def relay_text(self, around: list[bytes], markers: list[str], room: int) -> bool:
+        """
+        Write text up to one of the markers as frames: JSON strings between `around`. `room` is how many bytes may come. False if responses wait, which come first.
+        """
+
+    def relay_json(self, around: list[bytes], open: str, position: str, room: int) -> bool:
+        """
+        The same for a JSON value up to its end, of which the brackets are open that `open` closes.
         """
 
     def resume_relay(self) -> None:
@@ -365,13 +394,40 @@ class BoundedDecodeStream:
         The text that the id completes. After 16 ids without text: what is known of it.
         """
 
-class TextStream:
-    """One request whose tokens become responses of plain text."""
+class PendingDeltas:
+    """Counts, per engine, the tokens that did not produce a response."""
 
-    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any, on_no_text: Callable[[], None]) -> None: ...
+    def __init__(self) -> None: ...
+
+    @property
+    def streamed(self) -> int:
+        """Without text, or buffered for a larger response."""
+
+    @streamed.setter
+    def streamed(self, arg: int, /) -> None: ...
+
+    @property
+    def whole(self) -> int:
+        """Of requests that do not stream."""
+
+    @whole.setter
+    def whole(self, arg: int, /) -> None: ...
+
+class TextStream:
+    """
+    One request whose tokens become plain text: a response for each, or all of it in the end.
+    """
+
+    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any, pending: PendingDeltas, *, streamed: bool, keeps_ids: bool) -> None: ...
 
     def take_count(self) -> int:
         """Tokens since the last call."""
+
+    def take_text(self) -> str:
+        """Text that no response had since the last call."""
+
+    def take_ids(self) -> list[int]:
+        """The ids of tokens that no response had since the last call."""
 
     @property
     def begun(self) -> bool:

@@ -2,9 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
-from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
+from openai_frontend.generation import (
+    AddToken,
+    ChunkedSocket,
+    FrameWriter,
+    Resume,
+    SegmentEnd,
+)
 from openai_frontend.lease import Lease
 from openai_frontend.triton import _core, error_codes
 
@@ -217,6 +224,37 @@ class ResponseStream:
         )
         return self._native.resume_relay
 
+    def relay_logprobs(
+        self,
+        output: str,
+        vocabulary: int,
+        around: tuple[bytes, bytes, bytes],
+        top: int,
+        write: FrameWriter,
+        socket: ChunkedSocket | None = None,
+    ) -> tuple[AddToken, Resume]:
+        """Like `relay`, for responses with a text and the log probabilities of its tokens, of which
+        each becomes a frame (`TextRelay.take_logprobs`).
+
+        `vocabulary` is the number of the tokens' vocabulary; streams share what is known of it.
+        """
+        writer = write if socket is None else _socket_writer(socket, write)
+        self._native.relay_logprobs(output, *around, vocabulary, top, writer)
+        return partial(_core.add_token, vocabulary), self._native.resume_relay
+
+    def relay_segments(
+        self, output: str, write: FrameWriter, socket: ChunkedSocket | None = None
+    ) -> "SegmentRelay":
+        """Like `relay`, but only for the segments that the returned object begins.
+
+        Once a segment has ended, the iterator returns all of its text in one response, with the
+        number of its tokens in `relayed`, and then what follows.
+        """
+        self._native.relay_segments(
+            output, write if socket is None else _socket_writer(socket, write)
+        )
+        return SegmentRelay(self._native)
+
     def __aiter__(self) -> "ResponseStream":
         return self
 
@@ -267,6 +305,22 @@ class ResponseStream:
         finally:
             self._native.waiter = None
         return self._native.take()
+
+
+class SegmentRelay:
+    """Begins the segments of a parsed stream (`generation.SegmentRelay`)."""
+
+    __slots__ = ("_begin_json", "_begin_text", "resume")
+
+    def __init__(self, native: _core.ResponseStream) -> None:
+        self._begin_text = native.relay_text
+        self._begin_json = native.relay_json
+        self.resume = native.resume_relay
+
+    def begin(self, around: Sequence[bytes], end: SegmentEnd) -> bool:
+        if end.json is not None:
+            return self._begin_json(list(around), *end.json, end.max_bytes)
+        return self._begin_text(list(around), list(end.markers), end.max_bytes)
 
 
 def _socket_writer(socket: ChunkedSocket, write: FrameWriter) -> _core.SocketWriter:

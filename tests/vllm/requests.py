@@ -31,7 +31,7 @@ def request(prompt: str | Sequence[int], **options: Any) -> GenerationRequest:
 
 def contract(server: Server, model: str) -> Contract:
     """The contract that the gateway would select for the model."""
-    return ZeroTokens(VLLMContract(server.model_config(model)))
+    return ZeroTokens(VLLMContract(server.model_config(model), logprob_arrays=True))
 
 
 def send(server: Server, model: str, prompt: str | Sequence[int], **options: Any) -> ResponseStream:

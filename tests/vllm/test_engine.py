@@ -9,9 +9,11 @@ import psutil
 import pytest
 
 from openai_frontend import errors
+from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.generation import merge_deltas
 from openai_frontend.triton import Server, _core, inprocess
 from tests.vllm.conftest import needs_step_loop
-from tests.vllm.requests import answer, collect, send
+from tests.vllm.requests import answer, collect, completion_tokens, request, send
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
@@ -189,6 +191,40 @@ async def test_logprobs(server: Server, model: str):
     ]
     assert sampled == [True] * 5
     assert {len(entry) for entry in result.logprobs} <= {2, 3}
+
+
+@both
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stop", [[], ["never written"]])
+async def test_logprobs_are_equal_in_both_forms(server: Server, model: str, stream: bool, stop):
+    """Arrays hold the tokens and numbers that the JSON has."""
+    asked = request(QUESTION, max_tokens=8, logprobs=3, stream=stream, stop=stop)
+    found = []
+    for arrays in (True, False):
+        contract = VLLMContract(server.model_config(model), logprob_arrays=arrays)
+        responses = server.infer(model, contract.encode(asked), request_id="test")
+        decode = contract.decoder(asked)
+        whole = merge_deltas([decode(each) async for burst in responses for each in burst])
+        positions = whole.logprobs or ()
+        found.append([{id: entry["logprob"] for id, entry in each.items()} for each in positions])
+
+    assert found[0] == found[1]
+    assert len(found[0]) == 8
+    assert [list(each) for each in found[0]] == [list(each) for each in found[1]]
+
+
+@needs_step_loop
+async def test_parsed_stream_counts_its_tokens(server: Server):
+    """A response that is not of one token has the ids of its tokens."""
+    asked = request(QUESTION, max_tokens=30, ignore_eos=True)
+    asked.count_tokens = True
+    contract = VLLMContract(server.model_config("demo"))
+    responses = server.infer("demo", contract.encode(asked), request_id="test")
+    decode = contract.decoder(asked)
+    deltas = [decode(each) async for burst in responses for each in burst]
+
+    assert sum(len(each.token_ids) or each.tokens for each in deltas) == 30
+    assert completion_tokens(deltas[-1]) == 30
 
 
 @both

@@ -22,6 +22,8 @@ class Sink:
 
     cancelled = False
 
+    logprob_arrays = False
+
     def __init__(self) -> None:
         self.deltas: list[CompletionDelta] = []
         self.error: Exception | None = None

@@ -374,6 +374,10 @@ class _WarmUpSink:
     def text_stream(self, step: object, tokenizer: object) -> None:
         """No fast path: every delta comes to `send`."""
 
+    @property
+    def logprob_arrays(self) -> bool:
+        return False
+
     def fail(self, error: Exception) -> None:
         """Raise the engine's error in `warm_up`, which fails the load."""
         if not self.ended.done():

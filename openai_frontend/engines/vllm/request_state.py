@@ -6,7 +6,7 @@ from typing import Any
 
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion, kv_transfer
-from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.generation import CompletionDelta, LogprobArrays, TokenCounts
 from openai_frontend.triton._core import BoundedDecodeStream
 
 # Tokens of the prompt with which decoding starts: enough for spaces and split characters. vLLM uses
@@ -36,14 +36,36 @@ def bound_detokenizer(detokenizer: Any, prompt_token_ids: Sequence[int] | None) 
     detokenizer.stream = stream
 
 
+def takes_arrays(sink: DeltaSink, params: Any) -> bool:
+    """Whether the sink takes log probabilities of these parameters as the engine's arrays have
+    them: the likeliest, of output that no stop string shortens.
+    """
+    if not sink.logprob_arrays or params.prompt_logprobs is not None or params.stop:
+        return False
+    wanted, requested = params.logprobs, getattr(params, "logprob_token_ids", None)
+    return wanted is not None and wanted >= 0 and not requested
+
+
+def _arrays(output: Any, width: int) -> LogprobArrays:
+    """The engine's arrays may be wider, for other requests of the batch."""
+    lists = output.new_logprobs
+    return LogprobArrays(_rows(lists.logprob_token_ids, width), _rows(lists.logprobs, width))
+
+
+def _rows(array: Any, width: int) -> list[list[Any]]:
+    rows: list[list[Any]] = array[:, :width].tolist()
+    return rows
+
+
 class TextRequestState:
-    """A request that returns plain text."""
+    """A request that returns plain text, maybe with log probabilities."""
 
     __slots__ = (
         "begun",
         "cached_tokens",
         "decode",
         "detokenizer",
+        "logprobs",
         "native",
         "params",
         "prompt_tokens",
@@ -66,9 +88,12 @@ class TextRequestState:
         self.tokenizer = detokenizer.tokenizer
         self.params = request.sampling_params
         self.stop = bool(self.params.stop)
+        self.logprobs: int | None = self.params.logprobs  # per token, besides its own
         # `advance_all` handles tokens that are only text without Python.
         self.native = (
-            None if self.stop or self.step is None else sink.text_stream(self.step, self.tokenizer)
+            None
+            if self.stop or self.step is None or self.logprobs is not None
+            else sink.text_stream(self.step, self.tokenizer)
         )
         self.prompt_tokens = len(request.prompt_token_ids)
         self.cached_tokens = 0
@@ -94,7 +119,11 @@ class TextRequestState:
                     text = self.decode(token_ids[0])
             else:
                 text = "".join(map(self.decode, token_ids))
-            self.send_text(text, token_ids)
+            if self.logprobs is None:
+                self.send_text(text, token_ids)
+            else:
+                arrays = _arrays(output, 1 + self.logprobs)
+                self.sink.send(CompletionDelta(text, token_ids, logprob_arrays=arrays))
             self.begun = True
             return False
         return self._advance_with_stop(output, output.finish_reason, token_ids)
@@ -137,7 +166,10 @@ class TextRequestState:
             transferred_tokens=self.transferred_tokens,
             kv_transfer_params=output.kv_transfer_params,
         )
-        self.sink.send(CompletionDelta(text, token_ids, finish_reason, stop_reason, counts))
+        delta = CompletionDelta(text, token_ids, finish_reason, stop_reason, counts)
+        if self.logprobs is not None and output.new_logprobs is not None:
+            delta.logprob_arrays = _arrays(output, 1 + self.logprobs)
+        self.sink.send(delta)
 
 
 class DeltaCollector:

@@ -27,6 +27,7 @@ from openai_frontend.engines.vllm.request_state import (
     DeltaCollector,
     TextRequestState,
     bound_detokenizer,
+    takes_arrays,
 )
 from openai_frontend.engines.vllm.stats import PREEMPTIONS, engine_samples
 from openai_frontend.errors import caught
@@ -218,7 +219,8 @@ class StepLoop:
         from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
 
         params = request.sampling_params
-        if params.num_logprobs is None and params.prompt_logprobs is None:
+        plain = params.num_logprobs is None and params.prompt_logprobs is None
+        if plain or takes_arrays(sink, params):
             detokenizer = IncrementalDetokenizer.from_new_request(
                 self._processor.tokenizer, request
             )

@@ -4,7 +4,6 @@ recipient. The analysis channel is reasoning; a message to a function is a call.
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
 
 from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall
 from openai_frontend.parsing.events import ContentText, EventBuffer, ReasoningText, is_name
@@ -56,7 +55,7 @@ def _text(
     cursor: Cursor, output: EventBuffer, kind: type[ContentText] | type[ReasoningText]
 ) -> Generator[None, None, None]:
     output.in_reasoning = kind is ReasoningText
-    end = yield from cursor.before(_BODY_ENDS, partial(output.write, kind))
+    end = yield from output.text_until(cursor, _BODY_ENDS, kind)
     output.in_reasoning = False
     if end in _ENDS:
         cursor.take(len(end))
@@ -70,7 +69,7 @@ def _call(cursor: Cursor, output: EventBuffer, name: str) -> Generator[None, Non
         raise NotToolCall
     output.begin(name)
     cursor.forget()
-    yield from ValueReader(cursor, output.arguments).read()
+    yield from output.json_arguments(ValueReader(cursor, output.arguments))
     output.end()
     cursor.record()
     yield from cursor.skip_space()

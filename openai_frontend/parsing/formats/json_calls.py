@@ -125,7 +125,9 @@ class _CallObject:
         if first == "{" and self._name:
             self._output.begin(self._name)
             self._cursor.forget()
-            yield from ValueReader(self._cursor, self._output.arguments).read()
+            yield from self._output.json_arguments(
+                ValueReader(self._cursor, self._output.arguments)
+            )
             self._ended()
             return
         self._waiting = []
@@ -192,7 +194,7 @@ class ForcedArguments:
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
         output.begin(self.name)
         cursor.forget()
-        yield from ValueReader(cursor, output.arguments).read()
+        yield from output.json_arguments(ValueReader(cursor, output.arguments))
         output.end()
         cursor.record()
 

@@ -101,7 +101,7 @@ class NamedJson:
         self, cursor: Cursor, output: EventBuffer, *, has_arguments: bool
     ) -> Generator[None, None, None]:
         if has_arguments:
-            yield from ValueReader(cursor, output.arguments, self.dialect).read()
+            yield from output.json_arguments(ValueReader(cursor, output.arguments, self.dialect))
         else:
             output.arguments("{}")
 

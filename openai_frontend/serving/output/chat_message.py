@@ -17,6 +17,7 @@ from openai_frontend.parsing.events import (
     ToolCallStart,
 )
 from openai_frontend.serving.request.tools import Tools
+from openai_frontend.sse import TEXT
 
 Delta = Mapping[str, Any]
 
@@ -31,6 +32,16 @@ class ChatDeltas:
     def of(self, events: Iterable[Event]) -> list[Delta]:
         """One delta for each event that has visible output, as OpenAI sends them."""
         return [delta for event in events for delta in self._of(event)]
+
+    def template(self, event: ContentText | ReasoningText | ToolCallArguments) -> Delta | None:
+        """The delta of the event, which has no text, with `TEXT` for it. None if the delta has not
+        just that text.
+        """
+        match event:
+            case ToolCallArguments(index):
+                return None if index in self._inputs else next(self._more(index, TEXT))
+            case ContentText() | ReasoningText():
+                return next(self._of(type(event)(TEXT)))
 
     def _of(self, event: Event) -> Iterator[Delta]:
         match event:

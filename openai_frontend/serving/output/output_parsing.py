@@ -23,11 +23,12 @@ from openai_frontend.parsing.events import (
     ArgumentsTooLong,
     ContentText,
     Event,
+    OpenSegment,
     ReasoningText,
     ToolCallArguments,
     ToolCallEnd,
 )
-from openai_frontend.parsing.parser import Parser
+from openai_frontend.parsing.parser import FamilyParser, Parser
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.sampling import Constraint, SamplingSupport
@@ -51,6 +52,8 @@ class ParsedDelta(CompletionDelta):
     events: Sequence[Event] = ()
     reasoning_tokens: int = 0
     call_reason: CallReason | None = None  # on the last delta, if calls ended the output
+    # On the last delta of a burst: what the next output continues, if it may be relayed
+    segment: OpenSegment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,7 @@ class ParserConfig:
     tools: Tools
     new_parser: Callable[[], Parser]  # one for each choice
     token_bytes: TokenBytes
+    reads_token_ids: bool = False  # the parser does, besides text
     reasoning: bool = True  # the parser separates reasoning from content
     include_reasoning: bool = True
 
@@ -71,12 +75,15 @@ class ParserConfig:
         async with aclosing(generation):
             async for deltas in generation:
                 parsed: list[CompletionDelta] = []
+                last: ParsedDelta | None = None
                 for delta in parser.in_steps(deltas):
                     if parsed and len(delta.token_ids) == _STEP_TOKENS:
                         await asyncio.sleep(0)  # a whole response may take 100 ms to parse
-                    parsed.append(parser.parse(delta))
+                    parsed.append(last := parser.parse(delta))
                     if parser.stopped:
                         break
+                if request.relay is not None and last is not None:
+                    last.segment = parser.segment()
                 yield parsed
                 if parser.stopped:
                     return
@@ -121,6 +128,8 @@ class DeltaParser:
             events += self._parser.finish()
         if delta.counts is not None:
             self._counted += delta.counts.completion_tokens
+        if delta.relayed:
+            events = []  # the client has their text
         parsed = ParsedDelta(
             delta.text,
             delta.token_ids,
@@ -129,8 +138,8 @@ class DeltaParser:
             delta.counts,
             delta.logprobs,
             delta.prompt_logprobs,
-            events,
-            reasoning_tokens,
+            events=events,
+            reasoning_tokens=reasoning_tokens,
         )
         if len(events) != 1 or type(events[0]) is not ContentText or self.stopped:
             parsed.events = [each for each in merge_events(events) if self._keeps(each, parsed)]
@@ -138,11 +147,19 @@ class DeltaParser:
             parsed.call_reason = "function_call" if self._config.tools.legacy else "tool_calls"
         return parsed
 
+    def segment(self) -> OpenSegment | None:
+        """What the next output continues, if it can be shown before it is parsed."""
+        parser = self._parser
+        if self.stopped or not isinstance(parser, FamilyParser):
+            return None
+        return parser.segment()
+
     def _events(self, delta: CompletionDelta) -> tuple[int, list[Event]]:
         """The number of reasoning tokens, and the events."""
         ids, parser = delta.token_ids, self._parser
         if len(ids) <= 1 or not self._config.reasoning:
-            reasoning = (len(ids) or bool(delta.text)) if parser.in_reasoning else 0
+            tokens = len(ids) or delta.tokens or bool(delta.text)
+            reasoning = tokens if parser.in_reasoning else 0
             return int(reasoning), parser.feed(delta.text, ids)
         reasoning, events = 0, []
         for token, text in self._by_token(delta):
@@ -297,6 +314,7 @@ def parser_config(
             variables=variables,
         ),
         token_bytes=model.token_bytes,
+        reads_token_ids=model.output_format.make is not None,
         reasoning=model.output_format.reasoning,
         include_reasoning=request.include_reasoning is not False,
     )
@@ -305,21 +323,32 @@ def parser_config(
 def with_parser_needs(
     first: GenerationRequest, config: ParserConfig, model: SamplingSupport
 ) -> GenerationRequest:
-    """The request, adapted to a parser. The model returns token ids to count reasoning tokens. It
-    streams if the parser may end the output: after the first call, or at arguments that
-    exceed the limit.
+    """The request, adapted to a parser. The model counts tokens, or returns their ids, to count
+    reasoning tokens. It streams if the parser may end the output: after the first call, or at
+    arguments that exceed the limit.
     """
-    adapted = replace(
+    stream, interval = _streaming(first, config, model)
+    counts = stream and not config.reads_token_ids and model.supports("count_tokens")
+    ids = (config.reasoning or config.reads_token_ids) and model.supports("return_token_ids")
+    return replace(
         first,
-        relay=None,
-        return_token_ids=first.return_token_ids or model.supports("return_token_ids"),
+        stream=stream,
+        stream_interval=interval,
+        relay=first.relay if counts else None,
+        count_tokens=counts,
+        return_token_ids=first.return_token_ids or (ids and not counts),
     )
-    if first.stream or not config.tools.in_use or not model.supports("stream"):
-        return adapted
-    if not config.tools.parallel:
-        return replace(adapted, stream=True)
-    max_tokens = first.sampling_params.max_tokens
+
+
+def _streaming(
+    first: GenerationRequest, config: ParserConfig, model: SamplingSupport
+) -> tuple[bool, int]:
+    """Whether the model streams, and the tokens per response."""
+    tools, max_tokens = config.tools, first.sampling_params.max_tokens
+    if first.stream or not tools.in_use or not model.supports("stream"):
+        return first.stream, first.stream_interval
+    if not tools.parallel:
+        return True, first.stream_interval
     if max_tokens is not None and max_tokens <= _SHORT_OUTPUT_TOKENS:
-        return adapted
-    interval = _CHECK_INTERVAL_TOKENS if model.supports("stream_interval") else 1
-    return replace(adapted, stream=True, stream_interval=interval)
+        return False, first.stream_interval
+    return True, _CHECK_INTERVAL_TOKENS if model.supports("stream_interval") else 1

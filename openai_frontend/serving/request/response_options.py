@@ -37,6 +37,12 @@ class ResponseOptions:
         )
 
     @property
+    def only_logprobs(self) -> bool:
+        """Whether chunks have text and the likeliest tokens, and nothing else."""
+        others = self.logprob_token_ids or self.tokens_as_ids or self.prompt_logprobs
+        return self.logprobs is not None and not others and replace(self, logprobs=None).plain
+
+    @property
     def needs_token_ids(self) -> bool:
         """Whether the model must return token ids, if only to count them."""
         return (

@@ -36,7 +36,7 @@ INPROCESS = {
     "input": tensors(
         """
         text_input:STRING prompt_token_ids:INT32 stream:BOOL sampling_parameters:STRING
-        return_logprobs:BOOL return_token_ids:BOOL return_num_input_tokens:BOOL
+        return_logprobs:BOOL return_token_ids:BOOL count_tokens:BOOL return_num_input_tokens:BOOL
         return_num_output_tokens:BOOL return_finish_reason:BOOL
         exclude_input_in_output:BOOL priority:INT32 cache_salt:STRING
         stream_interval:INT32 embedding_request:STRING score_request:STRING
@@ -55,8 +55,9 @@ INPROCESS = {
 class RecordedOutputs:
     """A response with the methods of the native one, over plain Python values."""
 
-    def __init__(self, final: bool = False, **values: Any) -> None:
+    def __init__(self, final: bool = False, relayed: int = 0, **values: Any) -> None:
         self.final = final
+        self.relayed = relayed
         self._values = values
 
     def item(self, name: str) -> Any:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from openai_frontend.engines.response_writer import PendingDeltas, ResponseWriter
+from openai_frontend.engines.response_writer import ResponseWriter
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.triton import inprocess
+from openai_frontend.triton._core import PendingDeltas
 from tests.unit.triton import puppet
 
 

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
+from tests.unit.prompting import tiny_tokenizer
 
 TOKENS = [
     "Hel",
@@ -32,6 +33,19 @@ TOKENS = [
     "",
     " ",
     "data: [DONE]\n\n",
+]
+THINKING = "{# <tool_call> <think> #}{% if tools %}{% endif %}" + tiny_tokenizer.CHATML
+CALL = (
+    "<tool",
+    '_call>{"name": "f", "arg',
+    'uments": {"a": "',
+    *TOKENS[4:8],
+    '"}}</tool_',
+    "call>",
+)
+PARSED = [
+    *("<think>", "hm", ", ", "so", " ", "it is\n", "</th", "ink>", "\n\n", "Hi", " <", "b", "> "),
+    *(token.replace("\\", "\\\\") for token in CALL * 2),
 ]
 LONG_TOKEN = "0123456789abcdef" * 4096  # 64 KiB
 LONG_TOKENS = 300
@@ -54,6 +68,10 @@ def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
     }
     for name, arguments in models.items():
         mock_models.write_with_tokenizer(repository, name, **arguments)
+    for name, rate in (("thinks", 0), ("thinks_steadily", 500)):
+        parsed = {"tokens": PARSED, "answer_tokens": len(PARSED), "tokens_per_second": rate}
+        folder = mock_models.write_with_tokenizer(repository, name, **parsed)
+        tiny_tokenizer.write(folder, chat_template=THINKING)
     # Holds a slow client's whole answer; tests/resilience/faults tests the limit
     buffer = f"--stream-buffer-bytes={2 * len(LONG_TOKEN) * LONG_TOKENS}"
     with GatewayProcess(repository, folder / "log", buffer) as process:
@@ -180,6 +198,114 @@ def test_usage_is_null_on_every_frame_before_the_last(gateway):
     assert len(chunks) > 3
     assert {None} == {chunk["usage"] for chunk in chunks}
     assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+PARSED_OPTIONS: dict[str, dict[str, Any]] = {
+    "tools": {"tools": [TOOL]},
+    "no tools": {},
+    "one call": {"tools": [TOOL], "parallel_tool_calls": False},
+    "a custom tool": {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+    "functions": {"functions": [TOOL["function"]]},
+    "hidden reasoning": {"tools": [TOOL], "include_reasoning": False},
+    "two choices": {"tools": [TOOL], "n": 2},
+    "log probabilities": {"tools": [TOOL], "logprobs": True, "top_logprobs": 2},
+    "token ids": {"tools": [TOOL], "return_token_ids": True},
+    "an interval": {"tools": [TOOL], "stream_interval": 4},
+    "cut off": {"tools": [TOOL], "max_tokens": 16},
+}
+
+
+def folded(stream: list[Any]) -> list[dict[str, Any]]:
+    """The first choice's message as clients add it up, its log probabilities and its reason."""
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": {}}
+    logprobs: list[Any] = []
+    reasons = []
+    for event in stream[:-1]:
+        for choice in event["choices"]:
+            if choice["index"] != 0:
+                continue
+            delta = choice["delta"]
+            for name in ("content", "reasoning_content"):
+                message[name] += delta.get(name) or ""
+            for call in delta.get("tool_calls", ()):
+                _add(message["tool_calls"].setdefault(call["index"], {}), call)
+            if "function_call" in delta:
+                _add(message.setdefault("function_call", {}), delta["function_call"])
+            logprobs += (choice["logprobs"] or {}).get("content", ())
+            reasons += [choice["finish_reason"]] if choice["finish_reason"] else []
+    return [message, {"logprobs": logprobs, "reasons": reasons}]
+
+
+def _add(joined: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    for name, value in delta.items():
+        if isinstance(value, dict):
+            _add(joined.setdefault(name, {}), value)
+        elif name != "index":
+            joined[name] = joined.get(name, "") + value
+
+
+@pytest.mark.parametrize("name", PARSED_OPTIONS)
+@pytest.mark.parametrize("model", ["thinks", "thinks_steadily"])
+def test_parsed_stream_has_the_message_of_a_complete_response(gateway, model, name):
+    """Content, reasoning, calls, log probabilities, finish reason and usage, for any option."""
+    options = PARSED_OPTIONS[name]
+    answer = whole(gateway, CHAT, model, **options)
+    choice = answer["choices"][0]
+
+    stream = streamed(gateway, CHAT, model, **options, **USAGE)
+
+    message, rest = folded(stream)
+    expected = choice["message"]
+    for field in ("content", "reasoning_content"):
+        assert (expected.get(field) or "") == message[field]
+    calls = [without_id(call) for call in expected.get("tool_calls", ())]
+    assert calls == [without_id(call) for call in message["tool_calls"].values()]
+    assert expected.get("function_call") == message.get("function_call")
+    assert ((choice["logprobs"] or {}).get("content", [])) == rest["logprobs"]
+    assert [choice["finish_reason"]] == rest["reasons"]
+    # The mock's ids are not the tokenizer's, by which a complete response counts its reasoning.
+    for usage in (answer["usage"], stream[-2]["usage"]):
+        del usage["completion_tokens_details"]
+    assert answer["usage"] == stream[-2]["usage"] or name == "one call"  # which ends the engine
+
+
+def without_id(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in call.items() if name != "id"}
+
+
+@pytest.mark.parametrize("model", ["talks", "steady"])
+@pytest.mark.parametrize("top", [0, 3])
+def test_streamed_log_probabilities_equal_those_of_a_complete_response(gateway, model, top):
+    asked = {"logprobs": True, "top_logprobs": top}
+    [choice] = whole(gateway, CHAT, model, **asked)["choices"]
+
+    _, rest = folded(streamed(gateway, CHAT, model, **asked))
+
+    assert len(rest["logprobs"]) == 40
+    assert choice["logprobs"]["content"] == rest["logprobs"]
+
+
+def test_most_parsed_tokens_are_written_directly(gateway):
+    """Of calls, reasoning and log probabilities too."""
+    for model, fields, most in (
+        ("thinks_steadily", {"tools": [TOOL]}, 8),
+        ("steady", {"logprobs": True, "top_logprobs": 1}, 20),
+    ):
+        before = relayed(gateway)
+        streamed(gateway, CHAT, model, **fields)
+        assert relayed(gateway) - before > most
+
+
+def relayed(gateway: GatewayProcess) -> float:
+    families = text_string_to_metric_families(httpx.get(f"{gateway.url}/metrics").text)
+    [value] = [
+        sample.value
+        for family in families
+        for sample in family.samples
+        if "fast_path_tokens" in sample.name and sample.name.endswith("_total")
+    ]
+    return value
 
 
 OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {

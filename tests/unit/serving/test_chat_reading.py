@@ -464,15 +464,14 @@ async def test_engine_failure_within_a_call_is_an_error():
         await whole(of)
 
 
-async def test_parser_gets_token_ids_and_special_tokens():
-    """The request asks for each token's id and for special tokens in the text, and bypasses the
-    relay.
-    """
+async def test_parser_gets_counts_and_special_tokens():
+    """A stream asks for the number of tokens and for special tokens in the text."""
     of = model([CALL], "mistral")
     await streamed(of)
 
     [request] = of.requests
-    assert (request.return_token_ids, request.relay) == (True, None)
+    assert (request.count_tokens, request.return_token_ids) == (True, False)
+    assert request.relay is not None
     assert not request.sampling_params.skip_special_tokens
 
 

@@ -1,6 +1,7 @@
 import time
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ def token_bytes(token_id: int) -> bytes | None:
 NAMES = TokenNames(token_bytes, as_ids=False)
 
 
-def position(*logprobs: tuple[int, float]) -> TokenLogprobs:
+def position(*logprobs: tuple[int, float | None]) -> TokenLogprobs:
     """The logprobs of one position; the sampled token comes first."""
     return {
         token: {"logprob": logprob, "rank": rank, "decoded_token": f"<{token}>"}
@@ -53,6 +54,25 @@ def test_chat_logprobs_have_the_sampled_token_and_the_alternatives():
         ],
         "refusal": None,
     }
+
+
+values = st.floats(allow_nan=False) | st.integers(-10_000, 0) | st.none()
+
+
+@given(
+    positions=st.lists(
+        st.lists(st.tuples(st.integers(0, 300), values), min_size=1, max_size=6), max_size=3
+    ),
+    top=st.integers(0, 5),
+    requested=st.lists(st.integers(0, 300), max_size=3),
+    as_ids=st.booleans(),
+)
+def test_rendered_logprobs_equal_the_dump(positions, top, requested, as_ids):
+    """The JSON of constant parts and numbers is that of the whole object."""
+    writer = ChatLogprobs(TokenNames(token_bytes, as_ids=as_ids), Alternatives(top, requested))
+    given = [position(*each) for each in positions]
+
+    assert orjson.dumps(writer.tokens(given)) == orjson.dumps(writer.fragment(given))
 
 
 def test_chat_without_top_logprobs_has_an_empty_list():

@@ -51,7 +51,8 @@ def test_answer_that_the_parser_may_end_is_streamed(tools, max_tokens, stream, i
     request = asked(tools, max_tokens)
 
     assert (request.stream, request.stream_interval) == (stream, interval)
-    assert request.return_token_ids
+    # to count the reasoning: a stream by its responses, a complete answer by its ids
+    assert (request.count_tokens, request.return_token_ids) == (stream, not stream)
 
 
 def test_model_without_streaming_returns_a_complete_answer():

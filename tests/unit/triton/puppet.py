@@ -55,6 +55,9 @@ CONFIG = {
         {"name": "text_output", "data_type": "TYPE_STRING", "dims": [-1]},
         {"name": "other", "data_type": "TYPE_STRING", "dims": [-1]},
         {"name": "number", "data_type": "TYPE_UINT32", "dims": [1]},
+        {"name": "token_ids", "data_type": "TYPE_INT32", "dims": [-1]},
+        {"name": "logprob_tokens", "data_type": "TYPE_INT32", "dims": [-1, -1]},
+        {"name": "logprob_values", "data_type": "TYPE_FP64", "dims": [-1, -1]},
     ],
 }
 

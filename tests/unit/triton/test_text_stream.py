@@ -1,7 +1,6 @@
 """Tokens that become responses without Python, and those that Python must handle."""
 
 import json
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,10 +28,22 @@ def decoded(tokenizer: Any, token_id: int) -> str | None:
 
 
 def stream_of(
-    request: Request, texts: list[Any], on_no_text: Callable[[], None] = lambda: None
+    request: Request,
+    texts: list[Any],
+    pending: _core.PendingDeltas | None = None,
+    *,
+    streamed: bool = True,
+    keeps_ids: bool = False,
 ) -> Any:
     """The stream object that an engine keeps."""
-    native = _core.TextStream(request.execution, decoded, texts, on_no_text)
+    native = _core.TextStream(
+        request.execution,
+        decoded,
+        texts,
+        pending or _core.PendingDeltas(),
+        streamed=streamed,
+        keeps_ids=keeps_ids,
+    )
     return SimpleNamespace(native=native)
 
 
@@ -63,12 +74,37 @@ async def test_tokens(ask):
 
 async def test_tokens_without_text_are_reported(ask):
     """A token without a response is reported immediately, as evidence of progress."""
-    reported: list[bool] = []
-    streams = {"r": stream_of(await ask(), TEXTS, lambda: reported.append(True))}
+    pending = _core.PendingDeltas()
+    streams = {"r": stream_of(await ask(), TEXTS, pending)}
 
     _core.advance_all([output("r", [token]) for token in (0, 1, 2, 4, 0)], streams)
 
-    assert len(reported) == 2
+    assert (pending.streamed, pending.whole) == (2, 0)
+
+
+async def test_tokens_without_a_response_of_their_own_have_ids(ask):
+    """A response that is not of exactly one token has the ids of all its tokens."""
+    request = await ask()
+    streams = {"r": stream_of(request, TEXTS, keeps_ids=True)}
+
+    _core.advance_all([output("r", [token]) for token in (0, 1, 3, 2, 0)], streams)
+
+    responses = request.stream._native.take()
+    assert [each.item("text_output") for each in responses] == [b"zero", b"zwei", b"zero"]
+    assert [each.tolist("token_ids") for each in responses] == [None, [1, 3, 2], None]
+
+
+async def test_whole_answer_has_no_response_before_its_end(ask):
+    """Text and ids are kept until they are taken, and each token is evidence of progress."""
+    request, pending = await ask(), _core.PendingDeltas()
+    streams = {"r": stream_of(request, TEXTS, pending, streamed=False, keeps_ids=True)}
+
+    _core.advance_all([output("r", [token]) for token in (0, 1, 2, 0)], streams)
+
+    native = streams["r"].native
+    assert (request.taken(), pending.streamed, pending.whole) == ([], 0, 4)
+    assert (native.take_text(), native.take_ids()) == ("zerozweizero", [0, 1, 2, 0])
+    assert (native.take_text(), native.take_ids()) == ("", [])
 
 
 async def test_many_streams(ask):

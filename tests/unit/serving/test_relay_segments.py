@@ -1,0 +1,444 @@
+"""Segments of parsed streams that native code writes: the same bytes as without it."""
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    SegmentEnd,
+    TextRelay,
+    TokenCounts,
+    UsageCounter,
+)
+from openai_frontend.parsing.events import MAX_ARGUMENTS
+from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.output.logprobs import ChatLogprobs
+from openai_frontend.serving.output.output_parsing import DeltaParser, ParserConfig
+from openai_frontend.serving.output.stream import ChunkStream
+from openai_frontend.serving.request.response_options import ResponseOptions
+from openai_frontend.serving.request.tools import CustomFormat, Tools
+from openai_frontend.sse import CHAT_COMPLETION_CHUNK
+from openai_frontend.triton import inprocess
+from tests.unit.contracts import recorded
+from tests.unit.parsing import samples
+from tests.unit.serving.fake_model import FakeModel
+from tests.unit.triton import puppet
+from tests.unit.triton.puppet import Request
+
+OFFERED = Tools(functions=samples.TOOLS, choice="auto", allowed=frozenset(samples.TOOLS))
+Tokens = Sequence[str]
+
+
+@pytest.fixture
+async def ask(start_server, monkeypatch):
+    """Sends a request to a core whose models the test answers."""
+    monkeypatch.setattr(inprocess, "RUNTIME", puppet.__name__)
+    async with puppet.model(await start_server()) as asked:
+        yield asked
+
+
+class Reader:
+    """One choice on its way from deltas to frames."""
+
+    def __init__(self, parser: FamilyParser, tools: Tools, **options: Any) -> None:
+        self._vocabulary: dict[int, str] = {}
+        self.config = ParserConfig(
+            tools=tools,
+            new_parser=lambda: parser,
+            token_bytes=lambda token: self._vocabulary[token].encode(),
+            **options,
+        )
+        self.request = GenerationRequest(
+            request_id="r", stream=True, count_tokens=True, relay=TextRelay()
+        )
+        self._parser = DeltaParser(self.config, UsageCounter(1))
+        job = CompletionJob(
+            id="id",
+            model=FakeModel(),  # type: ignore[arg-type]
+            slots=ConcurrencyLimiter(9).slots_for(FakeModel()),
+            requests=[self.request],
+            options=ResponseOptions(include_usage=True),
+            parser=self.config,
+            created=0,
+        )
+        self.chunks = ChunkStream(job, CHAT_COMPLETION_CHUNK, ChatLogprobs)
+        self.sent = [self.chunks.start()]
+
+    def ids(self, tokens: Tokens) -> list[int]:
+        """New ids for these texts."""
+        first = len(self._vocabulary)
+        self._vocabulary.update(enumerate(tokens, first))
+        return [*range(first, first + len(tokens))]
+
+    def feed(self, deltas: Sequence[CompletionDelta]) -> None:
+        """Writes the frames of a burst."""
+        for delta in deltas:
+            if self._parser.stopped:
+                return
+            last = self._parser.parse(delta)
+            last.segment = self._parser.segment()
+            self.sent.append(self.chunks.feed(0, [last]))
+
+    def end(self, count: int, reason: Any = "stop") -> list[bytes]:
+        """The whole stream, event by event."""
+        last = CompletionDelta(finish_reason=reason, counts=TokenCounts(1, count))
+        self.feed([last])
+        self.sent.append(self.chunks.finish())
+        return b"".join(self.sent).split(b"\n\n")
+
+
+class Relayed(Reader):
+    """The same over the real core, with a relay."""
+
+    def __init__(self, request: Request, parser: FamilyParser, tools: Tools, **options: Any):
+        super().__init__(parser, tools, **options)
+        self._of = request
+        self.relayed = 0  # tokens
+        self._decode = VLLMContract(recorded.INPROCESS).decoder(self.request)
+        relay = self.request.relay
+        assert relay is not None
+        stream = request.stream
+        relay.offer(
+            partial(stream.relay, "text_output"), partial(stream.relay_segments, "text_output")
+        )
+        assert self.chunks.relay(self._write) is not None
+
+    def _write(self, frame: bytes) -> bool:
+        self.sent.append(frame)
+        return False
+
+    def put(self, tokens: Tokens) -> None:
+        """A response of the engine; one of several tokens has their ids."""
+        execution = self._of.execution
+        if len(tokens) == 1:
+            execution.send_bytes("text_output", tokens[0])
+            return
+        text, ids = "".join(tokens).encode(), self.ids(tokens)
+        execution.send(
+            [
+                ("text_output", "BYTES", (1,), struct.pack("<I", len(text)) + text),
+                ("token_ids", "INT32", (len(ids),), struct.pack(f"<{len(ids)}i", *ids)),
+            ]
+        )
+
+    def turn(self) -> None:
+        """What the event loop does after responses arrived."""
+        self._of.turn()
+        deltas = [self._decode(each) for each in self._of.stream._native.take()]
+        self.relayed += sum(delta.tokens for delta in deltas if delta.relayed)
+        self.feed(deltas)
+        self.chunks.relay_segment()
+
+    def end(self, count: int, reason: Any = "stop") -> list[bytes]:
+        # What was relayed reaches the parser before the last response.
+        self._of.execution.send([], final=True)
+        self.turn()
+        del self._of
+        return super().end(count, reason)
+
+
+def folded(events: Sequence[bytes]) -> list[Any]:
+    """The deltas in order, adjacent pieces of one text joined, and the finish reasons and usage."""
+    found: list[Any] = []
+    for event in events:
+        document = event.removeprefix(b"data: ")
+        if document[:1] != b"{":
+            found.append(document)
+            continue
+        chunk = orjson.loads(document)
+        for choice in chunk["choices"]:
+            kind, text = _piece(choice["delta"])
+            if kind and found and found[-1][0] == kind:
+                found[-1] = (kind, found[-1][1] + text)
+            else:
+                found.append((kind, text if kind else choice))
+        found.append((None, chunk["usage"])) if chunk["usage"] else None
+    return found
+
+
+def _piece(delta: dict[str, Any]) -> tuple[str, str]:
+    match delta:
+        case {"content": str(text)}:
+            return "content", text
+        case {"reasoning_content": text}:
+            assert delta["reasoning"] == text
+            return "reasoning", text
+        case {"tool_calls": [{"index": index, "function": {"arguments": text, **rest}}]} if (
+            not rest
+        ):
+            return f"arguments {index}", text
+    return "", ""
+
+
+def cut(text: str, lengths: Sequence[int]) -> Iterator[str]:
+    """Pieces of these lengths, repeated."""
+    at = 0
+    while at < len(text):
+        for length in lengths:
+            if piece := text[at : at + length]:
+                yield piece
+            at += length
+
+
+SAMPLES = [
+    (path.stem, output) for path in samples.FILES + samples.HELD for output in samples.outputs(path)
+]
+lengths = st.lists(st.integers(1, 9), min_size=1, max_size=6)
+by_token = st.lists(st.integers(1, 3), min_size=1, max_size=6)  # tokens in each response
+WITHIN = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def responses(text: str, lengths: Sequence[int], by_token: Sequence[int]) -> list[Tokens]:
+    tokens, at = [*cut(text, lengths)], 0
+    grouped: list[Tokens] = []
+    while at < len(tokens):
+        count = by_token[len(grouped) % len(by_token)]
+        grouped.append(tokens[at : at + count])
+        at += count
+    return grouped
+
+
+async def both(
+    ask: Any,
+    parsers: Sequence[FamilyParser],
+    answers: Sequence[Tokens],
+    turns: Sequence[bool] = (True,),
+    tools: Tools = OFFERED,
+    **options: Any,
+) -> tuple[Reader, Relayed, list[bytes], list[bytes]]:
+    """The streams without and with a relay; `turns` says after which responses the loop runs."""
+    request = await ask()
+    plain, relayed = (
+        Reader(parsers[0], tools, **options),
+        Relayed(request, parsers[1], tools, **options),
+    )
+    count = sum(map(len, answers))
+    for number, tokens in enumerate(answers):
+        plain.feed([CompletionDelta("".join(tokens), plain.ids(tokens))])
+        relayed.put(tokens)
+        if turns[number % len(turns)]:
+            relayed.turn()
+    return plain, relayed, plain.end(count), relayed.end(count)
+
+
+async def compare(ask: Any, examples: Sequence[tuple[Any, ...]]) -> int:
+    """Both streams of each (family, output, answers, turns, options); returns the tokens that were
+    relayed.
+    """
+    relayed_tokens = 0
+    for family, output, answers, turns, options in examples:
+        parsers = [samples.parser_for(family, output) for _ in range(2)]
+        _, relayed, expected, sent = await both(ask, parsers, answers, turns, **options)
+        assert folded(expected) == folded(sent), (family, answers)
+        relayed_tokens += relayed.relayed
+    return relayed_tokens
+
+
+async def test_every_sample_gives_the_same_bytes(ask):
+    """One character per response, and a turn of the loop after each: not even the frames differ."""
+    relayed_of: dict[str, int] = {}
+    for family, output in SAMPLES:
+        parsers = [samples.parser_for(family, output) for _ in range(2)]
+        answers = [[character] for character in output["text"]]
+        _, relayed, expected, sent = await both(ask, parsers, answers)
+        assert expected == sent, (family, output["name"])
+        relayed_of[family] = relayed_of.get(family, 0) + relayed.relayed
+
+    assert [family for family, tokens in relayed_of.items() if not tokens] == []
+
+
+TURNS = st.lists(st.booleans(), min_size=1, max_size=5)
+
+
+@pytest.mark.slow
+async def test_any_chunking_gives_the_same_stream(ask):
+    """Tokens of any length, responses of several tokens, several responses per turn, answers that
+    are cut off, and hidden reasoning.
+    """
+    examples: list[Any] = []
+
+    @WITHIN
+    @given(st.sampled_from(SAMPLES), lengths, by_token, TURNS, st.floats(0, 1), st.booleans())
+    def collect(sample, lengths, by_token, turns, end, shown):
+        family, output = sample
+        text = output["text"][: int(end * len(output["text"])) or None]
+        answers = responses(text, lengths, by_token)
+        examples.append((family, output, answers, turns, {"include_reasoning": shown}))
+
+    collect()
+    assert await compare(ask, examples) > 1000
+
+
+MARKERS = ("<", "<t", "<tool_call", "<tool_call>", "</think>", "<think>", "<|im", "_end|>", "\n{")
+PIECES = (*MARKERS, "\n", " ", "  \n", "a", "\u00e9", "\U0001f600", '{"', '"', "x" * 30, " " * 700)
+
+
+@pytest.mark.slow
+async def test_pieces_of_markers_give_the_same_stream(ask):
+    """Text with beginnings of markers, and white space around them."""
+    examples: list[Any] = []
+
+    @WITHIN
+    @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=30), by_token, TURNS)
+    def collect(pieces, by_token, turns):
+        for family in ("qwen3", "llama3_json", "command_r7b"):
+            answers = responses("".join(pieces), [3], by_token)
+            examples.append((family, {}, [["b"], *answers], turns, {}))
+            examples.append((family, {}, [["b"], *([each] for each in pieces)], turns, {}))
+
+    collect()
+    assert await compare(ask, examples) > 1000
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=12,
+)
+# Replaced in valid JSON: mistakes that models make, and what only a parser may rewrite
+MISTAKES = (*",}]{-'", "", "\n", "\t", "\\q", "\\u12", "nul", "01", "1.", "+1", "\x00")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("escaped", [True, False])
+async def test_any_arguments_give_the_same_stream(ask, escaped):
+    """Any JSON object, and any with a mistake at any position."""
+    examples: list[Any] = []
+
+    @WITHIN
+    @given(
+        st.dictionaries(st.text(max_size=8), json_values, min_size=1),
+        st.sampled_from(MISTAKES),
+        st.floats(0, 1),
+        st.booleans(),
+        lengths,
+        TURNS,
+    )
+    def collect(arguments, mistake, at, wrong, lengths, turns):
+        text = json.dumps(arguments, ensure_ascii=escaped, indent=2 if wrong else None)
+        text = text.encode("utf-8", "replace").decode()
+        if wrong:
+            position = int(at * len(text))
+            text = text[:position] + mistake + text[position + 1 :]
+        said = f'<tool_call>{{"name": "search", "arguments": {text}}}</tool_call> and more'
+        answers = responses(said, lengths, [1])
+        examples.append(("qwen3", {}, answers, turns, {}))
+
+    collect()
+    assert await compare(ask, examples) > 1000
+
+
+def call(arguments: str) -> str:
+    return f'<tool_call>{{"name": "search", "arguments": {arguments}}}</tool_call>'
+
+
+LIMITS = {
+    "long text": "word " * 20_000,
+    "long reasoning": "<think>" + "hm " * 20_000 + "</think>Hi",
+    "long arguments": call('{"a": "' + "x" * (MAX_ARGUMENTS - 100) + '"}'),
+    "arguments beyond their limit": call('{"a": "' + "x" * (MAX_ARGUMENTS + 100) + '"}'),
+    "depth": call('{"a": ' + "[" * 300 + "]" * 300 + "}"),
+    "white space": "Some words, and" + " " * 10_000 + "then more of them.",
+    "a long number": call('{"a": "some text", "b": ' + "1" * 600 + "}"),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+async def test_limits_hold(ask, name):
+    """Of a segment, of arguments, of nesting and of white space."""
+    answers = responses(LIMITS[name], [7], [1])
+
+    assert await compare(ask, [("qwen3", {}, answers, (False, False, True), {})]) > 0
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        Tools(functions=samples.TOOLS, choice="auto", allowed=OFFERED.allowed, parallel=False),
+        Tools(functions=samples.TOOLS, choice="auto", allowed=OFFERED.allowed, legacy=True),
+        Tools(
+            functions=samples.TOOLS,
+            choice="auto",
+            allowed=OFFERED.allowed,
+            custom={"search": CustomFormat()},
+        ),
+    ],
+    ids=["one call", "function_call", "custom"],
+)
+async def test_other_forms_of_calls_give_the_same_stream(ask, tools):
+    said = f"Hi {call(json.dumps({'input': 'some text' * 20}))} and {call(json.dumps({'a': 1}))}"
+    parsers = [samples.parser_for("qwen3", {}) for _ in range(2)]
+
+    _, _, expected, sent = await both(ask, parsers, responses(said, [4], [1]), tools=tools)
+
+    assert expected == sent
+
+
+async def test_tokens_without_text_of_their_own_count_as_reasoning(ask):
+    """The relay counts the tokens of a segment, also those of responses with several."""
+    parsers = [samples.parser_for("qwen3", {}) for _ in range(2)]
+    answers = [["<think>"], ["a"], ["b", "c"], ["d"], ["e", "f", "g"], ["</think>"], ["Hi"]]
+
+    _, relayed, expected, sent = await both(ask, parsers, answers)
+
+    assert expected == sent
+    usage = orjson.loads(sent[-3].removeprefix(b"data: "))["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == 8
+    assert relayed.relayed > 5
+
+
+async def test_segment_waits_for_earlier_responses(ask):
+    """A segment does not begin while responses wait that the parser reads first."""
+    request = await ask()
+    relay = request.stream.relay_segments("text_output", request.write)
+    request.send("first")
+
+    assert not relay.begin([b"<", b">"], SegmentEnd(max_bytes=100, markers=("!",)))
+    request.send("second")
+
+    assert [each.item("text_output") for each in request.stream._native.take()] == [
+        b"first",
+        b"second",
+    ]
+    assert request.frames == []
+
+
+async def test_nothing_is_relayed_between_two_segments(ask):
+    """What ends a segment, and what follows, is left to the parser, after all of the segment."""
+    request = await ask()
+    relay = request.stream.relay_segments("text_output", request.write)
+    assert relay.begin([b"<", b">"], SegmentEnd(max_bytes=100, markers=("!",)))
+    request.send("a ", "b", " c!", "d")
+    request.turn()
+
+    responses = request.stream._native.take()
+
+    assert [(each.item("text_output"), each.relayed) for each in responses] == [
+        (b"a b", 2),
+        (b" c!", 0),
+        (b"d", 0),
+    ]
+    assert request.frames == [b'<"a b">']
+
+
+@pytest.mark.parametrize("position", ["", "x", "vv"])
+async def test_unknown_position_is_an_error(ask, position):
+    request = await ask()
+    relay = request.stream.relay_segments("text_output", request.write)
+
+    with pytest.raises((ValueError, TypeError)):
+        relay.begin([], SegmentEnd(max_bytes=100, json=("}", position)))

@@ -8,6 +8,7 @@ import pytest
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (
+    REMOTE_DECODE,
     CompletionDelta,
     GenerationRequest,
     SamplingParams,
@@ -165,3 +166,22 @@ def test_other_backends_are_decoded_in_full():
     contract = VLLMContract(NVIDIA_VLLM)
 
     assert contract.decoder(GenerationRequest(request_id="1")) == contract.decode
+
+
+def test_only_requests_with_a_transfer_read_what_it_reports() -> None:
+    """Others do not look the outputs up."""
+    last = RecordedOutputs(
+        final=True,
+        text_output=b".",
+        finish_reason=b"length",
+        num_input_tokens=7,
+        num_output_tokens=1,
+        num_transferred_tokens=6,
+        kv_transfer_params=b'{"remote_port": 5}',
+    )
+    contract, plain = VLLMContract(INPROCESS), GenerationRequest(request_id="r")
+    transferring = GenerationRequest(request_id="r", kv_transfer=REMOTE_DECODE)
+
+    counts = contract.decoder(transferring)(last).counts
+    assert counts == TokenCounts(7, 1, transferred_tokens=6, kv_transfer_params={"remote_port": 5})
+    assert contract.decoder(plain)(last).counts == TokenCounts(7, 1)

@@ -1,5 +1,6 @@
 """Requests to vLLM models become the exact tensors that the model receives."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,13 @@ import pytest
 
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams, StructuredOutputs
+from openai_frontend.generation import (
+    Adapter,
+    GenerationRequest,
+    KVTransfer,
+    SamplingParams,
+    StructuredOutputs,
+)
 from tests.unit.contracts.recorded import INPROCESS, NVIDIA_VLLM, Letters, tensors, values
 
 TRUE = ("BOOL", (1,), b"\x01")
@@ -290,3 +297,25 @@ def test_nvidia_backend_gets_no_second_bos() -> None:
     request = GenerationRequest(request_id="r", prompt="<s>Hi")
     inputs = VLLMContract(NVIDIA_VLLM, Letters()).encode(request)
     assert values(inputs["text_input"]) == ["Hi"]
+
+
+def test_transfers_reach_only_models_that_declare_them() -> None:
+    """As JSON; a request without one sends nothing more."""
+    transfer = KVTransfer(params={"do_remote_prefill": True}, expires_ns=5)
+    one = request(prompt="a", prompt_token_ids=[1], kv_transfer=transfer)
+    config: dict[str, Any] = {**INPROCESS}
+    config["input"] = config["input"] + tensors("kv_transfer:STRING")
+    config["output"] = config["output"] + tensors("kv_transfer_params:STRING")
+    contract = VLLMContract(config)
+
+    encoded = contract.encode(one)
+    assert set(encoded) - set(contract.encode(replace(one, kv_transfer=None))) == {"kv_transfer"}
+    _, _, content = encoded["kv_transfer"]
+    assert orjson.loads(bytes(content)[4:]) == {
+        "params": {"do_remote_prefill": True},
+        "expires_ns": 5,
+        "rejected": False,
+    }
+    assert contract.supports("kv_transfer")
+    assert not VLLMContract(NVIDIA_VLLM).supports("kv_transfer")
+    assert "kv_transfer" not in VLLMContract(NVIDIA_VLLM).encode(one)

@@ -1,5 +1,6 @@
 """The listener of a prefill server, over the real core and a mock engine that keeps KV caches."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from openai_frontend.app import create_transfer_app
 from openai_frontend.config.settings import Settings
+from openai_frontend.generation import KVTransfer
 from openai_frontend.models.remote_prefill import prompt_digest
 from tests import mock_models
 from tests.unit.auth.key_files import bearer, key, write
@@ -134,3 +136,11 @@ async def test_model_that_does_not_fit_the_role_is_not_served(
     async with listener(repository, live_gateway) as (gateway, client):
         assert problem in gateway.registry.unready()["mock"]
         assert (await client.post("/internal/prefill", json=BODY)).status_code == 503
+
+
+async def test_rejected_transfer_reaches_the_engine(repository: Path, live_gateway: Live) -> None:
+    """Which generates nothing: the request ends at once."""
+    mock_models.write(repository, "mock", kv_role="kv_both", tokens_per_second=1)
+    async with live_gateway() as gateway, asyncio.timeout(10):
+        transfer = KVTransfer(params={"do_remote_prefill": True}, rejected=True)
+        await gateway.registry.get("mock").reject_transfer(transfer)

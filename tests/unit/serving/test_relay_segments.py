@@ -20,7 +20,7 @@ from openai_frontend.generation import (
     TokenCounts,
     UsageCounter,
 )
-from openai_frontend.parsing.events import MAX_ARGUMENTS
+from openai_frontend.parsing.events import MAX_ARGUMENTS, ToolCallArguments
 from openai_frontend.parsing.parser import FamilyParser
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.output.completion_job import CompletionJob
@@ -340,6 +340,48 @@ async def test_any_arguments_give_the_same_stream(ask, escaped):
 
     collect()
     assert await compare(ask, examples) > 1000
+
+
+JSON_TEXT = (
+    '{"a": [1, {"b": "x\\n\u00e9", "c": null}, "y"], "d": {}, "e" : [ ], "f": -1.5e3 , "g": true '
+)
+NEXT = (*":{[]} x", '"z"', '"z": ', ", ", ',"k"', "1 ", "tru", "\\n", "\\", "\n")
+HEAD = '<tool_call>{"name": "search", "arguments": '
+
+
+async def passed(ask: Any, end: SegmentEnd, piece: str) -> str | None:
+    """What a segment that begins there shows of a piece; None if it leaves it to the parser."""
+    request = await ask()
+    assert request.stream.relay_segments("text_output", request.write).begin([b"", b""], end)
+    request.send(piece)
+    request.turn()
+    shown = "".join(map(orjson.loads, request.frames))
+    return shown if request.taken() == [] else None
+
+
+async def test_every_position_of_json_is_known(ask):
+    """From each position, the rest is relayed, and any other piece only if the parser passes it on
+    as it is.
+    """
+    positions = []
+    for at in range(1, len(JSON_TEXT)):
+        parser = samples.parser_for("qwen3", {})
+        parser.feed(HEAD + JSON_TEXT[:at])
+        segment = parser.segment()
+        if segment is None:
+            continue
+        end = SegmentEnd(max_bytes=1000, json=segment.json)
+        positions.append(at)
+        assert await passed(ask, end, JSON_TEXT[at:]) == JSON_TEXT[at:], at
+        for piece in NEXT:
+            shown = await passed(ask, end, piece)
+            if shown is not None:
+                again = samples.parser_for("qwen3", {})
+                again.feed(HEAD + JSON_TEXT[:at])
+                expected = [ToolCallArguments(0, shown)] if shown else []
+                assert expected == again.feed(piece), (JSON_TEXT[:at], piece)
+
+    assert len(positions) > 0.7 * len(JSON_TEXT)
 
 
 def call(arguments: str) -> str:

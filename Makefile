@@ -36,7 +36,7 @@ ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Ser
 test: setup-clients ## run all tests; ARGS="-k name" selects some
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --ignore=tests/scale --ignore=$(PEERS) $(ARGS)
 
-test-scale: setup-clients ## test several gateways: behind HAProxy and Envoy, with Ray, the Helm chart
+test-scale: setup-clients ## test several gateways: behind routers, with Ray, the Helm chart; ARGS=--long
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 tests/scale $(ARGS)
 
 test-peers: setup-clients ## test the benchmark that compares the gateway with vLLM's servers
@@ -133,7 +133,7 @@ gpu-check: ## check and measure the gateway on an NVIDIA GPU; ARGS=--cpu does so
 bench: setup ## run the benchmarks; ARGS=--help lists the options
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-scale: setup-clients ## measure how routers keep conversations together; ARGS=--store keeps it
+bench-scale: setup-clients ## measure how routers keep prefixes; ARGS="--goals --store" measures replicas
 	$(BIN)/python -m tests.scale.measure $(ARGS)
 
 figures: setup ## print size, shape and coupling of the package

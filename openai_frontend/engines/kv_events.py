@@ -4,9 +4,11 @@ them. The messages are vLLM's (`vllm/distributed/kv_events.py`).
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
+
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.prefix_cache import Added
 
 # vLLM binds an address with `*` or `::` and connects to every other, as to a collector. This one is
 # 127.0.0.1, on which it therefore listens. Its default is every address, without authentication.
@@ -14,37 +16,17 @@ LOOPBACK_ENDPOINT = "tcp://[::ffff:127.0.0.1]:5557"
 _BOUND = ("*", "::", "ipc://", "inproc://")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredBlocks:
-    """Consecutive full blocks of one prompt."""
-
-    hashes: Sequence[int]
-    parent: int | None  # hash of the block before the first; None: they begin the prompt
-    token_ids: Sequence[int]
-    block_size: int
-    lora_name: str | None
-    cache_salt: str | None
-
-    def event(self) -> dict[str, Any]:
-        """As vLLM encodes `BlockStored`. The salt belongs to the first block of a prompt."""
-        names = (self.lora_name,) if self.lora_name is not None else ()
-        salts = (self.cache_salt,) if self.cache_salt is not None and self.parent is None else ()
-        keys = [(*names, *salts), *([names] * (len(self.hashes) - 1))]
-        return {
-            "type": "BlockStored",
-            "block_hashes": [_unsigned(each) for each in self.hashes],
-            "parent_block_hash": None if self.parent is None else _unsigned(self.parent),
-            "token_ids": list(self.token_ids),
-            "block_size": self.block_size,
-            "lora_id": None,
-            "medium": "GPU",
-            "lora_name": self.lora_name,
-            "extra_keys": [each or None for each in keys],
-        }
-
-
 class KVEventPublisher:
     """Sends the events of one cache, numbered from 0, and drops them while nobody listens."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | None, *, has_blocks: bool) -> Self | None:
+        """None if the events are not enabled. `has_blocks`: of token ids. Raises ValueError."""
+        if config is None or not config.get("enable_kv_cache_events"):
+            return None
+        if not has_blocks:
+            raise ValueError("kv_events_config: needs `tokenizer` and `prefix_cache_blocks`")
+        return cls(config)
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """From `kv_events_config`. Raises ValueError, with the name of the setting."""
@@ -70,17 +52,44 @@ class KVEventPublisher:
             self._socket.close()
             raise ValueError(f"kv_events_config: endpoint {endpoint}: {error}") from None
 
-    def publish(self, stored: StoredBlocks | None, removed: Sequence[int]) -> None:
-        """Send what one request has changed."""
-        events = [] if stored is None else [stored.event()]
-        if removed:
-            hashes = [_unsigned(each) for each in removed]
+    def publish(self, request: GenerationRequest, added: Added, block_size: int) -> None:
+        """Send what the request's prompt has changed. Nothing for text: events have token ids."""
+        ids = request.prompt_token_ids
+        if ids is None or not (added.stored or added.removed):
+            return
+        events = []
+        if added.stored:
+            tokens = ids[added.first : added.first + len(added.stored) * block_size]
+            events.append(_stored(request, added, list(tokens), block_size))
+        if added.removed:
+            hashes = [_unsigned(each) for each in added.removed]
             events.append({"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"})
         number = next(self._numbers).to_bytes(8, "big")
         self._socket.send_multipart((self._topic, number, self._encode((time.time(), events, 0))))
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _stored(
+    request: GenerationRequest, added: Added, token_ids: list[int], block_size: int
+) -> dict[str, Any]:
+    """As vLLM encodes `BlockStored`. The salt belongs to the first block of a prompt."""
+    adapter, salt = request.adapter, request.cache_salt
+    names = () if adapter is None else (adapter.name,)
+    salts = () if salt is None or added.parent is not None else (salt,)
+    keys = [(*names, *salts), *([names] * (len(added.stored) - 1))]
+    return {
+        "type": "BlockStored",
+        "block_hashes": [_unsigned(each) for each in added.stored],
+        "parent_block_hash": None if added.parent is None else _unsigned(added.parent),
+        "token_ids": token_ids,
+        "block_size": block_size,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None if adapter is None else adapter.name,
+        "extra_keys": [each or None for each in keys],
+    }
 
 
 def _unsigned(number: int) -> int:

@@ -27,7 +27,7 @@ from openai_frontend.engines.engine import (
     ModelFacts,
     ModelSpec,
 )
-from openai_frontend.engines.kv_events import KVEventPublisher, StoredBlocks
+from openai_frontend.engines.kv_events import KVEventPublisher
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -41,7 +41,7 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.prefix_cache import Added, PrefixCache
+from openai_frontend.prefix_cache import PrefixCache
 from openai_frontend.triton import error_codes
 
 _HALF = math.log(0.5)
@@ -146,7 +146,10 @@ class MockEngine(Engine):
         self._prefix_cache = PrefixCache(
             blocks=settings.prefix_cache_blocks, block_size=settings.block_size
         )
-        self._kv_events = _kv_events(settings)
+        self._kv_events = KVEventPublisher.of(
+            settings.kv_events_config,
+            has_blocks=settings.tokenizer is not None and settings.prefix_cache_blocks > 0,
+        )
         self._prefilled_s = 0.0  # loop time at which the prompts of all requests are computed
         self._failure: str | None = None
         self._scheduled = False
@@ -233,7 +236,8 @@ class MockEngine(Engine):
                 owner=(request.cache_salt, adapter),
             )
             answer.cached_tokens = added.hits
-            self._publish(request, added)
+            if self._kv_events is not None:
+                self._kv_events.publish(request, added, self._settings.block_size)
         rate = self._settings.prefill_tokens_per_second
         if not rate:
             return 0.0
@@ -242,22 +246,6 @@ class MockEngine(Engine):
             computed = 0
         self._prefilled_s = max(self._prefilled_s, now_s) + computed / rate
         return self._prefilled_s - now_s
-
-    def _publish(self, request: GenerationRequest, added: Added) -> None:
-        """Nothing for text: events contain token ids."""
-        if self._kv_events is None or request.prompt_token_ids is None:
-            return
-        size, first = self._settings.block_size, added.first
-        stored = StoredBlocks(
-            hashes=added.stored,
-            parent=added.parent,
-            token_ids=request.prompt_token_ids[first : first + len(added.stored) * size],
-            block_size=size,
-            lora_name=None if request.adapter is None else request.adapter.name,
-            cache_salt=request.cache_salt,
-        )
-        if added.stored or added.removed:
-            self._kv_events.publish(stored if added.stored else None, added.removed)
 
     def _admit(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         if (answer := self._prefilling.pop(request_id, None)) is not None:
@@ -419,15 +407,6 @@ def _last(answer: _MockRequest, delta: CompletionDelta, settings: MockSettings) 
     )
     _count_transfer(answer, counts, settings)
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
-
-
-def _kv_events(settings: MockSettings) -> KVEventPublisher | None:
-    config = settings.kv_events_config
-    if config is None or not config.get("enable_kv_cache_events"):
-        return None
-    if settings.tokenizer is None or not settings.prefix_cache_blocks:
-        raise ValueError("kv_events_config: needs `tokenizer` and `prefix_cache_blocks`")
-    return KVEventPublisher(config)
 
 
 def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:

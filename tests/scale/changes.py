@@ -142,8 +142,7 @@ async def scale(gateways: Replicas, plan: Plan) -> Scaled:
 
     await asyncio.to_thread(cluster.update, change)
     await asyncio.to_thread(cluster.wait_for, 1)
-    while len(cluster.replicas()) > 1:  # those of before may still be stopping  # noqa: ASYNC110
-        await asyncio.sleep(1)
+    await asyncio.to_thread(cluster.only_replica)
     counts = _Counts(cluster.replicas)
     began_s, users = time.monotonic(), _Users(gateways.port, 2 * plan.slots)
     await asyncio.to_thread(cluster.wait_for, 3)
@@ -153,6 +152,7 @@ async def scale(gateways: Replicas, plan: Plan) -> Scaled:
     ended_s = time.monotonic()
     await asyncio.to_thread(cluster.wait_for, 1)
     down_s = time.monotonic() - ended_s
+    await asyncio.to_thread(cluster.only_replica)
     return Scaled(
         requests=len(answers),
         failed=sum(not each.complete for each in answers),

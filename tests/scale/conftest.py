@@ -14,10 +14,11 @@ from tests.gateway_process import GatewayProcess, free_port
 from tests.scale import routers
 from tests.scale.routers import Router
 
+# smg knows only the first of them, by name.
 MODELS: dict[str, dict[str, Any]] = {
     "mock": {"tokens": TOKENS, "answer_tokens": 12, "prefix_cache_blocks": 4096},
     "slow": {"tokens": [" token"], "tokens_per_second": 20},
-    "late": {"first_token_delay_s": 3},
+    "waiting": {"first_token_delay_s": 3},
 }
 # So few that a test can fill a gateway: the slots, and the queue of a gateway behind a router.
 SLOTS, QUEUE = 8, 2

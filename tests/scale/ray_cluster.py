@@ -66,6 +66,27 @@ class Cluster:
         """The names, once so many replicas answer."""
         return self._wait(lambda names: len(names) == count, f"there are not {count} replicas")
 
+    def wait_until_seen(self, count: int) -> set[str]:
+        """The names, once so many have answered at some time. HAProxy sends all requests to a new
+        replica while the others have streams.
+        """
+        seen: set[str] = set()
+
+        def enough(names: set[str]) -> bool:
+            seen.update(names)
+            return len(seen) >= count
+
+        self._wait(enough, f"{count} replicas have not answered")
+        return seen
+
+    def only_replica(self) -> psutil.Process:
+        """The process, once there is one: others no longer answer, but finish their requests."""
+        deadline = time.monotonic() + _START_S
+        while len(found := self.replicas()) != 1 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        [replica] = found
+        return replica
+
     def wait_for_others(self, names: set[str]) -> set[str]:
         """The names, once as many replicas answer, and none of these."""
         return self._wait(

@@ -172,7 +172,7 @@ async def test_replicas_follow_the_load(cluster):
     async with httpx.AsyncClient(base_url=cluster.url, timeout=60) as client:
         load = Load(client)
         streams = [asyncio.create_task(load.stream(3000)) for _ in range(4)]
-        grown = await asyncio.to_thread(cluster.wait_for, 2)
+        grown = await asyncio.to_thread(cluster.wait_until_seen, 2)
         served = set(await asyncio.gather(*streams))
         left = await asyncio.to_thread(cluster.wait_for, 1)
 
@@ -193,7 +193,7 @@ def test_models_are_unloaded_a_hundred_times(cluster):
         while models.post("/unload").status_code != 200:  # the replica of before
             time.sleep(0.5)
         cluster.wait_for(1)
-        [replica] = cluster.replicas()
+        replica = cluster.only_replica()
         sizes = []
         for _ in range(100):
             assert models.post("/load").status_code == 200
@@ -211,7 +211,7 @@ def test_models_are_unloaded_a_hundred_times(cluster):
 def test_signal_ends_a_replica_for_good(cluster):
     """SIGTERM to its process ends it, as Ray's workers do; another one takes its place."""
     names = cluster.wait_for(1)
-    [replica] = cluster.replicas()
+    replica = cluster.only_replica()
     replica.terminate()
     replica.wait(60)
 

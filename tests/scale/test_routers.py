@@ -183,7 +183,7 @@ async def test_request_without_an_answer_moves_on_from_a_killed_gateway(client, 
     """Its gateway had begun with it, but had not sent a byte."""
     [usual] = await gateways_of(client, "x-session-id", ["waiting"])
     gateway = replicas.running[usual]
-    answer = asyncio.create_task(chat(client, "late", **{"x-session-id": "waiting"}))
+    answer = asyncio.create_task(chat(client, "waiting", **{"x-session-id": "waiting"}))
     async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as direct:
         await until_reported(direct, "openai_frontend_load_waiting 1")
     gateway.send_signal(signal.SIGKILL)

@@ -155,12 +155,25 @@ class AdapterWeights:
 
 
 @dataclass(slots=True, kw_only=True)
+class ImageInput:
+    """One image of a prompt, as the client sent it: its header is checked, nothing is decoded."""
+
+    base64: str  # without `data:...;base64,`; who decodes it checks alphabet and padding
+    digest: str  # hex SHA-256 of `base64` and of the cache salt of the request's key, if any
+    width: int  # pixels, from the header
+    height: int
+    format: str  # "png", "jpeg", "gif" or "webp", from the first bytes
+    detail: str = "auto"  # auto, low, high or original
+
+
+@dataclass(slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt, one output. `n` choices are `n` requests with seeds `seed`, `seed + 1`, ..."""
 
     request_id: str
     prompt: str | None = None  # rendered text; None if only token ids are known
     prompt_token_ids: Sequence[int] | None = None  # None if the model accepts only text
+    images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stream: bool = False
     return_token_ids: bool = False  # report token ids in each delta
@@ -187,6 +200,7 @@ class TokenCounts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the engine's prefix cache
+    image_tokens: int = 0  # prompt tokens that stand for images
     # performance metrics under the model's names, if requested
     metrics: Mapping[str, int | float] | None = None
     logits: Mapping[str, Any] | None = None  # output name -> tensor, if requested
@@ -244,6 +258,7 @@ class UsageCounter:
         "cached_tokens",
         "finish_reason",
         "first_token_ns",
+        "image_tokens",
         "prompt_tokens",
     )
 
@@ -251,6 +266,7 @@ class UsageCounter:
         """`prompt_tokens` is used until the model reports its own count."""
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
+        self.image_tokens = 0
         self.finish_reason: FinishReason | None = None  # of the sequence that finished last
         # Monotonic time; None before the first token, or if its time is unknown
         self.first_token_ns: int | None = None
@@ -282,6 +298,7 @@ class UsageCounter:
             if (counts := delta.counts) is not None:
                 self.prompt_tokens = counts.prompt_tokens
                 self.cached_tokens = counts.cached_tokens
+                self.image_tokens = counts.image_tokens
                 self._completion_tokens += counts.completion_tokens
                 self._uncounted = 0
                 if counts.first_token_s is not None:
@@ -344,6 +361,7 @@ class EmbedRequest:
     request_id: str
     prompt: str | None = None
     prompt_token_ids: Sequence[int] | None = None
+    images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
     dimensions: int | None = None  # None: the model's own
 
 

@@ -3,6 +3,7 @@
 Modules above this file know OpenAI's fields, modules below it know tensors. No HTTP, no Triton.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,11 +160,34 @@ class ImageInput:
     """One image of a prompt, as the client sent it: its header is checked, nothing is decoded."""
 
     base64: str  # without `data:...;base64,`; who decodes it checks alphabet and padding
-    digest: str  # hex SHA-256 of `base64` and of the cache salt of the request's key, if any
+    digest: str  # hex SHA-256 of `base64`
     width: int  # pixels, from the header
     height: int
     format: str  # "png", "jpeg", "gif" or "webp", from the first bytes
     detail: str = "auto"  # auto, low, high or original
+    param: str = ""  # its place in the request, for errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSupport:
+    """What a model takes of images."""
+
+    max_per_request: int | None = None  # None: only the server's limit
+    max_tokens_per_image: int | None = None  # None: unknown
+    # What stands for an image in a prompt, for templates that write nothing
+    placeholder: str | None = None
+    details: Sequence[str] = ("auto", "high")  # values of `ImageInput.detail`
+    # The model applies a chat template itself, to one question
+    takes_question: bool = False
+    # TensorRT-LLM's model keeps prompts with different images apart by `prompt_table_extra_id`
+    needs_table_id: bool = False
+
+
+def salted_digest(image: ImageInput, cache_salt: str | None) -> str:
+    """The image's name in engines' caches, which only requests with the same salt share."""
+    if cache_salt is None:
+        return image.digest
+    return hashlib.sha256(f"{cache_salt}:{image.digest}".encode()).hexdigest()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -362,6 +386,7 @@ class EmbedRequest:
     prompt: str | None = None
     prompt_token_ids: Sequence[int] | None = None
     images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
+    cache_salt: str | None = None  # as in GenerationRequest, for the images
     dimensions: int | None = None  # None: the model's own
 
 

@@ -55,6 +55,10 @@ class Contract(Protocol):
         """What the model does not report; names from `derived_outputs.DERIVED`."""
 
     @property
+    def max_images(self) -> int | None:
+        """How many images its input takes per request: 0 without such an input, None for any."""
+
+    @property
     def extra_args(self) -> frozenset[str] | None:
         """The names allowed in `SamplingParams.extra_args`; None if the model takes any."""
 
@@ -117,6 +121,14 @@ class DeclaredInputs:
         model = self._renamed.get(name, name)
         datatype = self._datatypes[model]
         return datatype, (*self._before_last[model], len(values)), _raw(datatype, values)
+
+    def length(self, name: str) -> int | None:
+        """The elements in the last dimension of an input: 0 if it does not exist, None if any."""
+        declared = self._declared.get(self.name(name))
+        if declared is None:
+            return 0
+        length = int(declared.get("dims", (1,))[-1])
+        return None if length < 0 else length
 
     def rank(self, name: str) -> int:
         """The number of dimensions of the input `name`, including the batch dimension."""
@@ -181,6 +193,7 @@ class ZeroTokens:
         self.supports = contract.supports
         self.derives = contract.derives
         self.extra_args = contract.extra_args
+        self.max_images = contract.max_images
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """The contract's inputs, with `max_tokens` 1 instead of 0."""

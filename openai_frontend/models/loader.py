@@ -6,6 +6,7 @@ Reads files, so it runs in a thread.
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from openai_frontend.admission import triton_queue
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.generation import ImageSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelSource
@@ -69,7 +71,8 @@ class ModelLoader:
         loaded = _tokenizer(name, facts, certain=bool(engine_facts or options.tokenizer))
         prompts, files = _prompts(loaded, facts, options)
         decoupled = self._server.model_is_decoupled(name, version)
-        contracts = _select_contracts(config, engine_facts, options, prompts, decoupled=decoupled)
+        contracts = _select_contracts(config, facts, options, prompts, decoupled=decoupled)
+        images = _image_support(name, facts.get("images"), contracts, prompts)
         model = ServedModel(
             name=name,
             model_name=name,
@@ -82,6 +85,7 @@ class ModelLoader:
             embedding_contract=contracts.embedding,
             score_contract=contracts.score,
             prompts=prompts,
+            images=images,
             output_format=_output_format(name, files, options) if contracts.generation else PLAIN,
             pool=self._pool,
             server=self._server,
@@ -113,10 +117,15 @@ class ModelLoader:
         """Facts from the engine; for another backend's model, from its files."""
         if engine_facts:
             _check_context(options, engine_facts)
-            return engine_facts
+            images = engine_facts.get("images")
+            return {**engine_facts, "images": ImageSupport(**images) if images else None}
         source = self._version_source(name, version, config)
         known = model_files.read_facts(source, self._source)
-        given = {"tokenizer": known.tokenizer, "max_model_len": known.max_model_len}
+        given = {
+            "tokenizer": known.tokenizer,
+            "max_model_len": known.max_model_len,
+            "images": known.images,
+        }
         return {fact: value for fact, value in given.items() if value is not None}
 
     def _version_source(self, name: str, version: int, config: Mapping[str, Any]) -> ModelSource:
@@ -177,7 +186,7 @@ def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
 
 def _select_contracts(
     config: Mapping[str, Any],
-    engine_facts: Facts,
+    facts: Facts,
     options: ModelOptions,
     vocabulary: PromptBuilder | None,
     *,
@@ -187,13 +196,14 @@ def _select_contracts(
     try:
         return select_contracts(
             config,
-            tasks=engine_facts.get("tasks"),
+            tasks=facts.get("tasks"),
             options=ContractOptions(
                 name=options.contract,
                 tensors=options.tensors,
                 prompt_embedding_tables=model_files.load_prompt_tables(
                     options.prompt_embedding_tables
                 ),
+                images=facts.get("images"),
             ),
             decoupled=decoupled,
             vocabulary=vocabulary,
@@ -202,6 +212,38 @@ def _select_contracts(
         if options.contract is not None:
             raise
         raise Unservable(error.message) from error
+
+
+_ALL_DETAILS = ("auto", "low", "high", "original")
+
+
+def _image_support(
+    name: str,
+    reported: ImageSupport | None,
+    contracts: SelectedContracts,
+    prompts: PromptBuilder | None,
+) -> ImageSupport | None:
+    """What the model takes of images, by its engine or files, its tensors and its template."""
+    contract = contracts.generation
+    if reported is None or (contract is not None and not contract.supports("images")):
+        return None
+    lengths = {reported.max_per_request, None if contract is None else contract.max_images}
+    inprocess = contract is None or contract.supports("image_detail")
+    support = replace(
+        reported,
+        max_per_request=min((each for each in lengths if each is not None), default=None),
+        details=_ALL_DETAILS if inprocess else reported.details,
+    )
+    if support.takes_question:
+        return support
+    as_text = contract is not None and not contract.supports("prompt_token_ids")
+    written = None
+    if prompts is not None:
+        written = prompts.take_images(support.placeholder, as_text=as_text)
+    if written is None:
+        logger.warning("model %s: takes no images: its chat template writes none", name)
+        return None
+    return replace(support, placeholder=written.text)
 
 
 def _prompts(

@@ -21,6 +21,7 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
+    ImageSupport,
     SamplingParams,
     ScorePairRequest,
     ScoreResult,
@@ -30,6 +31,7 @@ from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, Ge
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
+from openai_frontend.prompting.image_placeholder import only_question
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
 from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
 from openai_frontend.triton import ResponseStream
@@ -63,6 +65,7 @@ class ModelCard:
     description: str | None = None
     limitations: Sequence[str] = ()  # what this installation of its engine cannot do
     error: str | None = None  # why it cannot serve
+    images: ImageSupport | None = None  # None: it takes no images
 
 
 # Whether a model generates, embeds and scores -> its tasks
@@ -88,6 +91,7 @@ class ServedModel(TritonModel):
     )
     score_contract: ScoreContract | None = None  # None if it is not a cross-encoder
     output_format: OutputFormat = PLAIN  # the format of its output
+    images: ImageSupport | None = None  # None: it takes no images
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     alias_of: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # the operator's limit for one completion
@@ -131,10 +135,11 @@ class ServedModel(TritonModel):
         truncation: Truncation | None = None,
         within_context: bool = True,
         extra_characters: int | None = None,
+        images: int = 0,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         """Render messages with the chat template. Raises InvalidRequest if the template rejects
-        them.
+        them, or does not write a placeholder for each of the images.
 
         `extra_characters`: length of tools, documents and variables as JSON; None if unknown.
         """
@@ -143,7 +148,10 @@ class ServedModel(TritonModel):
             param="messages",
             truncation=truncation,
             within_context=within_context,
+            images=images,
         )
+        if images and self.images is not None and self.images.takes_question:
+            return await self.tokenize(only_question(messages), param="messages")
         chat = partial(self._builder().chat, messages, options, **rendering)
         characters = None
         if extra_characters is not None and (written := _characters(messages)) is not None:
@@ -205,6 +213,11 @@ class ServedModel(TritonModel):
     def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
         """The prompt that makes the model fill the gap between two texts, if it supports that."""
         return self._builder().fill_in_the_middle(prefix, suffix)
+
+    @property
+    def tenant(self) -> str:
+        """The caller on whose behalf the model is used; "" without an API key."""
+        return ""
 
     def queue_key(self, priority: int) -> QueueKey:
         """The queue key of a request with this priority that was sent without an API key."""
@@ -322,10 +335,11 @@ class ServedModel(TritonModel):
             description=self.facts.get("description"),
             limitations=self.facts.get("limitations", ()),
             error=None if ready else self.failure(),
+            images=self.images,
         )
 
     def capabilities(self) -> Capabilities:
-        """What tensors, tokenizer and templates support. Images are not supported yet."""
+        """What tensors, tokenizer and templates support."""
         generates = "generate" in self.tasks
         chat = generates and self.prompts is not None and self.prompts.can_chat
         return Capabilities(
@@ -334,6 +348,7 @@ class ServedModel(TritonModel):
             embeddings="embed" in self.tasks,
             rerank=bool(self.tasks & {"embed", "score"}),
             tools=chat and self.output_format.tools and self.template_knows("tools"),
+            images=self.images is not None,
         )
 
     def _builder(self) -> PromptBuilder:

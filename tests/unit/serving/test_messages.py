@@ -28,7 +28,7 @@ CONVERSATIONS: list[list[Any]] = [
 
 @pytest.mark.parametrize("messages", CONVERSATIONS)
 def test_text_messages_reach_the_template_unchanged(messages):
-    assert messages == template_messages(messages, POLICY)
+    assert messages == template_messages(messages, POLICY, [])
 
 
 REFUSED = [
@@ -75,7 +75,7 @@ def test_invalid_message_is_refused_by_path(message, param, code):
     """Examples: a missing or an unsupported field."""
 
     with pytest.raises(InvalidRequest) as refused:
-        template_messages([message], POLICY)
+        template_messages([message], POLICY, [])
 
     assert (param, code) == (refused.value.param, refused.value.code)
 
@@ -83,7 +83,7 @@ def test_invalid_message_is_refused_by_path(message, param, code):
 def test_custom_call_beside_a_function_call_keeps_its_name_and_input():
     custom = {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
     message: Any = {"role": "assistant", "function_call": FUNCTION, "tool_calls": [custom]}
-    [sent] = template_messages([message], POLICY)
+    [sent] = template_messages([message], POLICY, [])
     first, second = sent["tool_calls"]
 
     assert first["function"] == {"name": "sh", "arguments": '{"input":"ls"}'}
@@ -94,6 +94,6 @@ def test_unknown_field_does_not_reach_the_template():
     """The policy for unknown fields drops it."""
     message: Any = {"role": "user", "content": "hi", "color": 1}
 
-    assert template_messages([message], FieldPolicy("ignore")) == [
+    assert template_messages([message], FieldPolicy("ignore"), []) == [
         {"role": "user", "content": "hi"}
     ]

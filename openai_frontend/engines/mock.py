@@ -15,6 +15,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from openai_frontend.engines.engine import (
     KV_CACHE_USAGE,
@@ -32,6 +33,7 @@ from openai_frontend.generation import (
     EmbedRequest,
     FinishReason,
     GenerationRequest,
+    ImageInput,
     SamplingParams,
     ScorePairRequest,
     ScoreResult,
@@ -66,6 +68,9 @@ class MockSettings:
     tasks: tuple[str, ...] = ("generate", "embed", "score")
     dimensions: int = 8  # of an embedding
     max_lora_rank: int | None = None  # None: no LoRA; an adapter's output is its name
+    images_per_prompt: int = 0  # 0: no images
+    tokens_per_image: int = 16  # of the prompt, where its placeholder is one
+    describe_images: bool = False  # the output says what images arrived, one token each
 
 
 class _MockRequest:
@@ -74,6 +79,8 @@ class _MockRequest:
     __slots__ = (
         "adapter",
         "cached_tokens",
+        "deltas",
+        "image_tokens",
         "length",
         "params",
         "prompt_ids",
@@ -93,7 +100,10 @@ class _MockRequest:
         self.cached_tokens = 0
         self.params = request.sampling_params
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
-        self.prompt_tokens = len(self.prompt_ids)
+        images = _check_images(request.images, settings)
+        self.deltas = images if settings.describe_images else None
+        self.image_tokens = len(images) * settings.tokens_per_image
+        self.prompt_tokens = len(self.prompt_ids) + self.image_tokens - len(images)
         room = settings.max_model_len - self.prompt_tokens
         if room <= 0:
             raise EngineError(
@@ -102,7 +112,7 @@ class _MockRequest:
             )
         asked = request.sampling_params.max_tokens
         limit = room if asked is None else min(asked, room)
-        own = settings.answer_tokens
+        own = len(self.deltas) if self.deltas else settings.answer_tokens
         self.stops = own is not None and own <= limit and not request.sampling_params.ignore_eos
         self.length = own if self.stops and own is not None else limit
         params = self.params
@@ -149,6 +159,7 @@ class MockEngine(Engine):
             matryoshka=True,
             description="a mock that returns configured tokens",
             max_lora_rank=settings.max_lora_rank,
+            images=_image_facts(settings),
         )
 
     async def warm_up(self) -> None:
@@ -169,11 +180,15 @@ class MockEngine(Engine):
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """Return a vector that depends only on the input."""
         size = request.dimensions or self._settings.dimensions
+        images = _check_images(request.images, self._settings)
         ids = request.prompt_token_ids
         source = array("i", ids).tobytes() if ids is not None else request.prompt
+        if images:
+            source = repr((source, [each.digest for each in request.images]))
         numbers = random.Random(source)  # noqa: S311 - a test vector, not a secret
         vector = struct.pack(f"<{size}f", *(numbers.uniform(-1, 1) for _ in range(size)))
         tokens = len(_prompt_ids(request.prompt, request.prompt_token_ids))
+        tokens += len(images) * (self._settings.tokens_per_image - 1)
         return EmbeddingResult(memoryview(vector), tokens)
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
@@ -271,7 +286,8 @@ class MockEngine(Engine):
         if answer.sent == settings.die_after_tokens:
             self._die("the mock engine died, as configured")
             return True
-        delta = self._deltas[answer.sent % len(self._deltas)]
+        deltas = answer.deltas or self._deltas
+        delta = deltas[answer.sent % len(deltas)]
         if answer.adapter is not None:
             delta = CompletionDelta(f" {answer.adapter.name}", delta.token_ids)
         if answer.length == 0:
@@ -334,8 +350,28 @@ def _last(answer: _MockRequest, delta: CompletionDelta) -> CompletionDelta:
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.length,
         cached_tokens=answer.cached_tokens,
+        image_tokens=answer.image_tokens,
     )
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
+
+
+def _check_images(images: Sequence[ImageInput], settings: MockSettings) -> list[CompletionDelta]:
+    """Return the descriptions of the images, one delta each."""
+    if len(images) > settings.images_per_prompt:
+        raise ValueError(f"images: at most {settings.images_per_prompt}, not {len(images)}")
+    texts = [f"{i.format} {i.width}x{i.height} {i.detail} {i.digest[:8]}" for i in images]
+    texts[:-1] = [f"{text}; " for text in texts[:-1]]
+    return [CompletionDelta(text, (number,)) for number, text in enumerate(texts)]
+
+
+def _image_facts(settings: MockSettings) -> dict[str, Any] | None:
+    if not settings.images_per_prompt:
+        return None
+    return {
+        "max_per_request": settings.images_per_prompt,
+        "max_tokens_per_image": settings.tokens_per_image,
+        "placeholder": None,
+    }
 
 
 def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:

@@ -3,7 +3,8 @@ model repositories work unchanged.
 
 The shared tensors have the same names, datatypes and meanings as in that backend. Additional ones:
 `prompt_token_ids`, `return_token_ids`, `token_ids`, `stop_reason`, `num_cached_tokens`,
-`prompt_logprobs`, `priority`, `cache_salt`, `embedding`, `score_request`, `score`.
+`prompt_logprobs`, `priority`, `cache_salt`, `embedding`, `score_request`, `score`, `media_info`,
+`num_image_tokens`.
 """
 
 import json
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from openai_frontend.engines import sampling_parameters
+from openai_frontend.engines.images import read_images
 from openai_frontend.engines.sampling_parameters import read_object
 from openai_frontend.generation import (
     Adapter,
@@ -42,6 +44,8 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "stream_interval": ("TYPE_INT32", [1]),
     "embedding_request": ("TYPE_STRING", [1]),
     "score_request": ("TYPE_STRING", [1]),
+    "image": ("TYPE_STRING", [-1]),
+    "media_info": ("TYPE_STRING", [1]),
 }
 OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "text_output": ("TYPE_STRING", [1]),
@@ -53,6 +57,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "num_input_tokens": ("TYPE_UINT32", [1]),
     "num_output_tokens": ("TYPE_UINT32", [1]),
     "num_cached_tokens": ("TYPE_UINT32", [1]),
+    "num_image_tokens": ("TYPE_UINT32", [1]),
     "first_token_latency": ("TYPE_FP32", [1]),
     "embedding": ("TYPE_FP32", [-1]),
     "score": ("TYPE_FP32", [1]),
@@ -120,17 +125,18 @@ def read_generation(
     """
     prompt, token_ids = _read_prompt(inputs, max_model_len)
     sampling_params, lora_name = _read_sampling_parameters(inputs, parameters)
-    priority = inputs.get("priority")
+    priority, cache_salt = inputs.get("priority"), _read_cache_salt(inputs)
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
         prompt_token_ids=token_ids,
+        images=read_images(inputs, cache_salt),
         sampling_params=sampling_params,
         adapter=None if lora_name is None else _adapter(lora_name, adapters),
         stream=read_flag(inputs, "stream"),
         return_token_ids=read_flag(inputs, "return_token_ids"),
         priority=0 if priority is None else priority.item(),
-        cache_salt=_read_cache_salt(inputs),
+        cache_salt=cache_salt,
         stream_interval=_read_stream_interval(inputs),
         usage=_NOT_COUNTED,
     )
@@ -156,6 +162,7 @@ def read_embedding(
         request_id=request_id,
         prompt=text,
         prompt_token_ids=token_ids,
+        images=read_images(inputs, _read_cache_salt(inputs)),
         dimensions=_read_dimensions(document),
     )
 

@@ -270,7 +270,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     _include(app, tokenization_router(registry, Tokenization(limits, policy, images)))
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
-    embeddings = Embeddings(limits, policy, limiter, tiktoken=tiktoken)
+    embeddings = Embeddings(limits, policy, limiter, images=images, tiktoken=tiktoken)
     _include(app, embeddings_router(registry, embeddings))
     scoring = Scoring(limits, policy, limiter)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))

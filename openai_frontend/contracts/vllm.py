@@ -252,6 +252,8 @@ def image_tensors(
             for image in images
         ]
         tensors["media_info"] = inputs.tensor("media_info", [orjson.dumps(info).decode()])
+        if cache_salt is not None:
+            tensors["cache_salt"] = inputs.tensor("cache_salt", [cache_salt])
     return tensors
 
 

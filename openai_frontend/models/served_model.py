@@ -1,5 +1,6 @@
 """A model as the gateway serves it: its contracts, tokenizer, templates and card."""
 
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -259,6 +260,8 @@ class ServedModel(TritonModel):
         cut = _may_be_cut(request, contract)
         record = request_record.current.get()
         generation_record = None if record is None else record.generation(self.model_name, request)
+        if self.images is not None:
+            self._check_placeholders(request, "prompt")
         async with self.lease:
             stream = self.infer(
                 contract.encode(request),
@@ -295,6 +298,8 @@ class ServedModel(TritonModel):
             raise InvalidRequest(
                 f"The model '{self.name}' does not support embeddings.", param="model"
             )
+        if self.images is not None:
+            self._check_placeholders(request, "input")
         result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
         self._count_prompt(result.prompt_tokens)
         return result
@@ -307,6 +312,14 @@ class ServedModel(TritonModel):
         result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
         self._count_prompt(result.prompt_tokens)
         return result
+
+    def _check_placeholders(self, request: GenerationRequest | EmbedRequest, param: str) -> None:
+        """A client's own token ids may contain placeholders, too. Texts are checked when they are
+        tokenized.
+        """
+        if self.prompts is not None and request.prompt is None:
+            token_ids = request.prompt_token_ids or ()
+            self.prompts.check_placeholders(token_ids, len(request.images), param)
 
     def _count_prompt(self, prompt_tokens: int) -> None:
         self._answer_metrics().prompt_tokens.observe(prompt_tokens)
@@ -383,8 +396,15 @@ def _offer(stream: ResponseStream, request: GenerationRequest, contract: Contrac
 _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}
 
 
+_IMAGE = re.compile(r"image(?:\[(\d+)\])?: ")
+
+
 def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
     """Set `param` of an engine's error, which starts with the field: `structured_outputs: ...`."""
+    if request.images and (found := _IMAGE.match(refused.message)):
+        at = min(int(found[1] or 0), len(request.images) - 1)
+        param, reason = request.images[at].param, refused.message[found.end() :]
+        return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="image_parse_error")
     name, _, reason = refused.message.removeprefix("sampling_parameters: ").partition(": ")
     if refused.param is not None or name not in _REFUSABLE | request.field_names.keys():
         return refused

@@ -66,29 +66,38 @@ class ImagePlaceholder:
     token_ids: Mapping[int, int]  # special token -> how often an image has it; may be empty
     pattern: re.Pattern[str]  # finds it in text; a number in it may vary
 
-    def check(self, prompt: str | None, token_ids: Sequence[int] | None, images: int) -> None:
+    def check(
+        self, prompt: str | None, token_ids: Sequence[int] | None, images: int, param: str
+    ) -> None:
         """Raise InvalidRequest unless the prompt has one placeholder for each image.
 
         Token ids are exact. A prompt that is only text may have others in what the client wrote.
         """
         if token_ids is not None and self.token_ids:
-            right = all(token_ids.count(id) == per * images for id, per in self.token_ids.items())
+            found = [token_ids.count(id) / per for id, per in self.token_ids.items()]
         else:
-            right = len(self.pattern.findall(prompt or "")) == images
-        if not right:
-            raise InvalidRequest(
-                f"The prompt has not one image placeholder ('{self.text.strip()}') for each of its "
-                f"{images} images. Do not write placeholders, send images only in messages of "
-                "roles whose images the chat template renders, and do not truncate such a prompt.",
-                param="messages",
-            )
+            found = [len(self.pattern.findall(prompt or ""))]
+        for count in found:
+            if count != images:
+                raise _mismatch(count, images, self.text.strip(), param)
+
+
+def _mismatch(found: float, images: int, placeholder: str, param: str) -> InvalidRequest:
+    what = f"the prompt has {found:g} image placeholders ('{placeholder}') for {images} images."
+    advice = "Do not write placeholders: they are added for 'image_url' parts."
+    if found < images:
+        advice = (
+            "The model's chat template drops images in messages of other roles than 'user', or the "
+            "prompt was truncated."
+        )
+    return InvalidRequest(f"Invalid '{param}': {what} {advice}", param=param)
 
 
 def of_text(text: str, tokenizer: Tokenizer) -> ImagePlaceholder:
     """The placeholder that a template or an engine writes as `text`."""
     added = tokenizer.fast.get_added_tokens_decoder()
+    pattern = re.compile(re.sub(r"\d+", r"\\d+", re.escape(text.strip())))
+    if re.search(r"\d", text):  # numbered: each image has tokens of its own
+        return ImagePlaceholder(text, {}, pattern)
     ids = Counter(tokenizer.encode(text, add_special_tokens=False).ids)
-    pattern = re.sub(r"\d+", r"\\d+", re.escape(text.strip()))
-    return ImagePlaceholder(
-        text, {id: count for id, count in ids.items() if id in added}, re.compile(pattern)
-    )
+    return ImagePlaceholder(text, {id: each for id, each in ids.items() if id in added}, pattern)

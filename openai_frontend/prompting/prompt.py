@@ -102,6 +102,11 @@ class PromptBuilder:
         self._escaper = SpecialTokenEscaper([*self._guarded, *placeholders])
         return self._image
 
+    def check_placeholders(self, token_ids: Sequence[int], images: int, param: str) -> None:
+        """Raise InvalidRequest unless the ids have a placeholder for each image."""
+        if self._image is not None:
+            self._image.check(None, token_ids, images, param)
+
     @property
     def can_chat(self) -> bool:
         """Whether there is a general chat template, not only ones for a single purpose."""
@@ -172,7 +177,7 @@ class PromptBuilder:
         if cut is not None and len(encoding) > cut.tokens:
             kept = self._tokenizer.cut(pieces, cut, add_special_tokens=special)
             if self._image is not None:
-                self._image.check(None, kept, options.images)
+                self._image.check(None, kept, options.images, options.param)
             return Prompt(None, _packed(kept))
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         if options.within_context:
@@ -182,7 +187,8 @@ class PromptBuilder:
             raise InvalidRequest(message, param=options.param, code="string_above_max_length")
         ids = encoding.ids
         if self._image is not None:
-            self._image.check(text, None if self._counts_in_text else ids, options.images)
+            exact = None if self._counts_in_text else ids
+            self._image.check(text, exact, options.images, options.param)
         # a list is needed for JSON
         return Prompt(text, _packed(ids) if options.within_context else ids)
 

@@ -67,7 +67,6 @@ NEUTRAL_IN_EMBEDDINGS: Neutral = {
     **_NEUTRAL_IN_POOLING,
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
-    "messages": (),
     "normalize": (True,),
 }
 

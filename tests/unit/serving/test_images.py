@@ -11,10 +11,11 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import ImageInput, ImageSupport
-from openai_frontend.serving.request import images as reading
+from openai_frontend.image_header import read_header
 from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from tests import images
 
+READ_HEADER = "openai_frontend.serving.request.images.read_header"
 PLACE = "messages[0].content[0]"
 URL = f"{PLACE}.image_url.url"
 
@@ -265,8 +266,7 @@ async def test_part_without_data_and_uuid_is_refused():
 async def test_known_image_costs_no_second_look_at_its_header(monkeypatch):
     """Only its text is hashed."""
     looks = []
-    original = reading.read_header
-    monkeypatch.setattr(reading, "read_header", lambda read: looks.append(1) or original(read))
+    monkeypatch.setattr(READ_HEADER, lambda read: looks.append(1) or read_header(read))
     reader = ImageReader(ImageLimits())
 
     for _ in range(3):
@@ -278,11 +278,8 @@ async def test_known_image_costs_no_second_look_at_its_header(monkeypatch):
 async def test_large_images_are_hashed_off_the_event_loop(monkeypatch):
     """Small ones are not: a thread costs more."""
     threads = []
-    original = reading.read_header
     monkeypatch.setattr(
-        reading,
-        "read_header",
-        lambda read: threads.append(threading.current_thread()) or original(read),
+        READ_HEADER, lambda read: threads.append(threading.current_thread()) or read_header(read)
     )
     large = images.png(before=images.chunk(b"tEXt", bytes(1_000_000)))
 

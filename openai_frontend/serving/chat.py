@@ -168,6 +168,8 @@ class ChatCompletions:
         parts: list[ImagePart] = []
         messages = template_messages(request.messages, self._policy, parts)
         images = await self._images.read(parts, model) if parts else ()
+        if images:
+            self._images.check_choices(images, request.n or 1)
         prompt = await model.render_chat(
             messages,
             images=len(images),

@@ -30,6 +30,7 @@ from schemas import models as schemas
 
 MAX_SIDE = 16_384  # pixels
 MAX_RATIO = 200  # of the longer side to the shorter
+MAX_COPIED_BYTES = 64 * 1024 * 1024  # base64 of all choices of a request
 _HEAD = 256  # characters, in which a data URL's comma must come
 _STEP = 256 * 1024  # characters: hashing and checking them hold the GIL for 0.3 ms
 _AT_ONCE = 128 * 1024  # characters of all images; more are hashed in a thread
@@ -133,6 +134,16 @@ class ImageReader:
         for each, image in zip(parts, images, strict=True):
             self._bind(each, image, model.tenant)
         return images
+
+    def check_choices(self, images: Sequence[ImageInput], n: int) -> None:
+        """Each choice is a request of its own, with copies of the images."""
+        size = n * sum(len(image.base64) for image in images)
+        if n > 1 and size > MAX_COPIED_BYTES:
+            message = (
+                f"Invalid 'n': {n} choices with their images are {size} bytes; the limit is "
+                f"{MAX_COPIED_BYTES} bytes per request. Request fewer choices."
+            )
+            raise InvalidRequest(message, param="n", code="integer_above_max_value")
 
     def _check_count(self, count: int, support: ImageSupport) -> None:
         most = self._limits.images_of(support)

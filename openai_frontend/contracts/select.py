@@ -1,7 +1,7 @@
 """Selects a model's tensor contract: by the operator's option or by its config. Reads no files."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -106,6 +106,29 @@ def select_contracts(
     )
     generation = ZeroTokens(DerivedOutputs(contract, vocabulary))
     return SelectedContracts(name=name, reason=reason, generation=generation)
+
+
+_ALL_DETAILS = ("auto", "low", "high", "original")
+
+
+def image_support(chosen: SelectedContracts, reported: ImageSupport | None) -> ImageSupport | None:
+    """What the model takes of images, given what its engine or files report."""
+    contract = chosen.generation
+    if reported is None or (contract is not None and not contract.supports("images")):
+        return None
+    lengths = {reported.max_per_request, None if contract is None else contract.max_images}
+    inprocess = contract is None or contract.supports("image_detail")
+    return replace(
+        reported,
+        max_per_request=min((each for each in lengths if each is not None), default=None),
+        details=_ALL_DETAILS if inprocess else reported.details,
+    )
+
+
+def takes_text(chosen: SelectedContracts) -> bool:
+    """Whether the model tokenizes prompts itself."""
+    contract = chosen.generation
+    return contract is not None and not contract.supports("prompt_token_ids")
 
 
 def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str]:

@@ -12,7 +12,13 @@ from typing import Any
 
 from openai_frontend.admission import triton_queue
 from openai_frontend.config.model_options import ModelOptions
-from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
+from openai_frontend.contracts.select import (
+    ContractOptions,
+    SelectedContracts,
+    image_support,
+    select_contracts,
+    takes_text,
+)
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.generation import ImageSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
@@ -72,7 +78,7 @@ class ModelLoader:
         prompts, files = _prompts(loaded, facts, options)
         decoupled = self._server.model_is_decoupled(name, version)
         contracts = _select_contracts(config, facts, options, prompts, decoupled=decoupled)
-        images = _image_support(name, facts.get("images"), contracts, prompts)
+        images = _image_support(name, facts, contracts, prompts)
         model = ServedModel(
             name=name,
             model_name=name,
@@ -214,32 +220,16 @@ def _select_contracts(
         raise Unservable(error.message) from error
 
 
-_ALL_DETAILS = ("auto", "low", "high", "original")
-
-
 def _image_support(
-    name: str,
-    reported: ImageSupport | None,
-    contracts: SelectedContracts,
-    prompts: PromptBuilder | None,
+    name: str, facts: Facts, contracts: SelectedContracts, prompts: PromptBuilder | None
 ) -> ImageSupport | None:
     """What the model takes of images, by its engine or files, its tensors and its template."""
-    contract = contracts.generation
-    if reported is None or (contract is not None and not contract.supports("images")):
-        return None
-    lengths = {reported.max_per_request, None if contract is None else contract.max_images}
-    inprocess = contract is None or contract.supports("image_detail")
-    support = replace(
-        reported,
-        max_per_request=min((each for each in lengths if each is not None), default=None),
-        details=_ALL_DETAILS if inprocess else reported.details,
-    )
-    if support.takes_question:
+    support = image_support(contracts, facts.get("images"))
+    if support is None or support.takes_question:
         return support
-    as_text = contract is not None and not contract.supports("prompt_token_ids")
     written = None
     if prompts is not None:
-        written = prompts.take_images(support.placeholder, as_text=as_text)
+        written = prompts.take_images(support.placeholder, as_text=takes_text(contracts))
     if written is None:
         logger.warning("model %s: takes no images: its chat template writes none", name)
         return None

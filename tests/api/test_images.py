@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from tests import images, mock_models
-from tests.gateway_process import GatewayProcess
+from tests.gateway_process import ROOT, GatewayProcess
+from tests.tooling.docs.documented_commands import BLOCK
 from tests.unit.prompting import tiny_tokenizer
 
 honours, accepts, refuses = pytest.mark.honours, pytest.mark.accepts, pytest.mark.refuses
@@ -94,6 +95,19 @@ def test_cache_breakpoint_of_an_image_does_not_change_the_answer(client):
     breakpoint = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "30m"}}
 
     assert seen(client, user({**images.part(PNG), **breakpoint})) == ["png 4x5 auto"]
+
+
+def test_documented_example_runs(gateway, tmp_path, monkeypatch, capsys):
+    """docs/multimodal.md, with this server's port."""
+    page = (ROOT / "docs" / "multimodal.md").read_text()
+    [code] = [text for language, text in BLOCK.findall(page) if language == "python"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "screenshot.png").write_bytes(PNG)
+
+    exec(code.replace("http://127.0.0.1:9000", gateway.url), {})  # noqa: S102  our own page
+
+    description, tokens = capsys.readouterr().out.splitlines()
+    assert (description[:13], tokens) == ("png 4x5 auto ", "16")
 
 
 @honours("chat.messages.content.uuid")

@@ -156,9 +156,12 @@ def _datatype(data_type: str) -> str:
 
 def _raw(datatype: str, values: Sequence[Any]) -> bytes:
     if datatype == "BYTES":
-        encoded = [str(value).encode() for value in values]
         # each element: its length as four little-endian bytes, then its bytes
-        return b"".join([len(each).to_bytes(4, "little") + each for each in encoded])
+        pieces = []
+        for value in values:
+            encoded = str(value).encode()
+            pieces += [len(encoded).to_bytes(4, "little"), encoded]
+        return b"".join(pieces)
     if datatype == "BOOL":
         return bytes(map(bool, values))
     if datatype == "FP16":

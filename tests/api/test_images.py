@@ -303,6 +303,7 @@ def test_input_and_messages_exclude_each_other(gateway):
     for fields, param in (
         ({"input": "a", "messages": user(images.text("a"))}, "messages"),
         ({}, "input"),
+        ({"input": None}, "input"),
         ({"input": "a", "add_generation_prompt": True}, "add_generation_prompt"),
         ({"input": "a", "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
     ):

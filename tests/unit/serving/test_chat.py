@@ -165,6 +165,7 @@ async def test_template_gets_every_option_of_the_request():
     )
 
     [(_, options)] = model.rendered
+    assert options.pop("extra_characters") > 0
     assert options == {
         "add_generation_prompt": False,
         "add_special_tokens": True,

@@ -98,7 +98,7 @@ class ImageModel(Protocol):
         """The caller on whose behalf it is used; the same for all callers without a key."""
 
 
-class _Sent(NamedTuple):
+class _DataURL(NamedTuple):
     """An image with data: its base64 text starts at `start` of `url`."""
 
     url: str
@@ -126,7 +126,7 @@ class ImageReader:
             raise unsupported_images(parts[0])
         self._check_count(len(parts), support)
         sent = [self._sent(each, support, model.tenant) for each in parts]
-        characters = sum(len(each.url) for each in sent if isinstance(each, _Sent))
+        characters = sum(len(each.url) for each in sent if isinstance(each, _DataURL))
         if characters <= _AT_ONCE:
             images = self._inputs(sent)
         else:
@@ -154,7 +154,7 @@ class ImageReader:
             )
             raise InvalidRequest(message, param="messages", code="array_above_max_length")
 
-    def _sent(self, each: ImagePart, support: ImageSupport, tenant: str) -> _Sent | ImageInput:
+    def _sent(self, each: ImagePart, support: ImageSupport, tenant: str) -> _DataURL | ImageInput:
         """Where the data is; for a `uuid` alone, the image that it names."""
         given, uuid = each.part.get("image_url"), _uuid(each)
         image_url = given if isinstance(given, dict) else {"url": given}
@@ -166,7 +166,7 @@ class ImageReader:
             )
             start = _data_start(url, param)
             self._check_bytes((len(url) - start) * 3 // 4, param)
-            return _Sent(url, start, detail, param)
+            return _DataURL(url, start, detail, param)
         if uuid is None:
             param = f"{each.place}.image_url"
             message = f"Missing required parameter: '{param}'."
@@ -181,9 +181,9 @@ class ImageReader:
                 "per image (max_image_bytes)",
             )
 
-    def _inputs(self, sent: Sequence[_Sent | ImageInput]) -> tuple[ImageInput, ...]:
+    def _inputs(self, sent: Sequence[_DataURL | ImageInput]) -> tuple[ImageInput, ...]:
         """Blocks for 1 ms per MB that is new. May run in a thread."""
-        images = tuple(self._input(each) if isinstance(each, _Sent) else each for each in sent)
+        images = tuple(self._input(each) if isinstance(each, _DataURL) else each for each in sent)
         pixels = sum(image.width * image.height for image in images)
         if pixels > self._limits.max_pixels:
             raise _too_large(
@@ -193,7 +193,7 @@ class ImageReader:
             )
         return images
 
-    def _input(self, sent: _Sent) -> ImageInput:
+    def _input(self, sent: _DataURL) -> ImageInput:
         base64 = sent.url[sent.start :]
         digest = _digest(base64, sent.param)
         header = self._headers.get(digest)

@@ -58,6 +58,7 @@ from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.prefill import Prefill
 from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.images import ImageLimits, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import StreamDefaults
 from openai_frontend.serving.scoring import Reranking, Scoring
@@ -301,7 +302,8 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     defaults = StreamDefaults(
         interval=settings.stream_interval, force_usage=settings.force_include_usage
     )
-    chat = ChatCompletions(limits, policy, limiter, stream_defaults=defaults)
+    images = ImageReader(_image_limits(settings))
+    chat = ChatCompletions(limits, policy, limiter, images=images, stream_defaults=defaults)
     completions = Completions(limits, policy, limiter, stream_defaults=defaults)
     streams = StreamLimits(
         buffer_bytes=settings.stream_buffer_bytes, ping_interval_s=settings.sse_ping_interval_s
@@ -309,15 +311,25 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     _include(app, chat_router(registry, chat, streams, json_member))
     _include(app, completions_router(registry, completions, streams))
     _include(app, render_router(registry, chat, completions))
-    _include(app, tokenization_router(registry, Tokenization(limits, policy)))
+    _include(app, tokenization_router(registry, Tokenization(limits, policy, images)))
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
-    embeddings = Embeddings(limits, policy, limiter, tiktoken=tiktoken)
+    embeddings = Embeddings(limits, policy, limiter, images=images, tiktoken=tiktoken)
     _include(app, embeddings_router(registry, embeddings))
     scoring = Scoring(limits, policy, limiter)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))
     _include(app, score_router(registry, scoring))
     _add_operators_routes(app, settings, state, policy, streams)
+
+
+def _image_limits(settings: Settings) -> ImageLimits:
+    return ImageLimits(
+        max_images=settings.max_images,
+        max_image_bytes=settings.max_image_bytes,
+        max_image_pixels=settings.max_image_pixels,
+        max_pixels=settings.max_pixels,
+        max_stored_image_bytes=settings.max_stored_image_bytes,
+    )
 
 
 def _add_operators_routes(
@@ -329,16 +341,17 @@ def _add_operators_routes(
 ) -> None:
     """Add the routes about models: management, adapters, listing, health and KServe."""
     server, registry, drain_state = state.server, state.registry, state.drain_state
+    images = _image_limits(settings)
     management = ModelManagement(
         server,
         registry,
         enabled=settings.enable_model_management,
         overrides=settings.allow_model_override,
     )
-    _include(app, management_router(registry, management, policy))
+    _include(app, management_router(registry, management, policy, images))
     adapters = LoRAManagement(registry, enabled=settings.enable_model_management)
-    _include(app, lora_router(adapters, policy))
-    _include(app, models_router(registry))
+    _include(app, lora_router(adapters, policy, images))
+    _include(app, models_router(registry, images))
     _include(app, health_router(lambda: drain_state.ready, registry.is_ready, registry.unready))
     if settings.enable_kserve:
         _include(

@@ -3,6 +3,7 @@
 Modules above this file know OpenAI's fields, modules below it know tensors. No HTTP, no Triton.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,12 +242,48 @@ REMOTE_DECODE = KVTransfer(
 
 
 @dataclass(slots=True, kw_only=True)
+class ImageInput:
+    """One image of a prompt, as the client sent it: its header is checked, nothing is decoded."""
+
+    base64: str  # without `data:...;base64,`; who decodes it checks alphabet and padding
+    digest: str  # hex SHA-256 of `base64`
+    width: int  # pixels, from the header
+    height: int
+    format: str  # "png", "jpeg", "gif" or "webp", from the first bytes
+    detail: str = "auto"  # auto, low, high or original
+    param: str = ""  # its place in the request, for errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSupport:
+    """What a model takes of images."""
+
+    max_per_request: int | None = None  # None: only the server's limit
+    max_tokens_per_image: int | None = None  # None: unknown
+    # What stands for an image in a prompt, for templates that write nothing
+    placeholder: str | None = None
+    details: Sequence[str] = ("auto", "high")  # values of `ImageInput.detail`
+    # The model applies a chat template itself, to one question
+    takes_question: bool = False
+    # TensorRT-LLM's model keeps prompts with different images apart by `prompt_table_extra_id`
+    needs_table_id: bool = False
+
+
+def salted_digest(image: ImageInput, cache_salt: str | None) -> str:
+    """The image's name in engines' caches, which only requests with the same salt share."""
+    if cache_salt is None:
+        return image.digest
+    return hashlib.sha256(f"{cache_salt}:{image.digest}".encode()).hexdigest()
+
+
+@dataclass(slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt, one output. `n` choices are `n` requests with seeds `seed`, `seed + 1`, ..."""
 
     request_id: str
     prompt: str | None = None  # rendered text; None if only token ids are known
     prompt_token_ids: Sequence[int] | None = None  # None if the model accepts only text
+    images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stream: bool = False
     return_token_ids: bool = False  # report token ids in each delta
@@ -276,6 +313,7 @@ class TokenCounts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the engine's prefix cache
+    image_tokens: int = 0  # prompt tokens that stand for images
     # performance metrics under the model's names, if requested
     metrics: Mapping[str, int | float] | None = None
     logits: Mapping[str, Any] | None = None  # output name -> tensor, if requested
@@ -349,6 +387,7 @@ class UsageCounter:
         "cached_tokens",
         "finish_reason",
         "first_token_ns",
+        "image_tokens",
         "prompt_tokens",
         "transferred_tokens",
     )
@@ -358,6 +397,7 @@ class UsageCounter:
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
         self.transferred_tokens: int | None = None  # None: not reported
+        self.image_tokens = 0
         self.finish_reason: FinishReason | None = None  # of the sequence that finished last
         # Monotonic time; None before the first token, or if its time is unknown
         self.first_token_ns: int | None = None
@@ -390,6 +430,7 @@ class UsageCounter:
                 self.prompt_tokens = counts.prompt_tokens
                 self.cached_tokens = counts.cached_tokens
                 self.transferred_tokens = counts.transferred_tokens
+                self.image_tokens = counts.image_tokens
                 self._completion_tokens += counts.completion_tokens
                 self._uncounted = 0
                 if counts.first_token_s is not None:
@@ -463,6 +504,8 @@ class EmbedRequest:
     request_id: str
     prompt: str | None = None
     prompt_token_ids: Sequence[int] | None = None
+    images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
+    cache_salt: str | None = None  # as in GenerationRequest, for the images
     dimensions: int | None = None  # None: the model's own
 
 

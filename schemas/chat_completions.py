@@ -23,14 +23,29 @@ FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 
+@with_config(_STRICT)
+class ImageURL(TypedDict):
+    """An image as a base64-encoded data URL, and how much of its detail the model needs."""
+
+    url: str
+    detail: NotRequired[Literal["auto", "low", "high", "original"] | None]
+
+
 # Messages are plain dicts from the wire to the chat template, so their types are dicts too.
 @with_config(_STRICT)
 class ChatCompletionContentPartParam(TypedDict):
-    """A part of a message's content. Only text is supported so far."""
+    """A part of a message's content: a text or an image. Others are refused by name."""
 
-    type: Literal["text", "refusal", "image_url", "input_audio", "video_url", "file"]
+    type: Literal[
+        "text", "refusal", "image_url", "input_audio", "file",
+        "audio_url", "video_url", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds",
+    ]  # fmt: skip
     text: NotRequired[str]
     refusal: NotRequired[str]
+    image_url: NotRequired[
+        Annotated[str, Tag("<a string>")] | Annotated[ImageURL, Tag("<an object>")] | None
+    ]
+    uuid: NotRequired[Annotated[str, Field(max_length=256)] | None]  # vLLM's, names the image
 
 
 # May be empty for the assistant; serving/request/template_inputs.py rejects that for other roles

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, Tag
 
 from schemas.sampling import INT32_MAX, ModelName, RequestFields, TokenId
 from schemas.token_ids import MAY_BE_LONG
+from schemas.tokenization import Messages, TemplateKwargs
 
 # The number of inputs is limited elsewhere: a union would lose the message of a limit here.
 InputTexts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
@@ -22,13 +23,17 @@ Input = (
 class EmbeddingRequest(RequestFields):
     """The body of POST /v1/embeddings."""
 
-    input: Input
+    input: Input | None = None  # required without `messages`
     model: ModelName = None
     dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
 
     # vLLM's
+    messages: Messages | None = None  # one conversation, which may have images
+    add_generation_prompt: bool | None = None  # this and the next two only with `messages`
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     truncation_side: Literal["left", "right"] | None = None

@@ -20,6 +20,18 @@ class Capabilities(BaseModel):
     images: bool
 
 
+class ImageLimits(BaseModel):
+    """What the model takes of images; `detail` are the values that a request may set."""
+
+    formats: list[str]
+    detail: list[str]
+    max_images: int  # per request
+    max_image_bytes: int
+    max_image_pixels: int
+    max_pixels: int
+    max_tokens_per_image: int | None  # null: unknown
+
+
 class Model(BaseModel):
     """A model that requests can name. Fields after `owned_by` are not OpenAI's; some are vLLM's."""
 
@@ -31,6 +43,7 @@ class Model(BaseModel):
     parent: str | None = None  # the base model of an adapter
     max_model_len: int | None = None  # prompt and answer together, in tokens
     capabilities: Capabilities
+    images: ImageLimits | None = None  # null: it takes no images
     description: str | None = None
     limitations: list[str] | None = None  # what the installed engine cannot do, if anything
     ready: bool = True

@@ -4,9 +4,10 @@ from pydantic import BaseModel, ConfigDict
 
 
 class PromptTokensDetails(BaseModel):
-    """How many of the prompt's tokens were in the prefix cache."""
+    """How many of the prompt's tokens were in the prefix cache, and how many stand for images."""
 
     cached_tokens: int
+    image_tokens: int | None = None  # absent without images
 
 
 class CompletionTokensDetails(BaseModel):

@@ -12,6 +12,7 @@ from openai_frontend.cli.model_directory import read_config
 from openai_frontend.config import model_options
 from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
+from openai_frontend.generation import ImageSupport
 from tests.backends import repository
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +52,8 @@ FIELDS: Mapping[str, str] = {
 }
 # Features that are not request fields
 BESIDE: Mapping[str, str] = {
+    "images, if the model sees": "images",
+    "`detail` of images": "image_detail",
     "prompts as token ids": "prompt_token_ids",
     "LoRA adapters": "adapter",
     "counts while streaming": "running_counts",
@@ -79,6 +82,7 @@ KINDS: Mapping[str, str] = {
     "nvidia_vllm": "NVIDIA's vLLM",
     "ensemble": "TensorRT-LLM `ensemble`",
     "tensorrt_llm_bls": "TensorRT-LLM `tensorrt_llm_bls`",
+    "mllama": "TensorRT-LLM's multimodal `ensemble`",
     "llmapi": "LLM-API, decoupled",
     "llmapi_whole": "LLM-API as shipped",
     "own_chat": "own Python model (example)",
@@ -91,6 +95,9 @@ def kinds() -> dict[str, SelectedContracts]:
         models = repository.write_quick(Path(scratch) / "models")
         repository.write_vllm(models, "nvidia_vllm")
         (models / "demo").symlink_to(ROOT / "model_repository" / "demo")
+        vision = repository.write_vision(Path(scratch) / "vision", Path(scratch) / "weights")
+        for name in ("mllama", "mllama_step"):
+            (models / name).symlink_to(vision / name)
         return {name: chosen(models / name) for name in KINDS}
 
 
@@ -101,7 +108,7 @@ def chosen(folder: Path) -> SelectedContracts:
     steps = config.get("ensemble_scheduling", {}).get("step", ())
     return select_contracts(
         config,
-        options=ContractOptions(name=said.contract, tensors=said.tensors),
+        options=ContractOptions(name=said.contract, tensors=said.tensors, images=ImageSupport()),
         decoupled=any(map(_decoupled, (config, *(_beside(folder, step) for step in steps)))),
         vocabulary=_Vocabulary(),
     )

@@ -61,6 +61,21 @@ def write_with_tokenizer(repository: Path, name: str, **arguments: Any) -> Path:
     return tiny_tokenizer.write(version / "tokenizer")
 
 
+def write_with_images(repository: Path, name: str, **arguments: Any) -> Path:
+    """A model folder whose answer describes the images: `png 2x3 auto 0123abcd; ...`."""
+    settings: dict[str, Any] = {
+        "images_per_prompt": 16,
+        "describe_images": True,
+        "answer_tokens": 1,
+        **arguments,
+    }
+    version = write(repository, name, tokenizer="./tokenizer", **settings)
+    special = "<|vision|>", "<image>"
+    return tiny_tokenizer.write(
+        version / "tokenizer", chat_template=tiny_tokenizer.VISION, special_tokens=special
+    )
+
+
 @asynccontextmanager
 async def serving(
     repository: Path,

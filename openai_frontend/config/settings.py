@@ -270,6 +270,31 @@ class Limits(BaseModel):
         ge=1,
         description="Maximum input tokens per embeddings request, all inputs together.",
     )
+    max_images: int = Field(
+        default=16,
+        ge=0,
+        description="Maximum images per request; a model may take fewer. 0 refuses images.",
+    )
+    max_image_bytes: int = Field(
+        default=20 * 1024 * 1024,
+        ge=1,
+        description="Maximum bytes of an image, decoded from base64; the body's limit "
+        "(`max_body_bytes`) applies too.",
+    )
+    max_image_pixels: int = Field(
+        default=25_000_000,
+        ge=1,
+        description="Maximum pixels of an image, by its header: nothing is decoded before.",
+    )
+    max_pixels: int = Field(
+        default=100_000_000, ge=1, description="Maximum pixels per request, all images together."
+    )
+    max_stored_image_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=0,
+        description="Maximum bytes of base64 stored for images that requests named with a `uuid` "
+        "(docs/multimodal.md). Beyond it, the oldest are dropped; 0 stores none.",
+    )
     max_concurrent_requests: int = Field(
         default=1024,
         ge=1,

@@ -59,6 +59,10 @@ class Contract(Protocol):
         """What the model does not report; names from `derived_outputs.DERIVED`."""
 
     @property
+    def max_images(self) -> int | None:
+        """How many images its input takes per request: 0 without such an input, None for any."""
+
+    @property
     def extra_args(self) -> frozenset[str] | None:
         """The names allowed in `SamplingParams.extra_args`; None if the model takes any."""
 
@@ -124,6 +128,14 @@ class DeclaredInputs:
         datatype = self._datatypes[model]
         return datatype, (*self._before_last[model], len(values)), _raw(datatype, values)
 
+    def length(self, name: str) -> int | None:
+        """The elements in the last dimension of an input: 0 if it does not exist, None if any."""
+        declared = self._declared.get(self.name(name))
+        if declared is None:
+            return 0
+        length = int(declared.get("dims", (1,))[-1])
+        return None if length < 0 else length
+
     def rank(self, name: str) -> int:
         """The number of dimensions of the input `name`, including the batch dimension."""
         return len(self._before_last[self.name(name)]) + 1
@@ -150,9 +162,12 @@ def _datatype(data_type: str) -> str:
 
 def _raw(datatype: str, values: Sequence[Any]) -> bytes:
     if datatype == "BYTES":
-        encoded = [str(value).encode() for value in values]
         # each element: its length as four little-endian bytes, then its bytes
-        return b"".join([len(each).to_bytes(4, "little") + each for each in encoded])
+        pieces = []
+        for value in values:
+            encoded = str(value).encode()
+            pieces += [len(encoded).to_bytes(4, "little"), encoded]
+        return b"".join(pieces)
     if datatype == "BOOL":
         return bytes(map(bool, values))
     if datatype == "FP16":
@@ -187,6 +202,7 @@ class ZeroTokens:
         self.supports = contract.supports
         self.derives = contract.derives
         self.extra_args = contract.extra_args
+        self.max_images = contract.max_images
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """The contract's inputs, with `max_tokens` 1 instead of 0."""

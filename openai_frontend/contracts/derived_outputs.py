@@ -51,6 +51,7 @@ class DerivedOutputs:
         self._vocabulary = vocabulary
         self.derives = contract.derives
         self.extra_args = contract.extra_args
+        self.max_images = contract.max_images
 
     def supports(self, field: str) -> bool:
         """As the contract says; it counts what is derived here."""

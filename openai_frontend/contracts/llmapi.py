@@ -1,13 +1,14 @@
 """The tensors of TensorRT-LLM's LLM-API model, which runs in Triton's python backend. A table."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from openai_frontend.contracts import Vocabulary
 from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
 from openai_frontend.contracts.tensorrt_llm import encode_sampling
-from openai_frontend.generation import GenerationRequest
+from openai_frontend.generation import GenerationRequest, ImageSupport
 
 _PROCESSOR = "sampling_param_logits_post_processor_name"
 
@@ -18,10 +19,15 @@ def llmapi(
     tensors: Mapping[str, str] = MappingProxyType({}),
     decoupled: bool,
     vocabulary: Vocabulary | None,
+    images: ImageSupport | None = None,
 ) -> TensorFields:
-    """The contract of one model, without `DerivedOutputs` around it."""
+    """The contract of one model, without `DerivedOutputs` around it.
+
+    `images` is None if the model would drop them.
+    """
+    tensor_map = _TENSOR_MAP if images is None else replace(_TENSOR_MAP, image_urls="image_url")
     return TensorFields(
-        config, _TENSOR_MAP, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary
+        config, tensor_map, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary
     )
 
 

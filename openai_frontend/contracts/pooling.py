@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput
+from openai_frontend.contracts.vllm import image_tensors
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     EmbeddingResult,
@@ -42,6 +43,8 @@ class EmbeddingContract:
         inputs = _inputs(self._inputs, "embedding_request", document)
         if token_ids is not None:
             inputs["prompt_token_ids"] = self._inputs.tensor("prompt_token_ids", token_ids)
+        if request.images:
+            inputs |= image_tensors(self._inputs, request.images, request.cache_salt)
         return inputs
 
     def decode(self, outputs: Outputs) -> EmbeddingResult:

@@ -7,6 +7,7 @@ from typing import Any
 from openai_frontend.contracts import Vocabulary
 from openai_frontend.contracts.tensor_fields import TensorFields, TensorMap
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.generation import ImageSupport
 
 # Fields passed to an input of the same name, or of the name in `tensors`
 FIELDS = (
@@ -32,6 +33,7 @@ def python(
     tensors: Mapping[str, str] = MappingProxyType({}),
     decoupled: bool,
     vocabulary: Vocabulary | None,
+    images: ImageSupport | None = None,
 ) -> TensorFields:
     """The contract of one model, without `DerivedOutputs` around it.
 

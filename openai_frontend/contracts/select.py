@@ -1,7 +1,7 @@
 """Selects a model's tensor contract: by the operator's option or by its config. Reads no files."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from openai_frontend.contracts.tensor_fields import TensorFields
 from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.generation import ImageSupport
 
 NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings")
 
@@ -31,6 +32,7 @@ class ContractOptions:
     tensors: Mapping[str, str] = field(default_factory=dict)  # our name -> the model's
     # name -> numpy array [tokens, hidden size]: prompt embeddings that requests can name
     prompt_embedding_tables: Mapping[str, Any] = field(default_factory=dict)
+    images: ImageSupport | None = None  # what the engine or the model's files say; None: no images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class _Factory(Protocol):
         tensors: Mapping[str, str],
         decoupled: bool,
         vocabulary: Vocabulary | None,
+        images: ImageSupport | None,
     ) -> TensorFields: ...
 
 
@@ -88,15 +91,44 @@ def select_contracts(
         vectors = GenericEmbeddingContract(config, options.tensors)
         return SelectedContracts(name=name, reason=reason, embedding=vectors)
     if name in ("vllm", "embeddings"):
-        return _select_vllm(config, name, reason, tasks, vocabulary)
+        return _select_vllm(config, name, reason, tasks, vocabulary, images=options.images)
     if decoupled is None:
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
     make = _FACTORIES[name]
     if name == "tensorrt_llm":
         make = partial(tensorrt_llm, prompt_embedding_tables=options.prompt_embedding_tables)
-    contract = make(config, tensors=options.tensors, decoupled=decoupled, vocabulary=vocabulary)
+    contract = make(
+        config,
+        tensors=options.tensors,
+        decoupled=decoupled,
+        vocabulary=vocabulary,
+        images=options.images,
+    )
     generation = ZeroTokens(DerivedOutputs(contract, vocabulary))
     return SelectedContracts(name=name, reason=reason, generation=generation)
+
+
+_ALL_DETAILS = ("auto", "low", "high", "original")
+
+
+def image_support(chosen: SelectedContracts, reported: ImageSupport | None) -> ImageSupport | None:
+    """What the model takes of images, given what its engine or files report."""
+    contract = chosen.generation
+    if reported is None or (contract is not None and not contract.supports("images")):
+        return None
+    lengths = {reported.max_per_request, None if contract is None else contract.max_images}
+    inprocess = contract is None or contract.supports("image_detail")
+    return replace(
+        reported,
+        max_per_request=min((each for each in lengths if each is not None), default=None),
+        details=_ALL_DETAILS if inprocess else reported.details,
+    )
+
+
+def takes_text(chosen: SelectedContracts) -> bool:
+    """Whether the model tokenizes prompts itself."""
+    contract = chosen.generation
+    return contract is not None and not contract.supports("prompt_token_ids")
 
 
 def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str]:
@@ -171,6 +203,8 @@ def _select_vllm(
     reason: str,
     tasks: Collection[str] | None,
     vocabulary: Vocabulary | None,
+    *,
+    images: ImageSupport | None,
 ) -> SelectedContracts:
     """The contracts of vLLM's backends, NVIDIA's and ours, for any of the three tasks."""
     inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
@@ -183,17 +217,20 @@ def _select_vllm(
     return SelectedContracts(
         name="vllm" if generates else "embeddings",
         reason=reason,
-        generation=_vllm_generation(config, vocabulary) if generates else None,
+        generation=_vllm_generation(config, vocabulary, images) if generates else None,
         embedding=EmbeddingContract(config) if embeds else None,
         score=ScoreContract(config) if scores else None,
     )
 
 
-def _vllm_generation(config: Mapping[str, Any], vocabulary: Vocabulary | None) -> Contract:
+def _vllm_generation(
+    config: Mapping[str, Any], vocabulary: Vocabulary | None, images: ImageSupport | None
+) -> Contract:
     inprocess = config.get("backend") == "inprocess"  # it takes token ids
     contract = VLLMContract(
         config,
         None if inprocess else vocabulary,
         logprob_arrays=inprocess and vocabulary is not None,
+        images=images is not None,
     )
     return ZeroTokens(DerivedOutputs(contract, vocabulary) if contract.derives else contract)

@@ -13,7 +13,7 @@ from openai_frontend.contracts import (
 )
 from openai_frontend.contracts.output_fields import OutputFields
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
-from openai_frontend.generation import GenerationRequest, SamplingParams
+from openai_frontend.generation import GenerationRequest, ImageInput, SamplingParams
 
 _DEFAULTS = {each.name: each.default for each in fields(SamplingParams)}
 
@@ -74,6 +74,8 @@ class TensorMap:
     # member of extra_args -> its input and the type of its value
     extra_args: Mapping[str, tuple[str, type]] = field(default_factory=dict)
     adds_special_tokens: bool = False  # the model itself puts BOS and the like before a text
+    image_urls: str = ""  # the input that gets images, as data URLs; "": none
+    image_mime_type: str = ""  # of these URLs; "": each image's own
 
 
 class TensorFields:
@@ -109,6 +111,7 @@ class TensorFields:
         self.derives = tensor_map.derives | self._outputs.derived()
         if tensor_map.exclude_prompt_flag and tensor_map.exclude_prompt_flag not in self._inputs:
             self.derives |= {"prompt"}
+        self.max_images = self._inputs.length(tensor_map.image_urls)
         self._check_datatypes({"text_input", *tensor_map.fields.values(), *tensor_map.flags})
         self._required_values = self._required()
         self._needs_max_tokens = (
@@ -133,6 +136,8 @@ class TensorFields:
         values.update(self._extra(params.extra_args or {}, stream=request.stream))
         if self._streams(request):
             values[tensor_map.stream] = [True]
+        if request.images:
+            values[tensor_map.image_urls] = [self._data_url(image) for image in request.images]
         if tensor_map.encode_custom is not None:
             tensor_map.encode_custom(request, values, self._context)
         inputs = {self._inputs.name(name): tensor for name, tensor in self._flags.items()}
@@ -159,6 +164,11 @@ class TensorFields:
         if self._vocabulary is None or not self._map.adds_special_tokens:
             return request.prompt
         return self._vocabulary.unprefixed(request.prompt)
+
+    def _data_url(self, image: ImageInput) -> str:
+        """Never a client's URL, which the model might fetch."""
+        mime_type = self._map.image_mime_type or f"image/{image.format}"
+        return f"data:{mime_type};base64,{image.base64}"
 
     def _tensor(self, name: str, elements: Sequence[Any]) -> TensorInput:
         try:
@@ -189,6 +199,7 @@ class TensorFields:
         needs = {
             **{each: (name,) for each, name in tensor_map.fields.items()},
             **tensor_map.custom_fields,
+            "images": (tensor_map.image_urls,),
         }
         carried = {
             each
@@ -238,6 +249,7 @@ def _check_named(
 ) -> None:
     """Raises ModelUnavailable if `tensors` has an unknown name on either side."""
     inputs = {"text_input", tensor_map.stream, *tensor_map.fields.values(), *tensor_map.flags}
+    inputs |= {tensor_map.image_urls} - {""}
     for names in tensor_map.custom_fields.values():
         inputs.update(names)
     sides = {**dict.fromkeys(inputs, "input"), **dict.fromkeys(_OUTPUTS, "output")}

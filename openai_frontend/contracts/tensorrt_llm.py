@@ -2,6 +2,7 @@
 LoRA weights and prompt embedding tables that are sent as arrays.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,12 @@ import orjson
 from openai_frontend.contracts import DeclaredInputs, TensorInput, Vocabulary
 from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
-from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
+from openai_frontend.generation import (
+    GenerationRequest,
+    ImageSupport,
+    SamplingParams,
+    StructuredOutputs,
+)
 
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 _TABLE_ARGUMENT = "prompt_embedding_table"  # the member of `vllm_xargs` and the name of the input
@@ -28,9 +34,15 @@ def tensorrt_llm(
     decoupled: bool,
     vocabulary: Vocabulary | None,
     prompt_embedding_tables: Mapping[str, Any] = MappingProxyType({}),
+    images: ImageSupport | None = None,
 ) -> TensorFields:
-    """The contract of one pipeline, without `DerivedOutputs` around it."""
+    """The contract of one pipeline, without `DerivedOutputs` around it.
+
+    `images` is None if the pipeline would drop them.
+    """
     tensor_map = _ACCUMULATING if _accumulates(config) else _TENSOR_MAP
+    if images is not None:
+        tensor_map = _with_images(tensor_map, images)
     if prompt_embedding_tables:
         tensor_map = _with_tables(tensor_map, prompt_embedding_tables)
     return TensorFields(
@@ -49,6 +61,31 @@ def _with_tables(tensor_map: TensorMap, tables: Mapping[str, Any]) -> TensorMap:
 
     arguments = {**tensor_map.extra_args, _TABLE_ARGUMENT: (_TABLE_ARGUMENT, str)}
     return replace(tensor_map, encode_arrays=arrays, extra_args=arguments)
+
+
+def _with_images(tensor_map: TensorMap, images: ImageSupport) -> TensorMap:
+    """The map of a pipeline with a vision model.
+
+    Its preprocessing decodes only URLs with this MIME type, whatever the format. It fetches others.
+    """
+    encode = _encode_table_id if images.needs_table_id else tensor_map.encode_custom
+    return replace(
+        tensor_map,
+        image_urls="image_url_input",
+        image_mime_type="image/jpeg",
+        encode_custom=encode,
+    )
+
+
+def _encode_table_id(request: GenerationRequest, values: Values, context: EncodingContext) -> None:
+    """Besides `_encode_custom`, an id of the images: prompts with different ones must not share
+    cached prefixes, in which each image has the same token ids.
+    """
+    _encode_custom(request, values, context)
+    if request.images:
+        digests = ",".join(image.digest for image in request.images)
+        name = hashlib.sha256(f"{request.cache_salt or ''}:{digests}".encode()).digest()
+        values["prompt_table_extra_id"] = [int.from_bytes(name[:8], "little") >> 1 or 1]
 
 
 def _encode_custom(request: GenerationRequest, values: Values, context: EncodingContext) -> None:

@@ -20,10 +20,12 @@ from openai_frontend.generation import (
     CompletionDelta,
     FinishReason,
     GenerationRequest,
+    ImageInput,
     KVTransfer,
     SamplingParams,
     TokenCounts,
     TokenLogprobs,
+    salted_digest,
 )
 
 # The model's finish reasons -> ours. NVIDIA's backend sends "None" until the end.
@@ -50,6 +52,8 @@ _NEEDS = {
     "prompt_logprobs": ("sampling_parameters", "prompt_logprobs"),
     "priority": ("priority", None),
     "cache_salt": ("cache_salt", None),
+    "images": ("image", None),
+    "image_detail": ("media_info", None),
     "stream_interval": ("stream_interval", None),
     "top_logprobs": ("return_logprobs", "logprobs"),
     "logprob_ids": ("return_logprobs", "logprobs"),
@@ -87,12 +91,14 @@ class VLLMContract:
         vocabulary: Vocabulary | None = None,
         *,
         logprob_arrays: bool = False,
+        images: bool = False,
     ) -> None:
         """`logprob_arrays`: take log probabilities as arrays, because the texts of the tokens are
-        known.
+        known. `images`: whether the model takes them, if it has the input.
         """
         self._logprob_arrays = logprob_arrays
         self._inputs = DeclaredInputs(config)
+        self.max_images = self._inputs.length("image") if images else 0
         self._outputs = declared_names(config, "output")
         self._vocabulary = vocabulary
         self.derives = _unreported(self._outputs, self._inputs)
@@ -116,6 +122,8 @@ class VLLMContract:
 
     def _supports(self, field: str) -> bool:
         if field in _OTHER_MODELS_ONLY or (field in _INPROCESS_ONLY and not self._inprocess):
+            return False
+        if field == "images" and self.max_images == 0:
             return False
         needed_input, needed_output = _NEEDS.get(field, ("sampling_parameters", None))
         return needed_input in self._inputs and (
@@ -148,6 +156,8 @@ class VLLMContract:
         if request.kv_transfer is not None and "kv_transfer" in takes:
             text = _transfer_json(request.kv_transfer)
             inputs["kv_transfer"] = self._inputs.tensor("kv_transfer", [text])
+        if request.images:
+            inputs |= image_tensors(self._inputs, request.images, request.cache_salt)
         return inputs
 
     def _sampling_tensor(self, request: GenerationRequest) -> TensorInput:
@@ -269,6 +279,29 @@ class VLLMContract:
             raise InvalidRequest(message, param="priority") from None
 
 
+def image_tensors(
+    inputs: DeclaredInputs, images: Sequence[ImageInput], cache_salt: str | None
+) -> dict[str, TensorInput]:
+    """Plain base64, and what the gateway knows of each image if the model takes that."""
+    tensors = {"image": inputs.tensor("image", [image.base64 for image in images])}
+    if "media_info" in inputs:
+        info = [
+            {
+                "kind": "image",
+                "digest": salted_digest(image, cache_salt),
+                "detail": image.detail,
+                "width": image.width,
+                "height": image.height,
+                "format": image.format,
+            }
+            for image in images
+        ]
+        tensors["media_info"] = inputs.tensor("media_info", [orjson.dumps(info).decode()])
+        if cache_salt is not None:
+            tensors["cache_salt"] = inputs.tensor("cache_salt", [cache_salt])
+    return tensors
+
+
 def _unreported(outputs: frozenset[str], inputs: DeclaredInputs) -> frozenset[str]:
     """What older releases of the backend do not report, because they lack the output."""
     derived = {
@@ -317,6 +350,7 @@ def _counts(outputs: Outputs) -> TokenCounts | None:
         prompt_tokens,
         completion_tokens,
         outputs.item("num_cached_tokens") or 0,
+        outputs.item("num_image_tokens") or 0,
         first_token_s=outputs.item("first_token_latency"),
     )
 

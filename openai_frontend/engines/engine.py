@@ -77,6 +77,9 @@ class ModelFacts:
     description: str | None = None
     max_lora_rank: int | None = None  # None: the model does not support LoRA
     kv_transfer: KVTransferFacts | None = None  # None: it exchanges no KV caches
+    # None: the model does not take images. Else max_per_request, max_tokens_per_image (None:
+    # unknown) and placeholder: what stands for an image in a prompt (None: unknown)
+    images: Mapping[str, Any] | None = None
     limitations: tuple[
         str, ...
     ] = ()  # what this installation of the engine lacks, one sentence each

@@ -70,6 +70,8 @@ class EngineHandle:
         try:
             if "embedding_request" in inputs:
                 embedding = tensors.read_embedding(inputs, request_id, context)
+                if embedding.images:
+                    self._check_takes_images()
                 self._run(execution, self._embed(embedding, execution))
                 return
             if "score_request" in inputs:
@@ -79,6 +81,8 @@ class EngineHandle:
             request = tensors.read_generation(
                 inputs, request_id, context, self._adapters, execution.parameters
             )
+            if request.images:
+                self._check_takes_images()
             sink = ResponseWriter(execution, request, inputs, self._live, self._unsent)
         except ValueError as error:
             execution.fail(error_codes.INVALID_ARG, str(error))
@@ -91,6 +95,10 @@ class EngineHandle:
             answering = self._run(execution, self._answer(started, sink))
             # A task that is cancelled before its first step never awaits the coroutine.
             answering.add_done_callback(lambda _: started.close())
+
+    def _check_takes_images(self) -> None:
+        if self.facts.get("images") is None:
+            raise ValueError("image: the model does not take images")
 
     def cancel(self, execution: Execution) -> None:
         """End a request whose caller is gone."""

@@ -34,6 +34,7 @@ from openai_frontend.generation import (
     EmbedRequest,
     FinishReason,
     GenerationRequest,
+    ImageInput,
     LogprobArrays,
     SamplingParams,
     ScorePairRequest,
@@ -76,6 +77,9 @@ class MockSettings:
     kv_role: str | None = None  # kv_producer, kv_consumer: transfers KV caches; None: none
     kv_lease_s: float = 30.0
     kv_address: str = "127.0.0.1:0"  # what a producer says that it listens on
+    images_per_prompt: int = 0  # 0: no images
+    tokens_per_image: int = 16  # of the prompt, where its placeholder is one
+    describe_images: bool = False  # the output says what images arrived, one token each
 
 
 class _MockRequest:
@@ -84,6 +88,8 @@ class _MockRequest:
     __slots__ = (
         "adapter",
         "cached_tokens",
+        "deltas",
+        "image_tokens",
         "length",
         "params",
         "prompt_ids",
@@ -105,7 +111,10 @@ class _MockRequest:
         self.params = request.sampling_params
         self.transfer = request.kv_transfer
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
-        self.prompt_tokens = len(self.prompt_ids)
+        images = _check_images(request.images, settings)
+        self.deltas = images if settings.describe_images else None
+        self.image_tokens = len(images) * settings.tokens_per_image
+        self.prompt_tokens = len(self.prompt_ids) + self.image_tokens - len(images)
         room = settings.max_model_len - self.prompt_tokens
         if room <= 0:
             raise EngineError(
@@ -114,7 +123,7 @@ class _MockRequest:
             )
         asked = request.sampling_params.max_tokens
         limit = room if asked is None else min(asked, room)
-        own = settings.answer_tokens
+        own = len(self.deltas) if self.deltas else settings.answer_tokens
         self.stops = own is not None and own <= limit and not request.sampling_params.ignore_eos
         self.length = own if self.stops and own is not None else limit
         params = self.params
@@ -166,6 +175,7 @@ class MockEngine(Engine):
             description="a mock that returns configured tokens",
             max_lora_rank=settings.max_lora_rank,
             kv_transfer=_kv_transfer(settings),
+            images=_image_facts(settings),
         )
 
     async def warm_up(self) -> None:
@@ -189,11 +199,15 @@ class MockEngine(Engine):
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """Return a vector that depends only on the input."""
         size = request.dimensions or self._settings.dimensions
+        images = _check_images(request.images, self._settings)
         ids = request.prompt_token_ids
         source = array("i", ids).tobytes() if ids is not None else request.prompt
+        if images:
+            source = repr((source, [each.digest for each in request.images]))
         numbers = random.Random(source)  # noqa: S311 - a test vector, not a secret
         vector = struct.pack(f"<{size}f", *(numbers.uniform(-1, 1) for _ in range(size)))
         tokens = len(_prompt_ids(request.prompt, request.prompt_token_ids))
+        tokens += len(images) * (self._settings.tokens_per_image - 1)
         return EmbeddingResult(memoryview(vector), tokens)
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
@@ -300,7 +314,8 @@ class MockEngine(Engine):
         if answer.sent == settings.die_after_tokens:
             self._die("the mock engine died, as configured")
             return True
-        delta = self._deltas[answer.sent % len(self._deltas)]
+        deltas = answer.deltas or self._deltas
+        delta = deltas[answer.sent % len(deltas)]
         if answer.adapter is not None:
             delta = CompletionDelta(f" {answer.adapter.name}", delta.token_ids)
         if answer.length == 0:
@@ -404,9 +419,29 @@ def _last(answer: _MockRequest, delta: CompletionDelta, settings: MockSettings) 
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.length,
         cached_tokens=answer.cached_tokens,
+        image_tokens=answer.image_tokens,
     )
     _count_transfer(answer, counts, settings)
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
+
+
+def _check_images(images: Sequence[ImageInput], settings: MockSettings) -> list[CompletionDelta]:
+    """Return the descriptions of the images, one delta each."""
+    if len(images) > settings.images_per_prompt:
+        raise ValueError(f"images: at most {settings.images_per_prompt}, not {len(images)}")
+    texts = [f"{i.format} {i.width}x{i.height} {i.detail} {i.digest[:8]}" for i in images]
+    texts[:-1] = [f"{text}; " for text in texts[:-1]]
+    return [CompletionDelta(text, (number,)) for number, text in enumerate(texts)]
+
+
+def _image_facts(settings: MockSettings) -> dict[str, Any] | None:
+    if not settings.images_per_prompt:
+        return None
+    return {
+        "max_per_request": settings.images_per_prompt,
+        "max_tokens_per_image": settings.tokens_per_image,
+        "placeholder": None,
+    }
 
 
 def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:

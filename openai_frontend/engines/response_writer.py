@@ -9,7 +9,12 @@ from typing import Any
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.errors import describe_exception
-from openai_frontend.generation import CompletionDelta, GenerationRequest, merge_deltas
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    TokenCounts,
+    merge_deltas,
+)
 from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution, PendingDeltas, TextStream
 
@@ -256,9 +261,7 @@ class ResponseWriter:
         if self._first_token_s is not None:
             outputs.append(tensors.float_output("first_token_latency", self._first_token_s))
         if delta.counts is not None:
-            outputs.append(tensors.count_output("num_input_tokens", delta.counts.prompt_tokens))
-            outputs.append(tensors.count_output("num_cached_tokens", delta.counts.cached_tokens))
-            outputs += tensors.transfer_outputs(delta.counts)
+            outputs += _counts(delta.counts)
         return outputs
 
 
@@ -269,3 +272,13 @@ def _logprob_outputs(delta: CompletionDelta) -> Iterator[tensors.Output]:
         yield tensors.json_output("logprobs", delta.logprobs)
     if delta.prompt_logprobs is not None:
         yield tensors.json_output("prompt_logprobs", delta.prompt_logprobs)
+
+
+def _counts(counts: TokenCounts) -> list[tensors.Output]:
+    outputs = [
+        tensors.count_output("num_input_tokens", counts.prompt_tokens),
+        tensors.count_output("num_cached_tokens", counts.cached_tokens),
+    ]
+    if counts.image_tokens:
+        outputs.append(tensors.count_output("num_image_tokens", counts.image_tokens))
+    return [*outputs, *tensors.transfer_outputs(counts)]

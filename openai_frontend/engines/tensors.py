@@ -4,8 +4,8 @@ model repositories work unchanged.
 The shared tensors have the same names, datatypes and meanings as in that backend. Additional ones:
 `prompt_token_ids`, `return_token_ids`, `count_tokens`, `token_ids`, `stop_reason`,
 `num_cached_tokens`, `prompt_logprobs`, `logprob_arrays`, `logprob_tokens`, `logprob_values`,
-`priority`, `cache_salt`, `embedding`, `score_request`, `score`, and those of KV transfers, which
-only the gateway itself may send.
+`priority`, `cache_salt`, `embedding`, `score_request`, `score`, `media_info`, `num_image_tokens`,
+and those of KV transfers, which only the gateway itself may send.
 """
 
 import json
@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from openai_frontend.engines import sampling_parameters
+from openai_frontend.engines.images import read_images
 from openai_frontend.engines.sampling_parameters import read_object
 from openai_frontend.generation import (
     Adapter,
@@ -51,6 +52,8 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "logprob_arrays": ("TYPE_BOOL", [1]),
     "embedding_request": ("TYPE_STRING", [1]),
     "score_request": ("TYPE_STRING", [1]),
+    "image": ("TYPE_STRING", [-1]),
+    "media_info": ("TYPE_STRING", [1]),
 }
 OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "text_output": ("TYPE_STRING", [1]),
@@ -66,6 +69,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "num_cached_tokens": ("TYPE_UINT32", [1]),
     "num_transferred_tokens": ("TYPE_UINT32", [1]),
     "kv_transfer_params": ("TYPE_STRING", [1]),
+    "num_image_tokens": ("TYPE_UINT32", [1]),
     "first_token_latency": ("TYPE_FP32", [1]),
     "embedding": ("TYPE_FP32", [-1]),
     "score": ("TYPE_FP32", [1]),
@@ -135,10 +139,12 @@ def read_generation(
     prompt, token_ids = _read_prompt(inputs, max_model_len)
     sampling_params, lora_name = _read_sampling_parameters(inputs, parameters)
     priority, transfer = inputs.get("priority"), inputs.get("kv_transfer")
+    cache_salt = _read_cache_salt(inputs)
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
         prompt_token_ids=token_ids,
+        images=read_images(inputs, cache_salt),
         sampling_params=sampling_params,
         adapter=None if lora_name is None else _adapter(lora_name, adapters),
         stream=read_flag(inputs, "stream"),
@@ -146,7 +152,7 @@ def read_generation(
         count_tokens="count_tokens" in inputs and read_flag(inputs, "count_tokens"),
         logprob_arrays="logprob_arrays" in inputs and read_flag(inputs, "logprob_arrays"),
         priority=0 if priority is None else priority.item(),
-        cache_salt=_read_cache_salt(inputs),
+        cache_salt=cache_salt,
         stream_interval=_read_stream_interval(inputs),
         usage=_NOT_COUNTED,
         kv_transfer=None if transfer is None else _read_transfer(transfer),
@@ -173,6 +179,7 @@ def read_embedding(
         request_id=request_id,
         prompt=text,
         prompt_token_ids=token_ids,
+        images=read_images(inputs, _read_cache_salt(inputs)),
         dimensions=_read_dimensions(document),
     )
 

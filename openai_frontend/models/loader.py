@@ -6,13 +6,21 @@ Reads files, so it runs in a thread.
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from openai_frontend.admission import triton_queue
 from openai_frontend.config.model_options import ModelOptions
-from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
+from openai_frontend.contracts.select import (
+    ContractOptions,
+    SelectedContracts,
+    image_support,
+    select_contracts,
+    takes_text,
+)
 from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.generation import ImageSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelSource
@@ -74,7 +82,8 @@ class ModelLoader:
         loaded = _tokenizer(name, facts, certain=bool(engine_facts or options.tokenizer))
         prompts, files = _prompts(loaded, facts, options)
         decoupled = self._server.model_is_decoupled(name, version)
-        contracts = _select_contracts(config, engine_facts, options, prompts, decoupled=decoupled)
+        contracts = _select_contracts(config, facts, options, prompts, decoupled=decoupled)
+        images = _image_support(name, facts, contracts, prompts)
         model = ServedModel(
             name=name,
             model_name=name,
@@ -87,6 +96,7 @@ class ModelLoader:
             embedding_contract=contracts.embedding,
             score_contract=contracts.score,
             prompts=prompts,
+            images=images,
             output_format=_output_format(name, files, options) if contracts.generation else PLAIN,
             pool=self._pool,
             server=self._server,
@@ -120,10 +130,15 @@ class ModelLoader:
         if engine_facts:
             _check_context(options, engine_facts)
             self._check_role(engine_facts)
-            return engine_facts
+            images = engine_facts.get("images")
+            return {**engine_facts, "images": ImageSupport(**images) if images else None}
         source = self._version_source(name, version, config)
         known = model_files.read_facts(source, self._source)
-        given = {"tokenizer": known.tokenizer, "max_model_len": known.max_model_len}
+        given = {
+            "tokenizer": known.tokenizer,
+            "max_model_len": known.max_model_len,
+            "images": known.images,
+        }
         return {fact: value for fact, value in given.items() if value is not None}
 
     def _check_role(self, engine_facts: Facts) -> None:
@@ -191,7 +206,7 @@ def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
 
 def _select_contracts(
     config: Mapping[str, Any],
-    engine_facts: Facts,
+    facts: Facts,
     options: ModelOptions,
     vocabulary: PromptBuilder | None,
     *,
@@ -201,13 +216,14 @@ def _select_contracts(
     try:
         return select_contracts(
             config,
-            tasks=engine_facts.get("tasks"),
+            tasks=facts.get("tasks"),
             options=ContractOptions(
                 name=options.contract,
                 tensors=options.tensors,
                 prompt_embedding_tables=model_files.load_prompt_tables(
                     options.prompt_embedding_tables
                 ),
+                images=facts.get("images"),
             ),
             decoupled=decoupled,
             vocabulary=vocabulary,
@@ -216,6 +232,22 @@ def _select_contracts(
         if options.contract is not None:
             raise
         raise Unservable(error.message) from error
+
+
+def _image_support(
+    name: str, facts: Facts, contracts: SelectedContracts, prompts: PromptBuilder | None
+) -> ImageSupport | None:
+    """What the model takes of images, by its engine or files, its tensors and its template."""
+    support = image_support(contracts, facts.get("images"))
+    if support is None or support.takes_question:
+        return support
+    written = None
+    if prompts is not None:
+        written = prompts.take_images(support.placeholder, as_text=takes_text(contracts))
+    if written is None:
+        logger.warning("model %s: takes no images: its chat template writes none", name)
+        return None
+    return replace(support, placeholder=written.text)
 
 
 def _prompts(

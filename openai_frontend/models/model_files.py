@@ -1,4 +1,5 @@
-"""Reads a model's files: tokenizer and context length of other backends' models, prompt tables.
+"""Reads a model's files: tokenizer, context length and images of other backends' models, prompt
+tables.
 
 Reads the files that the backends themselves read; runs nothing.
 """
@@ -6,7 +7,7 @@ Reads the files that the backends themselves read; runs nothing.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy
 
 from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.generation import ImageSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class ModelFileFacts:
 
     tokenizer: Path | None = None  # a folder, or a name in Hugging Face's cache
     max_model_len: int | None = None  # prompt and completion together, in tokens
+    images: ImageSupport | None = None  # None: it takes none, or would drop them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,18 @@ Look = Callable[[str], ModelSource | None]  # by model name; None if the model d
 # The models that TensorRT-LLM's BLS model calls; only the engine's name is configurable
 _BLS_ENGINE = "tensorrt_llm_model_name"
 _BLS_AROUND = ("preprocessing", "postprocessing")
+_BLS_ENCODERS = "multimodal_encoders_name"  # without it, the BLS model drops images
+
+# Members of config.json of models that see
+_VISION = {"vision_config", "img_processor", "vision_tower", "mm_vision_tower", "visual"}
+# TensorRT-LLM's kinds of vision models whose preprocessing takes URLs. The last two apply their
+# chat template themselves, for one image.
+_TENSORRT_LLM_IMAGES = {
+    "mllama": ImageSupport(),
+    "pixtral": ImageSupport(),
+    "qwen2_vl": ImageSupport(max_per_request=1, takes_question=True),
+    "llava_onevision": ImageSupport(max_per_request=1, takes_question=True, needs_table_id=True),
+}
 
 
 def read_facts(source: ModelSource, look: Look) -> ModelFileFacts:
@@ -55,6 +70,7 @@ def read_facts(source: ModelSource, look: Look) -> ModelFileFacts:
     return ModelFileFacts(
         tokenizer=_first(_parameter_folder(each, "tokenizer_dir") for each in members),
         max_model_len=_first(_engine_length(each) for each in members),
+        images=_tensorrt_llm_images(source, members),
     )
 
 
@@ -90,16 +106,38 @@ def model_folder(name: str, repositories: Sequence[Path]) -> Path | None:
 def _of_vllm(source: ModelSource) -> ModelFileFacts:
     """Read `model.json` of NVIDIA's vLLM backend: vLLM's engine arguments."""
     arguments = _read_mapping(source.folder, "model.json", json.loads) or {}
-    return _of_hugging_face(
+    facts = _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_model_len")
     )
+    sees = isinstance(arguments.get("model"), str) and has_vision(Path(arguments["model"]))
+    return replace(facts, images=ImageSupport()) if sees else facts
+
+
+def has_vision(folder: Path) -> bool:
+    """Whether the config of a Hugging Face model has a part for images."""
+    return bool(_VISION & (_read_mapping(folder, "config.json", json.loads) or {}).keys())
 
 
 def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFileFacts:
     """Read `model.yaml` of TensorRT-LLM's LLM-API model: the arguments of its `LLM`."""
-    return _of_hugging_face(
+    facts = _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_seq_len")
     )
+    said = arguments.get("triton_config")
+    sees = isinstance(said, dict) and said.get("multimodal") is True  # else it drops them
+    return replace(facts, images=ImageSupport(takes_question=True)) if sees else facts
+
+
+def _tensorrt_llm_images(
+    source: ModelSource, members: Sequence[ModelSource]
+) -> ImageSupport | None:
+    """What the vision model of a pipeline takes; None without one, or for an unknown kind."""
+    if parameter(source.config, _BLS_ENGINE) and not parameter(source.config, _BLS_ENCODERS):
+        return None
+    folder = _first(_parameter_folder(each, "multimodal_model_path") for each in members)
+    built = (_read_mapping(folder, "config.json", json.loads) or {}).get("builder_config")
+    kind = built.get("model_type") if isinstance(built, dict) else None
+    return _TENSORRT_LLM_IMAGES.get(str(kind))
 
 
 def _of_hugging_face(named: Any, said: Any) -> ModelFileFacts:

@@ -1,5 +1,6 @@
 """A model as the gateway serves it: its contracts, tokenizer, templates and card."""
 
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -21,6 +22,7 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
+    ImageSupport,
     KVTransfer,
     SamplingParams,
     ScorePairRequest,
@@ -31,6 +33,7 @@ from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, Ge
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
+from openai_frontend.prompting.image_placeholder import only_question
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
 from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
 from openai_frontend.triton import ResponseStream
@@ -64,6 +67,7 @@ class ModelCard:
     description: str | None = None
     limitations: Sequence[str] = ()  # what this installation of its engine cannot do
     error: str | None = None  # why it cannot serve
+    images: ImageSupport | None = None  # None: it takes no images
 
 
 # Whether a model generates, embeds and scores -> its tasks
@@ -98,6 +102,7 @@ class ServedModel(TritonModel):
     )
     score_contract: ScoreContract | None = None  # None if it is not a cross-encoder
     output_format: OutputFormat = PLAIN  # the format of its output
+    images: ImageSupport | None = None  # None: it takes no images
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     alias_of: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # the operator's limit for one completion
@@ -142,10 +147,11 @@ class ServedModel(TritonModel):
         truncation: Truncation | None = None,
         within_context: bool = True,
         extra_characters: int | None = None,
+        images: int = 0,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         """Render messages with the chat template. Raises InvalidRequest if the template rejects
-        them.
+        them, or does not write a placeholder for each of the images.
 
         `extra_characters`: length of tools, documents and variables as JSON; None if unknown.
         """
@@ -154,7 +160,10 @@ class ServedModel(TritonModel):
             param="messages",
             truncation=truncation,
             within_context=within_context,
+            images=images,
         )
+        if images and self.images is not None and self.images.takes_question:
+            return await self.tokenize(only_question(messages), param="messages")
         chat = partial(self._builder().chat, messages, options, **rendering)
         characters = None
         if extra_characters is not None and (written := _characters(messages)) is not None:
@@ -217,6 +226,11 @@ class ServedModel(TritonModel):
         """The prompt that makes the model fill the gap between two texts, if it supports that."""
         return self._builder().fill_in_the_middle(prefix, suffix)
 
+    @property
+    def tenant(self) -> str:
+        """The caller on whose behalf the model is used; "" without an API key."""
+        return ""
+
     def queue_key(self, priority: int) -> QueueKey:
         """The queue key of a request with this priority that was sent without an API key."""
         return QueueKey(priority=priority) if priority else ANONYMOUS
@@ -259,6 +273,8 @@ class ServedModel(TritonModel):
         cut = _may_be_cut(request, contract)
         record = request_record.current.get()
         generation_record = None if record is None else record.generation(self.model_name, request)
+        if self.images is not None:
+            self._check_placeholders(request, "prompt")
         async with self.lease:
             stream = self.infer(
                 contract.encode(request),
@@ -303,6 +319,8 @@ class ServedModel(TritonModel):
             raise InvalidRequest(
                 f"The model '{self.name}' does not support embeddings.", param="model"
             )
+        if self.images is not None:
+            self._check_placeholders(request, "input")
         result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
         self._count_prompt(result.prompt_tokens)
         return result
@@ -315,6 +333,14 @@ class ServedModel(TritonModel):
         result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
         self._count_prompt(result.prompt_tokens)
         return result
+
+    def _check_placeholders(self, request: GenerationRequest | EmbedRequest, param: str) -> None:
+        """A client's own token ids may contain placeholders, too. Texts are checked when they are
+        tokenized.
+        """
+        if self.prompts is not None and request.prompt is None:
+            token_ids = request.prompt_token_ids or ()
+            self.prompts.check_placeholders(token_ids, len(request.images), param)
 
     def _count_prompt(self, prompt_tokens: int) -> None:
         self._answer_metrics().prompt_tokens.observe(prompt_tokens)
@@ -343,10 +369,11 @@ class ServedModel(TritonModel):
             description=self.facts.get("description"),
             limitations=self.facts.get("limitations", ()),
             error=None if ready else self.failure(),
+            images=self.images,
         )
 
     def capabilities(self) -> Capabilities:
-        """What tensors, tokenizer and templates support. Images are not supported yet."""
+        """What tensors, tokenizer and templates support."""
         generates = "generate" in self.tasks
         chat = generates and self.prompts is not None and self.prompts.can_chat
         return Capabilities(
@@ -355,6 +382,7 @@ class ServedModel(TritonModel):
             embeddings="embed" in self.tasks,
             rerank=bool(self.tasks & {"embed", "score"}),
             tools=chat and self.output_format.tools and self.template_knows("tools"),
+            images=self.images is not None,
         )
 
     def _builder(self) -> PromptBuilder:
@@ -402,8 +430,15 @@ def _offer(
 _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}
 
 
+_IMAGE = re.compile(r"image(?:\[(\d+)\])?: ")
+
+
 def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
     """Set `param` of an engine's error, which starts with the field: `structured_outputs: ...`."""
+    if request.images and (found := _IMAGE.match(refused.message)):
+        at = min(int(found[1] or 0), len(request.images) - 1)
+        param, reason = request.images[at].param, refused.message[found.end() :]
+        return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="image_parse_error")
     name, _, reason = refused.message.removeprefix("sampling_parameters: ").partition(": ")
     if refused.param is not None or name not in _REFUSABLE | request.field_names.keys():
         return refused

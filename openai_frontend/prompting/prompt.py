@@ -6,8 +6,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.prompting import fill_in_the_middle
+from openai_frontend.generation import ImageInput
+from openai_frontend.prompting import fill_in_the_middle, image_placeholder
 from openai_frontend.prompting.chat_template import ChatTemplate, Message, TemplateArguments
+from openai_frontend.prompting.image_placeholder import ImagePlaceholder
 from openai_frontend.prompting.segment_cache import (
     MANY_IDS,
     SegmentCache,
@@ -32,6 +34,7 @@ class Prompt:
     token_ids: Sequence[
         int
     ]  # a list; a long prompt is an array, which converts to a tensor for free
+    images: Sequence[ImageInput] = ()  # in the order of their placeholders
 
 
 class TokenizeKwargs(TypedDict, total=False):
@@ -50,6 +53,7 @@ class TokenizeOptions:
     add_special_tokens: bool = True
     truncation: Truncation | None = None  # None: a text that is too long is an error
     within_context: bool = True  # False: up to MAX_COUNTED_TOKENS, for counting only
+    images: int = 0  # whose placeholders the text must have
 
 
 # Limit for counting only: writing a million ids blocks the event loop for 20 ms.
@@ -74,13 +78,40 @@ class PromptBuilder:
         self._tokenizer = tokenizer
         self._segments = SegmentCache(tokenizer)
         self._token_bytes = TokenBytes(tokenizer.fast)
-        guarded = () if allow_special_tokens else tokenizer.all_special_tokens()
-        self._escaper = SpecialTokenEscaper(guarded)
+        self._guarded = [] if allow_special_tokens else tokenizer.all_special_tokens()
+        self._escaper = SpecialTokenEscaper(self._guarded)
         self._templates = {
             purpose: ChatTemplate(source, tokenizer.special_tokens)
             for purpose, source in sources.items()
         }
         self._max_model_len = max_model_len
+        self._image: ImagePlaceholder | None = None  # None: the model takes no images
+        self._counts_in_text = False
+
+    def take_images(self, default: str | None, *, as_text: bool) -> ImagePlaceholder | None:
+        """Render images from now on. Returns None if no template writes a placeholder and the
+        engine has no `default`.
+
+        `as_text`: the model tokenizes prompts itself, so placeholders are counted in the text.
+        """
+        templates = self._templates.values()
+        written = next((each.image for each in templates if each.image), default)
+        if not written or not templates:
+            return None
+        for template in templates:
+            if not template.image:
+                template.write_images_as(written)
+        self._image = image_placeholder.of_text(written, self._tokenizer)
+        self._counts_in_text = as_text
+        tokens = map(self._tokenizer.fast.id_to_token, self._image.token_ids)
+        placeholders = [token for token in tokens if token] or [written.strip()]
+        self._escaper = SpecialTokenEscaper([*self._guarded, *placeholders])
+        return self._image
+
+    def check_placeholders(self, token_ids: Sequence[int], images: int, param: str) -> None:
+        """Raise InvalidRequest unless the ids have a placeholder for each image."""
+        if self._image is not None:
+            self._image.check(None, token_ids, images, param)
 
     @property
     def can_chat(self) -> bool:
@@ -161,18 +192,21 @@ class PromptBuilder:
     ) -> Prompt:
         special, cut = options.add_special_tokens, options.truncation
         if cut is not None and len(encoding) > cut.tokens:
-            return Prompt(
-                None, _packed(self._tokenizer.cut(pieces, cut, add_special_tokens=special))
-            )
+            kept = self._tokenizer.cut(pieces, cut, add_special_tokens=special)
+            if self._image is not None:
+                self._image.check(None, kept, options.images, options.param)
+            return Prompt(None, _packed(kept))
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         if options.within_context:
             self._check_length(len(encoding), options.param)
         elif len(encoding) > MAX_COUNTED_TOKENS:
             message = f"Invalid '{options.param}': it has more than {MAX_COUNTED_TOKENS} tokens."
             raise InvalidRequest(message, param=options.param, code="string_above_max_length")
-        else:
-            return Prompt(text, list(encoding.ids))  # returned as JSON, which needs a list
-        return Prompt(text, _packed(encoding.ids))
+        ids = list(encoding.ids) if not options.within_context else encoding.ids
+        if self._image is not None:
+            exact = None if self._counts_in_text else ids
+            self._image.check(text, exact, options.images, options.param)
+        return Prompt(text, _packed(ids) if options.within_context else ids)  # JSON needs a list
 
     def pair(self, first: str, second: str, *, param: str) -> tuple[list[int], list[int]]:
         """Both texts in one sequence, for a cross-encoder: ids, and each token's type."""

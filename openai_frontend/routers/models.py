@@ -19,6 +19,7 @@ from openai_frontend.serving.admission.authorized_models import allows, check_al
 from openai_frontend.serving.admission.model_lookup import with_known_names
 from openai_frontend.serving.error_reply import reply_for
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
+from openai_frontend.serving.request.images import ImageLimits
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.models import (
     AdapterUnloaded,
@@ -36,14 +37,15 @@ Event = dict[str, str]  # in sse-starlette's form
 _PING_S = 15  # seconds between comments that keep proxies from closing a quiet stream
 
 
-def models_router(registry: ModelRegistry) -> APIRouter:
+def models_router(registry: ModelRegistry, image_limits: ImageLimits) -> APIRouter:
     router = APIRouter(tags=["models"], route_class=ModelsRoute)
+    describe = partial(model_of, image_limits=image_limits)
 
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:
         """Lists the models that requests can name."""
         models = ModelList(
-            data=[model_of(card) for card in authorized_models(request, registry).cards()]
+            data=[describe(card) for card in authorized_models(request, registry).cards()]
         )
         return Response(models.model_dump_json(), media_type="application/json")
 
@@ -56,13 +58,16 @@ def models_router(registry: ModelRegistry) -> APIRouter:
             card = models.card(name)
         except ModelNotFound as error:
             raise with_known_names(error, models, name) from None
-        return Response(model_of(card).model_dump_json(), media_type="application/json")
+        return Response(describe(card).model_dump_json(), media_type="application/json")
 
     return router
 
 
 def management_router(
-    registry: ModelRegistry, management: ModelManagement, policy: FieldPolicy
+    registry: ModelRegistry,
+    management: ModelManagement,
+    policy: FieldPolicy,
+    image_limits: ImageLimits,
 ) -> APIRouter:
     """Both answer when the change is done, or stream its progress."""
     router = APIRouter(tags=["models"], route_class=AdminRoute)
@@ -79,7 +84,7 @@ def management_router(
         if asked.stream or _wants_events(request):
             return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
         await change.done()
-        card = model_of(registry.card(change.model))
+        card = model_of(registry.card(change.model), image_limits)
         return Response(card.model_dump_json(), media_type="application/json")
 
     @router.post(
@@ -117,7 +122,7 @@ async def _events(change: ModelChange) -> AsyncGenerator[Event, None]:
         yield {"data": reply_for(error).body.decode()}
 
 
-def model_of(card: ModelCard) -> Model:
+def model_of(card: ModelCard, image_limits: ImageLimits) -> Model:
     """The API's description of a model."""
     return Model(
         id=card.name,
@@ -127,6 +132,7 @@ def model_of(card: ModelCard) -> Model:
         parent=card.parent,
         max_model_len=card.max_model_len,
         capabilities=Capabilities(**dataclasses.asdict(card.capabilities)),
+        images=None if card.images is None else image_limits.of_model(card.images),
         description=card.description,
         limitations=list(card.limitations) or None,
         ready=card.ready,
@@ -139,7 +145,9 @@ _NEUTRAL_TO_LOAD: Neutral = {"is_3d_lora_weight": (False,)}
 _NEUTRAL_TO_UNLOAD: Neutral = {"lora_int_id": ()}
 
 
-def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
+def lora_router(
+    management: LoRAManagement, policy: FieldPolicy, image_limits: ImageLimits
+) -> APIRouter:
     """Both answer when the change is done."""
     router = APIRouter(tags=["models"], route_class=AdminRoute)
     to_load, to_unload = BodyReader(LoadLoRAAdapterRequest), BodyReader(UnloadLoRAAdapterRequest)
@@ -156,7 +164,9 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
         may_name = partial(allows, principal_of(request))
         named = asked.lora_name, asked.model
         card = await management.load(*named, asked.lora_path, may_name=may_name)
-        return Response(model_of(card).model_dump_json(), media_type="application/json")
+        return Response(
+            model_of(card, image_limits).model_dump_json(), media_type="application/json"
+        )
 
     @router.post(
         "/v1/unload_lora_adapter",

@@ -34,6 +34,7 @@ from openai_frontend.serving.output.output_parsing import (
 )
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy
+from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
@@ -97,9 +98,11 @@ class ChatCompletions:
         policy: FieldPolicy,
         limiter: ConcurrencyLimiter,
         *,
+        images: ImageReader | None = None,  # None: with the default limits
         stream_defaults: StreamDefaults = NO_DEFAULTS,
     ) -> None:
         self._limits = limits
+        self._images = images or ImageReader(ImageLimits())
         self._stream_defaults = stream_defaults
         self._policy = policy
         self._limiter = limiter
@@ -162,8 +165,14 @@ class ChatCompletions:
         self, request: ChatCompletionRequest, model: ServingModel, plan: _Plan
     ) -> Prompt:
         """Render the conversation with the model's chat template and tokenize it."""
+        parts: list[ImagePart] = []
+        messages = template_messages(request.messages, self._policy, parts)
+        images = await self._images.read(parts, model) if parts else ()
+        if images:
+            self._images.check_choices(images, request.n or 1)
         prompt = await model.render_chat(
-            template_messages(request.messages, self._policy),
+            messages,
+            images=len(images),
             tools=plan.tools.for_template,
             documents=request.documents,
             add_generation_prompt=_add_generation_prompt(request),
@@ -174,7 +183,7 @@ class ChatCompletions:
             extra_characters=plan.extra_characters,
         )
         self._limits.check_prompt_tokens(len(prompt.token_ids), "messages")
-        return prompt
+        return replace(prompt, images=images) if images else prompt
 
     def _budget(
         self, request: ChatCompletionRequest, model: ServingModel, prompt: Prompt

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.token_bytes import TiktokenDecoder
+from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id
@@ -24,10 +26,15 @@ from openai_frontend.serving.pooling import (
     tokenize_inputs,
 )
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_EMBEDDINGS, FieldPolicy
+from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.template_inputs import template_messages
+from schemas.chat_completions import ChatCompletionMessageParam
 from schemas.embeddings import EmbeddingRequest, Input
 
 logger = logging.getLogger(__name__)
+
+_ONLY_FOR_CHATS = {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
 
 
 class Embeddings:
@@ -39,11 +46,13 @@ class Embeddings:
         policy: FieldPolicy,
         limiter: ConcurrencyLimiter,
         *,
+        images: ImageReader | None = None,  # None: with the default limits
         tiktoken: TiktokenDecoder | None = None,  # decodes the token ids of requests
     ) -> None:
         self._limits = limits
         self._policy = policy
         self._limiter = limiter
+        self._images = images or ImageReader(ImageLimits())
         self._tiktoken = tiktoken
         self._slicer = TimeSlicer()
         self._warned: set[str] = set()  # models that received token ids
@@ -55,22 +64,60 @@ class Embeddings:
         self._policy.check_extra(request, NEUTRAL_IN_EMBEDDINGS)
         _check_embeds(model)
         _check_dimensions(request.dimensions, model)
-        inputs = self._inputs(request.input)
-        if self._tiktoken is not None:
-            inputs = [_as_text(each, self._tiktoken) for each in inputs]
-        self._warn_about_token_ids(inputs, model)
-        prompts = await tokenize_inputs(
-            inputs,
-            model,
-            add_special_tokens=request.add_special_tokens is not False,
-            truncation=input_truncation(
-                request.truncate_prompt_tokens, request.truncation_side, model
-            ),
-        )
+        if request.messages is not None:
+            prompts = [await self._chat(request, request.messages, model)]
+        else:
+            prompts = await self._tokenize(request, model)
         self._limits.check_input_tokens(sum(len(prompt.token_ids) for prompt in prompts))
         data, prompt_tokens = await self._embed(request, prompts, model, slots)
         usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
         return embedding_list(data, {"model": model.name, "usage": usage})
+
+    async def _tokenize(self, request: EmbeddingRequest, model: ServingModel) -> list[Prompt]:
+        if request.input is None:
+            message = "Missing required parameter: 'input'."
+            raise InvalidRequest(message, param="input", code="missing_required_parameter")
+        for name in request.model_fields_set & _ONLY_FOR_CHATS:
+            if getattr(request, name) is not None:
+                message = f"Unsupported parameter: '{name}' is only supported with 'messages'."
+                raise InvalidRequest(message, param=name, code="unsupported_parameter")
+        inputs = self._inputs(request.input)
+        if self._tiktoken is not None:
+            inputs = [_as_text(each, self._tiktoken) for each in inputs]
+        self._warn_about_token_ids(inputs, model)
+        return await tokenize_inputs(
+            inputs,
+            model,
+            add_special_tokens=request.add_special_tokens is not False,
+            truncation=_truncation(request, model),
+        )
+
+    async def _chat(
+        self,
+        request: EmbeddingRequest,
+        messages: Sequence[ChatCompletionMessageParam],
+        model: ServingModel,
+    ) -> Prompt:
+        """A conversation as one input, which may have images. By default without the beginning of
+        an answer, as in vLLM.
+        """
+        if request.input is not None:
+            message = "Use either 'input' or 'messages'."
+            raise InvalidRequest(message, param="messages")
+        self._limits.check_messages(len(messages))
+        parts: list[ImagePart] = []
+        shown = template_messages(messages, self._policy, parts)
+        images = await self._images.read(parts, model) if parts else ()
+        prompt = await model.render_chat(
+            shown,
+            images=len(images),
+            add_special_tokens=bool(request.add_special_tokens),
+            truncation=_truncation(request, model),
+            add_generation_prompt=bool(request.add_generation_prompt),
+            continue_final_message=bool(request.continue_final_message),
+            template_kwargs=request.chat_template_kwargs,
+        )
+        return replace(prompt, images=images)
 
     async def _embed(
         self,
@@ -125,6 +172,10 @@ def _as_text(sent: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
     if isinstance(sent, Text):
         return sent
     return Text(tiktoken.decode(sent.token_ids, param=sent.param), sent.param)
+
+
+def _truncation(request: EmbeddingRequest, model: ServingModel) -> Truncation | None:
+    return input_truncation(request.truncate_prompt_tokens, request.truncation_side, model)
 
 
 def _check_embeds(model: ServingModel) -> None:

@@ -122,6 +122,7 @@ def embedding_request(id: str, prompt: Prompt, *, dimensions: int | None = None)
         request_id=id,
         prompt=prompt.text,
         prompt_token_ids=prompt.token_ids or None,
+        images=prompt.images,
         dimensions=dimensions,
     )
 

@@ -9,6 +9,7 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import CompletionJob, request_id
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
+from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.sampling import unsupported
 from openai_frontend.serving.request.template_inputs import template_messages
@@ -38,9 +39,13 @@ _ONLY_FOR_CHATS = (
 class Tokenization:
     """POST /tokenize and /detokenize, independent of HTTP."""
 
-    def __init__(self, limits: InferenceLimits, policy: FieldPolicy) -> None:
+    def __init__(
+        self, limits: InferenceLimits, policy: FieldPolicy, images: ImageReader | None = None
+    ) -> None:
+        """`images`: None for the default limits."""
         self._limits = limits
         self._policy = policy
+        self._images = images or ImageReader(ImageLimits())
 
     async def tokenize(self, request: TokenizeRequest, model: ServingModel) -> TokenizeResponse:
         """The tokens, even if they exceed the context. Raises for unsupported fields."""
@@ -90,8 +95,12 @@ class Tokenization:
             raise unsupported("tools")
         opened = bool(request.continue_final_message)
         generation_prompt = request.add_generation_prompt
+        parts: list[ImagePart] = []
+        rendered = template_messages(messages, self._policy, parts)
+        images = await self._images.read(parts, model) if parts else ()
         return await model.render_chat(
-            template_messages(messages, self._policy),
+            rendered,
+            images=len(images),
             add_special_tokens=bool(request.add_special_tokens),
             within_context=False,
             extra_characters=None if request.tools or request.chat_template_kwargs else 0,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.backends.standins import configs
 from tests.gateway_process import ROOT
+from tests.unit.prompting import tiny_tokenizer
 
 WEIGHTS = ROOT / "model_repository" / "demo" / "1" / "weights"
 MAX_MODEL_LEN = 2048
@@ -169,10 +170,40 @@ def write_vllm(repository: Path, name: str, *, adapters: Mapping[str, Path] | No
     write(repository, name, "", 'backend: "vllm"\ninstance_group [{ kind: KIND_MODEL }]\n', files)
 
 
-def write_vllm_backend(folder: Path) -> Path:
+SEES_WITH = {"mllama": "rendered", "qwen2_vl": "its own template", "vila": "no URLs"}
+
+
+def write_vision(repository: Path, weights: Path) -> Path:
+    """Models that see, each with the tensors of one of NVIDIA's, and `weights` as their tokenizer.
+
+    The LLM-API model `llmapi_blind` would drop images. The ensembles have the names of their kinds.
+    """
+    special = "<|vision|>", "<image>"
+    tiny_tokenizer.write(weights, chat_template=tiny_tokenizer.VISION, special_tokens=special)
+    (weights / "config.json").write_text(json.dumps({"vision_config": {}}))
+    vllm = {"model.json": json.dumps({"model": str(weights), "max_model_len": MAX_MODEL_LEN})}
+    write(repository, "nvidia_vllm", "", 'backend: "vllm"\n', vllm)
+    for name, sees in (("llmapi", True), ("llmapi_blind", False)):
+        said = f"model: {weights}\nmax_seq_len: 99\ntriton_config:\n  multimodal: {sees}\n"
+        config = configs.pbtxt("llmapi", decoupled=True)
+        write(repository, name, "vision", config, {"model.yaml": said})
+    for kind in SEES_WITH:
+        built = weights.parent / kind
+        built.mkdir()
+        (built / "config.json").write_text(json.dumps({"builder_config": {"model_type": kind}}))
+        parameters = {"tokenizer_dir": str(weights), "multimodal_model_path": str(built)}
+        config = configs.pbtxt(
+            "multimodal_ensemble", max_batch_size=8, decoupled=True, parameters=parameters
+        )
+        write(repository, f"{kind}_step", "vision", config)
+        write(repository, kind, "", configs.one_step(f"{kind}_step", "multimodal_ensemble", 8))
+    return repository
+
+
+def write_vllm_backend(folder: Path, module: str = "vllm_backend") -> Path:
     """A backend directory with NVIDIA's vLLM backend: one Python program for all its models."""
     (folder / "vllm").mkdir(parents=True)
-    program = MODEL.format(root=str(ROOT), module="vllm_backend")
+    program = MODEL.format(root=str(ROOT), module=module)
     (folder / "vllm" / "model.py").write_text(program)
     return folder
 

@@ -112,7 +112,7 @@ def test_uuid_next_to_a_content_part_is_accepted(post):
 
 
 def test_image_is_refused_by_its_type(post):
-    """Images are not supported yet: the error names the part's type, not its uuid or detail."""
+    """By a model of text: the error names the part's type, not its uuid or detail."""
     image = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}, "uuid": "u-1"}
     answer = post(messages=[{"role": "user", "content": [image]}])
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from openai_frontend.errors import GatewayError
+from openai_frontend.generation import ImageSupport
 from openai_frontend.serving.request.request_body import BodyReader
 from tests.fuzz import loop
 from tests.fuzz.outcome import refusal
@@ -20,7 +21,9 @@ def prepared(reader: BodyReader[Any], endpoint: Any, start: bytes, data: bytes) 
 
 async def _prepared(reader: BodyReader[Any], endpoint: Any, body: bytes) -> Any | None:
     try:
-        return await endpoint.prepare(await reader.read(body), FakeModel(max_model_len=10_000))
+        model = FakeModel(max_model_len=10_000)
+        model.images = ImageSupport()
+        return await endpoint.prepare(await reader.read(body), model)
     except GatewayError as error:
         refusal(error, body)
         return None

@@ -1,8 +1,9 @@
 """The gateway never connects to an address in a request (CVE-2025-6242, CVE-2026-24779). It fetches
 nothing, so redirects, DNS rebinding and URL parser tricks have no effect.
+
+tests/backends/test_images.py shows that no model gets an address either.
 """
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -55,11 +56,22 @@ def addresses(port: int) -> list[str]:
         f"http://a\\@127.0.0.1:{port}/",
         f"http://example.com#@127.0.0.1:{port}/",
         f"http://2130706433:{port}/",
+        f"http://0x7f.1:{port}/",
+        f"http://127.0.0.%31:{port}/",
+        f"http://user:password@127.0.0.1.:{port}/",
+        f"ftp://127.0.0.1:{port}/",
+        f"data:image/png,http://127.0.0.1:{port}/",
+        f"data:image/png;base64,http://127.0.0.1:{port}/",
         f"//127.0.0.1:{port}/x",
         f"https://127.0.0.1:{port}/",
         "http://169.254.169.254/latest/meta-data/",
         "file:///etc/passwd",
+        "FILE:///etc/passwd",
+        "file:/etc/passwd",
         "/etc/passwd",
+        "../../etc/passwd",
+        "data:/etc/passwd",
+        "data:image/png;base64,/etc/passwd",
         "data:image/png;base64,AAAA",
     ]
 
@@ -75,12 +87,14 @@ def parts(address: str) -> list[dict[str, object]]:
     ]
 
 
-def test_content_parts_with_an_address_get_400(guarded, listener):
-    """The gateway does not connect to the address."""
+@pytest.mark.parametrize("model", ["mock", "vision"])
+def test_content_parts_with_an_address_get_400(guarded, listener, model):
+    """The gateway does not connect to the address, whether the model takes images or not."""
     for address in addresses(listener.port):
         for part in parts(address):
             messages = [{"role": "user", "content": [part]}]
-            check_refused(guarded.post(CHAT, {"messages": messages}), echoed=address)
+            response = guarded.post(CHAT, {"model": model, "messages": messages})
+            check_refused(response, echoed=address)
 
     assert listener.connections == 0
 
@@ -108,23 +122,3 @@ def test_model_names_that_are_addresses_are_unknown(guarded, listener):
             check_refused(response, response.status, echoed=address)
 
     assert listener.connections == 0
-
-
-@pytest.mark.parametrize("media", ["png", "jpeg", "frames"])
-def test_media_bombs_are_refused_before_decoding(guarded, media):
-    """CVE-2026-34755, CVE-2026-22778."""
-    bombs = {
-        # 50,000 x 50,000 pixels
-        "png": [b"iVBORw0KGgoAAAANSUhEUgAAw1AAAMNQCAYAAAA" + b"A" * 10_000],
-        "jpeg": [b"/9j/4AAQSkZJRgABAQ" + b"A" * 1000],
-        "frames": [b"/9j/4AAQ"] * 10_000,
-    }[media]
-    content = [
-        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64," + each.decode()}}
-        for each in bombs
-    ]
-
-    response = guarded.post(CHAT, {"messages": [{"role": "user", "content": content}]})
-
-    check_refused(response, 400)
-    assert "image_url is not supported" in json.loads(response.body)["error"]["message"]

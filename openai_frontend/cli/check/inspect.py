@@ -14,13 +14,20 @@ from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts import Contract
 from openai_frontend.contracts.derived_outputs import DERIVED
-from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
+from openai_frontend.contracts.select import (
+    ContractOptions,
+    SelectedContracts,
+    image_support,
+    select_contracts,
+    takes_text,
+)
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.generation import SamplingParams
+from openai_frontend.generation import ImageSupport, SamplingParams
 from openai_frontend.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.lora.files import LoRARequirements
 from openai_frontend.lora.models import SEPARATOR
 from openai_frontend.models import model_files
+from openai_frontend.models.model_files import ModelFileFacts
 from openai_frontend.models.parser_selection import (
     SETTINGS,
     ModelFiles,
@@ -80,7 +87,7 @@ def fill(
     prompts = None
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
-    _fill_in_contract(report, folder, prompts)
+    _fill_in_contract(report, folder, prompts, _reported_images(folder, facts))
     report.limitations = load_checks.check_engine(folder, role)
     if (lacking := load_checks.missing_backend(folder.backend, backend_directory)) is not None:
         report.will_not_work.append(lacking)
@@ -163,8 +170,40 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
     return f"the tokenizer's own ({purpose})", template
 
 
+def _reported_images(folder: ModelDirectory, facts: ModelFileFacts) -> ImageSupport | None:
+    """What the model's files show; an in-process engine decides by the same files."""
+    if folder.engine == "mock":
+        most = folder.arguments.get("images_per_prompt", 0)
+        return ImageSupport(max_per_request=most) if most else None
+    if folder.engine == "vllm":
+        weights = folder.weights()
+        sees = weights is not None and weights.is_dir() and model_files.has_vision(weights)
+        return ImageSupport() if sees else None
+    return facts.images
+
+
+def _images(
+    chosen: SelectedContracts, reported: ImageSupport | None, prompts: PromptBuilder | None
+) -> str:
+    support = image_support(chosen, reported)
+    if support is None:
+        return "none"
+    most = "any number" if support.max_per_request is None else f"at most {support.max_per_request}"
+    if support.takes_question:
+        return f"{most} per request, of one message; the model applies its own chat template"
+    written = None
+    if prompts is not None:
+        written = prompts.take_images(support.placeholder, as_text=takes_text(chosen))
+    if written is None:
+        return "none: the chat template writes nothing for an image"
+    return f"{most} per request; the chat template writes {written.text!r}"
+
+
 def _fill_in_contract(
-    report: Report, folder: ModelDirectory, prompts: PromptBuilder | None
+    report: Report,
+    folder: ModelDirectory,
+    prompts: PromptBuilder | None,
+    images: ImageSupport | None,
 ) -> None:
     if folder.config is None:
         report.contract = "unknown: a folder of weights, not a model of a repository"
@@ -175,7 +214,9 @@ def _fill_in_contract(
         chosen = select_contracts(
             folder.config,
             tasks=tasks,
-            options=ContractOptions(name=folder.options.contract, tensors=folder.options.tensors),
+            options=ContractOptions(
+                name=folder.options.contract, tensors=folder.options.tensors, images=images
+            ),
             decoupled=folder.is_decoupled(),
             vocabulary=prompts,
         )
@@ -187,6 +228,7 @@ def _fill_in_contract(
     if folder.engine == "vllm" and tasks is None and not _is_here(folder.weights()):
         report.contract, report.serves = chosen.name, [_UNKNOWN]
         return
+    report.images = _images(chosen, images, prompts)
     report.serves = _serves(chosen, chats=prompts is not None and prompts.can_chat)
     if chosen.generation is not None:
         _fill_in_generation(report, folder, chosen.generation)

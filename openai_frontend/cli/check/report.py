@@ -29,6 +29,7 @@ class Report:
     tokenizer: str = ""
     max_model_len: int | None = None  # tokens of prompt and output together; None: unknown
     chat_template: str = ""
+    images: str = ""  # how many a request may have, and what stands for one in the prompt
     tool_calls: str = ""
     reasoning: str = ""
     constraints: list[str] | None = None  # None: unknown

@@ -14,6 +14,7 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
+    ImageSupport,
     ScorePairRequest,
     ScoreResult,
 )
@@ -146,6 +147,9 @@ class MeteredModel:
     def _cost(self, work: Work) -> int:
         """Tokens that the work may use."""
         prompt_tokens = _prompt_tokens(work)
+        if not isinstance(work, ScorePairRequest) and work.images:
+            support = self._model.images or ImageSupport()
+            prompt_tokens += len(work.images) * (support.max_tokens_per_image or 0)
         if not isinstance(work, GenerationRequest):
             return prompt_tokens
         return work.sequences * (prompt_tokens + self._answer_tokens(work, prompt_tokens))
@@ -164,6 +168,8 @@ class MeteredModel:
         return max_tokens
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
+        if request.images:
+            request = replace(request, cache_salt=self._caller.cache_salt(request.cache_salt))
         return await self._charge(request, self._model.embed(request))
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
@@ -248,6 +254,14 @@ class MeteredModel:
     def prompts(self) -> object | None:
         return self._model.prompts
 
+    @property
+    def images(self) -> ImageSupport | None:
+        return self._model.images
+
+    @property
+    def tenant(self) -> str:
+        return self._caller.key.digest
+
     def supports(self, field: str) -> bool:
         return self._model.supports(field)
 
@@ -283,6 +297,7 @@ class MeteredModel:
         truncation: Truncation | None = None,
         within_context: bool = True,
         extra_characters: int | None = None,
+        images: int = 0,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         return await self._model.render_chat(
@@ -291,6 +306,7 @@ class MeteredModel:
             truncation=truncation,
             within_context=within_context,
             extra_characters=extra_characters,
+            images=images,
             **rendering,
         )
 

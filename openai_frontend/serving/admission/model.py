@@ -9,6 +9,7 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
+    ImageSupport,
     ScorePairRequest,
     ScoreResult,
 )
@@ -50,6 +51,10 @@ class ServingModel(Protocol):
     def matryoshka(self) -> bool | None: ...
     @property
     def prompts(self) -> object | None: ...  # None without a tokenizer
+    @property
+    def images(self) -> ImageSupport | None: ...
+    @property
+    def tenant(self) -> str: ...
     def supports(self, field: str) -> bool: ...
     def template_knows(self, name: str) -> bool: ...
     def template_accepts(self, name: str, value: str) -> bool: ...
@@ -67,6 +72,7 @@ class ServingModel(Protocol):
         truncation: Truncation | None = None,
         within_context: bool = True,
         extra_characters: int | None = None,
+        images: int = 0,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt: ...
     async def tokenize(

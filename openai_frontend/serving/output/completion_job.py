@@ -86,17 +86,21 @@ class CompletionProgress:
         """The fields of CompletionUsage, so far. A prompt counts once, however many choices it
         has.
         """
-        prompt_tokens = cached_tokens = completion_tokens = 0
+        prompt_tokens = cached_tokens = image_tokens = completion_tokens = 0
         for at, choice in enumerate(self._choices):
             completion_tokens += choice.completion_tokens
             if at % self._n == 0:
                 prompt_tokens += choice.prompt_tokens
                 cached_tokens += choice.cached_tokens
+                image_tokens += choice.image_tokens
+        details = {"cached_tokens": cached_tokens}
+        if image_tokens:
+            details["image_tokens"] = image_tokens
         fields: dict[str, Any] = {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+            "prompt_tokens_details": details,
             "completion_tokens_details": {
                 "reasoning_tokens": self._reasoning_tokens,
                 "accepted_prediction_tokens": 0,
@@ -211,6 +215,7 @@ def first_request(
         request_id=id,
         prompt=prompt.text,
         prompt_token_ids=prompt.token_ids or None,
+        images=prompt.images,
         sampling_params=params,
         stream=bool(request.stream),
         return_token_ids=options.needs_token_ids,

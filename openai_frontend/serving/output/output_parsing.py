@@ -206,7 +206,10 @@ class DeltaParser:
         usage.finish(reason)
         if delta.counts is None:
             delta.counts = TokenCounts(
-                usage.prompt_tokens, usage.completion_tokens - self._counted, usage.cached_tokens
+                usage.prompt_tokens,
+                usage.completion_tokens - self._counted,
+                usage.cached_tokens,
+                usage.image_tokens,
             )
 
 

@@ -56,7 +56,6 @@ NEUTRAL_IN_COMPLETIONS: Neutral = {
 _NEUTRAL_IN_POOLING: Neutral = {
     "cache_salt": (),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "padding": ("do_not_pad",),
     "priority": (0,),
@@ -67,13 +66,13 @@ NEUTRAL_IN_EMBEDDINGS: Neutral = {
     **_NEUTRAL_IN_POOLING,
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
-    "messages": (),
     "normalize": (True,),
 }
 
 NEUTRAL_IN_SCORING: Neutral = {
     **_NEUTRAL_IN_POOLING,
     "add_special_tokens": (True,),
+    "chat_template_kwargs": ({},),
     "instruction": ("",),
     "max_tokens_per_doc": (0,),
     "max_tokens_per_query": (0,),

@@ -44,6 +44,11 @@ Deliberate differences from `vllm serve` 0.32:
   as content. Malformed arguments of earlier messages become `{}` in both.
 - With `tool_choice: "none"` the model sees no tools, as with vLLM's
   `--exclude-tools-when-tool-choice-none`.
+- Images: only data URLs; nothing is fetched. `detail` is honoured, or refused if the model has no
+  input for it; vLLM ignores it. A `uuid` belongs to the key and the content; in vLLM it is a cache
+  key shared by all clients. Images and texts stay in the order in which they were sent. The usage
+  has `prompt_tokens_details.image_tokens`; vLLM's is `multimodal_tokens`. `/tokenize` and `/render`
+  return one placeholder for each image ([multimodal.md](multimodal.md)).
 - The first chunk of a stream that may call tools has `content: null`, as at OpenAI; in vLLM it is
   an empty string.
 - `--force-include-usage` only adds the usage chunk; vLLM's `--enable-force-include-usage` also adds

@@ -67,6 +67,28 @@ def ensemble(max_batch_size: int) -> str:
     )
 
 
+def one_step(model: str, tensors: str, max_batch_size: int) -> str:
+    """The config.pbtxt of an ensemble whose only step has the same tensors."""
+    said = NVIDIAS[tensors]
+    return model_config_text.write(
+        {
+            "platform": "ensemble",
+            "max_batch_size": max_batch_size,
+            **_sides(said),
+            "ensemble_scheduling": {
+                "step": [
+                    {
+                        "model_name": model,
+                        "model_version": -1,
+                        "input_map": {name: name for name in said["input"]},
+                        "output_map": {name: name for name in said["output"]},
+                    }
+                ]
+            },
+        }
+    )
+
+
 def _sides(tensors: Mapping[str, Tensors]) -> dict[str, Any]:
     return {
         side: [

@@ -17,6 +17,7 @@ NAMES = (
     "completion_request",
     "engine_tensors",
     "http_request",
+    "image_part",
     "json_body",
     "json_schema",
     "json_size",

@@ -20,6 +20,7 @@ WORDS = (
     *('"json_schema":{"name":"a","schema":', '"type":"json_schema"', '"strict":true'),
     *('"type":"function"', '"function":{"name":"f","parameters":', '"type":"custom"'),
     *('"grammar":{"syntax":"lark","definition":', '"tool_calls":[', '"type":"structural_tag"'),
+    *('"type":"image_url"', '"image_url":{"url":"data:image/png;base64,', '"uuid":"u"'),
     *('"$ref":"#/', '"properties":{', '"enum":[', '"anyOf":[', '"type":[', '"required":['),
 )
 SEEDS = (
@@ -30,6 +31,8 @@ SEEDS = (
     b'"structured_outputs":{"choice":["a","b"]},"stream":true,"stream_options":{}}',
     b'"tools":[{"type":"custom","custom":{"name":"f","format":{"type":"grammar","grammar":'
     b'{"syntax":"lark","definition":"start: \\"a\\""}}}}],"parallel_tool_calls":false}',
+    b'"messages":[{"role":"tool","content":[{"type":"image_url","image_url":{"url":'
+    b'"data:image/gif;base64,R0lGODlhAgADAIAAAAABAgMEBSwAAAAAAgADAAACAkQBADs="}}]}]}',
     *(seed[1:] for seed in json_body.SEEDS[:2]),
 )
 

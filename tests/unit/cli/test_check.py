@@ -46,13 +46,13 @@ def test_report_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert [line[:14].strip() for line in lines] == [
         "model", "versions", "serves", "contract", "streams", "refused", "tokenizer",
-        "max model len", "chat template", "tool calls", "reasoning", "constraints", "why",
+        "max model len", "chat template", "images", "tool calls", "reasoning", "constraints", "why",
         "will not work",
     ]  # fmt: skip
     assert lines[2].endswith("chat completions, completions")
     assert lines[3][15:].startswith("vllm. ")
     assert lines[8].endswith("the tokenizer's own (default)")
-    assert "structural_tag" in lines[11]
+    assert "structural_tag" in lines[12]
 
 
 def test_model_by_name_with_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -468,3 +468,21 @@ def test_name_cannot_leave_the_repository(tmp_path: Path) -> None:
 
     with pytest.raises(ModelUnavailable, match=r"'empty': .*/empty has neither a config"):
         find("empty", [tmp_path], {})
+
+
+def test_images_are_reported_with_their_placeholder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Found by rendering; a model whose template writes none takes no images."""
+    mock_models.write_with_images(tmp_path, "sees", images_per_prompt=3)
+    mock_models.write_with_tokenizer(tmp_path, "blind", images_per_prompt=3)
+    mock_models.write_with_tokenizer(tmp_path, "text")
+
+    assert main(["check", "--json", f"--model-repository={tmp_path}"]) == 0
+
+    reports = {each["model"]: each["images"] for each in json.loads(capsys.readouterr().out)}
+    assert reports == {
+        "sees": "at most 3 per request; the chat template writes '<|vision|><image>'",
+        "blind": "none: the chat template writes nothing for an image",
+        "text": "none",
+    }

@@ -23,6 +23,7 @@ class Told:
 
     derives: frozenset[str]
     extra_args: frozenset[str] | None = None
+    max_images: int | None = 0
     supported: set[str] = field(default_factory=set)
 
     def supports(self, field: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.generation import ImageSupport
 from openai_frontend.models.model_files import (
     ModelFileFacts,
     ModelSource,
@@ -58,6 +59,7 @@ def test_tensorrt_llm_llmapi(tmp_path: Path) -> None:
 
 ENSEMBLE = {"ensemble_scheduling": {"step": [{"model_name": "before"}, {"model_name": "engine"}]}}
 BLS = parameters(tensorrt_llm_model_name="engine")
+ENCODERS = parameters(multimodal_encoders_name="multimodal_encoders")
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,58 @@ def test_tensorrt_llm_pipeline(tmp_path: Path, config: Mapping[str, Any], before
         lambda name: ModelSource(config=configs.get(name, {}), folder=None),
     )
     assert found == ModelFileFacts(tokenizer=Path("/tok"), max_model_len=11)
+
+
+@pytest.mark.parametrize(("member", "sees"), [("vision_config", True), ("text_config", False)])
+def test_nvidias_vllm_backend_sees_with_a_vision_model(
+    tmp_path: Path, member: str, sees: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({member: {}}))
+    (tmp_path / "model.json").write_text(json.dumps({"model": str(tmp_path)}))
+    source = ModelSource(config={"backend": "vllm"}, folder=tmp_path)
+
+    assert (read_facts(source, no_parts).images is not None) is sees
+
+
+@pytest.mark.parametrize(
+    ("said", "sees"),
+    [("multimodal: True", True), ("multimodal: 1", False), ("decoupled: 1", False)],
+)
+def test_llmapi_sees_only_if_its_settings_say_so(tmp_path: Path, said: str, sees: bool) -> None:
+    """Otherwise the model drops images without an error."""
+
+    (tmp_path / "model.yaml").write_text(f"model: org/x\ntriton_config:\n  {said}\n")
+    source = ModelSource(config={"backend": "python"}, folder=tmp_path)
+    expected = ImageSupport(takes_question=True) if sees else None
+    assert read_facts(source, no_parts).images == expected
+
+
+VISION = {
+    "mllama": ImageSupport(),
+    "qwen2_vl": ImageSupport(max_per_request=1, takes_question=True),
+    "vila": None,  # its preprocessing takes no URLs
+}
+
+
+@pytest.mark.parametrize("kind", VISION)
+@pytest.mark.parametrize(
+    ("config", "sees"),
+    [
+        (ENSEMBLE, True),
+        ({"parameters": {**BLS["parameters"], **ENCODERS["parameters"]}}, True),
+        (BLS, False),  # it calls no encoder, so it drops images
+    ],
+    ids=["ensemble", "bls", "bls without encoders"],
+)
+def test_tensorrt_llm_pipeline_sees_by_the_kind_of_its_vision_model(
+    tmp_path: Path, kind: str, config: Mapping[str, Any], sees: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"builder_config": {"model_type": kind}}))
+    found = read_facts(
+        ModelSource(config=config, folder=None),
+        lambda _: ModelSource(config=parameters(multimodal_model_path=str(tmp_path)), folder=None),
+    )
+    assert found.images == (VISION[kind] if sees else None)
 
 
 def test_placeholders_are_ignored() -> None:

@@ -308,7 +308,7 @@ HERMES = "{% if tools %}<tool_call>{% endif %}"
     ],
 )
 async def test_a_template_makes_a_model_chat(
-    tmp_path: Path, tokenizer: dict[str, str | None], expected: dict[str, bool]
+    tmp_path: Path, tokenizer: dict[str, Any], expected: dict[str, bool]
 ) -> None:
     """Without a template it only completes texts. Tools require a template that uses them."""
 

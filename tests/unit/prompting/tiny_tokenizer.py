@@ -1,6 +1,7 @@
 """A tokenizer small enough to build in a test: byte-level BPE with ChatML's tokens."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -13,7 +14,18 @@ CHATML = (
 )
 
 
-def write(folder: Path, *, chat_template: str | None = CHATML) -> Path:
+# As most models that see: the parts of a message in order
+VISION = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for part in m.content %}{% if part.type == 'image' %}<|vision|><image>"
+    "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write(
+    folder: Path, *, chat_template: str | None = CHATML, special_tokens: Sequence[str] = ()
+) -> Path:
     """Write a tokenizer whose BOS is <|endoftext|> into `folder`, in transformers' format."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -21,7 +33,8 @@ def write(folder: Path, *, chat_template: str | None = CHATML) -> Path:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(TEXT, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    special = [*SPECIAL_TOKENS, *special_tokens]
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
     bos = ("<|endoftext|>", tokenizer.token_to_id("<|endoftext|>"))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{bos[0]} $A", pair=f"{bos[0]} $A $B", special_tokens=[bos]

@@ -85,7 +85,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"input": [-1]}, "input[0]", "integer_below_min_value"),
     ({"input": [2**31]}, "input[0]", "integer_above_max_value"),
     ({"input": [True]}, "input[0]", "invalid_type"),
-    ({"input": None}, "input", "invalid_type"),
+    ({"input": None}, "input", "missing_required_parameter"),
     ({"input": {"text": "a"}}, "input", "invalid_type"),
     ({"dimensions": 0}, "dimensions", "integer_below_min_value"),
     ({"dimensions": -1}, "dimensions", "integer_below_min_value"),

@@ -5,7 +5,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.admission import NO_LIMITS, QueueKey
-from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
+from openai_frontend.generation import (
+    CompletionDelta,
+    FinishReason,
+    GenerationRequest,
+    ImageSupport,
+    TokenCounts,
+)
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
@@ -35,6 +41,8 @@ class FakeModel:
     tasks = frozenset({"generate"})
     concurrency_limits = NO_LIMITS
     max_output_tokens: int | None = None
+    images: ImageSupport | None = None
+    tenant = ""
 
     def __init__(
         self,

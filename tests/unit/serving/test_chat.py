@@ -165,11 +165,13 @@ async def test_template_gets_every_option_of_the_request():
     )
 
     [(_, options)] = model.rendered
+    assert options.pop("extra_characters") > 0
     assert options == {
         "add_generation_prompt": False,
         "add_special_tokens": True,
         "continue_final_message": False,
         "documents": [document],
+        "images": 0,
         "template_kwargs": {"enable_thinking": False},
         "tools": (),
         "truncation": None,

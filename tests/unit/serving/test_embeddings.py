@@ -162,7 +162,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"truncate_prompt_tokens": 11}, "truncate_prompt_tokens", "integer_above_max_value"),
     ({"priority": 1}, "priority", "unsupported_parameter"),
     ({"embed_dtype": "float16"}, "embed_dtype", "unsupported_parameter"),
-    ({"messages": []}, "messages", "unsupported_parameter"),
+    ({"messages": [{"role": "user", "content": "a"}]}, "messages", "invalid_value"),
     ({"nonsense": 1}, "nonsense", "unknown_parameter"),
 ]
 

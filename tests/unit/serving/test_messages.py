@@ -4,6 +4,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.images import ImagePart
 from openai_frontend.serving.request.template_inputs import template_messages
 
 FUNCTION = {"name": "f", "arguments": "{}"}
@@ -28,7 +29,7 @@ CONVERSATIONS: list[list[Any]] = [
 
 @pytest.mark.parametrize("messages", CONVERSATIONS)
 def test_text_messages_reach_the_template_unchanged(messages):
-    assert messages == template_messages(messages, POLICY)
+    assert messages == template_messages(messages, POLICY, [])
 
 
 REFUSED = [
@@ -45,7 +46,7 @@ REFUSED = [
             "role": "user",
             "content": [
                 {"type": "text", "text": "what is this?"},
-                {"type": "image_url", "image_url": {"url": "data:"}},
+                {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
             ],
         },
         "messages[0].content[1].type",
@@ -75,15 +76,32 @@ def test_invalid_message_is_refused_by_path(message, param, code):
     """Examples: a missing or an unsupported field."""
 
     with pytest.raises(InvalidRequest) as refused:
-        template_messages([message], POLICY)
+        template_messages([message], POLICY, [])
 
     assert (param, code) == (refused.value.param, refused.value.code)
+
+
+def test_image_parts_are_collected_and_templates_get_their_place():
+    """Never the client's URL. Texts around them stay as they are."""
+    image = {"type": "image_url", "image_url": {"url": "data:a"}, "uuid": "u"}
+    text = {"type": "text", "text": "a"}
+    messages: Any = [
+        {"role": "user", "content": "b"},
+        {"role": "tool", "content": [text, image, text], "tool_call_id": "c"},
+    ]
+    parts: list[ImagePart] = []
+
+    rendered = template_messages(messages, POLICY, parts)
+
+    assert parts == [ImagePart(image, "messages[1].content[1]")]
+    assert rendered[0] is messages[0]
+    assert rendered[1] == {**messages[1], "content": [text, {"type": "image"}, text]}
 
 
 def test_custom_call_beside_a_function_call_keeps_its_name_and_input():
     custom = {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
     message: Any = {"role": "assistant", "function_call": FUNCTION, "tool_calls": [custom]}
-    [sent] = template_messages([message], POLICY)
+    [sent] = template_messages([message], POLICY, [])
     first, second = sent["tool_calls"]
 
     assert first["function"] == {"name": "sh", "arguments": '{"input":"ls"}'}
@@ -94,6 +112,6 @@ def test_unknown_field_does_not_reach_the_template():
     """The policy for unknown fields drops it."""
     message: Any = {"role": "user", "content": "hi", "color": 1}
 
-    assert template_messages([message], FieldPolicy("ignore")) == [
+    assert template_messages([message], FieldPolicy("ignore"), []) == [
         {"role": "user", "content": "hi"}
     ]

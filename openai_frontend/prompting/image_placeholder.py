@@ -1,0 +1,103 @@
+"""What a chat template writes for an image, and how often a prompt contains it.
+
+Found by rendering, not by reading the template: a template may write the placeholder in a macro, a
+loop or a branch.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.prompting.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+_TEXT = {"type": "text", "text": "probe-2c9e"}
+_IMAGE = {"type": "image"}
+_PRINTED = re.compile("[\"']type[\"']")  # a template that prints the parts as they are
+
+
+def probe(render: Callable[[Message], str | None]) -> str:
+    """What a template adds to a user's message for one more image; "" if it ignores images.
+
+    `render` returns None if the template rejects the message.
+    """
+    none, one, two = (
+        render({"role": "user", "content": [*[_IMAGE] * images, _TEXT]}) for images in range(3)
+    )
+    if one is None or _TEXT["text"] not in one or _PRINTED.search(one):
+        return ""
+    return _added(one, two or "") or _added(none or "", one)
+
+
+def _added(short: str, long: str) -> str:
+    """The one piece of text by which the second is longer; "" if they differ otherwise."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(short, long, strict=False))
+    start, more = sum(1 for _ in same), len(long) - len(short)
+    if more <= 0 or long[:start] + long[start + more :] != short:
+        return ""
+    return long[start : start + more]
+
+
+def only_question(messages: Sequence[Message]) -> str:
+    """The text of the only message, for a model that applies a template itself.
+
+    Raises InvalidRequest for other conversations.
+    """
+    if len(messages) != 1 or messages[0]["role"] != "user":
+        raise InvalidRequest(
+            "Invalid 'messages': this model takes images only with a single message of the role "
+            "'user', because it applies its chat template itself.",
+            param="messages",
+        )
+    parts = messages[0]["content"]
+    return "\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePlaceholder:
+    """What stands for one image in a prompt."""
+
+    text: str  # as the template writes it, with separators, such as "<image>\n"
+    token_ids: Mapping[int, int]  # special token -> how often an image has it; may be empty
+    pattern: re.Pattern[str]  # finds it in text; a number in it may vary
+
+    def check(
+        self, prompt: str | None, token_ids: Sequence[int] | None, images: int, param: str
+    ) -> None:
+        """Raise InvalidRequest unless the prompt has one placeholder for each image.
+
+        Token ids are exact. A prompt that is only text may have others in what the client wrote.
+        """
+        if token_ids is not None and self.token_ids:
+            found = [token_ids.count(id) / per for id, per in self.token_ids.items()]
+        else:
+            found = [len(self.pattern.findall(prompt or ""))]
+        for count in found:
+            if count != images:
+                raise _mismatch(count, images, self.text.strip(), param)
+
+
+def _mismatch(found: float, images: int, placeholder: str, param: str) -> InvalidRequest:
+    what = f"the prompt has {found:g} image placeholders ('{placeholder}') for {images} images."
+    advice = "Do not write placeholders: they are added for 'image_url' parts."
+    if found < images:
+        advice = (
+            "The model's chat template drops images in messages of other roles than 'user', or the "
+            "prompt was truncated."
+        )
+    return InvalidRequest(f"Invalid '{param}': {what} {advice}", param=param)
+
+
+def of_text(text: str, tokenizer: Tokenizer) -> ImagePlaceholder:
+    """The placeholder that a template or an engine writes as `text`."""
+    added = tokenizer.fast.get_added_tokens_decoder()
+    pattern = re.compile(re.sub(r"\d+", r"\\d+", re.escape(text.strip())))
+    if re.search(r"\d", text):  # numbered: each image has tokens of its own
+        return ImagePlaceholder(text, {}, pattern)
+    ids = Counter(tokenizer.encode(text, add_special_tokens=False).ids)
+    return ImagePlaceholder(text, {id: each for id, each in ids.items() if id in added}, pattern)

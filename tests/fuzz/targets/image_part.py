@@ -1,0 +1,67 @@
+"""An image of a chat: an input within the limits, or a 400.
+
+The header is that of a plain reading of the bytes, although only pieces of the text are decoded.
+"""
+
+import base64
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import ImageInput, ImageSupport
+from openai_frontend.image_header import read_header
+from openai_frontend.serving.request.images import (
+    MAX_RATIO,
+    MAX_SIDE,
+    ImageLimits,
+    ImagePart,
+    ImageReader,
+)
+from tests import images
+from tests.fuzz import loop
+from tests.fuzz.draw import Draw
+from tests.fuzz.outcome import refusal
+
+LIMITS = ImageLimits(max_image_pixels=10_000)
+
+WORDS = (
+    *("data:", "image/png", "image/jpeg", ";base64,", ",", "=", "==", "http://", "file:"),
+    *("IHDR", "IDAT", "tEXt", "RIFF", "WEBP", "VP8 ", "VP8L", "VP8X", "GIF89a"),
+    *("\xff\xda", "\xff\xc0", "\x89PNG"),
+)
+SEEDS = (
+    *(b"\x00" + write() for write in (images.png, images.jpeg, images.gif, images.webp)),
+    *(b"\x00" + images.webp(kind=kind) for kind in (b"VP8 ", b"VP8X")),
+    b"\x00" + images.png(before=images.chunk(b"tEXt", b"a")),
+    b"\x00" + images.jpeg(before=images.segment(0xE1, b"Exif")),
+    b"\x01" + images.data_url(images.png()).encode(),
+    b"\x01data:image/gif;charset=a;base64,R0lGODlhAgADAIAAAAABAgMEBSwAAAAAAgADAAACAkQBADs=",
+    b"\x01http://127.0.0.1/a.png",
+)  # fmt: skip
+
+
+def check(data: bytes) -> None:
+    draw = Draw(data)
+    as_text = bool(draw.byte() & 1)
+    url = draw.rest().decode("latin-1") if as_text else images.data_url(draw.rest())
+    part = ImagePart({"type": "image_url", "image_url": url}, "messages[0].content[0]")
+    try:
+        [image] = loop.run(ImageReader(LIMITS).read([part], _Model()))
+    except InvalidRequest as error:
+        refusal(error, data)
+        return
+    _check_image(image)
+
+
+class _Model:
+    images = ImageSupport()
+    tenant = ""
+
+
+def _check_image(image: ImageInput) -> None:
+    data = base64.b64decode(image.base64, validate=True)
+    header = read_header(lambda start, length: data[start : start + length])
+    assert header == (image.format, image.width, image.height)
+    assert image.width * image.height <= LIMITS.max_image_pixels
+    assert min(image.width, image.height) >= 1
+    assert max(image.width, image.height) <= min(
+        MAX_SIDE, MAX_RATIO * min(image.width, image.height)
+    )

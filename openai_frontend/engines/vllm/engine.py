@@ -18,8 +18,9 @@ from openai_frontend.engines.engine import (
     ModelSpec,
     Sample,
 )
-from openai_frontend.engines.vllm import arguments, capabilities, conversion, versions
+from openai_frontend.engines.vllm import arguments, capabilities, conversion, images, versions
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
+from openai_frontend.engines.vllm.images import PromptImages
 from openai_frontend.engines.vllm.lora import LoRALoader
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
@@ -73,6 +74,7 @@ class VLLMEngine(Engine):
         if not self._pooling:
             self._grammars.start()
         self._steps = self._step_loop(model)
+        self._images = self._prompt_images(model)
         self._adapters = LoRALoader(self._engine)
         lora = self._engine.vllm_config.lora_config
         return ModelFacts(
@@ -85,7 +87,8 @@ class VLLMEngine(Engine):
             matryoshka=config.is_matryoshka if "embed" in self._tasks else None,
             description=model.parameters.get("description"),
             max_lora_rank=None if lora is None else lora.max_lora_rank,
-            limitations=tuple(self._vllm.reports()),
+            images=None if self._images is None else self._images.facts(),
+            limitations=(*self._vllm.reports(), *self._image_limitations),
         )
 
     async def warm_up(self) -> None:
@@ -121,7 +124,7 @@ class VLLMEngine(Engine):
                 request.sampling_params, self._defaults, stream=request.stream
             )
         self._check_priority(request.priority)
-        prompt = conversion.prompt(request.prompt, request.prompt_token_ids, request.cache_salt)
+        prompt = self._prompt(request, request.cache_salt)
         options: dict[str, Any] = {"priority": request.priority}
         if request.adapter is not None:
             options["lora_request"] = self._adapters.acquire(request.adapter, sink)
@@ -129,6 +132,14 @@ class VLLMEngine(Engine):
             return self._generate(request, prompt, params, sink, options)
         self._steps.add(request.request_id, prompt, params, sink, **options)
         return None
+
+    def _prompt(self, request: GenerationRequest | EmbedRequest, salt: str | None = None) -> Any:
+        """vLLM's input, or a task that returns it."""
+        if not request.images:
+            return conversion.prompt(request.prompt, request.prompt_token_ids, salt)
+        if self._images is None:
+            raise ValueError("image: the model does not take images")
+        return self._images.prepare(request)
 
     def _check_thinking_budget(self) -> None:
         """vLLM would refuse too, but with the names of its command-line flags."""
@@ -152,7 +163,9 @@ class VLLMEngine(Engine):
         from vllm.pooling_params import PoolingParams
 
         params = PoolingParams(task="embed", dimensions=request.dimensions)
-        prompt = conversion.prompt(request.prompt, request.prompt_token_ids)
+        prompt = self._prompt(request)
+        if isinstance(prompt, asyncio.Task):
+            prompt = await prompt
         output = await self._pooled(request.request_id, prompt, params)
         vector = output.outputs.data.float().cpu().numpy()
         return EmbeddingResult(memoryview(vector), len(output.prompt_token_ids))
@@ -177,6 +190,8 @@ class VLLMEngine(Engine):
 
     def cancel(self, request_id: str) -> None:
         """Abort a request of the step loop. A request of AsyncLLM is aborted when its task ends."""
+        if self._images is not None:
+            self._images.cancel(request_id)
         if self._steps is not None:
             self._steps.cancel(request_id)
 
@@ -190,6 +205,8 @@ class VLLMEngine(Engine):
         if engine is not None:
             self._adapters.close()
             self._grammars.close()
+            if self._images is not None:
+                self._images.close()
             engine.shutdown()
 
     def failure(self) -> str | None:
@@ -218,6 +235,19 @@ class VLLMEngine(Engine):
         for each in capabilities.CAPABILITIES:
             yield CAPABILITY, {"capability": each.name}, float(self._vllm.has(each))
         yield from () if steps is None else steps.samples()
+        yield from () if self._images is None else self._images.samples()
+
+    def _prompt_images(self, model: ModelSpec) -> PromptImages | None:
+        """None if the model, or this vLLM, takes no images. Blocks until processes are ready."""
+        self._image_limitations: list[str] = []
+        if not (self._vllm.has(capabilities.IMAGES) and images.max_images(self._engine)):
+            return None
+        try:
+            return images.start(self._engine, model.parameters)
+        except RuntimeError as error:
+            logger.warning("model %s: images are refused: %s", model.name, error)
+            self._image_limitations.append(f"images are refused: {error}")
+            return None
 
     def _step_loop(self, model: ModelSpec) -> StepLoop | None:
         # Pooling and vLLM's own statistics need AsyncLLM's output handler.
@@ -248,6 +278,8 @@ class VLLMEngine(Engine):
     ) -> None:
         begun = False
         with conversion.translate_errors(params):
+            if isinstance(prompt, asyncio.Task):
+                prompt = await prompt
             if isinstance(loading := options.get("lora_request"), asyncio.Task):
                 options["lora_request"] = await asyncio.shield(loading)
             if params.structured_outputs is not None:
@@ -261,6 +293,8 @@ class VLLMEngine(Engine):
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
                     delta = conversion.delta(output, params, begun=begun)
+                    if delta.counts is not None and request.images:
+                        delta.counts.image_tokens = images.image_tokens(prompt)
                     begun = begun or bool(delta.token_ids)
                     sink.send(delta)
 

@@ -44,6 +44,7 @@ class TextRequestState:
         "cached_tokens",
         "decode",
         "detokenizer",
+        "image_tokens",
         "native",
         "params",
         "prompt_tokens",
@@ -70,6 +71,7 @@ class TextRequestState:
             None if self.stop or self.step is None else sink.text_stream(self.step, self.tokenizer)
         )
         self.prompt_tokens = len(request.prompt_token_ids)
+        self.image_tokens = _image_tokens(request) if request.mm_features else 0
         self.cached_tokens = 0
         self.begun = False  # the hot path does not update the detokenizer's count
 
@@ -124,8 +126,14 @@ class TextRequestState:
         except EngineError as error:
             self.sink.fail(error)
             return
-        counts = TokenCounts(self.prompt_tokens, cached_tokens=self.cached_tokens)
+        counts = TokenCounts(
+            self.prompt_tokens, cached_tokens=self.cached_tokens, image_tokens=self.image_tokens
+        )
         self.sink.send(CompletionDelta(text, token_ids, finish_reason, stop_reason, counts))
+
+
+def _image_tokens(request: Any) -> int:
+    return sum(feature.mm_position.get_num_embeds() for feature in request.mm_features)
 
 
 class DeltaCollector:
@@ -135,6 +143,7 @@ class DeltaCollector:
         self._sink = sink
         self._params = request.sampling_params
         self._begun = False
+        self._image_tokens = _image_tokens(request) if request.mm_features else 0
         self.request_id = request.request_id
 
     def put(self, output: Any) -> None:
@@ -145,6 +154,8 @@ class DeltaCollector:
         try:
             delta = conversion.delta(output, self._params, begun=self._begun)
             self._begun = self._begun or bool(delta.token_ids)
+            if delta.counts is not None:
+                delta.counts.image_tokens = self._image_tokens
             self._sink.send(delta)
         except EngineError as error:
             self._sink.fail(error)

@@ -49,6 +49,10 @@ def process(pool: ImagePool, text: str, **changes: Any) -> ProcessedImage:
     return pool.submit(request, text).result(timeout=60)
 
 
+def of_red() -> ImageRequest:
+    return ImageRequest("k", image_digest(encoded(RED)), None, 80, 60, "png", low_detail=False)
+
+
 def worker(pool: ImagePool) -> psutil.Process:
     """The idle worker's process."""
     process(pool, encoded(RED))
@@ -144,13 +148,33 @@ def test_unusable_image_is_refused(pool, text, changes, message):
 
 def test_crash_fails_one_image(pool):
     """The next image has a new worker."""
-    crashed = worker(pool)
-    crashed.kill()
+    crashing = worker(pool)
+    crashing.suspend()
+    found = pool.submit(of_red(), encoded(RED))
+    time.sleep(0.2)
+    crashing.kill()
 
     with pytest.raises(ValueError, match="processing it failed"):
-        process(pool, encoded(RED))
+        found.result(timeout=60)
 
-    assert worker(pool).pid != crashed.pid
+    assert worker(pool).pid != crashing.pid
+
+
+def test_dead_idle_worker_fails_no_image(pool):
+    """It is replaced, and so is the process that it was forked from."""
+    first = worker(pool)
+    first.kill()
+    first.wait(timeout=10)
+    second = worker(pool)
+    parent = second.parent()
+    assert parent is not None
+    parent.kill()
+    psutil.wait_procs([second], timeout=10)
+
+    third = worker(pool)
+
+    assert len({first.pid, second.pid, third.pid}) == 3
+    assert third.parent() != parent
 
 
 def test_hang_fails_one_image(pool, monkeypatch):

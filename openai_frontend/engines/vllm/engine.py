@@ -124,10 +124,10 @@ class VLLMEngine(Engine):
                 request.sampling_params, self._defaults, stream=request.stream
             )
         self._check_priority(request.priority)
-        prompt = self._prompt(request, request.cache_salt)
         options: dict[str, Any] = {"priority": request.priority}
         if request.adapter is not None:
             options["lora_request"] = self._adapters.acquire(request.adapter, sink)
+        prompt = self._prompt(request, request.cache_salt)
         if self._steps is None:
             return self._generate(request, prompt, params, sink, options)
         self._steps.add(request.request_id, prompt, params, sink, **options)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import pickle
 import socket
@@ -12,7 +13,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any, cast
 
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm.image_worker import (
@@ -21,6 +22,8 @@ from openai_frontend.engines.vllm.image_worker import (
     write_message,
 )
 from openai_frontend.triton import error_codes
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 20.0  # per image
 MEMORY_MIB = 2048  # per worker: an image of 25 million pixels takes up to 600
@@ -53,6 +56,16 @@ class _Worker:
         self.connection = connection
         self._deadline_s = 0.0
 
+    def is_alive(self) -> bool:
+        """Whether the worker has not closed its end. It sends nothing while it is idle."""
+        try:
+            self.connection.settimeout(0)
+            return bool(self.connection.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
     def process(self, request: ImageRequest, text: bytes, timeout_s: float) -> ProcessedImage:
         """Raises ValueError if the image is refused, OSError or EOFError if the worker fails."""
         self._deadline_s = time.monotonic() + timeout_s
@@ -80,8 +93,10 @@ class ImagePool:
         self.timeout_s = timeout_s
         self._memory_mib = memory_mib
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="images")
+        self._lock = threading.Lock()  # of all that follows
         self._idle: deque[_Worker] = deque()
-        self._lock = threading.Lock()  # of the control socket
+        self._closed = False
+        self._config = b""  # vLLM's ModelConfig, pickled
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -91,9 +106,15 @@ class ImagePool:
         Returns `target`, the ids of a placeholder, and `max_tokens` of an image. Raises
         RuntimeError.
         """
+        self._config = pickle.dumps(model_config)
+        with self._lock:
+            return self._launch()
+
+    def _launch(self) -> dict[str, Any]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control = ours
+        environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
         with theirs:
-            environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
             self._process = subprocess.Popen(  # noqa: S603  this interpreter and our own module
                 [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), str(self._memory_mib)],
                 stdin=subprocess.PIPE,
@@ -101,9 +122,8 @@ class ImagePool:
                 env=environment,
                 start_new_session=True,
             )
-        self._control = ours
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # type: ignore[union-attr]
-            pickle.dump(model_config, pipe)
+        with contextlib.suppress(BrokenPipeError), cast("IO[bytes]", self._process.stdin) as pipe:
+            pipe.write(self._config)
         ours.settimeout(START_TIMEOUT_S)
         facts: dict[str, Any] = json.loads(ours.recv(1 << 16) or b'{"error": "it died"}')
         if "error" in facts:
@@ -121,18 +141,13 @@ class ImagePool:
         """Kill all processes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            control, self._control = self._control, None
-            idle = [self._idle.pop() for _ in range(len(self._idle))]
-        for worker in idle:
-            worker.connection.close()
-        if control is not None:
-            control.close()  # the process exits, and its workers are killed with it
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._closed = True
+            while self._idle:
+                self._idle.pop().connection.close()
+            self._end()
 
     def _process_image(self, request: ImageRequest, text: str) -> ProcessedImage:
-        worker = self._idle.pop() if self._idle else self._fork()
+        worker = self._idle_worker() or self._fork()
         self.runs += 1
         try:
             processed = worker.process(request, text.encode(), self.timeout_s)
@@ -149,23 +164,61 @@ class ImagePool:
         self._release(worker)
         return processed
 
+    def _idle_worker(self) -> _Worker | None:
+        """A living one, if there is one."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                worker = self._idle.pop()
+            if worker.is_alive():
+                return worker
+            self._kill(worker)
+
     def _release(self, worker: _Worker) -> None:
         with self._lock:
-            if self._control is not None:
+            if not self._closed:
                 self._idle.append(worker)
                 return
         worker.connection.close()
 
     def _fork(self) -> _Worker:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs, self._lock:
-            if self._control is None:
+        with self._lock:
+            if self._closed:
                 raise EngineError(_CLOSED, error_codes.UNAVAILABLE)
+            try:
+                return self._forked()
+            except (EOFError, OSError):
+                logger.warning("the process that preprocesses images died; restarting")
+                self._end()
+                try:
+                    self._launch()
+                    return self._forked()
+                except (EOFError, OSError, RuntimeError) as error:
+                    logger.exception("the process that preprocesses images does not restart")
+                    message = "images cannot be processed at the moment"
+                    raise EngineError(message, error_codes.UNAVAILABLE) from error
+
+    def _forked(self) -> _Worker:
+        if self._control is None:
+            raise EOFError("the process did not restart")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs, contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
             socket.send_fds(self._control, [b"fork"], [theirs.fileno()])
-            answer = self._control.recv(64)
-        if not answer:
-            raise EngineError("the image processor's process died", error_codes.UNAVAILABLE)
+            if not (answer := self._control.recv(64)):
+                raise EOFError("the process closed its socket")
+            on_failure.pop_all()
         return _Worker(int(answer), ours)
+
+    def _end(self) -> None:
+        """The process exits without its socket, and its workers die with it."""
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def _kill(self, worker: _Worker) -> None:
         worker.connection.close()

@@ -142,6 +142,7 @@ class PromptImages:
             self._waiters[key] -= 1
             if not self._waiters[key]:
                 del self._waiters[key]
+                self._forget(key, running)  # at once: a new request must not wait for it
                 running.cancel()  # no effect once it has ended
 
     def _start(self, key: str, image: ImageInput, salt: str | None) -> asyncio.Task[_Known]:
@@ -159,8 +160,12 @@ class PromptImages:
         try:
             processed = await asyncio.wrap_future(self._pool.submit(wanted, base64))
         finally:
-            del self._running[wanted.key]
+            self._forget(wanted.key, asyncio.current_task())
         return self._store(wanted.key, processed)
+
+    def _forget(self, key: str, task: asyncio.Task[Any] | None) -> None:
+        if self._running.get(key) is task:
+            del self._running[key]
 
     def _store(self, key: str, processed: ProcessedImage) -> _Known:
         import torch

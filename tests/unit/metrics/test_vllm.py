@@ -22,6 +22,8 @@ DEMO = VLLMModel(
         ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, 1),
         ("vllm:iteration_tokens_total_count", {}, 1),
         ("vllm:iteration_tokens_total_sum", {}, 7),
+        ("vllm:mm_cache_queries_total", {}, 9),
+        ("vllm:mm_cache_hits_total", {}, 4),
         (
             "vllm:lora_requests_info",
             {"max_lora": "2", "running_lora_adapters": "a,b", "waiting_lora_adapters": ""},

@@ -19,9 +19,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 from scripts.demo_model.evaluate import score as text_score
+from scripts.demo_model.exchange import Split
 from scripts.demo_model.prompts import GENERATED, read_prompts
 from scripts.demo_vision.evaluate import score
 from scripts.demo_vision.model import new_model, new_processor, new_tokenizer
+from scripts.demo_vision.questions import scored_questions
 from scripts.demo_vision.train import Recipe, train
 
 _WEIGHTS = Path(__file__).parents[1] / "model_repository" / "demo-vision" / "1" / "weights"
@@ -40,8 +42,10 @@ def main() -> None:
     log.info("%d parameters, %.0f s CPU", model.num_parameters(), time.process_time())
     model.save_pretrained(arguments.output)
     processor.save_pretrained(arguments.output)
-    for split in ("train", "held_out"):
-        result = score(model, processor, split, seed=recipe.seed + 1, of_each=arguments.of_each)
+    splits: tuple[Split, ...] = ("train", "held_out")
+    for split in splits:
+        questions = scored_questions(recipe.seed + 1, split, arguments.of_each)
+        result = score(model, processor, questions, seed=recipe.seed + 1)
         for exchange, text in result.wrong:
             log.info("wrong: %s -> %r", exchange.messages[-1]["content"], text)
         log.info("pictures, %s: %s", split, result)

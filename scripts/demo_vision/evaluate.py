@@ -2,17 +2,17 @@
 
 import random
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import Idefics3ForConditionalGeneration, Idefics3Processor
 
 from scripts.demo_model.evaluate import Score
-from scripts.demo_model.exchange import Exchange, Split
+from scripts.demo_model.exchange import Exchange
 
 from .pictures import Scene, paint
-from .questions import KINDS, scored_questions
+from .questions import ScoredQuestion
 
 _LONGEST_ANSWER = 80  # tokens
 
@@ -30,22 +30,14 @@ def answer(
 
 
 def score(
-    model: Any,
-    processor: Idefics3Processor,
-    split: Split,
-    *,
-    seed: int,
-    of_each: int,
-    kinds: Collection[str] = tuple(KINDS),
+    model: Any, processor: Idefics3Processor, questions: Sequence[ScoredQuestion], *, seed: int
 ) -> Score:
-    """Ask `of_each` questions of each kind, each about a new picture of 512 x 384 pixels."""
+    """Ask each question about a new picture of 512 x 384 pixels."""
     rng = random.Random(seed)
     right: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     wrong = []
-    for kind, scene, message, expected in scored_questions(seed, split, of_each):
-        if kind not in kinds:
-            continue
+    for kind, scene, message, expected in questions:
         text = answer(model, processor, message, paint(rng, scene, 512, 384))
         asked[kind] += 1
         if text == expected:

@@ -2,14 +2,16 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from scripts.demo_model.exchange import Message, Split
 from scripts.demo_model.phrasing import expand
 
-from .pictures import Scene, Shape, draw_scene
+from .pictures import CELLS, Scene, Shape, draw_scene
 
+# Kind, scene, message with one picture, answer
+ScoredQuestion = tuple[str, Scene, Message, str]
 # A question and its answer; None if the scene has no such question.
 Question = tuple[str, str] | None
 
@@ -90,11 +92,8 @@ def ask(rng: random.Random, question: str, pictures: int) -> Message:
     return {"role": "user", "content": content if pictures else question}
 
 
-def chat(rng: random.Random, split: Split = "train", *, thorough: bool = False) -> PictureChat:
-    """Questions about one picture, about one picture after another, or about two at once.
-
-    A thorough one asks about almost every shape of a picture, so a step teaches more.
-    """
+def chat(rng: random.Random, split: Split = "train") -> PictureChat:
+    """Questions about one picture, about one picture after another, or about two at once."""
     style = rng.random()
     if style < 0.12:
         return _two_pictures(rng, split)
@@ -103,8 +102,7 @@ def chat(rng: random.Random, split: Split = "train", *, thorough: bool = False) 
         return PictureChat(
             sum((each.messages for each in chats), ()), sum((each.scenes for each in chats), ())
         )
-    scene = draw_scene(rng, split)
-    return _thoroughly_about(rng, scene) if thorough else _about(rng, scene, 3)
+    return _about(rng, draw_scene(rng, split), 3)
 
 
 def _about(rng: random.Random, scene: Scene, count: int) -> PictureChat:
@@ -113,17 +111,6 @@ def _about(rng: random.Random, scene: Scene, count: int) -> PictureChat:
         if (found := KINDS[kind](rng, scene)) is not None and len(messages) < 2 * count:
             messages.append(ask(rng, found[0], 0 if messages else 1))
             messages.append({"role": "assistant", "content": found[1]})
-    return PictureChat(tuple(messages), (scene,))
-
-
-def _thoroughly_about(rng: random.Random, scene: Scene) -> PictureChat:
-    kinds = [*("colour", "shape") * 3, "count", "description"]
-    rng.shuffle(kinds)
-    asked = dict(filter(None, (KINDS[kind](rng, scene) for kind in kinds)))
-    messages: list[Message] = []
-    for question, answer in asked.items():
-        messages.append(ask(rng, question, 0 if messages else 1))
-        messages.append({"role": "assistant", "content": answer})
     return PictureChat(tuple(messages), (scene,))
 
 
@@ -137,16 +124,21 @@ def _two_pictures(rng: random.Random, split: Split) -> PictureChat:
 
 
 def scored_questions(
-    seed: int, split: Split, of_each: int
-) -> list[tuple[str, Scene, Message, str]]:
-    """Questions to score a model with: kind, scene, message and answer."""
+    seed: int,
+    split: Split,
+    of_each: int,
+    *,
+    kinds: Collection[str] = tuple(KINDS),
+    most: int = CELLS,
+) -> list[ScoredQuestion]:
+    """Questions to score a model with, `of_each` of each kind, about up to `most` shapes."""
     rng = random.Random(f"{seed} {split}")
     found = []
-    for kind, make in KINDS.items():
+    for kind in kinds:
         count = 0
         while count < of_each:
-            scene = draw_scene(rng, split)
-            if (question := make(rng, scene)) is not None:
+            scene = draw_scene(rng, split, most)
+            if (question := KINDS[kind](rng, scene)) is not None:
                 found.append((kind, scene, ask(rng, question[0], 1), question[1]))
                 count += 1
     return found

@@ -1,5 +1,5 @@
-"""Trains in three stages: the tower learns to name what each part of a picture shows, with the
-language model's own words; then all weights learn to answer questions, at last many per picture.
+"""Trains in two stages: the tower learns to name what each part of a picture shows, with the
+language model's own words; then all weights learn to answer questions.
 """
 
 import logging
@@ -40,9 +40,6 @@ class Recipe:
     chat_steps: int = 900
     chat_batch: int = 24
     chat_rate: float = 1.2e-3
-    thorough_steps: int = 350
-    thorough_batch: int = 24
-    thorough_rate: float = 9e-4
     naming_weight: float = 0.2
     """What the tower's task counts in chats."""
     text_every: int = 4
@@ -53,7 +50,7 @@ class Recipe:
 def train(
     model: Idefics3ForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
 ) -> Idefics3ForConditionalGeneration:
-    """Run all stages; the losses are logged every 100 steps."""
+    """Run both stages; the losses are logged every 100 steps."""
     model.train()
     rng = random.Random(recipe.seed)
     naming = _Naming(model, tokenizer)
@@ -62,12 +59,14 @@ def train(
     for _ in range(recipe.tower_steps):
         scenes = [draw_scene(rng, "train") for _ in range(recipe.tower_batch)]
         steps.take(naming.loss(features(model, pixels(rng, scenes)), scenes))
-    lessons = _ChatLessons(model, tokenizer, naming, recipe)
-    lessons.learn(rng, recipe.chat_steps, recipe.chat_rate, recipe.chat_batch, thorough=False)
-    rng = random.Random(recipe.seed + 2)
-    lessons.learn(
-        rng, recipe.thorough_steps, recipe.thorough_rate, recipe.thorough_batch, thorough=True
-    )
+    steps = _Steps(list(model.parameters()), recipe.chat_rate, recipe.chat_steps, "chat")
+    texts = _text_lessons(tokenizer, recipe)
+    for step in range(recipe.chat_steps):
+        if step % recipe.text_every == 0:
+            steps.take(_text_loss(model, next(texts), tokenizer.pad_token_id), counted=False)
+        else:
+            chats = [chat(rng) for _ in range(recipe.chat_batch)]
+            steps.take(_chat_loss(model, tokenizer, naming, rng, chats, recipe.naming_weight))
     return model.eval()
 
 
@@ -167,41 +166,24 @@ def _labels(scenes: Sequence[Scene]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(first), torch.tensor(second)
 
 
-class _ChatLessons:
-    """The stages with chats: all weights learn."""
-
-    def __init__(
-        self, model: Any, tokenizer: PreTrainedTokenizerFast, naming: _Naming, recipe: Recipe
-    ) -> None:
-        self._model, self._tokenizer = model, tokenizer
-        self._naming, self._recipe = naming, recipe
-
-    def learn(
-        self, rng: random.Random, count: int, learning_rate: float, batch: int, *, thorough: bool
-    ) -> None:
-        """Take `count` steps of `batch` chats, some of them with text alone."""
-        weights = list(self._model.parameters())
-        steps = _Steps(weights, learning_rate, count, "thorough" if thorough else "chat")
-        texts = _text_lessons(self._tokenizer, self._recipe)
-        for step in range(count):
-            if step % self._recipe.text_every == 0:
-                pad = self._tokenizer.pad_token_id
-                steps.take(_text_loss(self._model, next(texts), pad), counted=False)
-            else:
-                steps.take(self._loss(rng, [chat(rng, thorough=thorough) for _ in range(batch)]))
-
-    def _loss(self, rng: random.Random, chats: Sequence[PictureChat]) -> torch.Tensor:
-        model, tokenizer = self._model, self._tokenizer
-        texts = [_rendered(tokenizer, each.messages) for each in chats]
-        rows = [[row] for row in encode(tokenizer, texts)]
-        ids, weights = tensors(rows, tokenizer.pad_token_id, 0)
-        scenes = [scene for each in chats for scene in each.scenes]
-        found = features(model, pixels(rng, scenes))
-        embedded = model.model.text_model.embed_tokens(ids)
-        places = (ids == model.config.image_token_id).unsqueeze(-1)
-        embedded = embedded.masked_scatter(places, found)
-        named = self._naming.loss(found, scenes)
-        return _answer_loss(model, embedded, ids, weights) + self._recipe.naming_weight * named
+def _chat_loss(
+    model: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    naming: _Naming,
+    rng: random.Random,
+    chats: Sequence[PictureChat],
+    naming_weight: float,
+) -> torch.Tensor:
+    texts = [_rendered(tokenizer, each.messages) for each in chats]
+    rows = [[row] for row in encode(tokenizer, texts)]
+    ids, weights = tensors(rows, tokenizer.pad_token_id, 0)
+    scenes = [scene for each in chats for scene in each.scenes]
+    found = features(model, pixels(rng, scenes))
+    embedded = model.model.text_model.embed_tokens(ids)
+    places = (ids == model.config.image_token_id).unsqueeze(-1)
+    embedded = embedded.masked_scatter(places, found)
+    named = naming.loss(found, scenes)
+    return _answer_loss(model, embedded, ids, weights) + naming_weight * named
 
 
 def _rendered(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Any]) -> str:

@@ -46,7 +46,7 @@ def process(pool: ImagePool, text: str, **changes: Any) -> ProcessedImage:
     """The result for an image whose header was read as `changes` say."""
     fields = {"width": 80, "height": 60, "format": "png", "digest": image_digest(text), **changes}
     request = ImageRequest(**{"key": "k", "cache_salt": None, "low_detail": False, **fields})
-    return pool.submit(request, text).result(timeout=60)
+    return pool.submit(request, text).result(timeout=300)
 
 
 def of_red() -> ImageRequest:
@@ -57,6 +57,14 @@ def worker(pool: ImagePool) -> psutil.Process:
     """The idle worker's process."""
     process(pool, encoded(RED))
     return psutil.Process(pool._idle[-1].process_id)
+
+
+def until_dead(process: psutil.Process) -> None:
+    """Whether reaped or not."""
+    deadline = time.monotonic() + 10
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, f"process {process.pid} is alive"
+        time.sleep(0.01)
 
 
 def png(width: int, height: int, *, rows: int) -> str:
@@ -164,12 +172,12 @@ def test_dead_idle_worker_fails_no_image(pool):
     """It is replaced, and so is the process that it was forked from."""
     first = worker(pool)
     first.kill()
-    first.wait(timeout=10)
+    until_dead(first)
     second = worker(pool)
     parent = second.parent()
     assert parent is not None
     parent.kill()
-    psutil.wait_procs([second], timeout=10)
+    until_dead(second)
 
     third = worker(pool)
 

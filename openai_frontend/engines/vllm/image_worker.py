@@ -148,7 +148,8 @@ def _decode(request: ImageRequest, text: bytes) -> Any:
         _check_size(request, *image.size)
         if request.low_detail:
             image.thumbnail((LOW_DETAIL_SIDE, LOW_DETAIL_SIDE), Image.Resampling.LANCZOS)
-        return _in_rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)  # without a copy if it is upright
+        return _in_rgb(image)
     except (ImageRefused, MemoryError):
         raise
     except Exception:  # noqa: BLE001  Pillow's messages may contain addresses
@@ -182,7 +183,7 @@ def _in_rgb(image: Any) -> Any:
         white = Image.new("RGB", image.size, (255, 255, 255))
         white.paste(image, mask=image.getchannel("A"))
         return white
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _import_decoders() -> None:
@@ -195,7 +196,8 @@ def _import_decoders() -> None:
         Image.new("RGB", (2, 2)).save(file, format)
         image = Image.open(file)
         image.thumbnail((1, 1))
-        _in_rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)
+        _in_rgb(image)
 
 
 def _serve(connection: socket.socket, processor: ImageProcessor, memory_mib: int) -> NoReturn:

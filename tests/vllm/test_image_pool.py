@@ -133,7 +133,7 @@ REFUSED = {
         png(50_000, 50_000, rows=1), {"width": 0, "height": 0}, "the limit is 25,000,000 in total",
     ),
     "memory": (
-        png(9_000, 9_000, rows=9_000), {"width": 9_000, "height": 9_000}, "more than 256 MiB",
+        png(10_000, 10_000, rows=10_000), {"width": 10_000, "height": 10_000}, "more than 256 MiB",
     ),
     "another image's digest": (
         encoded(RED), {"digest": image_digest("AAAA")}, "digest in media_info is that of another",

@@ -30,6 +30,7 @@ LOW_DETAIL_SIDE = 512  # pixels of the longest edge
 MAX_PIXELS = 25_000_000  # of an image whose size nobody has checked
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _MIB = 1 << 20
+_RESERVE = 64 * _MIB  # to answer with, once the memory limit is reached
 _PR_SET_PDEATHSIG = 1
 _LENGTHS = struct.Struct("<II")  # of a message's JSON, and number of frames
 _LENGTH = struct.Struct("<Q")  # of a frame
@@ -203,7 +204,7 @@ def _import_decoders() -> None:
 def _serve(connection: socket.socket, processor: ImageProcessor, memory_mib: int) -> NoReturn:
     """Process requests until the connection ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    _limit(memory_mib)
+    memory = _limit(memory_mib)
     try:
         while True:
             header, (text,) = read_message(connection)
@@ -212,27 +213,31 @@ def _serve(connection: socket.socket, processor: ImageProcessor, memory_mib: int
             except ImageRefused as error:
                 outcome, frames = {"refused": str(error)}, []
             except MemoryError:
+                resource.setrlimit(resource.RLIMIT_AS, (memory + _RESERVE, memory + _RESERVE))
                 outcome = {"refused": f"processing it needs more than {memory_mib} MiB"}
                 frames = []
             write_message(connection, outcome, frames)
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory + _RESERVE))
     except (EOFError, OSError):
         os._exit(0)
     except BaseException:  # noqa: BLE001  a fork must not return into its parent's code
         os._exit(1)
 
 
-def _limit(memory_mib: int) -> None:
+def _limit(memory_mib: int) -> int:
+    """Return the limit of the address space in bytes."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[0])
     memory = pages * resource.getpagesize() + memory_mib * _MIB
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory + _RESERVE))
     limits = {
-        resource.RLIMIT_AS: memory,
         resource.RLIMIT_NOFILE: 0,  # open descriptors stay open
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
     }
     for which, limit in limits.items():
         resource.setrlimit(which, (limit, limit))
+    return memory
 
 
 def _run(control: socket.socket, processor: ImageProcessor, memory_mib: int) -> None:

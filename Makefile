@@ -10,7 +10,7 @@ IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 PEERS := tests/tooling/benchmarks/test_peers_engine.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve ray test test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve ray test test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-vision lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -23,8 +23,10 @@ setup: ## install the locked packages and build the extension in .venv
 setup-clients: setup ## install the clients that tests and benchmarks drive, each in its own environment
 	@$(PYTHON) -m scripts.setup --clients
 
+# The vision model needs an engine of its own, which starts with its first request.
 serve: setup ## start the server with the demo models; ARGS adds options
-	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
+	$(BIN)/openai-frontend serve --model-repository model_repository --load-on-demand \
+		--load-model demo --load-model demo-embedding $(ARGS)
 
 # Ray reads the variables when it starts, which `serve run` does.
 ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Serve on this machine
@@ -148,6 +150,9 @@ demo-model: setup ## train the demo model
 
 demo-embedding: setup ## train the demo embedding model
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_embedding $(ARGS)
+
+demo-vision: setup ## train the demo vision model from the demo model
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_vision $(ARGS)
 
 lock: setup ## resolve pyproject.toml into requirements/; ARGS=--keep keeps existing pins
 	$(BIN)/python -m scripts.setup.lock $(ARGS)

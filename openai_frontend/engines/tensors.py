@@ -175,11 +175,13 @@ def read_embedding(
         text, token_ids = None, _checked_token_ids(text, "embedding_request: input", max_model_len)
     else:
         raise ValueError("embedding_request: input is neither a string nor a list of token ids")
+    cache_salt = _read_cache_salt(inputs)
     return EmbedRequest(
         request_id=request_id,
         prompt=text,
         prompt_token_ids=token_ids,
-        images=read_images(inputs, _read_cache_salt(inputs)),
+        images=read_images(inputs, cache_salt),
+        cache_salt=cache_salt,
         dimensions=_read_dimensions(document),
     )
 

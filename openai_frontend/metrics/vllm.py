@@ -155,6 +155,17 @@ FROM_ENGINE = (
         bounds=(1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
     ),
     MetricSpec(
+        name="vllm:mm_cache_queries", kind="counter", labels=_MODEL,
+        help="Images of requests.",
+        runbook="Compare with `vllm:mm_cache_hits`.",
+    ),
+    MetricSpec(
+        name="vllm:mm_cache_hits", kind="counter", labels=_MODEL,
+        help="Images of requests that were known, so they were neither decoded nor preprocessed.",
+        runbook="Few, although conversations repeat their images: raise `image_cache_mib` "
+        "([images](engines.md#images)), or route conversations to the same machine.",
+    ),
+    MetricSpec(
         name="vllm:lora_requests_info", kind="gauge",
         labels=(*_MODEL, "max_lora", "running_lora_adapters", "waiting_lora_adapters"),
         help="LoRA adapters of running and waiting requests; the value is a Unix time in seconds.",

@@ -121,8 +121,9 @@ class RemotePrefill:
     ) -> KVTransfer | None:
         """None if there is no reason to ask. Raises PrefillFailed."""
         token_ids = request.prompt_token_ids
-        if token_ids is None or request.sampling_params.prompt_logprobs is not None:
-            raise PrefillFailed("unsupported")  # vLLM computes every token for prompt_logprobs
+        everything = request.sampling_params.prompt_logprobs is not None  # vLLM computes each token
+        if token_ids is None or request.images or everything:  # images are not sent along
+            raise PrefillFailed("unsupported")
         uncached = len(token_ids) - self._cache(model).find(token_ids, owner=_owner(request))
         if uncached < self._min_tokens:
             raise PrefillFailed("short")
@@ -160,7 +161,7 @@ class RemotePrefill:
         task.add_done_callback(self._rejections.discard)
 
     def _remember(self, model: "TransferringModel", request: GenerationRequest) -> None:
-        if request.prompt_token_ids is not None:
+        if request.prompt_token_ids is not None and not request.images:
             self._cache(model).add(request.prompt_token_ids, owner=_owner(request))
 
     def _cache(self, model: "TransferringModel") -> PrefixCache:

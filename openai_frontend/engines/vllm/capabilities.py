@@ -264,6 +264,42 @@ CPU_WORKER = Capability(
         vllm.lora.punica_wrapper.punica_cpu:PunicaWrapperCPU.sampler_indices
     """,
 )
+IMAGES = Capability(
+    name="images",
+    gives="images in prompts, preprocessed in processes of their own",
+    without="models that take images get text only",
+    requirements="""
+        vllm.multimodal:MULTIMODAL_REGISTRY
+        vllm.multimodal.registry:MultiModalRegistry.create_processor(model_config)
+        vllm.multimodal.registry:MultiModalRegistry.get_processing_info(model_config)
+        vllm.multimodal.processing.context:BaseProcessingInfo.allowed_mm_limits
+        vllm.multimodal.processing.context:BaseProcessingInfo.parse_mm_data(mm_data)
+        vllm.multimodal.processing:ProcessorInputs(prompt, mm_data_items, mm_uuid_items)
+        vllm.multimodal.processing:TimingContext(enabled)
+        vllm.multimodal.processing.processor:BaseMultiModalProcessor.apply(inputs, timing_ctx)
+        vllm.multimodal.processing.processor:BaseMultiModalProcessor.dummy_inputs
+        vllm.multimodal.processing.dummy_inputs:BaseDummyInputsBuilder.get_dummy_text(mm_counts)
+        vllm.multimodal.processing.dummy_inputs:BaseDummyInputsBuilder.get_dummy_mm_data(seq_len)
+        vllm.multimodal.inputs:PlaceholderRange(offset, length, is_embed)
+        vllm.multimodal.inputs:MultiModalKwargsItem
+        vllm.multimodal.inputs:MultiModalFeatureSpec(data, mm_hash, mm_position)
+        vllm.multimodal.cache.lru:LruKeyReplicatedSenderCache.get_and_update_item(mm_item, mm_hash)\
+ | vllm.multimodal.cache:MultiModalProcessorSenderCache.get_and_update_item(mm_item, mm_hash)
+        vllm.multimodal.cache.lru:LruKeyReplicatedSenderCache.invalidate(mm_hash) \
+| vllm.multimodal.cache:MultiModalProcessorSenderCache.invalidate(mm_hash)
+        vllm.inputs.engine:mm_input(prompt_token_ids, mm_kwargs, mm_hashes, mm_placeholders)
+        vllm.inputs.engine:mm_input(cache_salt)
+        vllm.model_executor.model_loader:get_model_cls
+        vllm.v1.serial_utils:MsgpackEncoder.encode
+        vllm.v1.serial_utils:MsgpackDecoder.decode
+        vllm.v1.engine:EngineCoreRequest(mm_features)
+        vllm.v1.engine:EngineCoreOutput(mm_cache_miss_hashes)
+        vllm.v1.engine.input_processor:InputProcessor.supports_mm_inputs
+        vllm.v1.engine.input_processor:InputProcessor.mm_encoder_cache_size
+        vllm.v1.engine.input_processor:InputProcessor.renderer
+        vllm.renderers:BaseRenderer.mm_processor_cache
+    """,
+)
 LOGGING = Capability(
     name="logging",
     gives="the gateway's log format for the engine's process",
@@ -274,5 +310,5 @@ LOGGING = Capability(
 )
 CAPABILITIES = (
     ENGINE, PARSERS, STEP_LOOP, DIRECT_SOCKETS, SCHEDULER, GRAMMAR_ENGINES, STATISTICS,
-    CPU_WORKER, LOGGING,
+    CPU_WORKER, IMAGES, LOGGING,
 )  # fmt: skip

@@ -22,10 +22,12 @@ from openai_frontend.engines.vllm import (
     arguments,
     capabilities,
     conversion,
+    images,
     kv_transfer,
     versions,
 )
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
+from openai_frontend.engines.vllm.images import PromptImages
 from openai_frontend.engines.vllm.lora import LoRALoader
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
@@ -81,6 +83,7 @@ class VLLMEngine(Engine):
         if not self._pooling:
             self._grammars.start()
         self._steps = self._step_loop(model)
+        self._images = self._prompt_images(model)
         self._adapters = LoRALoader(self._engine)
         lora = self._engine.vllm_config.lora_config
         return ModelFacts(
@@ -94,7 +97,8 @@ class VLLMEngine(Engine):
             description=model.parameters.get("description"),
             max_lora_rank=None if lora is None else lora.max_lora_rank,
             kv_transfer=kv_transfer.facts(self._engine),
-            limitations=tuple(self._vllm.reports()),
+            images=None if self._images is None else self._images.facts(),
+            limitations=(*self._vllm.reports(), *self._image_limitations),
         )
 
     async def warm_up(self) -> None:
@@ -145,10 +149,10 @@ class VLLMEngine(Engine):
         if request.kv_transfer is not None:
             kv_transfer.attach(params, request.kv_transfer)
         self._check_priority(request.priority)
-        prompt = conversion.prompt(request.prompt, request.prompt_token_ids, request.cache_salt)
         options: dict[str, Any] = {"priority": request.priority}
         if request.adapter is not None:
             options["lora_request"] = self._adapters.acquire(request.adapter, sink)
+        prompt = self._prompt(request, request.cache_salt)
         if self._steps is None:
             return self._generate(request, prompt, params, sink, options)
         self._steps.add(request.request_id, prompt, params, sink, **options)
@@ -174,6 +178,14 @@ class VLLMEngine(Engine):
         if self._steps is not None:
             self._steps.start()
 
+    def _prompt(self, request: GenerationRequest | EmbedRequest, salt: str | None = None) -> Any:
+        """vLLM's input, or a task that returns it."""
+        if not request.images:
+            return conversion.prompt(request.prompt, request.prompt_token_ids, salt)
+        if self._images is None:
+            raise ValueError("image: the model does not take images")
+        return self._images.prepare(request)
+
     def _check_thinking_budget(self) -> None:
         """vLLM would refuse too, but with the names of its command-line flags."""
         reasoning = self._engine.vllm_config.reasoning_config
@@ -196,7 +208,9 @@ class VLLMEngine(Engine):
         from vllm.pooling_params import PoolingParams
 
         params = PoolingParams(task="embed", dimensions=request.dimensions)
-        prompt = conversion.prompt(request.prompt, request.prompt_token_ids)
+        prompt = self._prompt(request)
+        if isinstance(prompt, asyncio.Task):
+            prompt = await prompt
         output = await self._pooled(request.request_id, prompt, params)
         vector = output.outputs.data.float().cpu().numpy()
         return EmbeddingResult(memoryview(vector), len(output.prompt_token_ids))
@@ -221,6 +235,8 @@ class VLLMEngine(Engine):
 
     def cancel(self, request_id: str) -> None:
         """Abort a request of the step loop. A request of AsyncLLM is aborted when its task ends."""
+        if self._images is not None:
+            self._images.cancel(request_id)
         if self._steps is not None:
             self._steps.cancel(request_id)
 
@@ -234,6 +250,8 @@ class VLLMEngine(Engine):
         if engine is not None:
             self._adapters.close()
             self._grammars.close()
+            if self._images is not None:
+                self._images.close()
             engine.shutdown()
 
     def failure(self) -> str | None:
@@ -262,6 +280,19 @@ class VLLMEngine(Engine):
         for each in capabilities.CAPABILITIES:
             yield CAPABILITY, {"capability": each.name}, float(self._vllm.has(each))
         yield from () if steps is None else steps.samples()
+        yield from () if self._images is None else self._images.samples()
+
+    def _prompt_images(self, model: ModelSpec) -> PromptImages | None:
+        """None if the model, or this vLLM, takes no images. Blocks until processes are ready."""
+        self._image_limitations: list[str] = []
+        if not (self._vllm.has(capabilities.IMAGES) and images.max_images(self._engine)):
+            return None
+        try:
+            return images.start(self._engine, model.parameters)
+        except RuntimeError as error:
+            logger.warning("model %s: images are refused: %s", model.name, error)
+            self._image_limitations.append(f"images are refused: {error}")
+            return None
 
     def _step_loop(self, model: ModelSpec) -> StepLoop | None:
         # Pooling and vLLM's own statistics need AsyncLLM's output handler.
@@ -295,6 +326,8 @@ class VLLMEngine(Engine):
             self._unread_returned(request, ValueError, asyncio.CancelledError),
             conversion.translate_errors(params),
         ):
+            if isinstance(prompt, asyncio.Task):
+                prompt = await prompt
             await self._prepare(params, options)
         if params.extra_args and kv_transfer.take_late(params) is not None:
             self._return_unread(request)
@@ -303,6 +336,8 @@ class VLLMEngine(Engine):
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
                     delta = conversion.delta(output, params, begun=begun)
+                    if delta.counts is not None and request.images:
+                        delta.counts.image_tokens = images.image_tokens(prompt)
                     begun = begun or bool(delta.token_ids)
                     sink.send(delta)
 

@@ -65,6 +65,7 @@ class TextRequestState:
         "cached_tokens",
         "decode",
         "detokenizer",
+        "image_tokens",
         "logprobs",
         "native",
         "params",
@@ -96,6 +97,7 @@ class TextRequestState:
             else sink.text_stream(self.step, self.tokenizer)
         )
         self.prompt_tokens = len(request.prompt_token_ids)
+        self.image_tokens = _image_tokens(request) if request.mm_features else 0
         self.cached_tokens = 0
         self.transferred_tokens: int | None = None
         self.begun = False  # the hot path does not update the detokenizer's count
@@ -163,6 +165,7 @@ class TextRequestState:
         counts = TokenCounts(
             self.prompt_tokens,
             cached_tokens=self.cached_tokens,
+            image_tokens=self.image_tokens,
             transferred_tokens=self.transferred_tokens,
             kv_transfer_params=output.kv_transfer_params,
         )
@@ -172,6 +175,10 @@ class TextRequestState:
         self.sink.send(delta)
 
 
+def _image_tokens(request: Any) -> int:
+    return sum(feature.mm_position.get_num_embeds() for feature in request.mm_features)
+
+
 class DeltaCollector:
     """Replaces the queue of vLLM's OutputProcessor and forwards each output immediately."""
 
@@ -179,6 +186,7 @@ class DeltaCollector:
         self._sink = sink
         self._params = request.sampling_params
         self._begun = False
+        self._image_tokens = _image_tokens(request) if request.mm_features else 0
         self.request_id = request.request_id
         self.stats: Any = None  # vLLM's PrefillStats, once it is known
 
@@ -190,8 +198,10 @@ class DeltaCollector:
         try:
             delta = conversion.delta(output, self._params, begun=self._begun)
             self._begun = self._begun or bool(delta.token_ids)
-            if delta.counts is not None and self.stats is not None:
-                self._count(delta.counts)
+            if delta.counts is not None:
+                delta.counts.image_tokens = self._image_tokens
+                if self.stats is not None:
+                    self._count(delta.counts)
             self._sink.send(delta)
         except EngineError as error:
             self._sink.fail(error)

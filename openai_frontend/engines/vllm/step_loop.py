@@ -23,6 +23,7 @@ from openai_frontend.engines.engine import (
 )
 from openai_frontend.engines.vllm import conversion, kv_transfer, zmq_io
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
+from openai_frontend.engines.vllm.images import SentImages
 from openai_frontend.engines.vllm.request_state import (
     DeltaCollector,
     TextRequestState,
@@ -39,8 +40,13 @@ NUM_PREEMPTIONS = "vllm:num_preemptions"  # total
 
 
 def _is_synchronous(prompt: Any, params: Any) -> bool:
-    """Token ids only: no grammar to check and no words to tokenize."""
-    return "type" in prompt and params.structured_outputs is None and not params.bad_words
+    """Nothing to wait for: no text or bad words to tokenize, no new image, no grammar to check."""
+    return (
+        type(prompt) is dict
+        and "type" in prompt
+        and params.structured_outputs is None
+        and not params.bad_words
+    )
 
 
 def _is_cancelled(sink: DeltaSink) -> bool:
@@ -65,6 +71,7 @@ class StepLoop:
         self._supported_tasks: Any = None
         self._direct_sockets = zmq_io.is_supported()
         self._writer: zmq_io.RequestSender | None = None
+        self._images: SentImages | None = None  # set with the first request that has some
         self.failure: str | None = None  # why the loop has stopped
         self._transfers = engine.vllm_config.kv_transfer_config is not None
         self._scheduler_stats: Any = None  # the latest SchedulerStats of vLLM
@@ -105,6 +112,7 @@ class StepLoop:
     ) -> None:
         """Send a request to the engine. Failures, now or later, go to the sink.
 
+        `prompt` is vLLM's input, or a task that returns it.
         `options` are InputProcessor's: `priority`, and `lora_request` or a task that returns it.
         """
         if self._steps is None:
@@ -118,6 +126,8 @@ class StepLoop:
     def cancel(self, request_id: str) -> None:
         """Abort a request. Unknown and finished requests are ignored."""
         known = self._streams.pop(request_id, None) or self._drop_collected(request_id)
+        if self._images is not None:
+            self._images.unanswered.pop(request_id, None)
         if known is not None:
             self._spawn(self._core.abort_requests_async([request_id]))
 
@@ -137,6 +147,8 @@ class StepLoop:
             self._named(request, request_id)
             self._check_alive()
             self._register(request, sink)
+            if request.mm_features:
+                self._leave_out_images(request)
             if self._writer is None or not self._writer.add(request):
                 self._spawn(self._send(request_id, request, sink))
 
@@ -184,6 +196,8 @@ class StepLoop:
                 return
             self._check_alive()
             self._register(request, sink)
+            if request.mm_features:
+                self._leave_out_images(request)
             await self._core.add_request_async(request)
         if _is_cancelled(sink):
             # The caller left while the prompt was being prepared, when there was nothing to abort
@@ -193,6 +207,8 @@ class StepLoop:
     async def _processed(
         self, request_id: str, prompt: Any, params: Any, options: dict[str, Any]
     ) -> Any:
+        if isinstance(prompt, asyncio.Task):
+            prompt = await prompt
         if isinstance(loading := options.get("lora_request"), asyncio.Task):
             options = {**options, "lora_request": await asyncio.shield(loading)}
         if self._supported_tasks is None:
@@ -268,14 +284,11 @@ class StepLoop:
         streams = self._streams
         if step.scheduler_stats is not None:
             self._scheduler_stats = step.scheduler_stats
-        stopped: list[str] = []
         rest: list[Any] = []
         outputs, failed = _core.advance_all(step.outputs, streams)
-        for request_id, cause in failed:
-            unsent = EngineError(cause)
-            logger.error("sending a step's output failed: %s", unsent)
-            stopped.append(request_id)
-            streams.pop(request_id).sink.fail(unsent)
+        stopped = self._fail_unsent(failed) if failed else []
+        if self._images is not None and self._images.unanswered:
+            outputs = [each for each in outputs if not self._sent_again(self._images, each)]
         for output in outputs:
             request_id = output.request_id
             stream = streams.get(request_id)
@@ -296,6 +309,30 @@ class StepLoop:
             stopped += self._process_rest(rest, step.timestamp)
         if stopped:
             self._spawn(self._core.abort_requests_async(stopped))
+
+    def _fail_unsent(self, failed: list[tuple[str, str]]) -> list[str]:
+        for request_id, cause in failed:
+            unsent = EngineError(cause)
+            logger.error("sending a step's output failed: %s", unsent)
+            self._streams.pop(request_id).sink.fail(unsent)
+        return [request_id for request_id, _ in failed]
+
+    def _leave_out_images(self, request: Any) -> None:
+        if self._images is None:
+            self._images = SentImages(self._engine)
+        self._images.leave_out(request)
+
+    def _sent_again(self, images: SentImages, output: Any) -> bool:
+        """Whether the engine lacked images of a request, which it now gets once more."""
+        if (request := images.lost(output)) is None:
+            return False
+        logger.info(
+            "request %s: the engine lost its images; sending them again", request.request_id
+        )
+        stream = self._streams.get(request.request_id)
+        sink = self._collected[request.request_id] if stream is None else stream.sink
+        self._spawn(self._send(request.request_id, request, sink))
+        return True
 
     def _process_rest(self, rest: list[Any], timestamp: float) -> list[str]:
         stopped: list[str] = []

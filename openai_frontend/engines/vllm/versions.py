@@ -153,6 +153,14 @@ def allows_invalid_utf8() -> bool:
     return tuple(map(int, numbers[:3])) < (0, 2, 8)
 
 
+def image_sender_cache() -> Any:
+    """The class that mirrors the engine's cache of processed images."""
+    from vllm.multimodal import cache
+
+    name = "LruKeyReplicatedSenderCache"  # since 0.31
+    return getattr(cache, name, None) or cache.MultiModalProcessorSenderCache
+
+
 def grammar_output(request_ids: list[str], bitmask: Any) -> Any:
     """What the scheduler returns for requests without drafts: a row of the bitmask for each."""
     from vllm.v1.core.sched.output import GrammarOutput

@@ -13,6 +13,8 @@ from typing import Any
 from openai_frontend import compatibility
 from openai_frontend.engines.vllm import capabilities, versions
 
+_FRAMES_OF_TEXT = 3  # engine, kind and request
+
 
 @functools.cache
 def is_supported() -> bool:
@@ -47,8 +49,10 @@ class RequestSender:
             return False
         request.client_index = client.client_index
         frames = (client.core_engine, self._kind, *client.encoder.encode(request))
+        # Images are frames of their own. zmq keeps references to large ones instead of copies.
+        copy = len(frames) == _FRAMES_OF_TEXT
         try:
-            self._send(frames, self._at_once)
+            self._send(frames, self._at_once, copy)
         except self._full:
             return False
         return True

@@ -22,6 +22,8 @@ DEMO = VLLMModel(
         ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, 1),
         ("vllm:iteration_tokens_total_count", {}, 1),
         ("vllm:iteration_tokens_total_sum", {}, 7),
+        ("vllm:mm_cache_queries_total", {}, 9),
+        ("vllm:mm_cache_hits_total", {}, 4),
         ("vllm:nixl_num_failed_transfers_total", {}, 0),
         ("vllm:nixl_num_failed_notifications_total", {}, 0),
         ("vllm:nixl_num_kv_expired_reqs_total", {}, 1),

@@ -13,6 +13,7 @@ from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavail
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
+    ImageInput,
     KVTransfer,
     SamplingParams,
     TokenCounts,
@@ -179,6 +180,17 @@ async def test_prompt_logprobs_are_computed_here(world: World) -> None:
     await world.text(sampling_params=SamplingParams(prompt_logprobs=1))
 
     assert world.counts() == {"unsupported": 1}
+
+
+async def test_prompts_with_images_are_computed_here(world: World) -> None:
+    """The other engine would get the placeholders alone, and a text with the same tokens must not
+    count as known.
+    """
+    image = ImageInput(base64="", digest="0" * 64, width=1, height=1, format="png")
+    await world.text(images=(image,))
+    await world.text()
+
+    assert world.counts() == {"unsupported": 1, "remote": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The demo vision model: its pictures, its chats and its training."""

@@ -1,0 +1,223 @@
+"""Images are decoded and preprocessed in processes with limits; no engine runs."""
+
+import base64
+import json
+import os
+import re
+import signal
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from PIL import Image
+
+from openai_frontend.engines.engine import ModelSpec
+from openai_frontend.engines.images import image_digest
+from openai_frontend.engines.vllm import arguments
+from openai_frontend.engines.vllm.image_pool import ImagePool, ProcessedImage
+from openai_frontend.engines.vllm.image_worker import ImageRequest
+from tests.vllm.pictures import FOLDER, MODEL, encoded
+
+pytestmark = pytest.mark.engine
+
+MEMORY_MIB = 256
+RED = Image.new("RGB", (80, 60), (255, 0, 0))
+NOISE = Image.effect_noise((80, 60), 90).convert("RGB")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ImagePool]:
+    """One worker at a time, with the demo vision model's processor."""
+    given = json.loads((FOLDER / "1" / "model.json").read_text())
+    model = ModelSpec(name=MODEL, version=1, folder=FOLDER, parameters={}, arguments=given)
+    arguments.set_environment()
+    config = arguments.engine_arguments(model).create_engine_config().model_config
+    started = ImagePool(processes=1, memory_mib=MEMORY_MIB)
+    started.start(config)
+    yield started
+    started.close()
+
+
+def process(pool: ImagePool, text: str, **changes: Any) -> ProcessedImage:
+    """The result for an image whose header was read as `changes` say."""
+    fields = {"width": 80, "height": 60, "format": "png", "digest": image_digest(text), **changes}
+    request = ImageRequest(**{"key": "k", "cache_salt": None, "low_detail": False, **fields})
+    return pool.submit(request, text).result(timeout=300)
+
+
+def of_red() -> ImageRequest:
+    return ImageRequest("k", image_digest(encoded(RED)), None, 80, 60, "png", low_detail=False)
+
+
+def worker(pool: ImagePool) -> psutil.Process:
+    """The idle worker's process."""
+    process(pool, encoded(RED))
+    return psutil.Process(pool._idle[-1].process_id)
+
+
+def until_dead(process: psutil.Process) -> None:
+    """Whether reaped or not."""
+    deadline = time.monotonic() + 10
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, f"process {process.pid} is alive"
+        time.sleep(0.01)
+
+
+def png(width: int, height: int, *, rows: int) -> str:
+    """A PNG with a true header and the first `rows` of its rows, all black."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes((1 + 3 * width) * rows))
+    parts = (chunk(b"IHDR", header), chunk(b"IDAT", pixels), chunk(b"IEND", b""))
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode()
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF", "WEBP"])
+def test_image_becomes_tokens_and_tensors(pool, format):
+    """16 of the 19 tokens that replace the placeholder stand for the image."""
+    found = process(pool, encoded(RED, format), format=format.lower())
+
+    assert found.image_tokens == 16
+    assert found.mask == [False, False, *[True] * 16, False]
+    assert found.nbytes > 3 * 64 * 64 * 4  # its pixels as float32
+
+
+def test_transparent_parts_are_white(pool):
+    """As vLLM does; and the orientation in EXIF is applied."""
+    half = Image.new("RGBA", (80, 60), (255, 0, 0, 0))
+    white = Image.new("RGB", (80, 60), (255, 255, 255))
+    turned = Image.new("RGB", (60, 80))
+    turned.paste((255, 255, 255), (0, 0, 60, 40))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    upright = turned.transpose(Image.Transpose.ROTATE_270)
+
+    assert process(pool, encoded(half)).frames == process(pool, encoded(white)).frames
+    assert (
+        process(pool, encoded(turned, exif=exif), width=60, height=80).frames
+        == process(pool, encoded(upright)).frames
+    )
+
+
+def test_low_detail_is_a_smaller_image(pool):
+    """At most 512 pixels at the longest edge, before the model's own processor."""
+    text = encoded(Image.effect_noise((1024, 512), 90).convert("RGB"))
+
+    low, full = (
+        process(pool, text, low_detail=low, width=1024, height=512) for low in (True, False)
+    )
+
+    assert low.frames != full.frames
+
+
+REFUSED = {
+    "not base64": ("####", {}, "not valid base64"),
+    "not an image": ("AAAA", {}, "cannot be decoded as PNG"),
+    "not an image, unknown format": (
+        "AAAA", {"format": "", "width": 0, "height": 0}, "decoded as PNG, JPEG, GIF or WEBP",
+    ),
+    "truncated": (encoded(NOISE)[:4000], {}, "cannot be decoded as PNG"),
+    "wrong format": (encoded(RED, "JPEG"), {}, "cannot be decoded as PNG"),
+    "format that is not allowed": (encoded(RED, "BMP"), {"format": ""}, "PNG, JPEG, GIF or WEBP"),
+    "size": (encoded(RED), {"width": 90}, "80 x 60 pixels, but media_info says 90 x 60"),
+    "too large": (
+        png(50_000, 50_000, rows=1), {"width": 0, "height": 0}, "the limit is 25,000,000 in total",
+    ),
+    "memory": (
+        png(10_000, 10_000, rows=10_000), {"width": 10_000, "height": 10_000}, "more than 256 MiB",
+    ),
+    "another image's digest": (
+        encoded(RED), {"digest": image_digest("AAAA")}, "digest in media_info is that of another",
+    ),
+    "another salt's digest": (encoded(RED), {"cache_salt": "tenant"}, "that of another image"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "changes", "message"), REFUSED.values(), ids=REFUSED)
+def test_unusable_image_is_refused(pool, text, changes, message):
+    """In our own words: no addresses, paths or text of Pillow. The worker serves on."""
+    before = worker(pool).pid
+
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
+        process(pool, text, **changes)
+
+    assert not re.search(r"0x[0-9a-f]+|/|PIL|torch|BytesIO", str(raised.value))
+    assert worker(pool).pid == before
+
+
+def test_crash_fails_one_image(pool):
+    """The next image has a new worker."""
+    crashing = worker(pool)
+    crashing.suspend()
+    found = pool.submit(of_red(), encoded(RED))
+    time.sleep(0.2)
+    crashing.kill()
+
+    with pytest.raises(ValueError, match="processing it failed"):
+        found.result(timeout=60)
+
+    assert worker(pool).pid != crashing.pid
+
+
+def test_dead_idle_worker_fails_no_image(pool):
+    """It is replaced, and so is the process that it was forked from."""
+    first = worker(pool)
+    first.kill()
+    until_dead(first)
+    second = worker(pool)
+    parent = second.parent()
+    assert parent is not None
+    parent.kill()
+    until_dead(second)
+
+    third = worker(pool)
+
+    assert len({first.pid, second.pid, third.pid}) == 3
+    assert third.parent() != parent
+
+
+def test_hang_fails_one_image(pool, monkeypatch):
+    """The worker is killed at the time limit, and the next image has a new one."""
+    monkeypatch.setattr(pool, "timeout_s", 1.0)
+    hanging = worker(pool)
+    os.kill(hanging.pid, signal.SIGSTOP)
+    begun = time.monotonic()
+
+    with pytest.raises(ValueError, match="takes more than 1 s"):
+        process(pool, encoded(RED))
+
+    assert time.monotonic() - begun < 10
+    monkeypatch.undo()
+    assert worker(pool).pid != hanging.pid
+    assert hanging.wait(timeout=10) is None
+
+
+def test_worker_opens_neither_files_nor_sockets(pool):
+    """Its limits are in the kernel, so they hold for a decoder that was taken over, too."""
+    found = worker(pool)
+
+    limits = {name: found.rlimit(name) for name in (psutil.RLIMIT_NOFILE, psutil.RLIMIT_FSIZE)}
+
+    assert limits == {psutil.RLIMIT_NOFILE: (0, 0), psutil.RLIMIT_FSIZE: (0, 0)}
+    assert not found.net_connections()
+
+
+def test_close_ends_all_processes(pool):
+    """Last in this module. Workers die with the process that forked them."""
+    last = worker(pool)
+    parent = last.parent()
+    assert parent is not None
+
+    pool.close()
+
+    _, alive = psutil.wait_procs([last, parent], timeout=10)
+    assert not alive

@@ -23,10 +23,8 @@ setup: ## install the locked packages and build the extension in .venv
 setup-clients: setup ## install the clients that tests and benchmarks drive, each in its own environment
 	@$(PYTHON) -m scripts.setup --clients
 
-# The vision model needs an engine of its own, which starts with its first request.
 serve: setup ## start the server with the demo models; ARGS adds options
-	$(BIN)/openai-frontend serve --model-repository model_repository --load-on-demand \
-		--load-model demo --load-model demo-embedding $(ARGS)
+	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
 
 # Ray reads the variables when it starts, which `serve run` does.
 ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Serve on this machine

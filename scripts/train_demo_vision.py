@@ -1,5 +1,5 @@
-"""Makes model_repository/demo-vision from the text demo's weights: its processor, its weights, its
-score. Downloads nothing.
+"""Makes model_repository_vision/demo-vision from the text demo's weights: its processor, its
+weights, its score. Downloads nothing.
 
 `OMP_NUM_THREADS=1 python -m scripts.train_demo_vision` takes about 12 minutes of CPU time. The same
 seed and number of threads on the same kind of machine give the same model.
@@ -26,7 +26,7 @@ from scripts.demo_vision.model import new_model, new_processor, new_tokenizer
 from scripts.demo_vision.questions import scored_questions
 from scripts.demo_vision.train import Recipe, train
 
-_WEIGHTS = Path(__file__).parents[1] / "model_repository" / "demo-vision" / "1" / "weights"
+_WEIGHTS = Path(__file__).parents[1] / "model_repository_vision" / "demo-vision" / "1" / "weights"
 log = logging.getLogger("train_demo_vision")
 
 

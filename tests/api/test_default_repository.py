@@ -1,20 +1,16 @@
-"""`model_repository` as `make serve` serves it: the demo models on one port."""
+"""`model_repository` as `make serve` serves it: both demo models on one port."""
 
-import base64
-import io
 from collections.abc import Iterator
 
 import httpx
 import numpy as np
 import openai
 import pytest
-from PIL import Image
 
 from tests.gateway_process import ROOT, GatewayProcess
 
 pytestmark = pytest.mark.engine
 
-OPTIONS = ("--load-on-demand", "--load-model=demo", "--load-model=demo-embedding")
 LONG = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "stream": True} | {
     "ignore_eos": True,
     "max_tokens": 1900,
@@ -25,7 +21,7 @@ LONG = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "st
 def default_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """The last test of this module stops it."""
     log = tmp_path_factory.mktemp("default") / "log"
-    with GatewayProcess(ROOT / "model_repository", log, *OPTIONS) as process:
+    with GatewayProcess(ROOT / "model_repository", log) as process:
         process.wait_until_ready()
         yield process
 
@@ -65,26 +61,6 @@ def test_ready_message_has_an_example_of_each_endpoint(default_gateway):
     assert paths == ["chat/completions", "completions", "embeddings"]
 
 
-def test_vision_model_is_loaded_by_its_first_request(default_gateway, default_client):
-    """It answers about a drawing, sent as a data URL, in OpenAI's format."""
-    file = io.BytesIO()
-    Image.effect_noise((64, 64), 0).convert("RGB").save(file, "PNG")
-    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-    parts = [
-        {"type": "text", "text": "How many shapes are there?"},
-        {"type": "image_url", "image_url": {"url": url}},
-    ]
-    before = len(default_gateway.engine_processes())
-
-    answer = default_client.with_options(timeout=600).chat.completions.create(
-        model="demo-vision", messages=[{"role": "user", "content": parts}]
-    )
-
-    assert answer.choices[0].message.content.startswith("There ")
-    assert answer.usage.prompt_tokens_details.image_tokens == 16
-    assert len(default_gateway.engine_processes()) > before
-
-
 def test_ctrl_c_waits_for_a_running_stream(default_gateway):
     """A stream that runs during Ctrl-C is answered completely; then the process exits with 0."""
     with httpx.stream("POST", f"{default_gateway.url}/v1/chat/completions", json=LONG) as response:
@@ -96,5 +72,5 @@ def test_ctrl_c_waits_for_a_running_stream(default_gateway):
 
     assert last == "data: [DONE]"
     assert default_gateway.wait() == 0
-    assert len(engines) >= 2
+    assert len(engines) == 2
     assert [engine for engine in engines if engine.is_running()] == []

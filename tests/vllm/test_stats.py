@@ -15,6 +15,7 @@ def config(*, lora: bool = True, pipeline: int = 1) -> Any:
         cache_config=SimpleNamespace(**cache, gpu_memory_utilization=0.9, num_gpu_blocks=512),
         lora_config=SimpleNamespace(max_loras=2) if lora else None,
         parallel_config=SimpleNamespace(pipeline_parallel_size=pipeline),
+        kv_transfer_config=None,
     )
 
 

@@ -56,7 +56,8 @@ def constrained() -> Any:
         structured_outputs=StructuredOutputsParams(regex="a+"),
         output_kind=RequestOutputKind.DELTA,
     )
-    return SimpleNamespace(request_id="r", sampling_params=params, prompt_token_ids=[1, 2])
+    common: dict[str, Any] = {"request_id": "r", "prompt_token_ids": [1, 2], "mm_features": None}
+    return SimpleNamespace(sampling_params=params, **common)
 
 
 def ends(sink: Sink) -> int:

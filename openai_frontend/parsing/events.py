@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from openai_frontend.parsing.buffer import Cursor, Markers
-
 
 @dataclass(frozen=True, slots=True)
 class ContentText:
@@ -122,6 +120,10 @@ class ArgumentsLimitExceeded(Exception):  # internal to the parser: it stops par
     """A call's arguments exceeded the limit."""
 
 
+# Passes text to the function as it arrives, and returns what ends it (`buffer.Cursor.before`)
+TextReader = Callable[[Callable[[str], None]], Generator[None, None, str]]
+
+
 class ArgumentsReader(Protocol):
     """Parses one JSON value (`values.ValueReader`)."""
 
@@ -178,11 +180,13 @@ class EventBuffer:
         return OpenSegment(_NO_TEXT[kind], literals) if kind in self._written else None
 
     def text_until(
-        self, cursor: Cursor, ends: Markers, kind: TextKind
+        self, before: TextReader, ends: tuple[str, ...], kind: TextKind
     ) -> Generator[None, None, str]:
-        """Write the text before the first of the ends; returns that end, which is not consumed."""
-        self._open_text = (kind, ends.literals)
-        end = yield from cursor.before(ends, partial(self.write, kind))
+        """Write the text that `before` reads; returns its end, one of `ends`, which is not
+        consumed.
+        """
+        self._open_text = (kind, ends)
+        end = yield from before(partial(self.write, kind))
         self._open_text = None
         return end
 

@@ -144,7 +144,7 @@ class FamilyParser:
                     return
 
     def _text_before(self, known: Markers, kind: TextKind) -> Generator[None, None, str]:
-        return self._output.text_until(self._cursor, known, kind)
+        return self._output.text_until(partial(self._cursor.before, known), known.literals, kind)
 
     def _pass_marker(self, marker: str) -> None:
         self._cursor.take(len(marker))

@@ -4,6 +4,7 @@ recipient. The analysis channel is reasoning; a message to a function is a call.
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 
 from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall
 from openai_frontend.parsing.events import ContentText, EventBuffer, ReasoningText, is_name
@@ -55,7 +56,9 @@ def _text(
     cursor: Cursor, output: EventBuffer, kind: type[ContentText] | type[ReasoningText]
 ) -> Generator[None, None, None]:
     output.in_reasoning = kind is ReasoningText
-    end = yield from output.text_until(cursor, _BODY_ENDS, kind)
+    end = yield from output.text_until(
+        partial(cursor.before, _BODY_ENDS), _BODY_ENDS.literals, kind
+    )
     output.in_reasoning = False
     if end in _ENDS:
         cursor.take(len(end))

@@ -21,6 +21,7 @@ _FORBIDDEN = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _STATUS_LINES = {
     each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus
 }
+_CLOSE = (b"connection", b"close")
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 
 
@@ -70,6 +71,7 @@ class DirectWriter:
             or cycle.disconnected
             or self._flow.write_paused
             or not cycle.keep_alive
+            or _CLOSE in cycle.scope["headers"]  # until 0.53, uvicorn looks at it itself
             or cycle.access_log
             or cycle.scope["method"] == "HEAD"
         ):

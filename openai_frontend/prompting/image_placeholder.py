@@ -6,13 +6,12 @@ loop or a branch.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.prompting.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 
@@ -93,11 +92,14 @@ def _mismatch(found: float, images: int, placeholder: str, param: str) -> Invali
     return InvalidRequest(f"Invalid '{param}': {what} {advice}", param=param)
 
 
-def of_text(text: str, tokenizer: Tokenizer) -> ImagePlaceholder:
-    """The placeholder that a template or an engine writes as `text`."""
-    added = tokenizer.fast.get_added_tokens_decoder()
+def of_text(
+    text: str, *, added: Container[int], encode: Callable[[str], Sequence[int]]
+) -> ImagePlaceholder:
+    """The placeholder that a template or an engine writes as `text`. `added`: the ids of the
+    tokenizer's added tokens; `encode`: without special tokens around the text.
+    """
     pattern = re.compile(re.sub(r"\d+", r"\\d+", re.escape(text.strip())))
     if re.search(r"\d", text):  # numbered: each image has tokens of its own
         return ImagePlaceholder(text, {}, pattern)
-    ids = Counter(tokenizer.encode(text, add_special_tokens=False).ids)
+    ids = Counter(encode(text))
     return ImagePlaceholder(text, {id: each for id, each in ids.items() if id in added}, pattern)

@@ -101,7 +101,8 @@ class PromptBuilder:
         for template in templates:
             if not template.image:
                 template.write_images_as(written)
-        self._image = image_placeholder.of_text(written, self._tokenizer)
+        added = self._tokenizer.fast.get_added_tokens_decoder()
+        self._image = image_placeholder.of_text(written, added=added, encode=self.ids)
         self._counts_in_text = as_text
         tokens = map(self._tokenizer.fast.id_to_token, self._image.token_ids)
         placeholders = [token for token in tokens if token] or [written.strip()]

@@ -198,7 +198,8 @@ def test_model_without_a_placeholder_takes_no_images(tmp_path, template, default
 def test_numbered_placeholders_are_counted_in_text(tmp_path):
     """Each has a token of its own."""
     written = tiny_tokenizer.write(tmp_path, special_tokens=["<|image_1|>", "<|image_2|>"])
-    placeholder = image_placeholder.of_text("<|image_2|>\n", tokenizer.load(written))
+    builder = PromptBuilder(tokenizer.load(written))
+    placeholder = image_placeholder.of_text("<|image_2|>\n", added=(), encode=builder.ids)
 
     placeholder.check("<|image_1|>\na<|image_2|>\n", [7, 8], 2, "messages")
     with pytest.raises(InvalidRequest):

@@ -1,0 +1,123 @@
+"""What chats that differ only in their messages share, and that it changes nothing."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.parsing.registry import family_named
+from openai_frontend.serving.constraints import plugin
+from openai_frontend.serving.output.completion_job import CompletionJob
+from schemas.chat_completions import ChatCompletionRequest
+from tests.unit.serving.fake_model import FakeModel
+from tests.unit.serving.test_chat import CHAT
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {}}},
+}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+FIELDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "sampling": {"temperature": 0.5, "stop": ["a"], "logit_bias": {"1": 2}, "seed": 3, "n": 2},
+    "limit": {"max_tokens": 7, "logprobs": True, "top_logprobs": 2},
+    "tools": {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
+    "schema": {"response_format": SCHEMA},
+    "effort": {"reasoning_effort": "low", "chat_template_kwargs": {"a": 1}},
+}
+
+
+def model(**options: Any) -> FakeModel:
+    return FakeModel(
+        output_format=OutputFormat(family=family_named("qwen3")),
+        template_variables=frozenset({"tools", "reasoning_effort"}),
+        max_model_len=500,
+        **options,
+    )
+
+
+async def prepared(
+    served: FakeModel, derived: dict[Any, Any] | None, *texts: str, **fields: Any
+) -> CompletionJob:
+    messages = [{"role": "user", "content": text} for text in texts]
+    body = json.dumps({"messages": messages, **fields})
+    request = ChatCompletionRequest.model_validate_json(body)
+    return await CHAT.prepare(request, served, derived)  # type: ignore[arg-type]
+
+
+def facts(job: CompletionJob) -> Any:
+    """All of a job but ids, times and what each job makes anew."""
+
+    def of(request: GenerationRequest) -> dict[str, Any]:
+        own = {"request_id", "relay", "usage"}
+        names = [each.name for each in dataclasses.fields(request) if each.name not in own]
+        return {name: getattr(request, name) for name in names}
+
+    parser = None if job.parser is None else (job.parser.tools, job.parser.include_reasoning)
+    return [of(each) for each in job.requests], job.n, job.options, job.echo, job.adjusted, parser
+
+
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+async def test_jobs_are_those_of_requests_that_share_nothing(fields):
+    """Of other lengths too, which decide the maximum output, and within reasoning or not."""
+    served = model()
+    derived: dict[Any, Any] = {}
+    conversations = [("hello",), ("a", "b"), ("hello",), ("x" * 90,), ("<think>",), ("a", "b")]
+
+    for texts in conversations:
+        shared = await prepared(served, derived, *texts, **fields)
+        assert facts(shared) == facts(await prepared(served, None, *texts, **fields))
+
+    assert list(derived) == [served.name]
+
+
+async def test_sampling_parameters_are_shared():
+    """So that their tensor is made once."""
+    served = model()
+    derived: dict[Any, Any] = {}
+    jobs = [await prepared(served, derived, text, max_tokens=5) for text in ("a", "bb")]
+
+    first, second = (job.requests[0].sampling_params for job in jobs)
+
+    assert first is second
+
+
+async def test_each_model_has_its_own_plan():
+    """The same body may be valid for one model only, and a reload replaces a model."""
+    derived: dict[Any, Any] = {}
+    await prepared(model(), derived, "a", temperature=0.5)
+
+    with pytest.raises(InvalidRequest):
+        await prepared(model(unsupported=frozenset({"temperature"})), derived, "a", temperature=0.5)
+
+
+async def test_messages_are_checked_each_time():
+    served = model()
+    derived: dict[Any, Any] = {}
+    await prepared(served, derived, "a")
+
+    with pytest.raises(InvalidRequest) as refused:
+        await prepared(served, derived, *"abcde")
+
+    assert refused.value.param == "messages"
+
+
+async def test_plugins_see_every_request(monkeypatch):
+    """They may look at the messages, so nothing of the constraint is kept."""
+    seen: list[str] = []
+
+    class Counting(plugin.ConstraintPlugin):
+        def constraint(self, request: Any) -> None:
+            seen.append(request.messages[0]["content"])
+
+    monkeypatch.setattr(plugin, "installed", lambda: (Counting(),))
+    served = model()
+    derived: dict[Any, Any] = {}
+    for text in ("a", "b"):
+        await prepared(served, derived, text)
+
+    assert seen == ["a", "b"]

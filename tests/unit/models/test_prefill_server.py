@@ -11,7 +11,9 @@ import pytest
 
 from openai_frontend.app import create_transfer_app
 from openai_frontend.config.settings import Settings
-from openai_frontend.generation import KVTransfer
+from openai_frontend.engines.engine import DeltaSink
+from openai_frontend.engines.mock import MockEngine
+from openai_frontend.generation import GenerationRequest, KVTransfer
 from openai_frontend.models.remote_prefill import prompt_digest
 from tests import mock_models
 from tests.unit.auth.key_files import bearer, key, write
@@ -138,9 +140,23 @@ async def test_model_that_does_not_fit_the_role_is_not_served(
         assert (await client.post("/internal/prefill", json=BODY)).status_code == 503
 
 
-async def test_rejected_transfer_reaches_the_engine(repository: Path, live_gateway: Live) -> None:
+async def test_rejected_transfer_reaches_the_engine(
+    repository: Path, live_gateway: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which generates nothing: the request ends at once."""
+    received: list[GenerationRequest] = []
+    generate = MockEngine.generate
+
+    def recorded(self: MockEngine, request: GenerationRequest, sink: DeltaSink) -> Any:
+        received.append(request)
+        return generate(self, request, sink)
+
+    monkeypatch.setattr(MockEngine, "generate", recorded)
     mock_models.write(repository, "mock", kv_role="kv_both", tokens_per_second=1)
     async with live_gateway() as gateway, asyncio.timeout(10):
         transfer = KVTransfer(params={"do_remote_prefill": True}, rejected=True)
         await gateway.registry.get("mock").reject_transfer(transfer)
+        running = gateway.registry.engine_gauges()[0]["running"]
+
+    assert [each.kv_transfer for each in received] == [transfer]
+    assert running == 0

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import orjson
 
@@ -67,7 +68,8 @@ from schemas.chat_completions import ChatCompletionRequest
 class _Plan:
     """What the fields of a request other than its messages mean for one model."""
 
-    prompts: object  # of the model; a reload replaces it
+    # Of the model: a reload replaces it, and the plan must not keep the old tokenizer
+    prompts: ReferenceType[object] | None
     tools: Tools
     variables: TemplateVariables
     extra_characters: int | None  # see `ServedModel.render_chat`
@@ -142,7 +144,7 @@ class ChatCompletions:
         """The plan of earlier requests to this model, or a new one."""
         self._limits.check_messages(len(request.messages))
         plan: _Plan | None = derived.get(model.name)
-        if plan is None or plan.prompts is not model.prompts:
+        if plan is None or plan.prompts is None or plan.prompts() is not model.prompts:
             plan = derived[model.name] = self._validate(request, model)
         if request.continue_final_message:
             prefilled_text(request.messages, param="continue_final_message")
@@ -159,7 +161,8 @@ class ChatCompletions:
             require_tool_support(tools, model.output_format, shown=model.template_knows("tools"))
         variables = template_variables(request, model, self._policy)
         check_request_fields(request, model, special_tokens=False)
-        return _Plan(model.prompts, tools, variables, _extra_characters(request, tools, variables))
+        prompts = None if model.prompts is None else ref(model.prompts)
+        return _Plan(prompts, tools, variables, _extra_characters(request, tools, variables))
 
     async def _render(
         self, request: ChatCompletionRequest, model: ServingModel, plan: _Plan

@@ -33,6 +33,10 @@ class _Stream:
     received = 0
 
 
+class Prompts:
+    """Of one model."""
+
+
 class FakeModel:
     """Has the methods of ServedModel. Each character of the prompt is a token."""
 
@@ -59,7 +63,7 @@ class FakeModel:
         template_values: frozenset[str] | None = None,  # efforts it accepts; None: any
         output_format: OutputFormat = PLAIN,
     ) -> None:
-        self.prompts: object | None = object()  # each fake is a model of its own
+        self.prompts: object | None = Prompts()  # each fake is a model of its own
         self.output_format = output_format
         self.max_model_len = max_model_len
         self.vocab_size = 300

@@ -9,7 +9,7 @@ from openai_frontend.errors import ContextLengthExceeded
 from openai_frontend.generation import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
-from tests.unit.serving.fake_model import FakeModel
+from tests.unit.serving.fake_model import FakeModel, Prompts
 
 
 class FakePoolingModel(FakeModel):
@@ -31,7 +31,7 @@ class FakePoolingModel(FakeModel):
         self.tasks = frozenset(tasks)
         self.dimensions = dimensions
         self.matryoshka = matryoshka
-        self.prompts = object() if has_tokenizer else None
+        self.prompts = Prompts() if has_tokenizer else None
         self.embedded: list[EmbedRequest] = []
         self.scored: list[ScorePairRequest] = []
         self.most_at_once = 0

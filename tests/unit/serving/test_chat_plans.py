@@ -1,7 +1,9 @@
 """What chats that differ only in their messages share, and that it changes nothing."""
 
 import dataclasses
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -121,3 +123,17 @@ async def test_plugins_see_every_request(monkeypatch):
         await prepared(served, derived, text)
 
     assert seen == ["a", "b"]
+
+
+async def test_plan_keeps_no_model_that_was_unloaded():
+    """Its tokenizer takes megabytes."""
+    served = model()
+    derived: dict[Any, Any] = {}
+    await prepared(served, derived, "a")
+    prompts = weakref.ref(served.prompts)
+
+    served.prompts = None
+    gc.collect()
+
+    assert derived
+    assert prompts() is None

@@ -280,7 +280,7 @@ async def test_any_chunking_gives_the_same_stream(ask):
         examples.append((family, output, answers, turns, {"include_reasoning": shown}))
 
     collect()
-    assert await compare(ask, examples) > 1000
+    assert await compare(ask, examples) > len(examples)
 
 
 MARKERS = ("<", "<t", "<tool_call", "<tool_call>", "</think>", "<think>", "<|im", "_end|>", "\n{")
@@ -301,7 +301,7 @@ async def test_pieces_of_markers_give_the_same_stream(ask):
             examples.append((family, {}, [["b"], *([each] for each in pieces)], turns, {}))
 
     collect()
-    assert await compare(ask, examples) > 1000
+    assert await compare(ask, examples) > len(examples)
 
 
 json_values = st.recursive(
@@ -339,7 +339,7 @@ async def test_any_arguments_give_the_same_stream(ask, escaped):
         examples.append(("qwen3", {}, answers, turns, {}))
 
     collect()
-    assert await compare(ask, examples) > 1000
+    assert await compare(ask, examples) > len(examples)
 
 
 JSON_TEXT = (

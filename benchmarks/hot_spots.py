@@ -31,6 +31,7 @@ _PROFILED = {
     f"{MOST_STREAMS}_calls": "chunk",
     f"{MOST_STREAMS}_logprobs": "chunk",
     "chat": "request",
+    "completion": "request",
     "whole": "request",
 }
 

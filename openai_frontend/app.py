@@ -309,7 +309,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
         buffer_bytes=settings.stream_buffer_bytes, ping_interval_s=settings.sse_ping_interval_s
     )
     _include(app, chat_router(registry, chat, streams, json_member))
-    _include(app, completions_router(registry, completions, streams))
+    _include(app, completions_router(registry, completions, streams, json_member))
     _include(app, render_router(registry, chat, completions))
     _include(app, tokenization_router(registry, Tokenization(limits, policy, images)))
     vocabulary = settings.tiktoken_vocabulary

@@ -9,16 +9,19 @@ from openai_frontend.routers.request import CancelOnDisconnect, read_body, resol
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.completions import Completions, chunks, complete
-from openai_frontend.serving.request.request_body import BodyReader
+from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
 from schemas.completions import Completion, CompletionRequest
 
 
 def completions_router(
-    registry: ModelRegistry, completions: Completions, streams: StreamLimits
+    registry: ModelRegistry,
+    completions: Completions,
+    streams: StreamLimits,
+    find_member: FindMember,
 ) -> APIRouter:
     """The same shape as the chat route."""
     router = APIRouter(tags=["completions"], route_class=InferenceRoute)
-    reader = BodyReader(CompletionRequest)
+    reader = RepeatedBodyReader(CompletionRequest, "prompt", find_member)
 
     @router.post(
         "/v1/completions",
@@ -27,9 +30,9 @@ def completions_router(
     )
     async def create_completion(request: Request) -> Response:
         """Continues a text, complete or as a stream of chunks."""
-        completion_request = await reader.read(await read_body(request.receive))
+        completion_request, known = await reader.read_known(await read_body(request.receive))
         model = await resolve_model(request, registry, completion_request.model, "completions")
-        answer = await completions.prepare(completion_request, model)
+        answer = await completions.prepare(completion_request, model, known.plans)
         if completion_request.stream:
             return EventStream(chunks(answer), answer.bursts(), streams)
         with CancelOnDisconnect(request.scope):

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-from weakref import ReferenceType, ref
 
 import orjson
 
@@ -37,6 +36,7 @@ from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy
 from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
     StreamDefaults,
@@ -68,8 +68,6 @@ from schemas.chat_completions import ChatCompletionRequest
 class _Plan:
     """What the fields of a request other than its messages mean for one model."""
 
-    # Of the model: a reload replaces it, and the plan must not keep the old tokenizer
-    prompts: ReferenceType[object] | None
     tools: Tools
     variables: TemplateVariables
     extra_characters: int | None  # see `ServedModel.render_chat`
@@ -79,7 +77,6 @@ class _Plan:
     params: dict[tuple[int | None, bool | None], SamplingParams] = field(default_factory=dict)
 
 
-Derived = dict[Any, Any]  # a plan for each model's name; see `KnownFields.derived`
 _MAX_PARAMS = 64  # for each plan: the maximum output may depend on the prompt's length
 
 
@@ -110,28 +107,28 @@ class ChatCompletions:
         self._limiter = limiter
 
     async def prepare(
-        self, request: ChatCompletionRequest, model: ServingModel, derived: Derived | None = None
+        self, request: ChatCompletionRequest, model: ServingModel, plans: Plans | None = None
     ) -> CompletionJob:
-        """A job that is ready to run, its tokens reserved. `derived` belongs to all requests that
-        differ only in their messages, and keeps what follows from the rest.
+        """A job that is ready to run, its tokens reserved. `plans` belongs to all requests that
+        differ only in their messages.
 
         Raises for a full queue before anything is rendered, and for what this model or server does
         not support.
         """
         self._limiter.slots_for(model).check(model.queue_key(request.priority or 0))
-        job = await self.build_job(request, model, derived)
+        job = await self.build_job(request, model, plans)
         model.reserve(job.requests[0])
         return job
 
     async def build_job(
-        self, request: ChatCompletionRequest, model: ServingModel, derived: Derived | None = None
+        self, request: ChatCompletionRequest, model: ServingModel, plans: Plans | None = None
     ) -> CompletionJob:
         """The job alone: neither checks the queue nor reserves tokens.
 
         Each phase needs the result of the one before. Refusals that are cheap come first; the
         prompt's length decides the budget, and its end whether the output begins with reasoning.
         """
-        plan = self._plan(request, model, {} if derived is None else derived)
+        plan = self._plan(request, model, Plans() if plans is None else plans)
         prompt = await self._render(request, model, plan)
         max_tokens = self._budget(request, model, prompt)
         constrained = await _constrain(request, model, plan, prompt)
@@ -140,12 +137,10 @@ class ChatCompletions:
             job.adjusted = plan.variables.adjusted
         return job
 
-    def _plan(self, request: ChatCompletionRequest, model: ServingModel, derived: Derived) -> _Plan:
+    def _plan(self, request: ChatCompletionRequest, model: ServingModel, plans: Plans) -> _Plan:
         """The plan of earlier requests to this model, or a new one."""
         self._limits.check_messages(len(request.messages))
-        plan: _Plan | None = derived.get(model.name)
-        if plan is None or plan.prompts is None or plan.prompts() is not model.prompts:
-            plan = derived[model.name] = self._validate(request, model)
+        plan = plans.plan(model, lambda: self._validate(request, model))
         if request.continue_final_message:
             prefilled_text(request.messages, param="continue_final_message")
         return plan
@@ -161,8 +156,7 @@ class ChatCompletions:
             require_tool_support(tools, model.output_format, shown=model.template_knows("tools"))
         variables = template_variables(request, model, self._policy)
         check_request_fields(request, model, special_tokens=False)
-        prompts = None if model.prompts is None else ref(model.prompts)
-        return _Plan(prompts, tools, variables, _extra_characters(request, tools, variables))
+        return _Plan(tools, variables, _extra_characters(request, tools, variables))
 
     async def _render(
         self, request: ChatCompletionRequest, model: ServingModel, plan: _Plan

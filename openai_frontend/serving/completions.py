@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import GenerationRequest
+from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
@@ -27,6 +29,7 @@ from openai_frontend.serving.output.logprobs import TextLogprobs, extended, logp
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_COMPLETIONS, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
     ResponseOptions,
@@ -52,6 +55,23 @@ from schemas.logprobs import CompletionLogprobs
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
+class _Sampling(NamedTuple):
+    """What the output must match, and the sampling parameters."""
+
+    constraint: Constraint
+    params: SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """What the fields of a request other than its prompt mean for one model."""
+
+    candidates: int  # of each prompt; see `_candidates`
+    max_tokens: int | None
+    options: ResponseOptions
+    sampling: _Sampling | None = None  # None: not known, or it may differ by prompt
+
+
 class Completions:
     """POST /v1/completions, independent of HTTP."""
 
@@ -68,35 +88,40 @@ class Completions:
         self._policy = policy
         self._limiter = limiter
 
-    async def prepare(self, request: CompletionRequest, model: ServingModel) -> CompletionJob:
-        """A job that is ready to run, its tokens reserved.
+    async def prepare(
+        self, request: CompletionRequest, model: ServingModel, plans: Plans | None = None
+    ) -> CompletionJob:
+        """A job that is ready to run, its tokens reserved. `plans` belongs to all requests that
+        differ only in their prompts.
 
         Raises for a full queue before anything is tokenized, and for what this model or server does
         not support.
         """
         self._limiter.slots_for(model).check(model.queue_key(request.priority or 0))
-        job = await self.build_job(request, model)
+        job = await self.build_job(request, model, plans)
         model.reserve(job.requests[0])
         return job
 
-    async def build_job(self, request: CompletionRequest, model: ServingModel) -> CompletionJob:
+    async def build_job(
+        self, request: CompletionRequest, model: ServingModel, plans: Plans | None = None
+    ) -> CompletionJob:
         """The job alone: neither checks the queue nor reserves tokens."""
-        prompts = await self._tokenized(request, model)
-        check_request_fields(request, model, special_tokens=True)
-        id, n, options = new_id("cmpl"), _candidates(request), self._options(request, model)
-        _check_model(request, options, model)
-        wanted = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
-        params = sampling_params(request, _sampling_options(request, options, wanted, model), model)
-        self._limits.check_output_tokens(n * len(prompts), _max_tokens(request, model))
+        plan = (Plans() if plans is None else plans).plan(
+            model, lambda: self._validate(request, model)
+        )
+        prompts = await self._tokenized(request, model, plan)
+        id, n = new_id("cmpl"), plan.candidates
+        wanted, params = plan.sampling or _sampling(request, model, plan)
+        self._limits.check_output_tokens(n * len(prompts), plan.max_tokens)
         tokens = n * sum(len(prompt.token_ids) for prompt in prompts)
         param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
         self._limits.check_prompt_logprobs(count_prompt_logprobs(params, tokens, model), param)
         requests: list[GenerationRequest] = []
         for at, prompt in enumerate(prompts):
-            budget = _budget(prompt, request, model)
+            budget = _budget(prompt, plan.max_tokens, model)
             own = params if params.max_tokens == budget else replace(params, max_tokens=budget)
             first_id = request_id(id, at, prompts=len(prompts))
-            first = first_request(first_id, prompt, own, request, options, wanted)
+            first = first_request(first_id, prompt, own, request, plan.options, wanted)
             requests += choice_requests(first, n)
         return CompletionJob(
             id=id,
@@ -105,9 +130,22 @@ class Completions:
             requests=requests,
             n=n,
             kept=request.n or 1,
-            options=options,
-            echo=await _echo(request, prompts, model),
+            options=plan.options,
+            echo=await _echo(request, prompts, model) if request.echo else (),
         )
+
+    def _validate(self, request: CompletionRequest, model: ServingModel) -> _Plan:
+        """Refuse what the server or the model does not support."""
+        require_generation(model)
+        self._policy.check(request, NEUTRAL_IN_COMPLETIONS)
+        self._limits.check_n(request.n or 1)
+        candidates = _candidates(request)
+        self._limits.check_n(candidates, "best_of")
+        _check_fields(request)
+        check_request_fields(request, model, special_tokens=True)
+        options = self._options(request, model)
+        _check_model(request, options, model)
+        return _Plan(candidates, _max_tokens(request, model), options)
 
     def _options(self, request: CompletionRequest, model: ServingModel) -> ResponseOptions:
         options = response_options(
@@ -115,18 +153,19 @@ class Completions:
         )
         return replace(options, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
-    async def _tokenized(self, request: CompletionRequest, model: ServingModel) -> list[Prompt]:
-        """Validate the request and tokenize its prompts."""
-        require_generation(model)
+    async def _tokenized(
+        self, request: CompletionRequest, model: ServingModel, plan: _Plan
+    ) -> list[Prompt]:
+        """Check the prompts and tokenize them."""
         prompts = _prompts(request)
-        self._policy.check(request, NEUTRAL_IN_COMPLETIONS)
-        self._limits.check_n(request.n or 1)
-        self._limits.check_n(_candidates(request), "best_of")
-        self._limits.check_prompts(len(prompts), _candidates(request))
-        _check_fields(request)
+        self._limits.check_prompts(len(prompts), plan.candidates)
+        if request.suffix and not _is_text(request.prompt):
+            message = "Unsupported parameter: 'suffix' is only supported if the prompt is text."
+            raise InvalidRequest(message, param="suffix", code="unsupported_parameter")
+        cut = truncation(request, model, output_tokens=plan.max_tokens or 1)
         tokenized, tokens = [], 0
         for prompt in prompts:
-            tokenized.append(await _tokenize(prompt, request, model))
+            tokenized.append(await _tokenize(prompt, request, model, cut))
             tokens += len(tokenized[-1].token_ids)
             self._limits.check_prompt_tokens(tokens, "prompt")
             if len(prompts) > 1:
@@ -160,9 +199,6 @@ def _check_fields(request: CompletionRequest) -> None:
     if best_of > n and request.stream:
         message = "Unsupported parameter: 'best_of' cannot be used with 'stream'."
         raise InvalidRequest(message, param="best_of", code="unsupported_parameter")
-    if request.suffix and not _is_text(request.prompt):
-        message = "Unsupported parameter: 'suffix' is only supported if the prompt is text."
-        raise InvalidRequest(message, param="suffix", code="unsupported_parameter")
 
 
 def _check_model(request: CompletionRequest, options: ResponseOptions, model: ServingModel) -> None:
@@ -178,9 +214,11 @@ def _is_text(prompt: Any) -> bool:
 
 
 async def _tokenize(
-    prompt: str | list[int], request: CompletionRequest, model: ServingModel
+    prompt: str | list[int],
+    request: CompletionRequest,
+    model: ServingModel,
+    cut: Truncation | None,
 ) -> Prompt:
-    cut = truncation(request, model, output_tokens=_max_tokens(request, model) or 1)
     if not isinstance(prompt, str):
         if model.vocab_size is not None:
             check_in_vocabulary(prompt, model.vocab_size, "prompt")
@@ -208,36 +246,37 @@ def _max_tokens(request: CompletionRequest, model: ServingModel) -> int | None:
     return min(DEFAULT_MAX_TOKENS, model.max_output_tokens or DEFAULT_MAX_TOKENS)
 
 
-def _budget(prompt: Prompt, request: CompletionRequest, model: ServingModel) -> int | None:
+def _budget(prompt: Prompt, max_tokens: int | None, model: ServingModel) -> int | None:
     return token_budget(
-        _max_tokens(request, model),
+        max_tokens,
         prompt_tokens=len(prompt.token_ids),
         context=model.max_model_len,
         param="prompt",
     )
 
 
-def _sampling_options(
-    request: CompletionRequest, options: ResponseOptions, wanted: Constraint, model: ServingModel
-) -> SamplingOptions:
-    ranked = _candidates(request) > (request.n or 1)
-    logprobs = 0 if ranked and request.logprobs is None else request.logprobs
-    prompt_logprobs = [request.prompt_logprobs, request.logprobs if options.echo_logprobs else None]
-    counts = [each for each in prompt_logprobs if each is not None]
-    return SamplingOptions(
-        max_tokens=_max_tokens(request, model),
-        logprobs=logprobs,
+def _sampling(request: CompletionRequest, model: ServingModel, plan: _Plan) -> _Sampling:
+    """Keeps the result in the plan, unless a plug-in may look at the prompt."""
+    wanted = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
+    ranked = plan.candidates > (request.n or 1)
+    echoed = request.logprobs if plan.options.echo_logprobs else None
+    counts = [each for each in (request.prompt_logprobs, echoed) if each is not None]
+    options = SamplingOptions(
+        max_tokens=plan.max_tokens,
+        logprobs=0 if ranked and request.logprobs is None else request.logprobs,
         prompt_logprobs=(-1 if -1 in counts else max(counts)) if counts else None,
         constraint=wanted,
     )
+    sampling = _Sampling(wanted, sampling_params(request, options, model))
+    if not plugin.installed():
+        plan.sampling = sampling
+    return sampling
 
 
 async def _echo(
     request: CompletionRequest, prompts: list[Prompt], model: ServingModel
 ) -> list[str]:
     """The text before each prompt's completions: its own, without what `suffix` adds."""
-    if not request.echo:
-        return []
     texts = []
     for sent, prompt in zip(_prompts(request), prompts, strict=True):
         if isinstance(sent, str) and (sent == "" or prompt.text is not None):

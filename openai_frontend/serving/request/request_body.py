@@ -7,7 +7,8 @@ from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
+from weakref import ReferenceType, ref
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -23,6 +24,7 @@ from openai_frontend.serving.request.validation_error import invalid_request
 from schemas.sampling import RequestFields
 
 Fields = TypeVar("Fields", bound=RequestFields)
+Plan = TypeVar("Plan")
 
 # Where a member of a JSON object begins and ends in its text; None if there is not exactly one
 FindMember = Callable[[bytes, bytes], tuple[int, int] | None]
@@ -97,6 +99,39 @@ class BodyReader(Generic[Fields]):
         raise invalid_request(problems)
 
 
+class _Loaded(Protocol):
+    """A model, as far as plans need to know it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in requests."""
+
+    @property
+    def prompts(self) -> object | None:
+        """Replaced when the model is reloaded; None if the model has no tokenizer here."""
+
+
+class Plans:
+    """What the same fields mean for each model: made for the first request, and kept."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        # By the model's name. The reference is weak: an unloaded model's tokenizer takes megabytes
+        self._of: dict[str, tuple[ReferenceType[object], Any]] = {}
+
+    def plan(self, model: _Loaded, make: Callable[[], Plan]) -> Plan:
+        """The plan for this model, or a new one after a reload."""
+        prompts = model.prompts
+        if prompts is None:
+            return make()
+        known = self._of.get(model.name)
+        if known is None or known[0]() is not prompts:
+            known = self._of[model.name] = ref(prompts), make()
+        plan: Plan = known[1]
+        return plan
+
+
 @dataclass(slots=True, eq=False)
 class KnownFields(Generic[Fields]):
     """All fields of a request but one, the prompt, which differs between requests that are
@@ -104,8 +139,7 @@ class KnownFields(Generic[Fields]):
     """
 
     request: Fields  # with another prompt
-    # What was derived from these fields: by any key, for whoever derives it
-    derived: dict[Any, Any] = field(default_factory=dict)
+    plans: Plans = field(default_factory=Plans)
 
     def with_prompt(self, name: str, prompt: Any) -> Fields:
         """The request with this prompt.
@@ -139,7 +173,9 @@ class RepeatedBodyReader(BodyReader[Fields]):
         self._field, self._name = prompt, prompt.encode()
         self._find_member = find_member
         declared = schema.model_fields[prompt]
-        annotated: Any = Annotated[declared.annotation, *declared.metadata]
+        annotated: Any = declared.annotation
+        if declared.metadata:
+            annotated = Annotated[annotated, *declared.metadata]
         self._prompt: TypeAdapter[Any] = TypeAdapter(annotated, config=schema.model_config)
         # By the other bytes, and where the prompt was; the latest is last
         self._known: OrderedDict[tuple[int, bytes], KnownFields[Fields]] = OrderedDict()

@@ -42,6 +42,7 @@ _MOST_CALLS = {
     "64_calls": 45.0,  # a call of 64 tokens, of which 56 are relayed
     "64_logprobs": 42.0,  # 131 through Python
     "chat": 880.0,
+    "completion": 710.0,
     "whole": 1950.0,  # 200 tokens, five calls each by the mock engine
 }
 

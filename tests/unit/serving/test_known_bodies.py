@@ -12,6 +12,7 @@ from openai_frontend.serving.request import request_body
 from openai_frontend.serving.request.request_body import BodyReader, RepeatedBodyReader
 from openai_frontend.triton import json_member
 from schemas.chat_completions import ChatCompletionRequest
+from schemas.completions import CompletionRequest
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 FIELDS = {"model": "m", "temperature": 0.5, "tools": [TOOL], "unknown": {"messages": [1]}}
@@ -26,7 +27,7 @@ def body(*contents: object, **fields: object) -> bytes:
     return json.dumps({"model": "m", "messages": messages, **fields}).encode()
 
 
-async def outcome(read: BodyReader[ChatCompletionRequest], text: bytes) -> object:
+async def outcome(read: BodyReader[Any], text: bytes) -> object:
     """The request, or the error that the client gets."""
     try:
         if isinstance(read, RepeatedBodyReader):
@@ -101,6 +102,21 @@ async def test_odd_second_bodies(second):
     await known.read_known(b'{"model":"m","messages":[{"role":"user","content":"a"}]}')
 
     assert await outcome(known, second) == await outcome(plain, second)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["a", "", None, ["a", "b"], [1, 2], [[1], [2]], [], [[]], [1, "a"], {}, 2, LONG]
+)
+async def test_any_prompt_of_a_completion(prompt):
+    """The union's own errors, and a prompt that may be null."""
+    known, plain = (
+        RepeatedBodyReader(CompletionRequest, "prompt", json_member),
+        BodyReader(CompletionRequest),
+    )
+    await known.read_known(b'{"model": "m", "prompt": "a", "seed": 1}')
+    text = json.dumps({"model": "m", "prompt": prompt, "seed": 1}).encode()
+
+    assert await outcome(known, text) == await outcome(plain, text)
 
 
 async def test_memory_is_bounded(monkeypatch):

@@ -1,4 +1,4 @@
-"""What chats that differ only in their messages share, and that it changes nothing."""
+"""What requests that differ only in their prompts share, and that it changes nothing."""
 
 import dataclasses
 import gc
@@ -14,9 +14,12 @@ from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import family_named
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.request.request_body import Plans
 from schemas.chat_completions import ChatCompletionRequest
+from schemas.completions import CompletionRequest
 from tests.unit.serving.fake_model import FakeModel
 from tests.unit.serving.test_chat import CHAT
+from tests.unit.serving.test_completions import COMPLETIONS
 
 TOOL = {
     "type": "function",
@@ -43,12 +46,12 @@ def model(**options: Any) -> FakeModel:
 
 
 async def prepared(
-    served: FakeModel, derived: dict[Any, Any] | None, *texts: str, **fields: Any
+    served: FakeModel, plans: Plans | None, *texts: str, **fields: Any
 ) -> CompletionJob:
     messages = [{"role": "user", "content": text} for text in texts]
     body = json.dumps({"messages": messages, **fields})
     request = ChatCompletionRequest.model_validate_json(body)
-    return await CHAT.prepare(request, served, derived)  # type: ignore[arg-type]
+    return await CHAT.prepare(request, served, plans)  # type: ignore[arg-type]
 
 
 def facts(job: CompletionJob) -> Any:
@@ -67,21 +70,73 @@ def facts(job: CompletionJob) -> Any:
 async def test_jobs_are_those_of_requests_that_share_nothing(fields):
     """Of other lengths too, which decide the maximum output, and within reasoning or not."""
     served = model()
-    derived: dict[Any, Any] = {}
+    plans = Plans()
     conversations = [("hello",), ("a", "b"), ("hello",), ("x" * 90,), ("<think>",), ("a", "b")]
 
     for texts in conversations:
-        shared = await prepared(served, derived, *texts, **fields)
+        shared = await prepared(served, plans, *texts, **fields)
         assert facts(shared) == facts(await prepared(served, None, *texts, **fields))
 
-    assert list(derived) == [served.name]
+
+COMPLETION_FIELDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "sampling": {"temperature": 0.5, "stop": ["a"], "logit_bias": {"1": 2}, "seed": 3, "n": 2},
+    "limit": {"max_tokens": 7, "logprobs": 2, "best_of": 2},
+    "unlimited": {"max_tokens": -1},
+    "echo": {"echo": True, "logprobs": 1},
+    "schema": {"structured_outputs": {"regex": "a+"}},
+    "truncated": {"truncate_prompt_tokens": 3},
+}
+PROMPTS = ("hello", "a", ["a", "bb"], [1, 2], [[1], [2, 3, 4, 5]], "x" * 60, "", None)
+
+
+async def completed(
+    served: FakeModel, plans: Plans | None, prompt: Any, **fields: Any
+) -> CompletionJob:
+    request = CompletionRequest.model_validate_json(json.dumps({"prompt": prompt, **fields}))
+    return await COMPLETIONS.prepare(request, served, plans)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", COMPLETION_FIELDS.values(), ids=COMPLETION_FIELDS)
+async def test_completions_are_those_of_requests_that_share_nothing(fields):
+    """Of any form of prompt, and of any length where that decides the maximum output."""
+    served = model()
+    plans = Plans()
+
+    for prompt in PROMPTS:
+        shared = await completed(served, plans, prompt, **fields)
+        assert facts(shared) == facts(await completed(served, None, prompt, **fields)), prompt
+
+
+async def test_completions_share_sampling_parameters():
+    served = model()
+    plans = Plans()
+    jobs = [await completed(served, plans, prompt, max_tokens=5) for prompt in ("a", [1, 2])]
+
+    first, second = (job.requests[0].sampling_params for job in jobs)
+
+    assert first is second
+
+
+async def test_prompts_are_checked_each_time():
+    """Their form, number and ids depend on the prompt alone."""
+    served = model()
+    plans = Plans()
+    await completed(served, plans, "a", suffix="b")
+
+    with pytest.raises(InvalidRequest) as refused:
+        await completed(served, plans, [1], suffix="b")
+    assert refused.value.param == "suffix"
+    with pytest.raises(InvalidRequest) as refused:
+        await completed(served, Plans(), [10**9])
+    assert refused.value.param == "prompt"
 
 
 async def test_sampling_parameters_are_shared():
     """So that their tensor is made once."""
     served = model()
-    derived: dict[Any, Any] = {}
-    jobs = [await prepared(served, derived, text, max_tokens=5) for text in ("a", "bb")]
+    plans = Plans()
+    jobs = [await prepared(served, plans, text, max_tokens=5) for text in ("a", "bb")]
 
     first, second = (job.requests[0].sampling_params for job in jobs)
 
@@ -90,50 +145,53 @@ async def test_sampling_parameters_are_shared():
 
 async def test_each_model_has_its_own_plan():
     """The same body may be valid for one model only, and a reload replaces a model."""
-    derived: dict[Any, Any] = {}
-    await prepared(model(), derived, "a", temperature=0.5)
+    plans = Plans()
+    await prepared(model(), plans, "a", temperature=0.5)
 
     with pytest.raises(InvalidRequest):
-        await prepared(model(unsupported=frozenset({"temperature"})), derived, "a", temperature=0.5)
+        await prepared(model(unsupported=frozenset({"temperature"})), plans, "a", temperature=0.5)
 
 
 async def test_messages_are_checked_each_time():
     served = model()
-    derived: dict[Any, Any] = {}
-    await prepared(served, derived, "a")
+    plans = Plans()
+    await prepared(served, plans, "a")
 
     with pytest.raises(InvalidRequest) as refused:
-        await prepared(served, derived, *"abcde")
+        await prepared(served, plans, *"abcde")
 
     assert refused.value.param == "messages"
 
 
 async def test_plugins_see_every_request(monkeypatch):
-    """They may look at the messages, so nothing of the constraint is kept."""
+    """They may look at the prompt, so nothing of the constraint is kept."""
     seen: list[str] = []
 
     class Counting(plugin.ConstraintPlugin):
         def constraint(self, request: Any) -> None:
-            seen.append(request.messages[0]["content"])
+            chat = isinstance(request, ChatCompletionRequest)
+            seen.append(request.messages[0]["content"] if chat else request.prompt)
 
     monkeypatch.setattr(plugin, "installed", lambda: (Counting(),))
     served = model()
-    derived: dict[Any, Any] = {}
+    plans = Plans()
     for text in ("a", "b"):
-        await prepared(served, derived, text)
+        await prepared(served, plans, text)
+    plans = Plans()
+    for text in ("c", "d"):
+        await completed(served, plans, text)
 
-    assert seen == ["a", "b"]
+    assert seen == ["a", "b", "c", "d"]
 
 
 async def test_plan_keeps_no_model_that_was_unloaded():
     """Its tokenizer takes megabytes."""
     served = model()
-    derived: dict[Any, Any] = {}
-    await prepared(served, derived, "a")
+    plans = Plans()
+    await prepared(served, plans, "a")
     prompts = weakref.ref(served.prompts)
 
     served.prompts = None
     gc.collect()
 
-    assert derived
     assert prompts() is None

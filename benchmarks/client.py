@@ -152,7 +152,12 @@ class Client:
             timeout_s = 0
             self._scheduled = [each for each in self._scheduled if not each.finished]
         for fd, _ in self._poll.poll(timeout_s):
-            self._by_fd[fd].receive()
+            connection = self._by_fd[fd]
+            connection.receive()
+            if isinstance(connection, Caller) and connection.reconnected:
+                del self._by_fd[fd]  # epoll forgot it when it was closed
+                self._watch(connection)
+                connection.reconnected = False
 
 
 def main() -> int:

@@ -35,6 +35,7 @@ class Caller:
         self._request_numbers = request_numbers  # of all callers
         self._random = random.Random(load.seed * 1000 + number)
         self._socket = connect(load.port)
+        self.reconnected = False  # since the client last looked: its socket is another
         self._reader: StreamReader | WholeReader
         self._last_text_s: float
         self.stopping = False
@@ -128,6 +129,10 @@ class Caller:
             if self._timed:
                 measured.latency_s.append(now_s - self._sent_s)
         self.idle = self.stopping or bool(self._load.rate_per_s)
+        if self._load.reconnect:
+            self._socket.close()
+            self._socket = connect(self._load.port)
+            self.reconnected = True
         if not self.idle:
             self.send()
 

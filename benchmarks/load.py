@@ -25,6 +25,7 @@ class Load:
     # Lengths of the answers, drawn evenly: answers of one length would all end and start together
     tokens: tuple[int, int] = (128, 384)
     inputs: int = EMBEDDING_INPUTS  # texts in one embeddings request
+    reconnect: bool = False  # a new connection for each request; else they are kept alive
     distinct: bool = False  # each prompt is different: a prefix cache would know equal ones
     exact: bool = True  # an answer with another number of tokens fails the run
     refusals: bool = False  # a 503 is one of the answers; else it fails the run

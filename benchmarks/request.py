@@ -99,21 +99,53 @@ def _question(prompt: Prompt) -> Body:
     }
 
 
+def _asked(**fields: Any) -> Callable[[Prompt], Body]:
+    """A question with these fields besides."""
+
+    def body(prompt: Prompt) -> Body:
+        return {**_question(prompt), **fields}
+
+    return body
+
+
+def _long_question(prompt: Prompt) -> Body:
+    """A long first message that no other request has, as a user pastes one."""
+    message = f"Question {prompt.number}: {text(prompt.size)}"
+    return {**_question(prompt), "messages": [{"role": "user", "content": message}]}
+
+
+def _next_turn(prompt: Prompt) -> Body:
+    """A question after a long conversation, which is the same in all requests."""
+    user = {"role": "user", "content": text(prompt.size)}
+    answered = [user, {"role": "assistant", "content": text(200)}]
+    question = _question(prompt)
+    return {**question, "messages": [*answered, question["messages"][-1]]}
+
+
 def _completion(prompt: Prompt) -> Body:
     return {"prompt": text(prompt.size or 80)}
 
 
+_SCHEMA: Body = {
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "person", "strict": True, "schema": _PERSON},
+    }
+}
+_OFFERED: Body = {"tools": _TOOLS, "tool_choice": "auto"}
+_LOGPROBS: Body = {"logprobs": True, "top_logprobs": 3}
+
+
 def _json_schema(prompt: Prompt) -> Body:
-    schema = {"name": "person", "strict": True, "schema": _PERSON}
-    return {**_chat(prompt), "response_format": {"type": "json_schema", "json_schema": schema}}
+    return {**_chat(prompt), **_SCHEMA}
 
 
 def _tools(prompt: Prompt) -> Body:
-    return {**_chat(prompt), "tools": _TOOLS, "tool_choice": "auto"}
+    return {**_chat(prompt), **_OFFERED}
 
 
 def _logprobs(prompt: Prompt) -> Body:
-    return {**_chat(prompt), "logprobs": True, "top_logprobs": 3}
+    return {**_chat(prompt), **_LOGPROBS}
 
 
 def _embeddings(encoding_format: str) -> Callable[[Prompt], Body]:
@@ -130,6 +162,11 @@ _TEXT_FIELDS = {"calls": b"arguments", "reasoning": b"reasoning"}
 _KINDS: Mapping[str, tuple[str, Callable[[Prompt], Body]]] = {
     "chat": (_CHAT, _chat),
     "question": (_CHAT, _question),
+    "question_tools": (_CHAT, _asked(**_OFFERED)),
+    "question_schema": (_CHAT, _asked(**_SCHEMA)),
+    "question_logprobs": (_CHAT, _asked(**_LOGPROBS)),
+    "question_long": (_CHAT, _long_question),
+    "question_turn": (_CHAT, _next_turn),
     "completion": (_COMPLETIONS, _completion),
     "json_schema": (_CHAT, _json_schema),
     "tools": (_CHAT, _tools),
@@ -153,7 +190,10 @@ def request(
     """The whole request; `tokens` is the size of the answer where the kind has one."""
     path, body = _KINDS[kind]
     generated = {} if path == _EMBEDDINGS else {"stream": stream, "max_tokens": tokens}
-    return post(path, {"model": model, **body(prompt), **generated})
+    fields = {"model": model, **body(prompt), **generated}
+    if not stream:
+        fields.pop("stream_options", None)
+    return post(path, fields)
 
 
 def post(path: str, body: Mapping[str, Any]) -> bytes:
@@ -173,7 +213,7 @@ def embeds(kind: str) -> bool:
 
 def asks_usage(kind: str) -> bool:
     """A stream of it ends with a usage frame."""
-    return kind == "question"
+    return kind.startswith("question")
 
 
 def text_field(kind: str) -> bytes:

@@ -18,8 +18,10 @@ from benchmarks.peers.servers import (
     FLAGS,
     GENERATE,
     LEAN,
+    LONG,
     POOLING,
     SERVERS,
+    TOOLS,
     VLLM_RUST,
     PeerServer,
     Setup,
@@ -32,6 +34,7 @@ DISCARDED = 1
 FAILED = 2
 
 _QUICK = Plan(rounds=1, streams=(32, 64), measured_s=4.0, open_loop=False)
+_CHATS, _EMBEDDINGS, _KINDS = "chats", "embeddings", "kinds"  # what is measured
 _BATCHES = (1, 32)
 _ENCODINGS = ("float", "base64")
 
@@ -56,8 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json is not None:
         results.write_json(run, given.json)
     if given.store:
-        name = "peers_embeddings" if given.embeddings else "peers"
-        results.store(results.FOLDER, name, run, table)
+        results.store(results.FOLDER, f"peers_{given.what}".removesuffix("_chats"), run, table)
     return DISCARDED if any(each.failure for each in found) else 0
 
 
@@ -83,9 +85,15 @@ def parser() -> argparse.ArgumentParser:
         metavar=",".join(SERVERS),
         help="servers to measure",
     )
-    parser.add_argument(
-        "--embeddings", action="store_true", help="measure an embedding model instead of chats"
-    )
+    what = parser.add_mutually_exclusive_group()
+    for name, text in (
+        (_EMBEDDINGS, "an embedding model instead of streamed chats"),
+        (_KINDS, "other requests: tools, schemas, log probabilities, whole answers, prompts"),
+    ):
+        what.add_argument(
+            f"--{name}", dest="what", action="store_const", const=name, help=f"measure {text}"
+        )
+    parser.set_defaults(what=_CHATS)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     parser.add_argument(
         "--store", action="store_true", help="write JSON and table to benchmarks/results"
@@ -130,21 +138,30 @@ def _plan(given: argparse.Namespace) -> Plan:
 
 def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Result]:
     # vllm-rs answers /v1/embeddings with 404
-    names = [name for name in given.servers if not (given.embeddings and name == VLLM_RUST)]
+    embeddings = given.what == _EMBEDDINGS
+    names = [name for name in given.servers if not (embeddings and name == VLLM_RUST)]
     with tempfile.TemporaryDirectory(prefix="peers-") as folder, ExitStack() as stack:
         path = Path(folder)
-        weights = model.minilm() if given.embeddings else model.write_llama(path / "weights")
-        setup = Setup(path, weights, flags, POOLING if given.embeddings else GENERATE)
+        if embeddings:
+            setup = Setup(path, model.minilm(), flags, POOLING)
+        elif given.what == _KINDS:
+            weights = model.write_llama(path / "weights", model.SMALL | model.LONG)
+            setup = Setup(path, weights, flags, LONG, TOOLS)
+        else:
+            setup = Setup(path, model.write_llama(path / "weights"), flags, GENERATE)
         servers = []
         for name in names:
             _say(f"starting {name}, {flags} flags")
             servers.append(stack.enter_context(PeerServer(name, setup)))
         rounds = Rounds(flags, servers, cores(), _say)
-        yield from _embeddings(rounds, plan) if given.embeddings else _chats(rounds, plan)
-        if aiperf.is_requested(given):
-            closed = [plan.closed(streams) for streams in plan.streams]
-            scenarios = _embedding_scenarios(plan) if given.embeddings else closed
-            yield from _witnesses(rounds, scenarios, weights)
+        if given.what == _CHATS:
+            yield from _chats(rounds, plan)
+            scenarios = [plan.closed(streams) for streams in plan.streams]
+        else:
+            scenarios = _embedding_scenarios(plan) if embeddings else [*plan.kinds()]
+            yield from _each(rounds, plan, scenarios)
+        if given.what != _KINDS and aiperf.is_requested(given):
+            yield from _witnesses(rounds, scenarios, setup.model)
 
 
 def _chats(rounds: Rounds, plan: Plan) -> Iterator[Result]:
@@ -160,9 +177,9 @@ def _chats(rounds: Rounds, plan: Plan) -> Iterator[Result]:
         yield from rounds.run(plan.opened(rate_per_s), number)
 
 
-def _embeddings(rounds: Rounds, plan: Plan) -> Iterator[Result]:
+def _each(rounds: Rounds, plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[Result]:
     for number in range(1, plan.rounds + 1):
-        for scenario in _embedding_scenarios(plan):
+        for scenario in scenarios:
             yield from rounds.run(scenario, number)
 
 

@@ -34,6 +34,31 @@ CHAT = (
     metric.LATENCY_P99,
     metric.TOKENS_PER_CHUNK,
 )
+ANSWERS = (
+    Metric(
+        "request_frontend_us",
+        "frontend CPU per request",
+        "us",
+        0,
+        lambda measured: _frontend_s(measured) / measured.responses * 1e6,
+    ),
+    Metric(
+        "request_engine_us",
+        "engine CPU per request",
+        "us",
+        0,
+        lambda measured: measured.cpu_s[ENGINE] / measured.responses * 1e6,
+    ),
+    Metric(
+        "requests_per_s",
+        "requests per second",
+        "1/s",
+        1,
+        lambda measured: measured.responses_per_s,
+    ),
+    metric.LATENCY_P50,
+    metric.LATENCY_P99,
+)
 EMBEDDINGS = (
     metric.LATENCY_P50,
     metric.LATENCY_P99,
@@ -59,4 +84,4 @@ EMBEDDINGS = (
         lambda measured: measured.texts / measured.seconds,
     ),
 )
-ALL = tuple(dict.fromkeys((*CHAT, *EMBEDDINGS)))
+ALL = tuple(dict.fromkeys((*CHAT, *ANSWERS, *EMBEDDINGS)))

@@ -18,6 +18,7 @@ from benchmarks.server_process import ROOT
 _DEMO = ROOT / "model_repository" / "demo" / "1" / "weights"
 # 0.6 million weights, of which the rest of the shape is the demo model's
 SMALL = {"num_hidden_layers": 2}
+LONG = {"max_position_embeddings": 32768}
 # A thousand million: with fewer, a GPU waits for the processor in every step
 LARGE = {
     "num_hidden_layers": 22,

@@ -1,5 +1,6 @@
 """What a run measures, how often, how long."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,19 @@ from benchmarks.scenario import Scenario
 
 _OPEN_SHARE = 0.5  # of the slowest server's requests per second at the most streams
 _TEXT_BYTES = 100  # of each text that is embedded
+_CONNECTIONS, _FEW = 32, 8
+_STREAMS = {
+    "question_tools": "with tools offered",
+    "question_schema": "with a JSON schema",
+    "question_logprobs": "with log probabilities",
+}
+_END_EARLY = {"question_schema"}  # with the last brace
+# 60 KB are 25,000 tokens of the demo model's tokenizer
+_PROMPTS = (
+    ("question_long", "prompt of 3 KB, 1 token", 3_000),
+    ("question_long", "prompt of 30 KB, 1 token", 30_000),
+    ("question_turn", "next turn after 60 KB, 1 token", 60_000),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +65,51 @@ class Plan:
             spread_s=self.warm_up_s / 2,
             inputs=batch,
             prompt_bytes=_TEXT_BYTES,
+        )
+
+    def kinds(self) -> Iterator[Scenario]:
+        """Closed loops of other requests than plain streams, each with its connections kept alive
+        and with a new connection for each request.
+        """
+        for reconnect, suffix in ((False, ""), (True, ", new connections")):
+            for kind, title in _STREAMS.items():
+                yield self._kind(kind, f"{_CONNECTIONS} streams {title}{suffix}", reconnect)
+            yield self._whole(
+                "question", f"{_CONNECTIONS} whole answers{suffix}", reconnect, tokens=self.tokens
+            )
+            yield self._whole("question", f"1 token{suffix}", reconnect)
+            for kind, title, size in _PROMPTS:
+                yield self._whole(
+                    kind, f"{title}{suffix}", reconnect, prompt_bytes=size, connections=2
+                )
+
+    def _kind(self, kind: str, title: str, reconnect: bool) -> Scenario:
+        return self._scenario(
+            title,
+            metrics.CHAT,
+            kind=kind,
+            tokens=(self.tokens, self.tokens),
+            gaps=True,
+            exact=kind not in _END_EARLY,
+            connections=_CONNECTIONS,
+            spread_s=self.warm_up_s / 2,
+            reconnect=reconnect,
+        )
+
+    def _whole(
+        self, kind: str, title: str, reconnect: bool, *, tokens: int = 1, **options: Any
+    ) -> Scenario:
+        """Answers that are not streamed. Few at a time where each has one token, or the engine
+        would make all wait; the longer the prompts, the fewer.
+        """
+        return self._scenario(
+            title,
+            metrics.ANSWERS,
+            kind=kind,
+            stream=False,
+            tokens=(tokens, tokens),
+            **{"connections": _CONNECTIONS if tokens > 1 else _FEW, **options},
+            reconnect=reconnect,
         )
 
     def _scenario(self, title: str, of: tuple[Metric, ...], **options: Any) -> Scenario:

@@ -131,8 +131,13 @@ def _measure(server: PeerServer, scenario: Scenario) -> Measured:
 
 
 def _line(result: Result) -> str:
-    names = ("frontend_us", "tokens_per_s", "ttft_p50_ms", "text_frontend_us", "texts_per_s")
-    values = [f"{name} {result.figures[name]:,.1f}" for name in names if name in result.figures]
+    streamed = ("frontend_us", "tokens_per_s", "ttft_p50_ms")
+    whole = ("request_frontend_us", "requests_per_s", "text_frontend_us", "texts_per_s")
+    values = [
+        f"{name} {result.figures[name]:,.1f}"
+        for name in (*streamed, *whole)
+        if name in result.figures
+    ]
     notes = [*result.doubts, *([f"FAILED: {result.failure}"] if result.failure else [])]
     share = f"client {result.client_share:.0%}"
     title = f"{result.flags}, {result.load}, round {result.number}, {result.server:9}"

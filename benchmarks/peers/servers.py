@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,6 +37,9 @@ ENGINE_ARGUMENTS: dict[str, Any] = {
     "disable_log_stats": True,
 }
 GENERATE: dict[str, Any] = {"max_model_len": 1024}
+LONG: dict[str, Any] = {"max_model_len": 32768}
+# The gateway reads both off the chat template
+TOOLS: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
 # Instead of some of ENGINE_ARGUMENTS: two servers share the GPU
 ON_GPU: dict[str, Any] = {
     "dtype": "bfloat16",
@@ -81,6 +84,7 @@ class Setup:
     model: Path
     flags: str
     arguments: Mapping[str, Any]  # besides ENGINE_ARGUMENTS
+    frontend: Mapping[str, Any] = field(default_factory=dict)  # of vLLM's own servers
 
 
 def environment(name: str, flags: str) -> dict[str, str]:
@@ -105,7 +109,12 @@ def command(name: str, setup: Setup, port: int) -> list[str]:
         return [*gateway, f"--model-repository={repository}", "--graceful-shutdown-timeout-s=1"]
     vllm = [str(Path(sys.executable).with_name("vllm")), "serve", str(setup.model)]
     address = [f"--port={port}", "--host=127.0.0.1", f"--served-model-name={MODEL}"]
-    return [*vllm, *address, "--disable-uvicorn-access-log", *_options(arguments)]
+    return [
+        *vllm,
+        *address,
+        "--disable-uvicorn-access-log",
+        *_options(arguments | dict(setup.frontend)),
+    ]
 
 
 def _options(arguments: Mapping[str, Any]) -> list[str]:

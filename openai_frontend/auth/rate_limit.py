@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
@@ -196,12 +197,12 @@ class RateLimiter:
             refusal.rejection = "concurrency"
             raise refusal
         self.running += 1  # before the first await: others check the limit meanwhile
-        try:
-            if self._requests is not None:
-                await self._count_request(self._requests)
-        except BaseException:
-            self.running -= 1
-            raise
+        if self._requests is None:
+            return
+        with ExitStack() as undo:
+            undo.callback(self.end)
+            await self._count_request(self._requests)
+            undo.pop_all()
 
     async def _count_request(self, requests: TokenBucket) -> None:
         counted = None

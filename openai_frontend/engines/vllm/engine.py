@@ -131,11 +131,11 @@ class VLLMEngine(Engine):
             return self._begin(request, sink)
         if request.kv_transfer.rejected:
             return self._reject(request, sink)
-        try:
-            return self._begin(request, sink)
-        except Exception:
-            self._return_unread(request)
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._return_unread, request)
+            generation = self._begin(request, sink)
+            undo.pop_all()
+        return generation
 
     def _begin(
         self, request: GenerationRequest, sink: DeltaSink

@@ -67,3 +67,24 @@ def test_too_many_token_ids_are_refused(name):
 
     with pytest.raises(ValueError, match=f"^{name}: at most 1024 tokens"):
         converted(**{name: ids if name == "logit_bias" else list(ids)})
+
+
+def test_parameters_that_requests_share_are_converted_once():
+    """For each kind of output; parameters with lists or objects are converted each time."""
+    shared = conversion.SharedParams({"temperature": 0.5})
+    plain, listed = SamplingParams(max_tokens=5), SamplingParams(stop=["a"])
+
+    streamed, whole = shared.convert(plain, stream=True), shared.convert(plain, stream=False)
+
+    assert shared.convert(plain, stream=True) is streamed
+    assert streamed.output_kind != whole.output_kind
+    assert (streamed.max_tokens, streamed.temperature, whole.max_tokens) == (5, 0.5, 5)
+    assert shared.convert(listed, stream=True) is not shared.convert(listed, stream=True)
+
+
+def test_shared_parameters_are_bounded_and_of_their_own_objects():
+    """An id that another object gets later finds nothing of the first one."""
+    shared = conversion.SharedParams({})
+
+    for seed in range(1000):
+        assert shared.convert(SamplingParams(seed=seed), stream=True).seed == seed

@@ -88,7 +88,7 @@ def test_facts_of_a_config() -> None:
 
 def test_transfer_is_kept_beside_the_requests_own_arguments() -> None:
     params = SimpleNamespace(extra_args={"plug-in": 1})
-    kv_transfer.attach(params, READ)
+    params = kv_transfer.attached(params, READ)
 
     assert params.extra_args == {"plug-in": 1, "kv_transfer_params": dict(READ.params)}
     assert kv_transfer.take_late(params) is None
@@ -98,7 +98,9 @@ def test_transfer_is_kept_beside_the_requests_own_arguments() -> None:
 def test_late_transfer_is_taken_away() -> None:
     """The engine gets neither it nor its time, and reports that it has read nothing."""
     params = SimpleNamespace(extra_args=None)
-    kv_transfer.attach(params, KVTransfer(params=READ.params, expires_ns=monotonic_ns() - 1))
+    params = kv_transfer.attached(
+        params, KVTransfer(params=READ.params, expires_ns=monotonic_ns() - 1)
+    )
 
     assert kv_transfer.take_late(params) == READ.params
     assert params.extra_args == {"kv_transfer_params": {}}
@@ -108,7 +110,9 @@ def test_late_transfer_is_taken_away() -> None:
 
 def test_transfer_in_time_reaches_the_engine() -> None:
     params = SimpleNamespace(extra_args=None)
-    kv_transfer.attach(params, KVTransfer(params=READ.params, expires_ns=monotonic_ns() + 10**10))
+    params = kv_transfer.attached(
+        params, KVTransfer(params=READ.params, expires_ns=monotonic_ns() + 10**10)
+    )
 
     assert kv_transfer.take_late(params) is None
     assert params.extra_args == {"kv_transfer_params": dict(READ.params)}
@@ -116,7 +120,7 @@ def test_transfer_in_time_reaches_the_engine() -> None:
 
 def test_prompt_for_another_engine_has_nothing_to_return() -> None:
     params = SimpleNamespace(extra_args=None)
-    kv_transfer.attach(params, REMOTE_DECODE)
+    params = kv_transfer.attached(params, REMOTE_DECODE)
 
     assert kv_transfer.unread(params) is None
 

@@ -76,7 +76,7 @@ class VLLMEngine(Engine):
                 engine_arguments, usage_context=UsageContext.OPENAI_API_SERVER
             )
         config = self._engine.model_config
-        self._defaults = config.get_diff_sampling_param()
+        self._params = conversion.SharedParams(config.get_diff_sampling_param())
         self._grammars = GrammarPreparer(self._engine)
         self._pooling = config.runner_type == "pooling"
         self._tasks = _tasks(config)
@@ -143,11 +143,9 @@ class VLLMEngine(Engine):
         with conversion.translate_errors():
             if request.sampling_params.thinking_token_budget is not None:
                 self._check_thinking_budget()
-            params = conversion.sampling_params(
-                request.sampling_params, self._defaults, stream=request.stream
-            )
+            params = self._params.convert(request.sampling_params, stream=request.stream)
         if request.kv_transfer is not None:
-            kv_transfer.attach(params, request.kv_transfer)
+            params = kv_transfer.attached(params, request.kv_transfer)
         self._check_priority(request.priority)
         options: dict[str, Any] = {"priority": request.priority}
         if request.adapter is not None:

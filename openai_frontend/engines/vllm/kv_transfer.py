@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from copy import copy
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic_ns
@@ -84,10 +85,14 @@ def facts(engine: Any) -> KVTransferFacts | None:
     )
 
 
-def attach(params: Any, transfer: KVTransfer) -> None:
-    """Add a transfer to vLLM's SamplingParams, beside the request's own `extra_args`."""
+def attached(params: Any, transfer: KVTransfer) -> Any:
+    """vLLM's SamplingParams with a transfer beside the request's own `extra_args`: a copy, because
+    other requests may share them.
+    """
     extra = {**(params.extra_args or {}), _PARAMS: dict(transfer.params)}
-    params.extra_args = extra | ({_EXPIRES: transfer.expires_ns} if transfer.expires_ns else {})
+    own = copy(params)
+    own.extra_args = extra | ({_EXPIRES: transfer.expires_ns} if transfer.expires_ns else {})
+    return own
 
 
 def take_late(params: Any) -> Mapping[str, Any] | None:

@@ -140,6 +140,7 @@ def parser_options(tokenizer: Any) -> dict[str, Any]:
     return {"tokenizer": tokenizer} if "tokenizer" in accepted else {}  # since 0.32
 
 
+@cache
 def max_bad_words_tokens() -> int:
     """Limit of vLLM's GPU worker on the tokens of all `bad_words` of a request."""
     from vllm import envs

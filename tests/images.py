@@ -24,6 +24,22 @@ def chunk(kind: bytes, data: bytes = b"") -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+def red_circle() -> bytes:
+    """A PNG of a red circle on grey, as the demo vision model has seen many."""
+    size, grey, red = 64, b"\xc8\xc8\xcd", b"\xdc\x28\x28"
+    rows = b"".join(
+        b"\0" + b"".join(red if inside(x, y) else grey for x in range(size)) for y in range(size)
+    )
+    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(rows))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND")
+
+
+def inside(x: int, y: int) -> bool:
+    """A circle in the upper left of 64 x 64 pixels."""
+    return (x - 16) ** 2 + (y - 16) ** 2 < 11**2
+
+
 def jpeg(width: int = 2, height: int = 3, *, before: bytes = b"") -> bytes:
     """The segments of a JPEG, without a valid scan; `before` are segments before its size."""
     frame = struct.pack(">BHHB", 8, height, width, 1) + b"\x01\x11\x00"

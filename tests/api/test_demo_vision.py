@@ -3,7 +3,6 @@
 import base64
 import io
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,27 +12,17 @@ from PIL import Image
 
 from scripts.demo_vision.pictures import paint
 from scripts.demo_vision.questions import scored_questions
-from tests.gateway_process import ROOT, GatewayProcess
+from tests import images
 
 pytestmark = pytest.mark.engine
 
 QUESTIONS = 20
 
 
-@pytest.fixture(scope="module")
-def vision(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    log = tmp_path_factory.mktemp("vision") / "log"
-    with GatewayProcess(ROOT / "model_repository_vision", log) as process:
-        process.wait_until_ready()
-        url = f"{process.url}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
-            yield client
-
-
 def data_url(drawing: Image.Image) -> str:
     file = io.BytesIO()
     drawing.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return images.data_url(file.getvalue())
 
 
 def asked(text: str, url: str) -> Any:
@@ -42,7 +31,7 @@ def asked(text: str, url: str) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "most"), [("colour", 1), ("count", 4)])
-def test_answers_about_fresh_drawings_are_right(vision: openai.OpenAI, kind: Any, most: int):
+def test_answers_about_fresh_drawings_are_right(client: openai.OpenAI, kind: Any, most: int):
     """At least 95 %: the colour of one shape, and the number of up to four."""
     drawn = random.Random(kind)
     questions = scored_questions(32, "train", QUESTIONS, kinds=[kind], most=most)
@@ -54,7 +43,7 @@ def test_answers_about_fresh_drawings_are_right(vision: openai.OpenAI, kind: Any
     def answer(row: tuple[str, Any, str]) -> str:
         url, content, _ = row
         text = next(part["text"] for part in content if part["type"] == "text")
-        chat = vision.chat.completions.create(
+        chat = client.chat.completions.create(
             model="demo-vision", messages=asked(text, url), temperature=0
         )
         assert chat.model_dump()["usage"]["prompt_tokens_details"]["image_tokens"] == 16
@@ -67,24 +56,24 @@ def test_answers_about_fresh_drawings_are_right(vision: openai.OpenAI, kind: Any
     assert len(wrong) <= QUESTIONS // 20, wrong
 
 
-def test_stream_has_the_text_of_the_complete_answer(vision: openai.OpenAI):
+def test_stream_has_the_text_of_the_complete_answer(client: openai.OpenAI):
     messages = asked("Describe the picture.", data_url(Image.new("RGB", (64, 64), "white")))
     options: dict[str, Any] = {"model": "demo-vision", "messages": messages, "temperature": 0}
 
-    complete = vision.chat.completions.create(**options)
-    chunks = vision.chat.completions.create(**options, stream=True)
+    complete = client.chat.completions.create(**options)
+    chunks = client.chat.completions.create(**options, stream=True)
 
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert streamed == complete.choices[0].message.content != ""
 
 
-def test_image_that_cannot_be_decoded_is_a_400(vision: openai.OpenAI):
+def test_image_that_cannot_be_decoded_is_a_400(client: openai.OpenAI):
     """Its header is right; the decoder finds the rest missing, in a process of its own."""
     whole = base64.b64decode(data_url(Image.effect_noise((64, 64), 90)).partition(",")[2])
     url = f"data:image/png;base64,{base64.b64encode(whole[:200]).decode()}"
 
     with pytest.raises(openai.BadRequestError) as refused:
-        vision.chat.completions.create(model="demo-vision", messages=asked("What is it?", url))
+        client.chat.completions.create(model="demo-vision", messages=asked("What is it?", url))
 
     assert refused.value.code == "image_parse_error"
     assert "PIL" not in str(refused.value)

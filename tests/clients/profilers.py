@@ -33,7 +33,8 @@ def documented(program: str) -> tuple[str, ...]:
     return (*kept, *SMALL)
 
 
-Runs = Mapping[str, Sequence[str]]  # endpoint type -> options of its run
+# Endpoint type, and behind it what sets this run of it apart -> options of the run
+Runs = Mapping[str, Sequence[str]]
 FolderOfRun = Callable[[str], Path]
 
 
@@ -44,8 +45,9 @@ def once(
 
     @cache
     def folder_of(kind: str) -> Path:
-        folder = folders.mktemp(kind)
-        profile(url, folder, kind, *runs[kind])
+        endpoint = kind.partition(" ")[0]
+        folder = folders.mktemp(endpoint)
+        profile(url, folder, endpoint, *runs[kind])
         return folder
 
     return folder_of

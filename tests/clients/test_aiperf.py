@@ -22,6 +22,7 @@ CHAT = documented("aiperf")
 SPECIAL_TOKENS = "--extra-inputs=skip_special_tokens:false"
 DEMO = ("-m", "demo", *SMALL, "--extra-inputs=ignore_eos:true", SPECIAL_TOKENS)
 MINILM = ("-m", "minilm", "--no-server-metrics")
+IMAGES = ("--image-width-mean=512", "--image-height-mean=512", "--no-server-metrics")
 SMALL_RANKING = (
     "--rankings-passages-mean=3",
     "--rankings-passages-prompt-token-mean=20",
@@ -30,6 +31,7 @@ SMALL_RANKING = (
 
 RUNS = {
     "chat": (*CHAT, SPECIAL_TOKENS),
+    "chat with images": ("-m", "demo-vision", "--streaming", *IMAGES, *SMALL),
     "completions": (*DEMO, "--streaming", "--no-server-metrics"),
     "embeddings": (*MINILM, "--synthetic-input-tokens-mean=20"),
     "cohere_rankings": (*MINILM, *SMALL_RANKING),

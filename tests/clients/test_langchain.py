@@ -8,6 +8,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
+from tests import images
 from tests.clients.environments import TIKTOKEN_CACHE
 
 if TYPE_CHECKING:  # each worker would import it to collect these tests
@@ -147,6 +148,24 @@ def get_weather(city: Literal["Oslo", "Lima"]) -> str:
 def get_time(city: Literal["Oslo", "Lima"]) -> str:
     """The time in a city."""
     return f"It is noon in {city}."
+
+
+@pytest.mark.parametrize("kind", ["image_url", "image"])
+def test_model_sees_an_image(chat, kind):
+    """In OpenAI's form, and in LangChain's own, which it translates."""
+    from langchain_core.messages import HumanMessage
+
+    url = images.data_url(images.red_circle())
+    data = url.partition(",")[2]
+    image: dict[str, Any] = {
+        "image_url": {"type": "image_url", "image_url": {"url": url}},
+        "image": {"type": "image", "base64": data, "mime_type": "image/png"},
+    }[kind]
+    question = {"type": "text", "text": "What colour is the circle?"}
+
+    answer = chat(model="demo-vision").invoke([HumanMessage([image, question])])
+
+    assert "red" in answer.text
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests import images
 from tests.clients.environments import Environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -12,12 +13,17 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def found(url: str) -> Any:
     """The results that llama-index parsed."""
-    return Environment("sdks").ask("ask_llama_index", url)
+    return Environment("sdks").ask("ask_llama_index", url, images.data_url(images.red_circle()))
 
 
 def test_chat_answers(found):
     """chat() returns the model's answer."""
     assert "Triton" in found["chat"]
+
+
+def test_model_sees_an_image(found):
+    """An ImageBlock with a data URL."""
+    assert "red" in found["image"]
 
 
 @pytest.mark.parametrize("kind", ["chat", "complete"])

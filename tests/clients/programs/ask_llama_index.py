@@ -3,7 +3,7 @@
 import json
 import sys
 
-from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
@@ -11,15 +11,18 @@ PROMPT = "Triton is"
 QUESTION = [ChatMessage(role="user", content="What is Triton?")]
 
 
-def main(url: str) -> None:
+def main(url: str, image: str) -> None:
     options = {"model": "demo", "api_base": url, "api_key": "none", "temperature": 0}
     options |= {"context_window": 2048, "max_retries": 0, "max_tokens": 40}
     chat = OpenAILike(is_chat_model=True, **options)
     complete = OpenAILike(is_chat_model=False, **options)
     vectors = OpenAILikeEmbedding(model_name="minilm", api_base=url, api_key="none", max_retries=0)
+    sees = OpenAILike(is_chat_model=True, **{**options, "model": "demo-vision"})
+    picture = [ImageBlock(url=image), TextBlock(text="What colour is the circle?")]
     found = {
         "chat": chat.chat(QUESTION).message.content,
         "chat_stream": "".join(part.delta or "" for part in chat.stream_chat(QUESTION)),
+        "image": sees.chat([ChatMessage(role="user", blocks=picture)]).message.content,
         "complete": complete.complete(PROMPT).text,
         "complete_stream": "".join(part.delta or "" for part in complete.stream_complete(PROMPT)),
         "query": vectors.get_query_embedding("A cat\nsleeps."),
@@ -28,4 +31,4 @@ def main(url: str) -> None:
     json.dump(found, sys.stdout)
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

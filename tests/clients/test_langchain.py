@@ -150,17 +150,21 @@ def get_time(city: Literal["Oslo", "Lima"]) -> str:
     return f"It is noon in {city}."
 
 
-@pytest.mark.parametrize("kind", ["image_url", "image"])
-def test_model_sees_an_image(chat, kind):
+CIRCLE = images.data_url(images.red_circle())
+IN_ITS_OWN_FORM = {
+    "type": "image",
+    "base64": CIRCLE.partition(",")[2],
+    "mime_type": "image/png",
+}
+
+
+@pytest.mark.parametrize(
+    "image", [images.part(images.red_circle()), IN_ITS_OWN_FORM], ids=["OpenAI's", "LangChain's"]
+)
+def test_model_sees_an_image(chat, image):
     """In OpenAI's form, and in LangChain's own, which it translates."""
     from langchain_core.messages import HumanMessage
 
-    url = images.data_url(images.red_circle())
-    data = url.partition(",")[2]
-    image: dict[str, Any] = {
-        "image_url": {"type": "image_url", "image_url": {"url": url}},
-        "image": {"type": "image", "base64": data, "mime_type": "image/png"},
-    }[kind]
     question = {"type": "text", "text": "What colour is the circle?"}
 
     answer = chat(model="demo-vision").invoke([HumanMessage([image, question])])

@@ -65,7 +65,7 @@ from schemas.chat_completions import ChatCompletionRequest
 
 
 @dataclass(slots=True, eq=False)
-class _Plan:
+class _ChatPlan:
     """What the fields of a request other than its messages mean for one model."""
 
     tools: Tools
@@ -137,7 +137,7 @@ class ChatCompletions:
             job.adjusted = plan.variables.adjusted
         return job
 
-    def _plan(self, request: ChatCompletionRequest, model: ServingModel, plans: Plans) -> _Plan:
+    def _plan(self, request: ChatCompletionRequest, model: ServingModel, plans: Plans) -> _ChatPlan:
         """The plan of earlier requests to this model, or a new one."""
         self._limits.check_messages(len(request.messages))
         plan = plans.plan(model, lambda: self._validate(request, model))
@@ -145,7 +145,7 @@ class ChatCompletions:
             prefilled_text(request.messages, param="continue_final_message")
         return plan
 
-    def _validate(self, request: ChatCompletionRequest, model: ServingModel) -> _Plan:
+    def _validate(self, request: ChatCompletionRequest, model: ServingModel) -> _ChatPlan:
         """Refuse what the server or the model does not support."""
         require_generation(model)
         self._policy.check(request, NEUTRAL_IN_CHAT)
@@ -156,10 +156,10 @@ class ChatCompletions:
             require_tool_support(tools, model.output_format, shown=model.template_knows("tools"))
         variables = template_variables(request, model, self._policy)
         check_request_fields(request, model, special_tokens=False)
-        return _Plan(tools, variables, _extra_characters(request, tools, variables))
+        return _ChatPlan(tools, variables, _extra_characters(request, tools, variables))
 
     async def _render(
-        self, request: ChatCompletionRequest, model: ServingModel, plan: _Plan
+        self, request: ChatCompletionRequest, model: ServingModel, plan: _ChatPlan
     ) -> Prompt:
         """Render the conversation with the model's chat template and tokenize it."""
         parts: list[ImagePart] = []
@@ -203,7 +203,7 @@ class ChatCompletions:
         prompt: Prompt,
         max_tokens: int | None,
         constrained: _Constrained,
-        plan: _Plan,
+        plan: _ChatPlan,
     ) -> CompletionJob:
         """Translate sampling fields, and make one generation request for each choice."""
         id, n, parser = new_id("chatcmpl"), request.n or 1, constrained.parser
@@ -272,7 +272,7 @@ def _sampling_params(
 
 
 async def _constrain(
-    request: ChatCompletionRequest, model: ServingModel, plan: _Plan, prompt: Prompt
+    request: ChatCompletionRequest, model: ServingModel, plan: _ChatPlan, prompt: Prompt
 ) -> _Constrained:
     """Decide what the output must match, and how to parse it."""
     tools, variables = plan.tools, plan.variables.values

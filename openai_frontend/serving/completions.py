@@ -63,7 +63,7 @@ class _Sampling(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Plan:
+class _CompletionPlan:
     """What the fields of a request other than its prompt mean for one model."""
 
     candidates: int  # of each prompt; see `_candidates`
@@ -134,7 +134,7 @@ class Completions:
             echo=await _echo(request, prompts, model) if request.echo else (),
         )
 
-    def _validate(self, request: CompletionRequest, model: ServingModel) -> _Plan:
+    def _validate(self, request: CompletionRequest, model: ServingModel) -> _CompletionPlan:
         """Refuse what the server or the model does not support."""
         require_generation(model)
         self._policy.check(request, NEUTRAL_IN_COMPLETIONS)
@@ -145,7 +145,7 @@ class Completions:
         check_request_fields(request, model, special_tokens=True)
         options = self._options(request, model)
         _check_model(request, options, model)
-        return _Plan(candidates, _max_tokens(request, model), options)
+        return _CompletionPlan(candidates, _max_tokens(request, model), options)
 
     def _options(self, request: CompletionRequest, model: ServingModel) -> ResponseOptions:
         options = response_options(
@@ -154,7 +154,7 @@ class Completions:
         return replace(options, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
     async def _tokenized(
-        self, request: CompletionRequest, model: ServingModel, plan: _Plan
+        self, request: CompletionRequest, model: ServingModel, plan: _CompletionPlan
     ) -> list[Prompt]:
         """Check the prompts and tokenize them."""
         prompts = _prompts(request)
@@ -255,7 +255,7 @@ def _budget(prompt: Prompt, max_tokens: int | None, model: ServingModel) -> int 
     )
 
 
-def _sampling(request: CompletionRequest, model: ServingModel, plan: _Plan) -> _Sampling:
+def _sampling(request: CompletionRequest, model: ServingModel, plan: _CompletionPlan) -> _Sampling:
     """Keeps the result in the plan, unless a plug-in may look at the prompt."""
     wanted = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
     ranked = plan.candidates > (request.n or 1)

@@ -1,0 +1,1 @@
+"""Processes that decode and encode media. Knows neither requests, models nor engines."""

@@ -1,0 +1,136 @@
+"""The process that a pool's workers are forked from: `python -m MODULE SOCKET MEMORY_MIB`.
+
+It imports what the work needs once, then forks a worker for each socket that it gets, in
+milliseconds. A worker can open neither files nor sockets, and has a memory limit; it may crash or
+hang, and is then replaced. Whoever sends it a task has the time limit.
+
+Messages of SOCKET (one per packet): to the parent, facts or an error as JSON; from the parent,
+`fork` with a socket, answered with the process id, and `kill ID`.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+Frames = Sequence[Any]  # of bytes-like objects
+Work = Callable[[Any, Frames], tuple[Any, Frames]]  # JSON and frames in, JSON and frames out
+
+_MIB = 1 << 20
+_RESERVE = 64 * _MIB  # to answer with, once the memory limit is reached
+_PR_SET_PDEATHSIG = 1
+_LENGTHS = struct.Struct("<II")  # of a message's JSON, and number of frames
+_LENGTH = struct.Struct("<Q")  # of a frame
+
+
+class Refused(ValueError):
+    """The media cannot be used; the message is for the client."""
+
+
+def read_message(connection: Any) -> tuple[Any, list[memoryview]]:
+    """Receive JSON and frames. `connection` has socket's `recv_into`. Raises EOFError."""
+    json_bytes, count = _LENGTHS.unpack(_read(connection, _LENGTHS.size))
+    header = json.loads(bytes(_read(connection, json_bytes)))
+    sizes = [_LENGTH.unpack(_read(connection, _LENGTH.size))[0] for _ in range(count)]
+    return header, [_read(connection, size) for size in sizes]
+
+
+def _read(connection: Any, size: int) -> memoryview:
+    data = memoryview(bytearray(size))
+    done = 0
+    while done < size:
+        if not (received := connection.recv_into(data[done:])):
+            raise EOFError("the other side closed the connection")
+        done += received
+    return data
+
+
+def write_message(connection: Any, header: Any, frames: Frames = ()) -> None:
+    """Send JSON and frames."""
+    encoded = json.dumps(header).encode()
+    views = [memoryview(each).cast("B") for each in frames]
+    sizes = b"".join(_LENGTH.pack(len(view)) for view in views)
+    connection.sendall(_LENGTHS.pack(len(encoded), len(views)) + encoded + sizes)
+    for view in views:
+        connection.sendall(view)
+
+
+def main(prepare: Callable[[bytes], tuple[Any, Work]]) -> None:
+    """Run the process. `prepare` gets the standard input; returns the facts and the work.
+
+    The work raises Refused for media that cannot be used.
+    """
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        facts, work = prepare(sys.stdin.buffer.read())
+    except Exception as error:
+        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        raise
+    control.send(json.dumps(facts).encode())
+    _run(control, work, int(sys.argv[2]))
+
+
+def _run(control: socket.socket, work: Work, memory_mib: int) -> None:
+    """Fork and kill workers until the parent closes the socket."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 64, 1)
+        if not message:
+            return
+        verb, _, argument = message.decode().partition(" ")
+        if verb == "kill":
+            os.kill(int(argument), signal.SIGKILL)  # not reaped yet, so the id is still its own
+            os.waitpid(int(argument), 0)
+            continue
+        with socket.socket(fileno=descriptors[0]) as connection:
+            if (worker := os.fork()) == 0:
+                control.close()
+                _serve(connection, work, memory_mib)
+        control.send(str(worker).encode())
+
+
+def _serve(connection: socket.socket, work: Work, memory_mib: int) -> NoReturn:
+    """Work until the connection ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    memory = _limit(memory_mib)
+    try:
+        while True:
+            header, given = read_message(connection)
+            frames: Frames = ()
+            try:
+                outcome, frames = work(header, given)
+            except Refused as error:
+                outcome = {"refused": str(error)}
+            except MemoryError:
+                resource.setrlimit(resource.RLIMIT_AS, (memory + _RESERVE, memory + _RESERVE))
+                outcome = {"refused": f"processing it needs more than {memory_mib} MiB"}
+            del given
+            write_message(connection, outcome, frames)
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory + _RESERVE))
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001  a fork must not return into its parent's code
+        print(f"media worker failed: {type(error).__name__}", file=sys.stderr)  # noqa: T201
+        os._exit(1)
+
+
+def _limit(memory_mib: int) -> int:
+    """Return the limit of the address space in bytes."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    memory = pages * resource.getpagesize() + memory_mib * _MIB
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory + _RESERVE))
+    limits = {
+        resource.RLIMIT_NOFILE: 0,  # open descriptors stay open
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+    }
+    for which, limit in limits.items():
+        resource.setrlimit(which, (limit, limit))
+    return memory

@@ -1,0 +1,211 @@
+"""A bounded pool of processes for work on media from clients, with limits on time and memory."""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO, Any, cast
+
+from openai_frontend.media.fork_server import Frames, read_message, write_message
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 300.0
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the process forks
+
+Reply = tuple[Any, list[memoryview]]
+
+
+class PoolUnavailable(RuntimeError):
+    """The pool is closed, or its process does not start."""
+
+
+class _Worker:
+    """A connection to a worker process. Not thread-safe."""
+
+    def __init__(self, process_id: int, connection: socket.socket) -> None:
+        self.process_id = process_id
+        self.connection = connection
+        self._deadline_s = 0.0
+
+    def is_alive(self) -> bool:
+        """Whether the worker has not closed its end. It sends nothing while it is idle."""
+        try:
+            self.connection.settimeout(0)
+            return bool(self.connection.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def run(self, header: Any, frames: Frames, timeout_s: float) -> Reply:
+        """Raises ValueError if the media is refused, OSError or EOFError if the worker fails."""
+        self._deadline_s = time.monotonic() + timeout_s
+        self.connection.settimeout(timeout_s)
+        write_message(self.connection, header, frames)
+        outcome, answer = read_message(self)
+        if "refused" in outcome:
+            raise ValueError(str(outcome["refused"]))
+        return outcome, answer
+
+    def recv_into(self, data: memoryview) -> int:
+        """As of a socket, with one deadline for the whole message. Raises TimeoutError."""
+        self.connection.settimeout(max(1e-3, self._deadline_s - time.monotonic()))
+        return self.connection.recv_into(data)
+
+
+class WorkerPool:
+    """Runs up to `processes` tasks at a time; others wait.
+
+    The process of `module` (see `fork_server.main`) starts with the first task, or by `start`.
+    """
+
+    def __init__(
+        self, module: str, *, processes: int, timeout_s: float, memory_mib: int, data: bytes = b""
+    ) -> None:
+        """Limits per task: wall-clock time, and memory beside what the idle process has. `data` is
+        the process's standard input.
+        """
+        self.runs = 0  # tasks begun
+        self.timeout_s = timeout_s
+        self._module = module
+        self._memory_mib = memory_mib
+        self._data = data
+        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="media")
+        self._lock = threading.Lock()  # of all that follows
+        self._idle: deque[_Worker] = deque()
+        self._closed = False
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Any:
+        """Start the process; blocks until it is ready. Returns its facts. Raises RuntimeError."""
+        with self._lock:
+            return self._launch()
+
+    def submit(self, header: Any, frames: Frames) -> "Future[Reply]":
+        """Run a task, given as JSON and frames.
+
+        The future raises ValueError if the media is refused or the task fails, and PoolUnavailable.
+        It can be cancelled until a worker has it.
+        """
+        return self._threads.submit(self._run, header, frames)
+
+    def close(self) -> None:
+        """Kill all processes."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+            while self._idle:
+                self._idle.pop().connection.close()
+            self._end()
+
+    def _launch(self) -> Any:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control = ours
+        environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
+        arguments = [self._module, str(theirs.fileno()), str(self._memory_mib)]
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  this interpreter and our own module
+                [sys.executable, "-P", "-m", *arguments],
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                start_new_session=True,
+            )
+        with contextlib.suppress(BrokenPipeError), cast("IO[bytes]", self._process.stdin) as pipe:
+            pipe.write(self._data)
+        ours.settimeout(START_TIMEOUT_S)
+        facts: Any = json.loads(ours.recv(1 << 16) or b'{"error": "it died"}')
+        if "error" in facts:
+            self._end()
+            raise RuntimeError(f"the media process does not start: {facts['error']}")
+        return facts
+
+    def _run(self, header: Any, frames: Frames) -> Reply:
+        worker = self._idle_worker() or self._fork()
+        self.runs += 1
+        try:
+            reply = worker.run(header, frames, self.timeout_s)
+        except TimeoutError:
+            self._kill(worker)
+            message = f"processing it takes more than {self.timeout_s:g} s"
+            raise ValueError(message) from None
+        except (EOFError, OSError):
+            self._kill(worker)
+            raise ValueError("processing it failed") from None
+        except ValueError:
+            self._release(worker)
+            raise
+        self._release(worker)
+        return reply
+
+    def _idle_worker(self) -> _Worker | None:
+        """A living one, if there is one."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                worker = self._idle.pop()
+            if worker.is_alive():
+                return worker
+            self._kill(worker)
+
+    def _release(self, worker: _Worker) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(worker)
+                return
+        worker.connection.close()
+
+    def _fork(self) -> _Worker:
+        with self._lock:
+            if self._closed:
+                raise PoolUnavailable("the pool is closed")
+            try:
+                if self._control is not None:
+                    return self._forked(self._control)
+            except (EOFError, OSError):
+                logger.warning("the process %s died; restarting", self._module)
+                self._end()
+            try:
+                self._launch()
+                return self._forked(cast(socket.socket, self._control))
+            except (EOFError, OSError, RuntimeError) as error:
+                logger.exception("the process %s does not start", self._module)
+                self._end()
+                raise PoolUnavailable("media cannot be processed at the moment") from error
+
+    @staticmethod
+    def _forked(control: socket.socket) -> _Worker:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs, contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            socket.send_fds(control, [b"fork"], [theirs.fileno()])
+            if not (answer := control.recv(64)):
+                raise EOFError("the process closed its socket")
+            on_failure.pop_all()
+        return _Worker(int(answer), ours)
+
+    def _end(self) -> None:
+        """The process exits without its socket, and its workers die with it."""
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _kill(self, worker: _Worker) -> None:
+        worker.connection.close()
+        with self._lock, contextlib.suppress(OSError):
+            if self._control is not None:
+                self._control.send(f"kill {worker.process_id}".encode())

@@ -269,11 +269,38 @@ class ImageSupport:
     needs_table_id: bool = False
 
 
-def salted_digest(image: ImageInput, cache_salt: str | None) -> str:
-    """The image's name in engines' caches, which only requests with the same salt share."""
+@dataclass(slots=True, kw_only=True)
+class AudioInput:
+    """The sound that a transcription model hears: at most one window of it."""
+
+    samples: memoryview  # little-endian float32, mono, at the model's sampling rate
+    digest: str  # hex SHA-256 of the bytes of `samples`; of a request to an engine: salted
+    param: str = ""  # its place in the request, for errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptionSupport:
+    """What a transcription model such as Whisper takes and returns."""
+
+    sample_rate: int  # Hz
+    window_seconds: float  # the longest audio of one request
+    # Of the model's language tokens, such as "en" of `<|en|>`. Empty: English only, and prompts
+    # have neither a language nor a task.
+    languages: Sequence[str]
+    timestamps: bool  # whether it writes times, in steps of 0.02 s
+    translation: bool  # whether it translates into English
+
+
+def salted_digest(media: ImageInput | AudioInput, cache_salt: str | None) -> str:
+    """The media's name in engines' caches, which only requests with the same salt share."""
+    return salted(media.digest, cache_salt)
+
+
+def salted(digest: str, cache_salt: str | None) -> str:
+    """Return the digest; with a cache salt, hex SHA-256 of `SALT:DIGEST`."""
     if cache_salt is None:
-        return image.digest
-    return hashlib.sha256(f"{cache_salt}:{image.digest}".encode()).hexdigest()
+        return digest
+    return hashlib.sha256(f"{cache_salt}:{digest}".encode()).hexdigest()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -284,6 +311,7 @@ class GenerationRequest:
     prompt: str | None = None  # rendered text; None if only token ids are known
     prompt_token_ids: Sequence[int] | None = None  # None if the model accepts only text
     images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
+    audio: AudioInput | None = None  # what a transcription model hears
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stream: bool = False
     return_token_ids: bool = False  # report token ids in each delta

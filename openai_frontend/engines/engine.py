@@ -80,6 +80,8 @@ class ModelFacts:
     # None: the model does not take images. Else max_per_request, max_tokens_per_image (None:
     # unknown) and placeholder: what stands for an image in a prompt (None: unknown)
     images: Mapping[str, Any] | None = None
+    # None: no transcription model. Else the fields of TranscriptionSupport
+    transcription: Mapping[str, Any] | None = None
     limitations: tuple[
         str, ...
     ] = ()  # what this installation of the engine lacks, one sentence each

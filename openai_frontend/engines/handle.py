@@ -13,6 +13,7 @@ from typing import Any
 
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
+from openai_frontend.engines.media import check_audio
 from openai_frontend.engines.response_writer import ResponseWriter, fail
 from openai_frontend.errors import caught, describe_exception
 from openai_frontend.generation import Adapter, EmbedRequest, ScorePairRequest
@@ -83,6 +84,9 @@ class EngineHandle:
             )
             if request.images:
                 self._check_takes_images()
+            transcription = self.facts.get("transcription")
+            if request.audio is not None or transcription is not None:
+                check_audio(request.audio, transcription)
             sink = ResponseWriter(execution, request, inputs, self._live, self._unsent)
         except ValueError as error:
             execution.fail(error_codes.INVALID_ARG, str(error))

@@ -29,6 +29,7 @@ from openai_frontend.engines.engine import (
 )
 from openai_frontend.engines.kv_events import KVEventPublisher
 from openai_frontend.generation import (
+    AudioInput,
     CompletionDelta,
     EmbeddingResult,
     EmbedRequest,
@@ -80,6 +81,8 @@ class MockSettings:
     images_per_prompt: int = 0  # 0: no images
     tokens_per_image: int = 16  # of the prompt, where its placeholder is one
     describe_images: bool = False  # the output says what images arrived, one token each
+    audio_window_s: float = 0.0  # the longest audio, at 16 kHz; 0: no audio
+    describe_audio: bool = False  # the output says what audio arrived, in one token
 
 
 class _MockRequest:
@@ -113,6 +116,8 @@ class _MockRequest:
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
         images = _check_images(request.images, settings)
         self.deltas = images if settings.describe_images else None
+        if settings.describe_audio and request.audio is not None:
+            self.deltas = [_description(request.audio)]
         self.image_tokens = len(images) * settings.tokens_per_image
         self.prompt_tokens = len(self.prompt_ids) + self.image_tokens - len(images)
         room = settings.max_model_len - self.prompt_tokens
@@ -176,6 +181,7 @@ class MockEngine(Engine):
             max_lora_rank=settings.max_lora_rank,
             kv_transfer=_kv_transfer(settings),
             images=_image_facts(settings),
+            transcription=_transcription_facts(settings),
         )
 
     async def warm_up(self) -> None:
@@ -441,6 +447,22 @@ def _image_facts(settings: MockSettings) -> dict[str, Any] | None:
         "max_per_request": settings.images_per_prompt,
         "max_tokens_per_image": settings.tokens_per_image,
         "placeholder": None,
+    }
+
+
+def _description(audio: AudioInput) -> CompletionDelta:
+    return CompletionDelta(f"{audio.samples.nbytes // 4} samples {audio.digest[:8]}", (0,))
+
+
+def _transcription_facts(settings: MockSettings) -> dict[str, Any] | None:
+    if not settings.audio_window_s:
+        return None
+    return {
+        "sample_rate": 16_000,
+        "window_seconds": settings.audio_window_s,
+        "languages": ["en", "de"],
+        "timestamps": True,
+        "translation": True,
     }
 
 

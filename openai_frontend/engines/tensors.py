@@ -4,8 +4,8 @@ model repositories work unchanged.
 The shared tensors have the same names, datatypes and meanings as in that backend. Additional ones:
 `prompt_token_ids`, `return_token_ids`, `count_tokens`, `token_ids`, `stop_reason`,
 `num_cached_tokens`, `prompt_logprobs`, `logprob_arrays`, `logprob_tokens`, `logprob_values`,
-`priority`, `cache_salt`, `embedding`, `score_request`, `score`, `media_info`, `num_image_tokens`,
-and those of KV transfers, which only the gateway itself may send.
+`priority`, `cache_salt`, `embedding`, `score_request`, `score`, `audio`, `media_info`,
+`num_image_tokens`, and those of KV transfers, which only the gateway itself may send.
 """
 
 import json
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from openai_frontend.engines import sampling_parameters
-from openai_frontend.engines.images import read_images
+from openai_frontend.engines.media import read_audio, read_images
 from openai_frontend.engines.sampling_parameters import read_object
 from openai_frontend.generation import (
     Adapter,
@@ -53,6 +53,7 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "embedding_request": ("TYPE_STRING", [1]),
     "score_request": ("TYPE_STRING", [1]),
     "image": ("TYPE_STRING", [-1]),
+    "audio": ("TYPE_FP32", [-1]),
     "media_info": ("TYPE_STRING", [1]),
 }
 OUTPUTS: dict[str, tuple[str, list[int]]] = {
@@ -145,6 +146,7 @@ def read_generation(
         prompt=prompt,
         prompt_token_ids=token_ids,
         images=read_images(inputs, cache_salt),
+        audio=read_audio(inputs, cache_salt) if "audio" in inputs else None,
         sampling_params=sampling_params,
         adapter=None if lora_name is None else _adapter(lora_name, adapters),
         stream=read_flag(inputs, "stream"),

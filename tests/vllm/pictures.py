@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from openai_frontend.engines.images import image_digest
+from openai_frontend.engines.media import image_digest
 from openai_frontend.generation import CompletionDelta, merge_deltas
 from openai_frontend.triton import Server
 from openai_frontend.triton.responses import TensorInput

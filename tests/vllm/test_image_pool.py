@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from openai_frontend.engines.engine import ModelSpec
-from openai_frontend.engines.images import image_digest
+from openai_frontend.engines.media import image_digest
 from openai_frontend.engines.vllm import arguments
 from openai_frontend.engines.vllm.image_pool import ImagePool, ProcessedImage
 from openai_frontend.engines.vllm.image_worker import ImageRequest

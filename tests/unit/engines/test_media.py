@@ -1,13 +1,15 @@
-"""Images of a request: the tensors, the mock, and models without images."""
+"""Images and audio of a request: the tensors, the mock, and models that take neither."""
 
+import hashlib
 import json
+from array import array
 from typing import Any
 
 import pytest
 
 from openai_frontend import errors
 from openai_frontend.engines import tensors
-from openai_frontend.engines.images import image_digest, read_images
+from openai_frontend.engines.media import audio_digest, image_digest, read_audio, read_images
 from openai_frontend.generation import ImageInput
 from tests import mock_models
 from tests.unit.engines.test_tensors import CONTEXT, Values, text
@@ -117,3 +119,79 @@ async def test_images_that_a_model_does_not_take(ask, settings, message):
     """They are refused, never dropped."""
     with pytest.raises(errors.InvalidRequest, match=message):
         await ask(**settings)
+
+
+SAMPLES = array("f", [0.0, 0.5, -0.5]).tobytes()
+
+
+def test_audio_with_and_without_its_digest():
+    """Without `media_info`, the digest is computed from the samples and the salt of the request."""
+    given = {"audio": SAMPLES, "media_info": info({"kind": "audio", "digest": "ab" * 32})}
+
+    assert read_audio(given, None).digest == "ab" * 32
+    found = read_audio({"audio": SAMPLES}, "tenant")
+    assert bytes(found.samples) == SAMPLES
+    assert found.digest == audio_digest(SAMPLES, "tenant")
+    assert audio_digest(SAMPLES) == hashlib.sha256(SAMPLES).hexdigest() != found.digest
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        ((), "0 items for 1 audio"),
+        ((DESCRIBED,), "kind 'audio'"),
+        (({"kind": "audio", "digest": "ab"},), "digest must have 64"),
+    ],
+    ids=["count", "kind", "digest"],
+)
+def test_invalid_description_of_audio(described, message):
+    """The error names the tensor and the field."""
+    with pytest.raises(ValueError, match=message):
+        read_audio({"audio": SAMPLES, "media_info": info(*described)}, None)
+
+
+@pytest.fixture
+def say(repository, start_server):
+    """Sends samples, or none, to a core whose mock model has the given settings."""
+
+    async def send(samples, **settings):
+        mock_models.write(repository, "mock", **settings)
+        server = await start_server()
+        inputs = generation("<|startoftranscript|>", stream=False, max_tokens=5)
+        if samples is not None:
+            inputs["audio"] = "FP32", (len(samples) // 4,), samples
+        (response,) = await collect(server.infer("mock", inputs))
+        return server, response
+
+    return send
+
+
+async def test_mock_describes_audio(say):
+    """It reports what its models take, as an engine with a transcription model does."""
+    server, response = await say(SAMPLES, audio_window_s=4.0, describe_audio=True)
+
+    assert response.item("text_output") == b"3 samples " + audio_digest(SAMPLES)[:8].encode()
+    assert server.model_facts("mock")["transcription"] == {
+        "sample_rate": 16000, "window_seconds": 4.0, "languages": ["en", "de"],
+        "timestamps": True, "translation": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("samples", "settings", "message"),
+    [
+        (SAMPLES, {}, "audio: the model does not take audio"),
+        (None, {"audio_window_s": 4.0}, "audio: .* the request has none"),
+        (b"", {"audio_window_s": 4.0}, "0 samples; the model takes 1 to 64,000"),
+        (
+            b"\0" * 4 * 801,
+            {"audio_window_s": 0.05},
+            r"801 samples; .* 1 to 800 \(0.05 s at 16000 Hz",
+        ),
+    ],
+    ids=["no audio model", "no audio", "empty", "longer than the window"],
+)
+async def test_audio_that_a_model_does_not_take(say, samples, settings, message):
+    """It is refused with the limit, never cut."""
+    with pytest.raises(errors.InvalidRequest, match=message):
+        await say(samples, **settings)

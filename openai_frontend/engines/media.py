@@ -1,4 +1,7 @@
-"""The images of a request: reads the tensors `image` and `media_info`. Nothing is decoded."""
+"""The images and the audio of a request: reads the tensors `image`, `audio` and `media_info`.
+
+Nothing is decoded.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -6,13 +9,14 @@ from typing import Any, Protocol
 
 import orjson
 
-from openai_frontend.generation import ImageInput
+from openai_frontend.generation import AudioInput, ImageInput, salted
 from openai_frontend.json_limits import TooManyParts, check_json_size
 
 DETAILS = ("auto", "low", "high", "original")
 FORMATS = ("png", "jpeg", "gif", "webp")
 _INFO_BYTES = 64 * 1024  # of `media_info`; an image takes 150
 _DIGEST_CHARACTERS = 64
+_SAMPLE_BYTES = 4
 
 
 class Strings(Protocol):
@@ -27,10 +31,46 @@ def image_digest(base64: str, cache_salt: str | None = None) -> str:
     """Return the key of an image: hex SHA-256 of its base64 text. With a cache salt, hex SHA-256 of
     `SALT:DIGEST`, so that requests with different salts share nothing.
     """
-    digest = hashlib.sha256(base64.encode()).hexdigest()
-    if cache_salt is None:
-        return digest
-    return hashlib.sha256(f"{cache_salt}:{digest}".encode()).hexdigest()
+    return salted(hashlib.sha256(base64.encode()).hexdigest(), cache_salt)
+
+
+def audio_digest(samples: Any, cache_salt: str | None = None) -> str:
+    """Return the key of audio: as of an image, from the bytes of its samples."""
+    return salted(hashlib.sha256(samples).hexdigest(), cache_salt)
+
+
+def read_audio(inputs: Mapping[str, Any], cache_salt: str | None) -> AudioInput:
+    """Return the tensor `audio`, with the digest in `media_info` or its own.
+
+    Raises ValueError, naming the tensor.
+    """
+    samples = memoryview(bytes(memoryview(inputs["audio"]).cast("B")))
+    if (info := inputs.get("media_info")) is None:
+        return AudioInput(samples=samples, digest=audio_digest(samples, cache_salt))
+    described = _read_info(info.item())
+    if len(described) != 1:
+        raise ValueError(f"media_info: {len(described)} items for 1 audio")
+    return AudioInput(samples=samples, digest=_digest(described[0], "audio"))
+
+
+def check_audio(audio: AudioInput | None, takes: Mapping[str, Any] | None) -> None:
+    """Raises ValueError if a model cannot use a request's audio, or needs some and there is none.
+
+    `takes` as in `ModelFacts.transcription`.
+    """
+    if takes is None:
+        if audio is not None:
+            raise ValueError("audio: the model does not take audio")
+        return
+    if audio is None:
+        raise ValueError("audio: the model transcribes audio, and the request has none")
+    count = audio.samples.nbytes // _SAMPLE_BYTES
+    rate, window_s = takes["sample_rate"], takes["window_seconds"]
+    if not 0 < count <= rate * window_s:
+        raise ValueError(
+            f"audio: {count:,} samples; the model takes 1 to {rate * window_s:,.0f}"
+            f" ({window_s:g} s at {rate} Hz)"
+        )
 
 
 def read_images(inputs: Mapping[str, Strings], cache_salt: str | None) -> Sequence[ImageInput]:
@@ -76,11 +116,8 @@ def _read_info(data: bytes) -> list[Any]:
 
 
 def _image(base64: str, described: Any) -> ImageInput:
-    if not isinstance(described, dict) or described.get("kind") != "image":
-        raise ValueError("media_info: each item must be an object with kind 'image'")
-    digest, detail, format = (described.get(name) for name in ("digest", "detail", "format"))
-    if not (isinstance(digest, str) and len(digest) == _DIGEST_CHARACTERS):
-        raise ValueError(f"media_info: digest must have {_DIGEST_CHARACTERS} characters")
+    digest = _digest(described, "image")
+    detail, format = described.get("detail"), described.get("format")
     if detail not in DETAILS or format not in FORMATS:
         raise ValueError(
             f"media_info: detail must be one of {', '.join(DETAILS)},"
@@ -92,3 +129,12 @@ def _image(base64: str, described: Any) -> ImageInput:
     return ImageInput(
         base64=base64, digest=digest, width=width, height=height, format=format, detail=detail
     )
+
+
+def _digest(described: Any, kind: str) -> str:
+    if not isinstance(described, dict) or described.get("kind") != kind:
+        raise ValueError(f"media_info: each item must be an object with kind '{kind}'")
+    digest = described.get("digest")
+    if not (isinstance(digest, str) and len(digest) == _DIGEST_CHARACTERS):
+        raise ValueError(f"media_info: digest must have {_DIGEST_CHARACTERS} characters")
+    return digest

@@ -1,4 +1,4 @@
-"""Reads a model's files: tokenizer, context length and images of other backends' models, prompt
+"""Reads a model's files: tokenizer, context length and media of other backends' models, prompt
 tables.
 
 Reads the files that the backends themselves read; runs nothing.
@@ -15,7 +15,7 @@ import numpy
 
 from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.generation import ImageSupport
+from openai_frontend.generation import ImageSupport, TranscriptionSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,29 @@ def _of_vllm(source: ModelSource) -> ModelFileFacts:
 def has_vision(folder: Path) -> bool:
     """Whether the config of a Hugging Face model has a part for images."""
     return bool(_VISION & (_read_mapping(folder, "config.json", json.loads) or {}).keys())
+
+
+def transcription(folder: Path) -> TranscriptionSupport | None:
+    """What a Whisper model's files in Hugging Face's format say that it takes; None for others."""
+    config = _read_mapping(folder, "config.json", json.loads) or {}
+    if config.get("model_type") != "whisper":
+        return None
+    processor = _read_mapping(folder, "processor_config.json", json.loads) or {}
+    features = processor.get("feature_extractor") or _read_mapping(
+        folder, "preprocessor_config.json", json.loads
+    )
+    generation = _read_mapping(folder, "generation_config.json", json.loads) or {}
+    if features is None:
+        raise ModelUnavailable(f"{folder / 'preprocessor_config.json'} does not exist")
+    multilingual = generation.get("is_multilingual", True)
+    languages = generation.get("lang_to_id", {}) if multilingual else {}
+    return TranscriptionSupport(
+        sample_rate=features.get("sampling_rate", 16_000),
+        window_seconds=float(features.get("chunk_length", 30)),
+        languages=sorted(token.strip("<|>") for token in languages),
+        timestamps="no_timestamps_token_id" in generation,
+        translation=bool(languages),
+    )
 
 
 def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFileFacts:

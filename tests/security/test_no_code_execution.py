@@ -53,7 +53,7 @@ BANNED = {
 
 # file -> name -> why it is allowed
 _TRIAL = "grammars are tried in a process of their own, which starts from our own command"
-_IMAGES = "images are decoded in processes with limits, which our own command starts"
+_MEDIA = "images and audio are decoded in processes with limits, which our own command starts"
 _NAMED = "a class that the operator's files name, never a request"
 ALLOWED = {
     "openai_frontend/config/strict_yaml.py": {"yaml.load": "with the safe loader, compiled"},
@@ -62,13 +62,13 @@ ALLOWED = {
     "openai_frontend/prompting/tokenizer.py": {"trust_remote_code": "says False"},
     "openai_frontend/engines/vllm/grammar_sandbox.py": {"subprocess": _TRIAL},
     "openai_frontend/engines/vllm/grammar_sandbox_worker.py": {"os.fork": _TRIAL},
-    "openai_frontend/engines/vllm/image_pool.py": {
-        "subprocess": _IMAGES,
+    "openai_frontend/media/pool.py": {"subprocess": _MEDIA},
+    "openai_frontend/media/fork_server.py": {"os.fork": _MEDIA},
+    "openai_frontend/engines/vllm/media.py": {
         "pickle": "writes vLLM's own config for the process that it starts",
     },
-    "openai_frontend/engines/vllm/image_worker.py": {
-        "os.fork": _IMAGES,
-        "pickle": "reads that config, from its parent's pipe, before any image",
+    "openai_frontend/engines/vllm/media_worker.py": {
+        "pickle": "reads that config, from its parent's pipe, before any image or audio",
     },
     "openai_frontend/engines/vllm/arguments.py": {
         "multiprocessing": "its tracker of shared memory is started before vLLM's threads are",

@@ -77,7 +77,7 @@ def images_of(model: str = MODEL) -> Any:
 
 def runs(model: str = MODEL) -> int:
     """How often the model's processor has run."""
-    found: int = images_of(model)._pool.runs
+    found: int = images_of(model).cache._pool.runs
     return found
 
 
@@ -181,7 +181,7 @@ async def test_image_that_the_engine_lost_is_sent_again(server: Server, prompt, 
     ids, image = prompt(user("Describe the picture.")), tensors([picture(22)])
     expected = await ask(server, ids, image)
     engine = inprocess.host(MODEL)._engine
-    sent = engine._steps._images
+    sent = engine._steps._media
     resends = sent.resends
 
     given: list[dict[str, Any]] = [{}, {"logprobs": 1}, {}]
@@ -244,7 +244,7 @@ async def test_prompt_that_is_too_long_with_its_images(server: Server, prompt):
 
 async def test_cancelled_request_leaves_nothing_behind(server: Server, prompt):
     """A client that leaves while its image is processed. The engine never gets the request."""
-    images, asked = images_of(), request(prompt(user(COUNT)))
+    images, asked = images_of().cache, request(prompt(user(COUNT)))
     inputs = {**contract(server, MODEL).encode(asked), **tensors([picture(32, width=1500)])}
 
     stream = server.infer(MODEL, inputs, request_id="test")

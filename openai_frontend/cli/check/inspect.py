@@ -22,7 +22,7 @@ from openai_frontend.contracts.select import (
     takes_text,
 )
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.generation import ImageSupport, SamplingParams
+from openai_frontend.generation import ImageSupport, SamplingParams, TranscriptionSupport
 from openai_frontend.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.lora.files import LoRARequirements
 from openai_frontend.lora.models import SEPARATOR
@@ -88,6 +88,7 @@ def fill(
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
     _fill_in_contract(report, folder, prompts, _reported_images(folder, facts))
+    report.audio = _audio(folder)
     report.limitations = load_checks.check_engine(folder, role)
     if (lacking := load_checks.missing_backend(folder.backend, backend_directory)) is not None:
         report.will_not_work.append(lacking)
@@ -197,6 +198,33 @@ def _images(
     if written is None:
         return "none: the chat template writes nothing for an image"
     return f"{most} per request; the chat template writes {written.text!r}"
+
+
+def _audio(folder: ModelDirectory) -> str:
+    """What an in-process transcription model takes, by its files."""
+    takes = _reported_audio(folder)
+    if takes is None:
+        return ""
+    spoken = ", ".join(takes.languages) or "en"
+    abilities = ["writes times"] * takes.timestamps
+    abilities += ["translates into English"] * takes.translation
+    return (
+        f"at most {takes.window_seconds:g} s at {takes.sample_rate} Hz per request to the engine; "
+        f"languages {spoken}" + "".join(f"; {each}" for each in abilities)
+    )
+
+
+def _reported_audio(folder: ModelDirectory) -> TranscriptionSupport | None:
+    if folder.engine == "mock" and (window_s := folder.arguments.get("audio_window_s")):
+        return TranscriptionSupport(
+            sample_rate=16_000,
+            window_seconds=window_s,
+            languages=("de", "en"),
+            timestamps=True,
+            translation=True,
+        )
+    weights = folder.weights() if folder.engine == "vllm" else None
+    return model_files.transcription(weights) if weights is not None else None
 
 
 def _fill_in_contract(

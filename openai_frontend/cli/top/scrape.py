@@ -125,7 +125,7 @@ _METRICS, _MODELS, _HEALTH = PATHS = ("/metrics", "/v1/models", "/health/ready")
 Series = Mapping[tuple[tuple[str, str], ...], float]  # labels, sorted -> value
 
 
-class Refused(Unreachable):
+class ScrapeRefused(Unreachable):
     """The gateway answered without metrics. The message is one line."""
 
 
@@ -183,11 +183,11 @@ def merged(scrapes: Mapping[str, Scrape]) -> Scrape:
 
 
 def scrape(address: GatewayAddress) -> Scrape:
-    """Raises Unreachable, or Refused if the key is missing or lacks the scope `metrics`."""
+    """Raises Unreachable, or ScrapeRefused if the key is missing or lacks the scope `metrics`."""
     with Connection(address) as connection:
         status, text = connection.get(_METRICS)
         if status != 200:
-            raise Refused(_refusal(status))
+            raise ScrapeRefused(_refusal(status))
         samples = _samples(text)
         models = _models(*connection.get(_MODELS))
         health = _json(connection.get(_HEALTH)[1])
@@ -217,7 +217,9 @@ def _samples(text: bytes) -> dict[str, Series]:
                 labels = tuple(sorted((name, _text(at)) for name, at in sample.labels.items()))
                 samples[sample.name][labels] = sample.value
     except ValueError:
-        raise Refused("/metrics is not in Prometheus text format: is this a gateway?") from None
+        raise ScrapeRefused(
+            "/metrics is not in Prometheus text format: is this a gateway?"
+        ) from None
     return dict(samples)
 
 

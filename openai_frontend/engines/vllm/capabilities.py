@@ -300,6 +300,21 @@ IMAGES = Capability(
         vllm.renderers:BaseRenderer.mm_processor_cache
     """,
 )
+AUDIO = Capability(
+    name="audio",
+    gives="transcription models such as Whisper; audio is preprocessed in processes of their own",
+    without="transcription models are not loaded",
+    requirements=IMAGES.requirements.rstrip()
+    + """
+        vllm.multimodal.processing.processor:EncDecMultiModalProcessor.apply(inputs, timing_ctx)
+        vllm.inputs.engine:EncoderDecoderInput
+        vllm.inputs.engine:tokens_input(prompt_token_ids)
+        vllm.config:ModelConfig.is_encoder_decoder
+        vllm.config:ModelConfig.try_get_generation_config
+        vllm.model_executor.models.interfaces:SupportsTranscription.supported_languages
+        vllm.model_executor.models.whisper:WhisperProcessingInfo.get_feature_extractor
+    """,
+)
 LOGGING = Capability(
     name="logging",
     gives="the gateway's log format for the engine's process",
@@ -310,5 +325,5 @@ LOGGING = Capability(
 )
 CAPABILITIES = (
     ENGINE, PARSERS, STEP_LOOP, DIRECT_SOCKETS, SCHEDULER, GRAMMAR_ENGINES, STATISTICS,
-    CPU_WORKER, IMAGES, LOGGING,
+    CPU_WORKER, IMAGES, AUDIO, LOGGING,
 )  # fmt: skip

@@ -20,15 +20,18 @@ from openai_frontend.engines.engine import (
 )
 from openai_frontend.engines.vllm import (
     arguments,
+    audio,
     capabilities,
     conversion,
     images,
     kv_transfer,
     versions,
 )
+from openai_frontend.engines.vllm.audio import PromptAudio
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
 from openai_frontend.engines.vllm.images import PromptImages
 from openai_frontend.engines.vllm.lora import LoRALoader
+from openai_frontend.engines.vllm.media import MediaCache, max_items
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
     Adapter,
@@ -83,6 +86,7 @@ class VLLMEngine(Engine):
         if not self._pooling:
             self._grammars.start()
         self._steps = self._step_loop(model)
+        self._audio = self._prompt_audio(model)
         self._images = self._prompt_images(model)
         self._adapters = LoRALoader(self._engine)
         lora = self._engine.vllm_config.lora_config
@@ -98,6 +102,7 @@ class VLLMEngine(Engine):
             max_lora_rank=None if lora is None else lora.max_lora_rank,
             kv_transfer=kv_transfer.facts(self._engine),
             images=None if self._images is None else self._images.facts(),
+            transcription=None if self._audio is None else self._audio.facts(),
             limitations=(*self._vllm.reports(), *self._image_limitations),
         )
 
@@ -112,6 +117,7 @@ class VLLMEngine(Engine):
             request = GenerationRequest(
                 request_id=f"warm-up-{next(self._warm_ups)}",  # an earlier one may hang
                 prompt_token_ids=token_ids,
+                audio=None if self._audio is None else self._audio.silence(),
                 sampling_params=SamplingParams(max_tokens=1, temperature=0.0),
             )
             try:
@@ -178,6 +184,8 @@ class VLLMEngine(Engine):
 
     def _prompt(self, request: GenerationRequest | EmbedRequest, salt: str | None = None) -> Any:
         """vLLM's input, or a task that returns it."""
+        if self._audio is not None and isinstance(request, GenerationRequest):
+            return self._audio.prepare(request)
         if not request.images:
             return conversion.prompt(request.prompt, request.prompt_token_ids, salt)
         if self._images is None:
@@ -233,8 +241,8 @@ class VLLMEngine(Engine):
 
     def cancel(self, request_id: str) -> None:
         """Abort a request of the step loop. A request of AsyncLLM is aborted when its task ends."""
-        if self._images is not None:
-            self._images.cancel(request_id)
+        for cache in self._media_caches():
+            cache.cancel(request_id)
         if self._steps is not None:
             self._steps.cancel(request_id)
 
@@ -248,8 +256,8 @@ class VLLMEngine(Engine):
         if engine is not None:
             self._adapters.close()
             self._grammars.close()
-            if self._images is not None:
-                self._images.close()
+            for cache in self._media_caches():
+                cache.close()
             engine.shutdown()
 
     def failure(self) -> str | None:
@@ -278,12 +286,29 @@ class VLLMEngine(Engine):
         for each in capabilities.CAPABILITIES:
             yield CAPABILITY, {"capability": each.name}, float(self._vllm.has(each))
         yield from () if steps is None else steps.samples()
-        yield from () if self._images is None else self._images.samples()
+        for cache in self._media_caches():
+            yield from cache.samples()
+
+    def _media_caches(self) -> Iterator[MediaCache]:
+        for media in (self._images, self._audio):
+            if media is not None:
+                yield media.cache
+
+    def _prompt_audio(self, model: ModelSpec) -> PromptAudio | None:
+        """None if the model transcribes no audio. Blocks until processes are ready.
+
+        Raises ValueError or RuntimeError for a transcription model that cannot serve.
+        """
+        if not audio.is_transcriber(self._engine):
+            return None
+        if not self._vllm.has(capabilities.AUDIO):
+            raise ValueError(f"audio is refused: {self._vllm.missing[capabilities.AUDIO.name]}")
+        return audio.start(self._engine, model.parameters)
 
     def _prompt_images(self, model: ModelSpec) -> PromptImages | None:
         """None if the model, or this vLLM, takes no images. Blocks until processes are ready."""
         self._image_limitations: list[str] = []
-        if not (self._vllm.has(capabilities.IMAGES) and images.max_images(self._engine)):
+        if not (self._vllm.has(capabilities.IMAGES) and max_items(self._engine, images.MODALITY)):
             return None
         try:
             return images.start(self._engine, model.parameters)

@@ -176,7 +176,11 @@ class TextRequestState:
 
 
 def _image_tokens(request: Any) -> int:
-    return sum(feature.mm_position.get_num_embeds() for feature in request.mm_features)
+    return sum(
+        feature.mm_position.get_num_embeds()
+        for feature in request.mm_features
+        if feature.modality == "image"
+    )
 
 
 class DeltaCollector:

@@ -23,7 +23,7 @@ from openai_frontend.engines.engine import (
 )
 from openai_frontend.engines.vllm import conversion, kv_transfer, zmq_io
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
-from openai_frontend.engines.vllm.images import SentImages
+from openai_frontend.engines.vllm.media import SentMedia
 from openai_frontend.engines.vllm.request_state import (
     DeltaCollector,
     TextRequestState,
@@ -40,7 +40,7 @@ NUM_PREEMPTIONS = "vllm:num_preemptions"  # total
 
 
 def _is_synchronous(prompt: Any, params: Any) -> bool:
-    """Nothing to wait for: no text or bad words to tokenize, no new image, no grammar to check."""
+    """Nothing to wait for: no text or bad words to tokenize, no new media, no grammar to check."""
     return (
         type(prompt) is dict
         and "type" in prompt
@@ -71,7 +71,7 @@ class StepLoop:
         self._supported_tasks: Any = None
         self._direct_sockets = zmq_io.is_supported()
         self._writer: zmq_io.RequestSender | None = None
-        self._images: SentImages | None = None  # set with the first request that has some
+        self._media: SentMedia | None = None  # set with the first request that has some
         self.failure: str | None = None  # why the loop has stopped
         self._transfers = engine.vllm_config.kv_transfer_config is not None
         self._scheduler_stats: Any = None  # the latest SchedulerStats of vLLM
@@ -126,8 +126,8 @@ class StepLoop:
     def cancel(self, request_id: str) -> None:
         """Abort a request. Unknown and finished requests are ignored."""
         known = self._streams.pop(request_id, None) or self._drop_collected(request_id)
-        if self._images is not None:
-            self._images.unanswered.pop(request_id, None)
+        if self._media is not None:
+            self._media.unanswered.pop(request_id, None)
         if known is not None:
             self._spawn(self._core.abort_requests_async([request_id]))
 
@@ -148,7 +148,7 @@ class StepLoop:
             self._check_alive()
             self._register(request, sink)
             if request.mm_features:
-                self._leave_out_images(request)
+                self._leave_out_media(request)
             if self._writer is None or not self._writer.add(request):
                 self._spawn(self._send(request_id, request, sink))
 
@@ -197,7 +197,7 @@ class StepLoop:
             self._check_alive()
             self._register(request, sink)
             if request.mm_features:
-                self._leave_out_images(request)
+                self._leave_out_media(request)
             await self._core.add_request_async(request)
         if _is_cancelled(sink):
             # The caller left while the prompt was being prepared, when there was nothing to abort
@@ -287,8 +287,8 @@ class StepLoop:
         rest: list[Any] = []
         outputs, failed = _core.advance_all(step.outputs, streams)
         stopped = self._fail_unsent(failed) if failed else []
-        if self._images is not None and self._images.unanswered:
-            outputs = [each for each in outputs if not self._sent_again(self._images, each)]
+        if self._media is not None and self._media.unanswered:
+            outputs = [each for each in outputs if not self._sent_again(self._media, each)]
         for output in outputs:
             request_id = output.request_id
             stream = streams.get(request_id)
@@ -317,18 +317,16 @@ class StepLoop:
             self._streams.pop(request_id).sink.fail(unsent)
         return [request_id for request_id, _ in failed]
 
-    def _leave_out_images(self, request: Any) -> None:
-        if self._images is None:
-            self._images = SentImages(self._engine)
-        self._images.leave_out(request)
+    def _leave_out_media(self, request: Any) -> None:
+        if self._media is None:
+            self._media = SentMedia(self._engine)
+        self._media.leave_out(request)
 
-    def _sent_again(self, images: SentImages, output: Any) -> bool:
-        """Whether the engine lacked images of a request, which it now gets once more."""
-        if (request := images.lost(output)) is None:
+    def _sent_again(self, media: SentMedia, output: Any) -> bool:
+        """Whether the engine lacked media of a request, which it now gets once more."""
+        if (request := media.lost(output)) is None:
             return False
-        logger.info(
-            "request %s: the engine lost its images; sending them again", request.request_id
-        )
+        logger.info("request %s: the engine lost its media; sending them again", request.request_id)
         stream = self._streams.get(request.request_id)
         sink = self._collected[request.request_id] if stream is None else stream.sink
         self._spawn(self._send(request.request_id, request, sink))

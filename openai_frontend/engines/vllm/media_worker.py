@@ -1,0 +1,201 @@
+"""The work of the processes that decode and preprocess media, in `media/fork_server.py`:
+`python -m openai_frontend.engines.vllm.media_worker SOCKET MEMORY_MIB`.
+
+It imports vLLM and makes the model's processor once. Reads the modality and vLLM's ModelConfig,
+pickled, from standard input.
+"""
+
+import base64
+import binascii
+import hashlib
+import io
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from openai_frontend.generation import salted
+from openai_frontend.media import fork_server
+from openai_frontend.media.fork_server import Refused
+
+LOW_DETAIL_SIDE = 512  # pixels of the longest edge
+MAX_PIXELS = 25_000_000  # of an image whose size nobody has checked
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
+
+Outcome = tuple[dict[str, Any], Sequence[Any]]
+
+
+class ImageRequest(NamedTuple):
+    """What a worker gets besides the base64 text."""
+
+    key: str  # of the caches
+    digest: str
+    cache_salt: str | None
+    width: int  # pixels; 0: unknown
+    height: int
+    format: str  # "": unknown
+    low_detail: bool
+
+
+class AudioRequest(NamedTuple):
+    """What a worker gets besides the samples."""
+
+    key: str  # of the caches
+    digest: str
+    cache_salt: str | None
+
+
+class _Processor:
+    """The model's own processor, for one item at a time."""
+
+    def __init__(self, modality: str, model_config: Any) -> None:
+        from vllm.multimodal import MULTIMODAL_REGISTRY
+        from vllm.v1.serial_utils import MsgpackEncoder
+
+        self._modality = modality
+        self._processor: Any = MULTIMODAL_REGISTRY.create_processor(model_config)
+        self._encoder = MsgpackEncoder()
+        self.info: Any = self._processor.info
+        dummy = self._processor.dummy_inputs
+        self._prompt: list[int] = self.info.ctx.tokenizer.encode(
+            dummy.get_dummy_text({modality: 1}), add_special_tokens=False
+        )
+        length = model_config.max_model_len
+        (self.largest,) = dummy.get_dummy_mm_data(length, {modality: 1}, {})[modality]
+
+    def apply(self, item: Any, key: str) -> Outcome:
+        """Return what stands for the item in the prompt, and the model's input as vLLM encodes it.
+
+        `target` are the tokens of the model's own prompt that are replaced.
+        """
+        from vllm.multimodal.processing import ProcessorInputs, TimingContext
+
+        modality = self._modality
+        items = self.info.parse_mm_data({modality: [item]})
+        inputs = ProcessorInputs(list(self._prompt), items, {modality: [key]})
+        found = self._processor.apply(inputs, TimingContext(enabled=False))
+        (place,) = found["mm_placeholders"][modality]
+        (kwargs,) = found["mm_kwargs"][modality]
+        # Of a model with an encoder of its own, the encoder's prompt has the placeholder.
+        ids = found.get("encoder_prompt_token_ids") or found["prompt_token_ids"]
+        replaced = len(self._prompt) - (len(ids) - place.length)
+        mask = None if place.is_embed is None else place.is_embed.tolist()
+        outcome = {
+            "target": self._prompt[place.offset : place.offset + replaced],
+            "token_ids": ids[place.offset : place.offset + place.length],
+            "mask": mask,
+            "embeds": place.length if mask is None else sum(mask),
+        }
+        return outcome, self._encoder.encode(kwargs)
+
+
+def prepare(data: bytes) -> tuple[dict[str, Any], fork_server.Work]:
+    """Make the processor. Facts of images: `target`, the ids of a placeholder, and `max_tokens` of
+    an image. Facts of audio: `sample_rate` in Hz and `window_s`, the longest audio.
+    """
+    modality, model_config = pickle.loads(data)  # noqa: S301  of our own parent
+    processor = _Processor(modality, model_config)
+    outcome, _ = processor.apply(processor.largest, "largest")
+    if modality == "audio":
+        extractor = processor.info.get_feature_extractor()
+        facts = {"sample_rate": extractor.sampling_rate, "window_s": extractor.chunk_length}
+        return facts, lambda header, frames: _hear(processor, AudioRequest(*header), *frames)
+    _import_decoders()
+    facts = {"target": outcome["target"], "max_tokens": outcome["embeds"]}
+    return facts, lambda header, frames: _see(processor, ImageRequest(*header), *frames)
+
+
+def _see(processor: _Processor, request: ImageRequest, text: Any) -> Outcome:
+    image = _decode(request, bytes(text))
+    size = f"{image.width} x {image.height}"
+    return _applied(processor, image, request.key, f"an image of {size} pixels")
+
+
+def _hear(processor: _Processor, request: AudioRequest, samples: Any) -> Outcome:
+    import numpy as np
+
+    _check_digest(request, samples)
+    heard = np.frombuffer(samples, "<f4")
+    if not np.isfinite(heard).all():
+        raise Refused("samples must be finite numbers")
+    rate = processor.info.get_feature_extractor().sampling_rate
+    return _applied(processor, (heard, rate), request.key, f"audio of {len(heard):,} samples")
+
+
+def _applied(processor: _Processor, item: Any, key: str, described: str) -> Outcome:
+    try:
+        return processor.apply(item, key)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  the processors of all models, with any message
+        print(f"media processor failed: {type(error).__name__}", file=sys.stderr)  # noqa: T201
+        raise Refused(f"the model cannot process {described}") from None
+
+
+def _decode(request: ImageRequest, text: bytes) -> Any:
+    """Return the image in RGB; transparent parts are white. Raises Refused."""
+    from PIL import Image, ImageOps
+
+    _check_digest(request, text)
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise Refused("not valid base64") from None
+    formats = (request.format.upper(),) if request.format else _FORMATS
+    try:
+        image = Image.open(io.BytesIO(data), formats=formats)
+        _check_size(request, *image.size)
+        if request.low_detail:
+            image.thumbnail((LOW_DETAIL_SIDE, LOW_DETAIL_SIDE), Image.Resampling.LANCZOS)
+        ImageOps.exif_transpose(image, in_place=True)  # without a copy if it is upright
+        return _in_rgb(image)
+    except (Refused, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001  Pillow's messages may contain addresses
+        named = request.format.upper() or "PNG, JPEG, GIF or WEBP"
+        raise Refused(f"cannot be decoded as {named}") from None
+
+
+def _check_digest(request: ImageRequest | AudioRequest, data: Any) -> None:
+    if salted(hashlib.sha256(data).hexdigest(), request.cache_salt) != request.digest:
+        other = "another image" if isinstance(request, ImageRequest) else "other audio"
+        raise Refused(f"its digest in media_info is that of {other}")
+
+
+def _check_size(request: ImageRequest, width: int, height: int) -> None:
+    if not request.width:
+        if width * height > MAX_PIXELS:
+            raise Refused(f"{width} x {height} pixels; the limit is {MAX_PIXELS:,} in total")
+    elif (width, height) != (request.width, request.height):
+        declared = f"{request.width} x {request.height}"
+        raise Refused(f"{width} x {height} pixels, but media_info says {declared}")
+
+
+def _in_rgb(image: Any) -> Any:
+    from PIL import Image
+
+    image.load()
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGB", image.size, (255, 255, 255))
+        white.paste(image, mask=image.getchannel("A"))
+        return white
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _import_decoders() -> None:
+    """A worker cannot open files, so all of Pillow's modules that it needs are loaded before."""
+    from PIL import Image, ImageOps, MpoImagePlugin  # noqa: F401
+
+    Image.MAX_IMAGE_PIXELS = None  # `_check_size` has the limit
+    for format in _FORMATS:
+        file = io.BytesIO()
+        Image.new("RGB", (2, 2)).save(file, format)
+        image = Image.open(file)
+        image.thumbnail((1, 1))
+        ImageOps.exif_transpose(image, in_place=True)
+        _in_rgb(image)
+
+
+if __name__ == "__main__":
+    fork_server.main(prepare)

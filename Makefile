@@ -10,7 +10,7 @@ IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 PEERS := tests/tooling/benchmarks/test_peers_engine.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve ray test test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-vision lock clean
+.PHONY: help setup setup-clients serve ray test test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -148,6 +148,10 @@ demo-model: setup ## train the demo model
 
 demo-embedding: setup ## train the demo embedding model
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_embedding $(ARGS)
+
+demo-speech: setup ## train the demo speech model
+	@$(PYTHON) -m scripts.setup --tool speech
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_speech $(ARGS)
 
 demo-vision: setup ## train the demo vision model from the demo model
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_vision $(ARGS)

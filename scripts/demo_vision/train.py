@@ -55,11 +55,11 @@ def train(
     rng = random.Random(recipe.seed)
     naming = _Naming(model, tokenizer)
     tower = [*model.model.vision_model.parameters(), *model.model.connector.parameters()]
-    steps = _Steps(tower, recipe.tower_rate, recipe.tower_steps, "tower")
+    steps = Steps(tower, recipe.tower_rate, recipe.tower_steps, "tower")
     for _ in range(recipe.tower_steps):
         scenes = [draw_scene(rng, "train") for _ in range(recipe.tower_batch)]
         steps.take(naming.loss(features(model, pixels(rng, scenes)), scenes))
-    steps = _Steps(list(model.parameters()), recipe.chat_rate, recipe.chat_steps, "chat")
+    steps = Steps(list(model.parameters()), recipe.chat_rate, recipe.chat_steps, "chat")
     texts = _text_lessons(tokenizer, recipe)
     for step in range(recipe.chat_steps):
         if step % recipe.text_every == 0:
@@ -70,7 +70,7 @@ def train(
     return model.eval()
 
 
-class _Steps:
+class Steps:
     """An optimizer with its schedule and log."""
 
     def __init__(self, weights: Sequence[Any], learning_rate: float, count: int, name: str) -> None:

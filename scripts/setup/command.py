@@ -16,7 +16,15 @@ UNKNOWN_VLLM = (
     "VLLM={} is not known; cpu, cuda or none is needed: the locks have vLLM {},"
     " for processors (cpu) or NVIDIA GPUs (cuda)"
 )
-TOOLS = ("deploy", "docs", "fuzz", "protoc", "supply", "wheels")  # the locks of requirements/tools
+TOOLS = (
+    "deploy",
+    "docs",
+    "fuzz",
+    "protoc",
+    "speech",
+    "supply",
+    "wheels",
+)  # the locks of requirements/tools
 
 
 def main() -> int:

@@ -1,0 +1,1 @@
+"""The demo speech model: its spoken digits, its weights and its training."""

@@ -486,3 +486,33 @@ def test_images_are_reported_with_their_placeholder(
         "blind": "none: the chat template writes nothing for an image",
         "text": "none",
     }
+
+
+def test_audio_of_transcription_models_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the files of Whisper models, or the settings of a mock."""
+    mock_models.write(tmp_path, "hears", audio_window_s=30.0)
+    mock_models.write(tmp_path, "deaf")
+    english = mock_models.write(tmp_path, "m", config=VLLM, model="./weights") / "weights"
+    tiny_tokenizer.write(english)
+    for name, content in (
+        ("config", {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}),
+        ("preprocessor_config", {"sampling_rate": 8_000, "chunk_length": 10}),
+        ("generation_config", {"is_multilingual": False, "lang_to_id": {"<|en|>": 3}}),
+    ):
+        (english / f"{name}.json").write_text(json.dumps(content))
+    demo = ROOT / "model_repository_speech" / "demo-speech"
+
+    assert main(["check", "--json", f"--model-repository={tmp_path}"]) == 0
+    reports = {each["model"]: each["audio"] for each in json.loads(capsys.readouterr().out)}
+    main(["check", "--json", str(demo)])
+    reported = json.loads(capsys.readouterr().out)
+
+    both = "languages de, en; writes times; translates into English"
+    assert reports == {
+        "hears": f"at most 30 s at 16000 Hz per request to the engine; {both}",
+        "deaf": "",
+        "m": "at most 10 s at 8000 Hz per request to the engine; languages en",
+    }
+    assert reported["audio"] == f"at most 4 s at 16000 Hz per request to the engine; {both}"

@@ -156,12 +156,12 @@ FROM_ENGINE = (
     ),
     MetricSpec(
         name="vllm:mm_cache_queries", kind="counter", labels=_MODEL,
-        help="Images of requests.",
+        help="Images and audio of requests.",
         runbook="Compare with `vllm:mm_cache_hits`.",
     ),
     MetricSpec(
         name="vllm:mm_cache_hits", kind="counter", labels=_MODEL,
-        help="Images of requests that were known, so they were neither decoded nor preprocessed.",
+        help="Images and audio of requests that were known, so no processor ran for them.",
         runbook="Few, although conversations repeat their images: raise `image_cache_mib` "
         "([images](engines.md#images)), or route conversations to the same machine.",
     ),

@@ -35,10 +35,16 @@ from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import token_bytes
+from openai_frontend.routers.audio import speech_router, transcription_router
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
 from openai_frontend.routers.docs import docs_router, root_router
-from openai_frontend.routers.models import lora_router, management_router, models_router
+from openai_frontend.routers.models import (
+    MediaLimits,
+    lora_router,
+    management_router,
+    models_router,
+)
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
@@ -57,12 +63,15 @@ from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.prefill import Prefill
+from openai_frontend.serving.request.audio import AudioLimits, AudioReader
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.images import ImageLimits, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import StreamDefaults
 from openai_frontend.serving.scoring import Reranking, Scoring
+from openai_frontend.serving.speech import Speech
 from openai_frontend.serving.tokenization import Tokenization
+from openai_frontend.serving.transcription import Transcriptions
 from openai_frontend.tracing import Tracing
 from openai_frontend.triton import Server, json_member
 
@@ -93,6 +102,10 @@ class Gateway(FastAPI):
                 return whole
         return cast(ASGIApp, stack)
 
+
+# The paths that take forms with a file, and the room that the other fields may take
+_FORMS = ("/v1/audio/transcriptions", "/v1/audio/translations")
+_FORM_FIELDS_BYTES = 1024 * 1024
 
 _ABOUT: Mapping[str, Any] = {
     "title": "openai-frontend",
@@ -136,8 +149,13 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             *([] if state.on_demand is None else [Middleware(RequestModelLeases)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
-            Middleware(ContentType, route_scope_of=routes.scope_of),
-            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, budget=state.body_memory),
+            Middleware(ContentType, route_scope_of=routes.scope_of, forms=_FORMS),
+            Middleware(
+                BodyLimit,
+                max_body_bytes=settings.max_body_bytes,
+                budget=state.body_memory,
+                larger=dict.fromkeys(_FORMS, _max_form_bytes(settings)),
+            ),
             *_dispatch(state, routes),
         ],
         exception_handlers={HTTPException: handle_http_exception},
@@ -319,6 +337,11 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     scoring = Scoring(limits, policy, limiter)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))
     _include(app, score_router(registry, scoring))
+    codec, observer = state.codec, state.metrics.audio
+    audio = AudioReader(_audio_limits(settings), codec, state.body_memory, observer)
+    transcriptions = Transcriptions(policy, limiter, audio)
+    _include(app, transcription_router(registry, transcriptions, streams))
+    _include(app, speech_router(registry, Speech(policy, limiter, codec, observer)))
     _add_operators_routes(app, settings, state, policy, streams)
 
 
@@ -332,6 +355,19 @@ def _image_limits(settings: Settings) -> ImageLimits:
     )
 
 
+def _audio_limits(settings: Settings) -> AudioLimits:
+    return AudioLimits(
+        max_audio_bytes=settings.max_audio_bytes,
+        max_audio_seconds=settings.max_audio_seconds,
+        max_audio_samples=settings.max_audio_samples,
+    )
+
+
+def _max_form_bytes(settings: Settings) -> int:
+    """Room for the largest file and the other fields."""
+    return max(settings.max_body_bytes, settings.max_audio_bytes + _FORM_FIELDS_BYTES)
+
+
 def _add_operators_routes(
     app: FastAPI,
     settings: Settings,
@@ -341,17 +377,17 @@ def _add_operators_routes(
 ) -> None:
     """Add the routes about models: management, adapters, listing, health and KServe."""
     server, registry, drain_state = state.server, state.registry, state.drain_state
-    images = _image_limits(settings)
+    limits = MediaLimits(images=_image_limits(settings), audio=_audio_limits(settings))
     management = ModelManagement(
         server,
         registry,
         enabled=settings.enable_model_management,
         overrides=settings.allow_model_override,
     )
-    _include(app, management_router(registry, management, policy, images))
+    _include(app, management_router(registry, management, policy, limits))
     adapters = LoRAManagement(registry, enabled=settings.enable_model_management)
-    _include(app, lora_router(adapters, policy, images))
-    _include(app, models_router(registry, images))
+    _include(app, lora_router(adapters, policy, limits))
+    _include(app, models_router(registry, limits))
     _include(app, health_router(lambda: drain_state.ready, registry.is_ready, registry.unready))
     if settings.enable_kserve:
         _include(

@@ -546,6 +546,26 @@ class EmbeddingResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechRequest:
+    """A text to be spoken. None: the model's default."""
+
+    request_id: str
+    text: str
+    voice: str | None = None
+    speed: float | None = None
+    instructions: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechSupport:
+    """What a model that speaks takes besides the text."""
+
+    sample_rate: int  # Hz, of its waveforms
+    fields: frozenset[str]  # of SpeechRequest
+    streams: bool  # whether it sends a waveform in parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePairRequest:
     """A query and a document in one sequence, for a cross-encoder."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from openai_frontend.auth.authenticator import Authenticator, build_authenticato
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
+from openai_frontend.media.pool import WorkerPool
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.drain import DrainState
@@ -31,6 +33,8 @@ from openai_frontend.triton import Server, relay_counts
 logger = logging.getLogger(__name__)
 
 _LAG_EVERY_S = 0.25
+# Of one audio file: 25 minutes of Opus take 10 to 20 s, 150 million samples 600 MiB
+_CODEC_TIMEOUT_S, _CODEC_MEMORY_MIB = 60.0, 1024
 
 
 class Startup:
@@ -102,6 +106,7 @@ class AppState:
     body_memory: BodyMemoryBudget
     tracing: Tracing | None  # None: tracing is off
     engine_supervisor: EngineSupervisor
+    codec: WorkerPool  # decodes and encodes audio
     prefill_peers: PrefillPeers | None = None  # None: not a decode server
 
     @contextlib.asynccontextmanager
@@ -130,6 +135,7 @@ class AppState:
             if self.prefill_peers is not None:
                 await self.prefill_peers.close()
             self.registry.close()
+            await asyncio.to_thread(self.codec.close)
             await self.server.stop()
             if self.tracing is not None:
                 await asyncio.to_thread(self.tracing.close)
@@ -179,7 +185,18 @@ def build_state(settings: Settings, server: Server) -> AppState:
         body_memory=body_memory,
         tracing=tracing,
         engine_supervisor=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
+        codec=codec_pool(),
         prefill_peers=peers,
+    )
+
+
+def codec_pool() -> WorkerPool:
+    """The processes that decode and encode audio. The first task starts them."""
+    return WorkerPool(
+        "openai_frontend.media.audio",
+        processes=min(4, os.cpu_count() or 1),
+        timeout_s=_CODEC_TIMEOUT_S,
+        memory_mib=_CODEC_MEMORY_MIB,
     )
 
 

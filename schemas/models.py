@@ -18,6 +18,8 @@ class Capabilities(BaseModel):
     rerank: bool
     tools: bool
     images: bool
+    transcription: bool
+    speech: bool
 
 
 class ImageLimits(BaseModel):
@@ -32,6 +34,18 @@ class ImageLimits(BaseModel):
     max_tokens_per_image: int | None  # null: unknown
 
 
+class AudioLimits(BaseModel):
+    """What the model takes of audio, and what it knows about speech."""
+
+    formats: list[str]
+    languages: list[str]  # codes; empty: English only
+    timestamps: bool
+    translation: bool
+    window_seconds: float  # longer audio is cut at pauses
+    max_audio_bytes: int
+    max_audio_seconds: int
+
+
 class Model(BaseModel):
     """A model that requests can name. Fields after `owned_by` are not OpenAI's; some are vLLM's."""
 
@@ -44,6 +58,7 @@ class Model(BaseModel):
     max_model_len: int | None = None  # prompt and answer together, in tokens
     capabilities: Capabilities
     images: ImageLimits | None = None  # null: it takes no images
+    audio: AudioLimits | None = None  # null: it transcribes no audio
     description: str | None = None
     limitations: list[str] | None = None  # what the installed engine cannot do, if anything
     ready: bool = True

@@ -295,6 +295,21 @@ class Limits(BaseModel):
         description="Maximum bytes of base64 stored for images that requests named with a `uuid` "
         "(docs/multimodal.md). Beyond it, the oldest are dropped; 0 stores none.",
     )
+    max_audio_bytes: int = Field(
+        default=25 * 1024 * 1024,
+        ge=1,
+        description="Maximum bytes of an audio file; the body around it may be larger than "
+        "`max_body_bytes`.",
+    )
+    max_audio_seconds: int = Field(
+        default=1500, ge=1, description="Maximum seconds of an audio file."
+    )
+    max_audio_samples: int = Field(
+        default=150_000_000,
+        ge=1,
+        description="Maximum samples of an audio file, all channels together, at the file's own "
+        "sample rate: 1500 s of stereo at 48 kHz have 144 million.",
+    )
     max_concurrent_requests: int = Field(
         default=1024,
         ge=1,

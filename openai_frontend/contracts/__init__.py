@@ -128,6 +128,11 @@ class DeclaredInputs:
         datatype = self._datatypes[model]
         return datatype, (*self._before_last[model], len(values)), _raw(datatype, values)
 
+    def buffer(self, name: str, data: memoryview, elements: int) -> TensorInput:
+        """A tensor of the declared datatype, whose last dimension has these `elements`."""
+        model = self._renamed.get(name, name)
+        return self._datatypes[model], (*self._before_last[model], elements), bytes(data)
+
     def length(self, name: str) -> int | None:
         """The elements in the last dimension of an input: 0 if it does not exist, None if any."""
         declared = self._declared.get(self.name(name))

@@ -15,13 +15,15 @@ from openai_frontend.contracts.pooling import (
     is_embedding_model,
 )
 from openai_frontend.contracts.python import python
+from openai_frontend.contracts.speech import SpeechContract, text_input, waveform_output
 from openai_frontend.contracts.tensor_fields import TensorFields
 from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.contracts.whisper import INPUTS, OUTPUT, SUPPORT, WhisperContract
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.generation import ImageSupport
+from openai_frontend.generation import ImageSupport, TranscriptionSupport
 
-NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings")
+NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings", "whisper", "speech")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class ContractOptions:
     # name -> numpy array [tokens, hidden size]: prompt embeddings that requests can name
     prompt_embedding_tables: Mapping[str, Any] = field(default_factory=dict)
     images: ImageSupport | None = None  # what the engine or the model's files say; None: no images
+    transcription: TranscriptionSupport | None = None  # what the engine says; None: no audio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class SelectedContracts:
     generation: Contract | None = None
     embedding: EmbeddingContract | GenericEmbeddingContract | None = None
     score: ScoreContract | None = None
+    speech: SpeechContract | None = None
+    transcription: TranscriptionSupport | None = None  # `generation` transcribes audio
 
 
 _NO_OPTIONS = ContractOptions()
@@ -91,9 +96,17 @@ def select_contracts(
         vectors = GenericEmbeddingContract(config, options.tensors)
         return SelectedContracts(name=name, reason=reason, embedding=vectors)
     if name in ("vllm", "embeddings"):
-        return _select_vllm(config, name, reason, tasks, vocabulary, images=options.images)
+        return _select_vllm(config, name, reason, tasks, vocabulary, options)
     if decoupled is None:
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+    if name == "speech":
+        speech = SpeechContract(config, options.tensors, decoupled=decoupled)
+        return SelectedContracts(name=name, reason=reason, speech=speech)
+    if name == "whisper":
+        whisper = DerivedOutputs(WhisperContract(config, decoupled=decoupled), vocabulary)
+        return SelectedContracts(
+            name=name, reason=reason, generation=whisper, transcription=SUPPORT
+        )
     make = _FACTORIES[name]
     if name == "tensorrt_llm":
         make = partial(tensorrt_llm, prompt_embedding_tables=options.prompt_embedding_tables)
@@ -154,6 +167,10 @@ _Rule = Callable[[Mapping[str, Any], frozenset[str], frozenset[str]], bool]
 
 # Contract -> its rule and the reason in words; the first match is selected
 _RULES: Mapping[str, tuple[_Rule, str]] = {
+    "whisper": (
+        lambda config, inputs, outputs: inputs >= INPUTS and OUTPUT in outputs,
+        "Its tensors are those of TensorRT-LLM's whisper_bls.",
+    ),
     "vllm": (
         lambda config, inputs, outputs: (
             (config.get("backend") in ("vllm", "inprocess") or "sampling_parameters" in inputs)
@@ -179,6 +196,14 @@ _RULES: Mapping[str, tuple[_Rule, str]] = {
         lambda config, inputs, outputs: "embedding_request" in inputs,
         "It takes embedding requests as vLLM's backends do.",
     ),
+    "speech": (
+        lambda config, inputs, outputs: (
+            "text_output" not in outputs
+            and text_input(config, {}) is not None
+            and waveform_output(config, {}) is not None
+        ),
+        "The names of an input and an output identify its text and its waveform.",
+    ),
     "vectors": (
         lambda config, inputs, outputs: is_embedding_model(config),
         "The names of an input and an output identify its prompt and its vector.",
@@ -203,8 +228,7 @@ def _select_vllm(
     reason: str,
     tasks: Collection[str] | None,
     vocabulary: Vocabulary | None,
-    *,
-    images: ImageSupport | None,
+    options: ContractOptions,
 ) -> SelectedContracts:
     """The contracts of vLLM's backends, NVIDIA's and ours, for any of the three tasks."""
     inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
@@ -217,20 +241,22 @@ def _select_vllm(
     return SelectedContracts(
         name="vllm" if generates else "embeddings",
         reason=reason,
-        generation=_vllm_generation(config, vocabulary, images) if generates else None,
+        generation=_vllm_generation(config, vocabulary, options) if generates else None,
+        transcription=options.transcription if generates and "audio" in inputs else None,
         embedding=EmbeddingContract(config) if embeds else None,
         score=ScoreContract(config) if scores else None,
     )
 
 
 def _vllm_generation(
-    config: Mapping[str, Any], vocabulary: Vocabulary | None, images: ImageSupport | None
+    config: Mapping[str, Any], vocabulary: Vocabulary | None, options: ContractOptions
 ) -> Contract:
     inprocess = config.get("backend") == "inprocess"  # it takes token ids
     contract = VLLMContract(
         config,
         None if inprocess else vocabulary,
         logprob_arrays=inprocess and vocabulary is not None,
-        images=images is not None,
+        images=options.images is not None,
+        audio=options.transcription is not None,
     )
     return ZeroTokens(DerivedOutputs(contract, vocabulary) if contract.derives else contract)

@@ -17,6 +17,7 @@ from openai_frontend.contracts import (
 from openai_frontend.contracts.sampling_parameters import SamplingParameters
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
+    AudioInput,
     CompletionDelta,
     FinishReason,
     GenerationRequest,
@@ -54,6 +55,7 @@ _NEEDS = {
     "cache_salt": ("cache_salt", None),
     "images": ("image", None),
     "image_detail": ("media_info", None),
+    "audio": ("audio", None),
     "stream_interval": ("stream_interval", None),
     "top_logprobs": ("return_logprobs", "logprobs"),
     "logprob_ids": ("return_logprobs", "logprobs"),
@@ -76,6 +78,8 @@ _OTHER_MODELS_ONLY = {"adapter_weights", "adapter_path", "beam_width", "length_p
 # Sampling parameters as tensors: at most 4 MB for each model
 _MAX_KEPT, _MAX_KEPT_CHARACTERS = 256, 16 * 1024
 
+_SAMPLE_BYTES = 4  # of a float32
+
 # Represents minus infinity, which JSON lacks
 _LOWEST_LOGPROB = -9999.0
 
@@ -92,10 +96,12 @@ class VLLMContract:
         *,
         logprob_arrays: bool = False,
         images: bool = False,
+        audio: bool = False,
     ) -> None:
         """`logprob_arrays`: take log probabilities as arrays, because the texts of the tokens are
-        known. `images`: whether the model takes them, if it has the input.
+        known. `images` and `audio`: whether the model takes them, if it has the input.
         """
+        self._audio = audio
         self._logprob_arrays = logprob_arrays
         self._inputs = DeclaredInputs(config)
         self.max_images = self._inputs.length("image") if images else 0
@@ -123,7 +129,7 @@ class VLLMContract:
     def _supports(self, field: str) -> bool:
         if field in _OTHER_MODELS_ONLY or (field in _INPROCESS_ONLY and not self._inprocess):
             return False
-        if field == "images" and self.max_images == 0:
+        if (field == "images" and self.max_images == 0) or (field == "audio" and not self._audio):
             return False
         needed_input, needed_output = _NEEDS.get(field, ("sampling_parameters", None))
         return needed_input in self._inputs and (
@@ -158,7 +164,17 @@ class VLLMContract:
             inputs["kv_transfer"] = self._inputs.tensor("kv_transfer", [text])
         if request.images:
             inputs |= image_tensors(self._inputs, request.images, request.cache_salt)
+        if request.audio is not None:
+            inputs |= self._audio_tensors(request.audio, request.cache_salt)
         return inputs
+
+    def _audio_tensors(self, audio: AudioInput, cache_salt: str | None) -> dict[str, TensorInput]:
+        samples = audio.samples.cast("B")
+        tensors = {"audio": self._inputs.buffer("audio", samples, len(samples) // _SAMPLE_BYTES)}
+        if "media_info" in self._inputs:
+            info = [{"kind": "audio", "digest": salted_digest(audio, cache_salt)}]
+            tensors["media_info"] = self._inputs.tensor("media_info", [orjson.dumps(info).decode()])
+        return tensors
 
     def _sampling_tensor(self, request: GenerationRequest) -> TensorInput:
         """Requests that differ only in their prompt share their parameters, and so the tensor."""

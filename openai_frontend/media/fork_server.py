@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 Frames = Sequence[Any]  # of bytes-like objects
+Reply = tuple[Any, list[memoryview]]
 Work = Callable[[Any, Frames], tuple[Any, Frames]]  # JSON and frames in, JSON and frames out
 
 _MIB = 1 << 20
@@ -29,7 +30,11 @@ _LENGTHS = struct.Struct("<II")  # of a message's JSON, and number of frames
 _LENGTH = struct.Struct("<Q")  # of a frame
 
 
-class Refused(ValueError):
+class PoolUnavailable(RuntimeError):
+    """The pool is closed, or its process does not start."""
+
+
+class MediaRefused(ValueError):
     """The media cannot be used; the message is for the client."""
 
 
@@ -64,7 +69,7 @@ def write_message(connection: Any, header: Any, frames: Frames = ()) -> None:
 def main(prepare: Callable[[bytes], tuple[Any, Work]]) -> None:
     """Run the process. `prepare` gets the standard input; returns the facts and the work.
 
-    The work raises Refused for media that cannot be used.
+    The work raises MediaRefused for media that cannot be used.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -105,7 +110,7 @@ def _serve(connection: socket.socket, work: Work, memory_mib: int) -> NoReturn:
             frames: Frames = ()
             try:
                 outcome, frames = work(header, given)
-            except Refused as error:
+            except MediaRefused as error:
                 outcome = {"refused": str(error)}
             except MemoryError:
                 resource.setrlimit(resource.RLIMIT_AS, (memory + _RESERVE, memory + _RESERVE))

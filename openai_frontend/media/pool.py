@@ -13,21 +13,21 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, cast
 
-from openai_frontend.media.fork_server import Frames, read_message, write_message
+from openai_frontend.media.fork_server import (
+    Frames,
+    PoolUnavailable,
+    Reply,
+    read_message,
+    write_message,
+)
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 300.0
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the process forks
 
-Reply = tuple[Any, list[memoryview]]
 
-
-class PoolUnavailable(RuntimeError):
-    """The pool is closed, or its process does not start."""
-
-
-class _Worker:
+class _PoolWorker:
     """A connection to a worker process. Not thread-safe."""
 
     def __init__(self, process_id: int, connection: socket.socket) -> None:
@@ -80,7 +80,7 @@ class WorkerPool:
         self._data = data
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="media")
         self._lock = threading.Lock()  # of all that follows
-        self._idle: deque[_Worker] = deque()
+        self._idle: deque[_PoolWorker] = deque()
         self._closed = False
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -147,7 +147,7 @@ class WorkerPool:
         self._release(worker)
         return reply
 
-    def _idle_worker(self) -> _Worker | None:
+    def _idle_worker(self) -> _PoolWorker | None:
         """A living one, if there is one."""
         while True:
             with self._lock:
@@ -158,14 +158,14 @@ class WorkerPool:
                 return worker
             self._kill(worker)
 
-    def _release(self, worker: _Worker) -> None:
+    def _release(self, worker: _PoolWorker) -> None:
         with self._lock:
             if not self._closed:
                 self._idle.append(worker)
                 return
         worker.connection.close()
 
-    def _fork(self) -> _Worker:
+    def _fork(self) -> _PoolWorker:
         with self._lock:
             if self._closed:
                 raise PoolUnavailable("the pool is closed")
@@ -184,7 +184,7 @@ class WorkerPool:
                 raise PoolUnavailable("media cannot be processed at the moment") from error
 
     @staticmethod
-    def _forked(control: socket.socket) -> _Worker:
+    def _forked(control: socket.socket) -> _PoolWorker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, contextlib.ExitStack() as on_failure:
             on_failure.callback(ours.close)
@@ -192,7 +192,7 @@ class WorkerPool:
             if not (answer := control.recv(64)):
                 raise EOFError("the process closed its socket")
             on_failure.pop_all()
-        return _Worker(int(answer), ours)
+        return _PoolWorker(int(answer), ours)
 
     def _end(self) -> None:
         """The process exits without its socket, and its workers die with it."""
@@ -204,7 +204,7 @@ class WorkerPool:
             self._process.wait()
             self._process = None
 
-    def _kill(self, worker: _Worker) -> None:
+    def _kill(self, worker: _PoolWorker) -> None:
         worker.connection.close()
         with self._lock, contextlib.suppress(OSError):
             if self._control is not None:

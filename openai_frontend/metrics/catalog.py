@@ -237,6 +237,18 @@ GENERATION_TOKENS = _declare(
     "Long outputs occupy the engine longer: limit them with `max_output_tokens`.",
     labels=_GENERATION, bounds=_TOKENS,
 )  # fmt: skip
+AUDIO_SECONDS = _declare(
+    "audio_seconds", "counter",
+    "Seconds of audio, by direction: input (to be transcribed), output (spoken).",
+    "Its rate is seconds of audio per second: compare with `openai_frontend_generations`.",
+    labels=(*_MODEL, "direction"),
+)  # fmt: skip
+AUDIO_DECODING = _declare(
+    "audio_decoding_seconds", "histogram",
+    "Time to decode and resample an audio file in seconds, with the wait for a process.",
+    "Grows with the length of files. Long for short files: all processes are busy; add CPUs.",
+    labels=_MODEL, bounds=_QUEUE_S,
+)  # fmt: skip
 REPLICA_INFO = _declare(
     "replica_info", "gauge",
     "1, with the gateway's `replica_name`, which the response header `x-served-by` carries too.",

@@ -173,6 +173,23 @@ _CALLBACK_COUNTERS = (
 )
 
 
+class AudioMetrics:
+    """The metrics of audio, by model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = catalog.counter(registry, catalog.AUDIO_SECONDS)
+        self._decoding_s = catalog.histogram(registry, catalog.AUDIO_DECODING)
+
+    def decoded(self, model: str, seconds: float, took_s: float) -> None:
+        """A file of so many seconds was decoded, which took `took_s`."""
+        self._seconds.labels(model, "input").inc(seconds)
+        self._decoding_s.labels(model).observe(took_s)
+
+    def spoken(self, model: str, seconds: float) -> None:
+        """A model made so many seconds of audio."""
+        self._seconds.labels(model, "output").inc(seconds)
+
+
 class GatewayMetrics:
     """The metrics of one application. `model` is always the name in Triton."""
 
@@ -193,6 +210,7 @@ class GatewayMetrics:
         self._timeouts = catalog.counter(self.registry, catalog.TIMEOUTS)
         self._models = ModelFamilies(self.registry)
         self.prefills = PrefillMetrics(self.registry)
+        self.audio = AudioMetrics(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}
         self._generations: dict[GenerationLabels, GenerationMetrics] = {}
         self.registry.register(_OutputTokens(self._generations))

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Container, Mapping
+from types import MappingProxyType
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -46,16 +47,26 @@ class BodyMemoryBudget:
 class BodyLimit:
     """Counts bytes as they arrive: Content-Length may be missing. Raises RequestTooLarge."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int, budget: BodyMemoryBudget) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_body_bytes: int,
+        budget: BodyMemoryBudget,
+        larger: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`larger`: the limits of paths that have their own."""
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._larger = larger
         self._budget = budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(receive, self._max_body_bytes, self._budget)
+        limit = self._larger.get(scope["path"], self._max_body_bytes)
+        body = _Body(receive, limit, self._budget)
         try:
             body.check(int(_header(scope, b"content-length") or 0))
             await self._app(scope, body.receive, send)
@@ -136,6 +147,7 @@ def _is_encoded(scope: Scope) -> bool:
 _JSON_TYPES = frozenset({b"application/json"})
 _KSERVE_TYPES = _JSON_TYPES | {b"application/octet-stream"}
 _FORM = b"application/x-www-form-urlencoded"
+_MULTIPART = b"multipart/form-data"
 
 _CONTENT_TYPE = http_error(
     415,
@@ -152,8 +164,16 @@ _KSERVE_CONTENT_TYPE = http_error(
 )
 
 
+_FORM_CONTENT_TYPE = http_error(
+    415,
+    "Unsupported Content-Type: send the request body as 'multipart/form-data'; from a web page, "
+    "with the header 'Authorization'.",
+    "unsupported_content_type",
+)
+
+
 class ContentType:
-    """Rejects bodies whose Content-Type is not JSON, which all of OpenAI's endpoints expect.
+    """Rejects bodies whose Content-Type is not JSON, which most of OpenAI's endpoints expect.
 
     A web page can send forms and plain text to any server without CORS preflight, but not JSON. So
     a page that a user visits cannot use a gateway that only this user can reach.
@@ -161,15 +181,23 @@ class ContentType:
     KServe's protocol also has binary bodies, which pages cannot send either. `curl -d`, as Triton's
     documentation uses it, declares its JSON as a form: KServe's paths accept it unless a browser
     sent it, which a browser reveals by its headers. A missing Content-Type is accepted.
+
+    Paths of forms take `multipart/form-data` alone. A page cannot send it with an Authorization
+    header without CORS preflight; from a browser, it needs one, whatever its value.
     """
 
-    def __init__(self, app: ASGIApp, *, route_scope_of: RouteScopeOf) -> None:
+    def __init__(
+        self, app: ASGIApp, *, route_scope_of: RouteScopeOf, forms: Container[str] = ()
+    ) -> None:
+        """`forms`: the paths that take forms instead of JSON."""
         self._app = app
+        self._forms = forms
         self._route_scope_of = route_scope_of
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Not a coroutine itself, since most requests pass."""
-        rejection = _content_type_error(scope)
+        takes_form = scope["type"] == "http" and scope["path"] in self._forms
+        rejection = _form_error(scope) if takes_form else _content_type_error(scope)
         if rejection is None or self._route_scope_of(scope) == "nowhere":  # the router answers 404
             return self._app(scope, receive, send)
         return send_error(scope, send, rejection)
@@ -185,6 +213,15 @@ def _content_type_error(scope: Scope) -> ErrorReply | None:
         return _CONTENT_TYPE
     accepted = given in _KSERVE_TYPES or (given == _FORM and not _is_from_browser(scope))
     return None if accepted else _KSERVE_CONTENT_TYPE
+
+
+def _form_error(scope: Scope) -> ErrorReply | None:
+    if scope["method"] != "POST":
+        return None
+    accepted = _content_type(scope) == _MULTIPART
+    if _is_from_browser(scope) and _header(scope, b"authorization") is None:
+        accepted = False
+    return None if accepted else _FORM_CONTENT_TYPE
 
 
 def _content_type(scope: Scope) -> bytes | None:

@@ -20,7 +20,7 @@ from openai_frontend.contracts.select import (
     takes_text,
 )
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.generation import ImageSupport
+from openai_frontend.generation import ImageSupport, TranscriptionSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelSource
@@ -95,6 +95,8 @@ class ModelLoader:
             contract=contracts.generation,
             embedding_contract=contracts.embedding,
             score_contract=contracts.score,
+            speech_contract=contracts.speech,
+            transcription=contracts.transcription,
             prompts=prompts,
             images=images,
             output_format=_output_format(name, files, options) if contracts.generation else PLAIN,
@@ -130,8 +132,12 @@ class ModelLoader:
         if engine_facts:
             _check_context(options, engine_facts)
             self._check_role(engine_facts)
-            images = engine_facts.get("images")
-            return {**engine_facts, "images": ImageSupport(**images) if images else None}
+            images, heard = engine_facts.get("images"), engine_facts.get("transcription")
+            return {
+                **engine_facts,
+                "images": ImageSupport(**images) if images else None,
+                "transcription": TranscriptionSupport(**heard) if heard else None,
+            }
         source = self._version_source(name, version, config)
         known = model_files.read_facts(source, self._source)
         given = {
@@ -224,6 +230,7 @@ def _select_contracts(
                     options.prompt_embedding_tables
                 ),
                 images=facts.get("images"),
+                transcription=facts.get("transcription"),
             ),
             decoupled=decoupled,
             vocabulary=vocabulary,

@@ -15,6 +15,7 @@ from openai_frontend.contracts.pooling import (
     GenericEmbeddingContract,
     ScoreContract,
 )
+from openai_frontend.contracts.speech import SpeechContract
 from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     Adapter,
@@ -27,6 +28,9 @@ from openai_frontend.generation import (
     SamplingParams,
     ScorePairRequest,
     ScoreResult,
+    SpeechRequest,
+    SpeechSupport,
+    TranscriptionSupport,
 )
 from openai_frontend.lora.weights_upload import WeightsUploader
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
@@ -49,6 +53,8 @@ class Capabilities:
     rerank: bool = False
     tools: bool = False
     images: bool = False
+    transcription: bool = False
+    speech: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +74,13 @@ class ModelCard:
     limitations: Sequence[str] = ()  # what this installation of its engine cannot do
     error: str | None = None  # why it cannot serve
     images: ImageSupport | None = None  # None: it takes no images
+    transcription: TranscriptionSupport | None = None  # None: it transcribes nothing
 
 
-# Whether a model generates, embeds and scores -> its tasks
+# Whether a model generates text, embeds, scores, transcribes and speaks -> its tasks
 _TASKS: Mapping[tuple[bool, ...], frozenset[str]] = {
-    has: frozenset(compress(("generate", "embed", "score"), has))
-    for has in product((False, True), repeat=3)
+    has: frozenset(compress(("generate", "embed", "score", "transcribe", "speak"), has))
+    for has in product((False, True), repeat=5)
 }
 
 
@@ -101,6 +108,9 @@ class ServedModel(TritonModel):
         None  # None if the model does not support embeddings
     )
     score_contract: ScoreContract | None = None  # None if it is not a cross-encoder
+    speech_contract: SpeechContract | None = None  # None if it does not speak
+    # What it takes of audio, instead of prompts by themselves; None if it does not transcribe
+    transcription: TranscriptionSupport | None = None
     output_format: OutputFormat = PLAIN  # the format of its output
     images: ImageSupport | None = None  # None: it takes no images
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
@@ -122,12 +132,20 @@ class ServedModel(TritonModel):
 
     @property
     def tasks(self) -> frozenset[str]:
-        """The model's tasks: "generate", "embed", "score"."""
+        """The model's tasks: "generate", "embed", "score", "transcribe", "speak"."""
+        transcribes = self.transcription is not None
         return _TASKS[
-            self.contract is not None,
+            self.contract is not None and not transcribes,
             self.embedding_contract is not None,
             self.score_contract is not None,
+            transcribes,
+            self.speech_contract is not None,
         ]
+
+    @property
+    def speech(self) -> SpeechSupport | None:
+        """What it takes besides the text to be spoken; None if it does not speak."""
+        return None if self.speech_contract is None else self.speech_contract.support
 
     @property
     def dimensions(self) -> int | None:
@@ -185,6 +203,15 @@ class ServedModel(TritonModel):
         work = partial(self._builder().completions, texts, readings)
         return await self.pool.run(work, characters=sum(map(len, texts)))
 
+    async def decoder_prompt(self, start: str, previous: str = "") -> Prompt:
+        """The prompt of a transcription: the special tokens of `start`, after the end of the
+        `previous` text, whose special tokens stay text.
+        """
+        if self.prompts is None:
+            return Prompt(start, [])
+        work = partial(self.prompts.decoder_prompt, start, previous)
+        return await self.pool.run(work, characters=len(previous))
+
     async def tokenize_pair(
         self, first: str, second: str, *, param: str = "documents"
     ) -> tuple[list[int], list[int]]:
@@ -235,7 +262,9 @@ class ServedModel(TritonModel):
         """The queue key of a request with this priority that was sent without an API key."""
         return QueueKey(priority=priority) if priority else ANONYMOUS
 
-    def reserve(self, first: GenerationRequest | EmbedRequest | ScorePairRequest) -> None:
+    def reserve(
+        self, first: GenerationRequest | EmbedRequest | ScorePairRequest | SpeechRequest
+    ) -> None:
         """Called before a request waits for admission; without a caller nothing is charged."""
 
     def supports(self, field: str) -> bool:
@@ -334,6 +363,23 @@ class ServedModel(TritonModel):
         self._count_prompt(result.prompt_tokens)
         return result
 
+    async def speak(self, request: SpeechRequest) -> AsyncGenerator[memoryview, None]:
+        """Yield the waveform's samples, little-endian float32, as they arrive. Closing the
+        generator cancels the request.
+        """
+        contract = self.speech_contract
+        if contract is None:
+            raise InvalidRequest(f"The model '{self.name}' does not speak.", param="model")
+        async with self.lease:
+            stream = self.infer(contract.encode(request), request.request_id)
+            try:
+                async for responses in stream:
+                    for each in map(contract.decode, responses):
+                        if each:
+                            yield each
+            finally:
+                stream.cancel()
+
     def _check_placeholders(self, request: GenerationRequest | EmbedRequest, param: str) -> None:
         """A client's own token ids may contain placeholders, too. Texts are checked when they are
         tokenized.
@@ -370,6 +416,7 @@ class ServedModel(TritonModel):
             limitations=self.facts.get("limitations", ()),
             error=None if ready else self.failure(),
             images=self.images,
+            transcription=self.transcription,
         )
 
     def capabilities(self) -> Capabilities:
@@ -383,6 +430,8 @@ class ServedModel(TritonModel):
             rerank=bool(self.tasks & {"embed", "score"}),
             tools=chat and self.output_format.tools and self.template_knows("tools"),
             images=self.images is not None,
+            transcription=self.transcription is not None,
+            speech=self.speech_contract is not None,
         )
 
     def _builder(self) -> PromptBuilder:
@@ -430,6 +479,7 @@ def _offer(
 _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}
 
 
+_AUDIO = "audio: "
 _IMAGE = re.compile(r"image(?:\[(\d+)\])?: ")
 
 
@@ -439,6 +489,9 @@ def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidReques
         at = min(int(found[1] or 0), len(request.images) - 1)
         param, reason = request.images[at].param, refused.message[found.end() :]
         return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="image_parse_error")
+    if request.audio is not None and refused.message.startswith(_AUDIO):
+        param, reason = request.audio.param, refused.message.removeprefix(_AUDIO)
+        return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="invalid_audio")
     name, _, reason = refused.message.removeprefix("sampling_parameters: ").partition(": ")
     if refused.param is not None or name not in _REFUSABLE | request.field_names.keys():
         return refused

@@ -23,6 +23,7 @@ from openai_frontend.prompting.tokenizer import SpecialTokenEscaper, Tokenizer, 
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
+_PREVIOUS, _DECODER_CONTEXT = "<|startofprev|>", 448  # Whisper's
 _BATCH = 128  # texts per batch, whose encodings stay in memory until they are prompts
 
 
@@ -171,6 +172,20 @@ class PromptBuilder:
         """The text as is, with the special tokens that the tokenizer adds (such as BOS)."""
         encoding = self._tokenizer.encode(text, add_special_tokens=options.add_special_tokens)
         return self._prompt([text], encoding, options)
+
+    def decoder_prompt(self, start: str, previous: str) -> Prompt:
+        """Special tokens, after the end of a text that precedes the audio. Like OpenAI's, that end
+        has at most half of the context.
+        """
+        ids = [*self.ids(start)]
+        if not previous:
+            return Prompt(start, ids)
+        spaced = f" {previous.strip()}"
+        mark = self._escaper.mark([spaced])
+        pieces = [spaced] if mark is None else self._escaper.marked(spaced, mark).split(mark)
+        encoding = self._tokenizer.encode_pieces(pieces, add_special_tokens=False)
+        room = (self._max_model_len or _DECODER_CONTEXT) // 2 - 1
+        return Prompt(None, [*self.ids(_PREVIOUS), *encoding.ids[-room:], *ids])
 
     def completions(
         self, texts: Sequence[str], options_list: Sequence[TokenizeOptions]

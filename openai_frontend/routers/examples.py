@@ -124,6 +124,12 @@ _RERANK: Mapping[str, Example] = {
     ),
 }
 
+_SPEECH: Mapping[str, Example] = {
+    "wav": Example(
+        "A WAV file", {"input": "one two", "voice": "default", "response_format": "wav"}, ("speak",)
+    ),
+}
+
 _TOKENIZE = {
     "text": Example("A text", {"prompt": "Triton serves models."}, _TEXT),
     "chat": Example("A conversation, rendered by the chat template", {"messages": _QUESTION}),
@@ -181,6 +187,7 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/v1/chat/completions": _CHAT,
     "/v1/completions": _COMPLETIONS,
     "/v1/embeddings": _EMBEDDINGS,
+    "/v1/audio/speech": _SPEECH,
     "/v1/rerank": _RERANK,
     "/v2/rerank": {"passages": _RERANK["passages"]},
     "/rerank": {

@@ -18,6 +18,7 @@ from openai_frontend.routers.routing import AdminRoute, ModelsRoute
 from openai_frontend.serving.admission.authorized_models import allows, check_allowed
 from openai_frontend.serving.admission.model_lookup import with_known_names
 from openai_frontend.serving.error_reply import reply_for
+from openai_frontend.serving.request.audio import AudioLimits
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.images import ImageLimits
 from openai_frontend.serving.request.request_body import BodyReader
@@ -34,12 +35,21 @@ from schemas.models import (
 
 Event = dict[str, str]  # in sse-starlette's form
 
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MediaLimits:
+    """The server's limits on media, of which each model's description has a part."""
+
+    images: ImageLimits
+    audio: AudioLimits
+
+
 _PING_S = 15  # seconds between comments that keep proxies from closing a quiet stream
 
 
-def models_router(registry: ModelRegistry, image_limits: ImageLimits) -> APIRouter:
+def models_router(registry: ModelRegistry, limits: MediaLimits) -> APIRouter:
     router = APIRouter(tags=["models"], route_class=ModelsRoute)
-    describe = partial(model_of, image_limits=image_limits)
+    describe = partial(model_of, limits=limits)
 
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:
@@ -67,7 +77,7 @@ def management_router(
     registry: ModelRegistry,
     management: ModelManagement,
     policy: FieldPolicy,
-    image_limits: ImageLimits,
+    limits: MediaLimits,
 ) -> APIRouter:
     """Both answer when the change is done, or stream its progress."""
     router = APIRouter(tags=["models"], route_class=AdminRoute)
@@ -84,7 +94,7 @@ def management_router(
         if asked.stream or _wants_events(request):
             return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
         await change.done()
-        card = model_of(registry.card(change.model), image_limits)
+        card = model_of(registry.card(change.model), limits)
         return Response(card.model_dump_json(), media_type="application/json")
 
     @router.post(
@@ -122,8 +132,9 @@ async def _events(change: ModelChange) -> AsyncGenerator[Event, None]:
         yield {"data": reply_for(error).body.decode()}
 
 
-def model_of(card: ModelCard, image_limits: ImageLimits) -> Model:
+def model_of(card: ModelCard, limits: MediaLimits) -> Model:
     """The API's description of a model."""
+    heard = card.transcription
     return Model(
         id=card.name,
         created=card.created,
@@ -132,7 +143,8 @@ def model_of(card: ModelCard, image_limits: ImageLimits) -> Model:
         parent=card.parent,
         max_model_len=card.max_model_len,
         capabilities=Capabilities(**dataclasses.asdict(card.capabilities)),
-        images=None if card.images is None else image_limits.of_model(card.images),
+        images=None if card.images is None else limits.images.of_model(card.images),
+        audio=None if heard is None else limits.audio.of_model(heard),
         description=card.description,
         limitations=list(card.limitations) or None,
         ready=card.ready,
@@ -145,9 +157,7 @@ _NEUTRAL_TO_LOAD: Neutral = {"is_3d_lora_weight": (False,)}
 _NEUTRAL_TO_UNLOAD: Neutral = {"lora_int_id": ()}
 
 
-def lora_router(
-    management: LoRAManagement, policy: FieldPolicy, image_limits: ImageLimits
-) -> APIRouter:
+def lora_router(management: LoRAManagement, policy: FieldPolicy, limits: MediaLimits) -> APIRouter:
     """Both answer when the change is done."""
     router = APIRouter(tags=["models"], route_class=AdminRoute)
     to_load, to_unload = BodyReader(LoadLoRAAdapterRequest), BodyReader(UnloadLoRAAdapterRequest)
@@ -164,9 +174,7 @@ def lora_router(
         may_name = partial(allows, principal_of(request))
         named = asked.lora_name, asked.model
         card = await management.load(*named, asked.lora_path, may_name=may_name)
-        return Response(
-            model_of(card, image_limits).model_dump_json(), media_type="application/json"
-        )
+        return Response(model_of(card, limits).model_dump_json(), media_type="application/json")
 
     @router.post(
         "/v1/unload_lora_adapter",

@@ -66,6 +66,22 @@ def request_body(
     return extra
 
 
+def form_body(schema: type[BaseModel], *events: type[BaseModel]) -> RequestBody:
+    """Describes a form with a `file`; `events` are those of the route's stream."""
+    extra = request_body(schema)
+    file = {"type": "object", "required": ["file"], "properties": {"file": {
+        "type": "string", "contentMediaType": "application/octet-stream"}}}  # fmt: skip
+    form = {"allOf": [_reference(schema), file]}
+    extra["requestBody"]["content"] = {"multipart/form-data": {"schema": form}}
+    extra.schemas += events
+    schemas: tuple[type[BaseModel], ...] = (*events, ErrorResponse)
+    content = {"anyOf": [_reference(each) for each in schemas]}
+    stream = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
+    kinds = {"text/event-stream": {"schema": stream}, "text/plain": {"schema": {"type": "string"}}}
+    extra["responses"] = {"200": {"content": kinds}}
+    return extra
+
+
 def optional_body(schema: type[BaseModel], *events: type[BaseModel]) -> RequestBody:
     """Describes an optional body; `events` are those of the route's stream."""
     extra = request_body(schema)
@@ -195,8 +211,8 @@ def _add_path_parameters(operation: Json, path: str) -> None:
 def _add_examples(
     operation: Json, examples: Mapping[str, Example], models: Mapping[str, str]
 ) -> None:
-    if "requestBody" in operation:
-        body = operation["requestBody"]["content"]["application/json"]
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body is not None:
         body["examples"] = {
             name: {"summary": example.summary, "value": example.body(_model(example, models))}
             for name, example in examples.items()

@@ -16,11 +16,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.errors import RequestCancelled
-from openai_frontend.generation import ChunkedSocket
+from openai_frontend.generation import ChunkedSocket, CompletionDelta, FrameWriter, Resume
 from openai_frontend.routers.request import CancelOnDisconnect
 from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.error_reply import ErrorReply, log_failure, reply_for
-from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.sse import KEEP_ALIVE, error_event
 
 MAX_BUFFER_BYTES = 4 * 1024 * 1024
@@ -314,6 +313,20 @@ class KeepAlive:
             self._writer.comment(KEEP_ALIVE)
 
 
+class EventSource(Protocol):
+    """The events of a stream, in order. `serving.output.stream.ChunkStream` documents them."""
+
+    @property
+    def finished(self) -> bool: ...
+    def start(self) -> bytes: ...
+    def feed(self, choice: int, deltas: list[CompletionDelta], /) -> bytes: ...
+    def relay(
+        self, write: FrameWriter, socket: Callable[[], ChunkedSocket | None], /
+    ) -> Resume | None: ...
+    def relay_segment(self) -> None: ...
+    def finish(self) -> bytes: ...
+
+
 class EventStream(StreamedResponse):
     """OpenAI's chunks as events. Starts once the first burst is there.
 
@@ -321,7 +334,7 @@ class EventStream(StreamedResponse):
     """
 
     def __init__(
-        self, chunks: ChunkStream, bursts: Bursts, limits: StreamLimits, headers: Headers = ()
+        self, chunks: EventSource, bursts: Bursts, limits: StreamLimits, headers: Headers = ()
     ) -> None:
         super().__init__(limits, headers)
         self._chunks = chunks

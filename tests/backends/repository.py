@@ -200,6 +200,23 @@ def write_vision(repository: Path, weights: Path) -> Path:
     return repository
 
 
+def write_whisper(repository: Path, name: str, *, decoupled: bool) -> None:
+    """NVIDIA's whisper_bls."""
+    config = configs.pbtxt("whisper_bls", max_batch_size=8, decoupled=decoupled)
+    write(repository, name, "whisper_bls", config)
+
+
+def write_speech(repository: Path, name: str, *, decoupled: bool, rate: int = 24_000) -> None:
+    """A model that speaks. If decoupled, its voice and its speed have names of its own."""
+    tensors = configs.SPEECH if decoupled else configs.ONE_VOICE
+    parameters = {"sample_rate": str(rate)}
+    config = configs.pbtxt(tensors, max_batch_size=8, decoupled=decoupled, parameters=parameters)
+    write(repository, name, "speech", config)
+    if decoupled:
+        options = "tensors:\n  voice: speaker\n  speed: pace\n"
+        (repository / name / "openai_frontend.yaml").write_text(options)
+
+
 def write_vllm_backend(folder: Path, module: str = "vllm_backend") -> Path:
     """A backend directory with NVIDIA's vLLM backend: one Python program for all its models."""
     (folder / "vllm").mkdir(parents=True)

@@ -17,6 +17,9 @@ from openai_frontend.generation import (
     ImageSupport,
     ScorePairRequest,
     ScoreResult,
+    SpeechRequest,
+    SpeechSupport,
+    TranscriptionSupport,
 )
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.models.triton_model import ModelLease
@@ -147,7 +150,7 @@ class MeteredModel:
     def _cost(self, work: Work) -> int:
         """Tokens that the work may use."""
         prompt_tokens = _prompt_tokens(work)
-        if not isinstance(work, ScorePairRequest) and work.images:
+        if not isinstance(work, ScorePairRequest | SpeechRequest) and work.images:
             support = self._model.images or ImageSupport()
             prompt_tokens += len(work.images) * (support.max_tokens_per_image or 0)
         if not isinstance(work, GenerationRequest):
@@ -190,6 +193,19 @@ class MeteredModel:
         finally:
             self._reservation.settle(reserved=reserved, used=used)
         return result
+
+    async def speak(self, request: SpeechRequest) -> AsyncGenerator[memoryview, None]:
+        """Charge the text, and nothing if it fails before the first sample."""
+        reserved, used = self._reserve(request), 0
+        try:
+            async for samples in self._model.speak(request):
+                used = reserved
+                yield samples
+        except (asyncio.CancelledError, GeneratorExit):
+            used = reserved
+            raise
+        finally:
+            self._reservation.settle(reserved=reserved, used=used)
 
     def _reserve(self, work: Work) -> int:
         """The tokens to settle at the end: those that `reserve` took, or the work's own."""
@@ -259,6 +275,14 @@ class MeteredModel:
         return self._model.images
 
     @property
+    def transcription(self) -> TranscriptionSupport | None:
+        return self._model.transcription
+
+    @property
+    def speech(self) -> SpeechSupport | None:
+        return self._model.speech
+
+    @property
     def tenant(self) -> str:
         return self._caller.key.digest
 
@@ -320,6 +344,9 @@ class MeteredModel:
     ) -> list[Prompt]:
         return await self._model.tokenize_all(texts, params=params, **how)
 
+    async def decoder_prompt(self, start: str, previous: str = "") -> Prompt:
+        return await self._model.decoder_prompt(start, previous)
+
     async def tokenize_pair(
         self, first: str, second: str, *, param: str = "documents"
     ) -> tuple[list[int], list[int]]:
@@ -328,6 +355,8 @@ class MeteredModel:
 
 def _prompt_tokens(work: Work) -> int:
     """Prompt tokens; for text that the backend tokenizes, an estimate of four characters each."""
+    if isinstance(work, SpeechRequest):
+        return len(work.text) // 4 + 1
     if isinstance(work, ScorePairRequest) or work.prompt_token_ids is not None:
         return len(work.prompt_token_ids or ())
     return len(work.prompt or "") // 4

@@ -18,7 +18,7 @@ _MAX_LOOKED_AT, _MAX_COMPARED, _MAX_COMPARED_CHARACTERS = 200, 5, 64
 
 
 # The capability that a path needs; None if every model has it.
-Task = Literal["chat", "completions", "embeddings", "rerank"] | None
+Task = Literal["chat", "completions", "embeddings", "rerank", "transcription", "speech"] | None
 
 
 async def find_model(

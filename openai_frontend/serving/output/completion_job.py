@@ -257,9 +257,14 @@ def choice_requests(first: GenerationRequest, n: int) -> list[GenerationRequest]
 
 
 def require_generation(model: ServingModel) -> None:
-    """Raise InvalidRequest for a model that generates no text, such as an embedding model."""
-    if "generate" not in model.tasks:
-        message = f"The model '{model.name}' does not generate text."
+    """Raise InvalidRequest for a model that generates no text from prompts, such as an embedding
+    model.
+    """
+    if "generate" not in (tasks := model.tasks):
+        routes = ["/v1/audio/transcriptions"] if "transcribe" in tasks else []
+        routes += ["/v1/audio/speech"] if "speak" in tasks else []
+        hint = f" Use {routes[0]}." if routes else ""
+        message = f"The model '{model.name}' does not generate text from prompts.{hint}"
         raise InvalidRequest(message, param="model", code="unsupported_model")
 
 

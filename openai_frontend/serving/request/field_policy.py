@@ -83,6 +83,27 @@ NEUTRAL_IN_SCORING: Neutral = {
     "truncate": (False,),
 }
 
+# Values are texts: these requests are forms. The first are OpenAI's, the others vLLM's.
+NEUTRAL_IN_TRANSCRIPTIONS: Neutral = {
+    "keywords": (),
+    "known_speaker_names": (),
+    "known_speaker_references": (),
+    "languages": (),
+    "hotwords": ("",),
+    "include": (),  # of a translation, as the next two
+    "timestamp_granularities": (),
+    "chunking_strategy": ("auto",),
+    "length_penalty": ("1", "1.0"),
+    "n": ("1",),
+    "stream_continuous_usage_stats": ("false", "False"),
+    "stream_include_usage": ("true", "True", "false", "False"),  # a stream always has it
+    "to_language": ("en",),
+    "use_beam_search": ("false", "False"),
+    "vllm_xargs": (),
+}
+
+NEUTRAL_IN_SPEECH: Neutral = {}
+
 # Object fields -> their members. A `schema` beside the type json_object, which other servers
 # accept, is rejected with its format, not ignored.
 _WITH_MEMBERS: Mapping[str, frozenset[str]] = {

@@ -5,7 +5,7 @@ import json
 import mmap
 from codecs import BOM_UTF8
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 from weakref import ReferenceType, ref
@@ -130,6 +130,21 @@ class Plans:
             known = self._of[model.name] = ref(prompts), make()
         plan: Plan = known[1]
         return plan
+
+
+class FormReader(Generic[Fields]):
+    """Validates the fields of a form, whose values are texts, as one schema."""
+
+    def __init__(self, schema: type[Fields]) -> None:
+        self._adapter = TypeAdapter(schema)
+
+    def read(self, fields: Mapping[str, str | list[str]]) -> Fields:
+        """Raises InvalidRequest, in OpenAI's words, for the first problem."""
+        try:
+            return self._adapter.validate_python(fields, strict=False)
+        except ValidationError as error:
+            problems = error.errors(include_url=False)
+        raise invalid_request(problems)
 
 
 @dataclass(slots=True, eq=False)

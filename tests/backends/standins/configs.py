@@ -23,6 +23,19 @@ CHAT: Mapping[str, Tensors] = {
     "output": {"REPLY": {"data_type": "TYPE_STRING", "dims": [1]}},
 }
 
+ONE_VOICE: Mapping[str, Tensors] = {
+    "input": {"target_text": {"data_type": "TYPE_STRING", "dims": [1]}},
+    "output": {"waveform": {"data_type": "TYPE_FP32", "dims": [-1]}},
+}
+SPEECH: Mapping[str, Tensors] = {
+    "input": {
+        **ONE_VOICE["input"],
+        "speaker": {"data_type": "TYPE_STRING", "dims": [1], "optional": True},
+        "pace": {"data_type": "TYPE_FP32", "dims": [1], "optional": True},
+    },
+    "output": ONE_VOICE["output"],
+}
+
 _STEPS = {
     "preprocessing": tables.PREPROCESSING_MAPS,
     "tensorrt_llm": tables.ENGINE_MAPS,

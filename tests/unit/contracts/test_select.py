@@ -72,9 +72,15 @@ def test_option_overrides_the_config(name: str) -> None:
     config = {
         "input": [
             *tensors("text_input:STRING"),
-            *({**each, "optional": True} for each in tensors("embedding_request:STRING n:INT32")),
+            *(
+                {**each, "optional": True}
+                for each in tensors(
+                    "embedding_request:STRING n:INT32 TEXT_PREFIX:STRING WAV:FP32 WAV_LENS:INT32"
+                )
+            ),
         ],
-        "output": tensors("text_output:STRING"),
+        "output": tensors("text_output:STRING TRANSCRIPTS:STRING waveform:FP32"),
+        "parameters": {"sample_rate": {"string_value": "24000"}},
     }
     chosen = select_contracts(config, options=ContractOptions(name=name))
     assert (chosen.name, chosen.reason) == (name, "The model's options set it.")

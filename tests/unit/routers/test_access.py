@@ -379,6 +379,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/tokenize": {"prompt": "a"},
     "/detokenize": {"tokens": [1]},
     "/v1/detokenize": {"tokens": [1]},
+    "/v1/audio/speech": {"input": "a"},
+    "/v1/audio/transcriptions": {},
+    "/v1/audio/translations": {},
 }
 
 
@@ -390,7 +393,9 @@ async def test_inference_routes_hide_models_that_the_key_may_not_use(world_of, t
     got = {}
     for path, body in BODIES.items():
         body = {"model": "b", **body}
-        answer = await world.client.post(path, json=body, headers=bearer("narrow"))
+        form = path in ("/v1/audio/transcriptions", "/v1/audio/translations")
+        sent = {"data": body, "files": {"file": b""}} if form else {"json": body}
+        answer = await world.client.post(path, **sent, headers=bearer("narrow"))
         got[path] = (answer.status_code, answer.json()["error"]["code"])
 
     assert dict.fromkeys(BODIES, (404, "model_not_found")) == got

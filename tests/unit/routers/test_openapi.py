@@ -17,6 +17,7 @@ MODELS = {"generate": "writer", "embed": "embedder"}
 STREAMS = {
     "/v1/chat/completions": "ChatCompletionChunk",
     "/v1/completions": "Completion",
+    "/v1/audio/transcriptions": "TranscriptTextDelta",
     "/v2/models/{model}/generate_stream": "GenerateResponse",
 }
 BODYLESS = {
@@ -130,7 +131,7 @@ def test_every_request_body_has_examples(document):
     bodies = {
         name: operation["requestBody"]["content"]["application/json"]
         for name, operation in operations(document)
-        if "requestBody" in operation
+        if "application/json" in operation.get("requestBody", {}).get("content", {})
     }
     assert [name for name, body in bodies.items() if not body.get("examples")] == []
 

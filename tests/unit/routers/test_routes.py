@@ -87,9 +87,9 @@ async def test_404_suggests_a_similar_path_or_endpoint(world, path, hint):
 
 
 async def test_404_without_a_similar_path_suggests_nothing(world):
-    response = await world.client.get("/v1/audio/speech")
+    response = await world.client.get("/v1/videos/edits")
 
-    assert response.json()["error"]["message"] == "Invalid URL (GET /v1/audio/speech)"
+    assert response.json()["error"]["message"] == "Invalid URL (GET /v1/videos/edits)"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""What a transcription model says of audio before its text: the language, and whether somebody
+speaks. Each is what it would write first, so it costs one token.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    SamplingParams,
+    UsageCounter,
+)
+from openai_frontend.serving.admission.concurrency_limit import ModelSlots
+from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.output.completion_job import new_id
+from openai_frontend.serving.request.audio import AudioWindow
+
+START = "<|startoftranscript|>"
+DEFAULT_LANGUAGE = "en"
+_SILENCE = ("<|nospeech|>", "<|nocaptions|>")  # the second in older models
+
+
+class SpeechProbe:
+    """Asks one model on behalf of one request."""
+
+    def __init__(self, model: ServingModel, slots: ModelSlots) -> None:
+        self._model = model
+        self._slots = slots
+
+    @property
+    def detects(self) -> bool:
+        """Whether the model can be limited to its language tokens, whose ids are known."""
+        return self._model.prompts is not None and self._model.supports("allowed_token_ids")
+
+    async def language(self, window: AudioWindow, languages: Sequence[str]) -> str:
+        """The likeliest of the languages; the default if they are not in the vocabulary."""
+        codes = await self._ids(languages)
+        params = SamplingParams(
+            max_tokens=1, temperature=0.0, allowed_token_ids=list(codes), skip_special_tokens=False
+        )
+        [deltas] = await self._ask([window], params) if codes else [[]]
+        written = [token_id for delta in deltas for token_id in delta.token_ids]
+        return codes.get(written[0], DEFAULT_LANGUAGE) if written else DEFAULT_LANGUAGE
+
+    async def silence(self, windows: Sequence[AudioWindow]) -> dict[int, float]:
+        """The probability of no speech by window, if the model's vocabulary has a token for it."""
+        token_id = await self._silence_id()
+        if token_id is None:
+            return {}
+        params = SamplingParams(max_tokens=1, temperature=0.0, logprob_token_ids=[token_id])
+        answers = await self._ask(windows, params)
+        found = {at: _logprob(deltas, token_id) for at, deltas in enumerate(answers)}
+        return {at: math.exp(value) for at, value in found.items() if value is not None}
+
+    async def _ids(self, languages: Sequence[str]) -> Mapping[int, str]:
+        """Id of a language's token -> its code."""
+        tokens = "".join(f"<|{each}|>" for each in languages)
+        ids = (await self._model.decoder_prompt(tokens)).token_ids
+        return dict(zip(ids, languages, strict=True)) if len(ids) == len(languages) else {}
+
+    async def _silence_id(self) -> int | None:
+        if not self._model.supports("logprob_token_ids"):
+            return None
+        for name in _SILENCE:
+            ids = (await self._model.decoder_prompt(name)).token_ids
+            if len(ids) == 1:
+                return ids[0]
+        return None
+
+    async def _ask(
+        self, windows: Sequence[AudioWindow], params: SamplingParams
+    ) -> list[list[CompletionDelta]]:
+        """The deltas of one token for each window."""
+        prompt, id = await self._model.decoder_prompt(START), new_id("probe")
+
+        async def ask(at: int) -> list[CompletionDelta]:
+            request = GenerationRequest(
+                request_id=f"{id}-{at}",
+                prompt=prompt.text,
+                prompt_token_ids=prompt.token_ids or None,
+                audio=windows[at].audio,
+                sampling_params=params,
+                return_token_ids=True,
+                usage=UsageCounter(len(prompt.token_ids)),
+            )
+            async with aclosing(self._model.generate(request)) as bursts:
+                return [delta async for burst in bursts for delta in burst]
+
+        return await self._slots.gather(ask, range(len(windows)), self._model.queue_key(0))
+
+
+def _logprob(deltas: Sequence[CompletionDelta], token_id: int) -> float | None:
+    positions = [each for delta in deltas for each in delta.logprobs or ()]
+    entry = positions[0].get(token_id) if positions else None
+    return None if entry is None else float(entry["logprob"])

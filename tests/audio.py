@@ -73,3 +73,19 @@ def wav_header(rate: int, channels: int, data_bytes: int) -> bytes:
     form = struct.pack("<IHHIIHH", 16, 1, channels, rate, rate * channels * 2, channels * 2, 16)
     size = struct.pack("<I", min(data_bytes + 36, 0xFFFFFFFF))
     return b"RIFF" + size + b"WAVEfmt " + form + b"data" + struct.pack("<I", data_bytes)
+
+
+BOUNDARY = "b-7f3a"
+
+
+def form(data: bytes | None, *fields: tuple[str, str]) -> bytes:
+    """A form with `BOUNDARY`, with the data as its file."""
+    parts = [_part(f'name="{name}"', value.encode()) for name, value in fields]
+    if data is not None:
+        parts.append(_part('name="file"; filename="a.wav"', data))
+    return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def _part(disposition: str, value: bytes) -> bytes:
+    head = f"--{BOUNDARY}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n"
+    return head.encode() + value + b"\r\n"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from openai_frontend.media.fork_server import Frames, MediaRefused, Work, main
+from openai_frontend.media.fork_server import Frames, Refused, Work, main
 
 if TYPE_CHECKING:
     import soundfile
@@ -61,7 +61,7 @@ def decode(task: Mapping[str, Any], data: memoryview) -> tuple[dict[str, Any], F
     """Decode a file in the format `task["format"]` to `task["rate"]`.
 
     Returns `seconds`, and `cuts`: where pieces of at most `task["window_s"]` begin, in samples.
-    Raises MediaRefused beyond `max_seconds` or `max_samples` (of all channels).
+    Raises Refused beyond `max_seconds` or `max_samples` (of all channels).
     """
     import soundfile
 
@@ -69,14 +69,14 @@ def decode(task: Mapping[str, Any], data: memoryview) -> tuple[dict[str, Any], F
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             if file.format not in FORMATS[format]:
-                raise MediaRefused(f"it is {file.format}, but begins like {format.upper()}")
+                raise Refused(f"it is {file.format}, but begins like {format.upper()}")
             _check(task, file.frames, file.samplerate, file.channels)
             mono = _mono(task, file)
             file_rate = file.samplerate
     except soundfile.SoundFileError:
-        raise MediaRefused(f"it cannot be decoded as {format.upper()}") from None
+        raise Refused(f"it cannot be decoded as {format.upper()}") from None
     if not numpy.isfinite(mono).all():
-        raise MediaRefused("it has samples that are not finite numbers")
+        raise Refused("it has samples that are not finite numbers")
     samples = resampled(mono, file_rate, rate)
     cuts = quiet_cuts(samples, rate, int(task["window_s"] * rate))
     return {"seconds": len(mono) / file_rate, "cuts": cuts}, [samples]
@@ -84,9 +84,7 @@ def decode(task: Mapping[str, Any], data: memoryview) -> tuple[dict[str, Any], F
 
 def _check(task: Mapping[str, Any], frames: int, rate: int, channels: int) -> None:
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise MediaRefused(
-            f"its sample rate is {rate} Hz; supported are {MIN_RATE} to {MAX_RATE} Hz"
-        )
+        raise Refused(f"its sample rate is {rate} Hz; supported are {MIN_RATE} to {MAX_RATE} Hz")
     if frames >= 1 << 62:  # libsndfile's mark for an unknown length
         return
     _check_length(task, frames / rate, frames * channels)
@@ -95,9 +93,9 @@ def _check(task: Mapping[str, Any], frames: int, rate: int, channels: int) -> No
 def _check_length(task: Mapping[str, Any], seconds: float, samples: int) -> None:
     if seconds > (limit := task["max_seconds"]):
         # One decimal above the limit, so that the message never states the limit itself
-        raise MediaRefused(f"it is longer than {limit:g} s (max_audio_seconds): {seconds:.1f} s")
+        raise Refused(f"it is longer than {limit:g} s (max_audio_seconds): {seconds:.1f} s")
     if samples > (most := task["max_samples"]):
-        raise MediaRefused(f"it has more than {most} samples (max_audio_samples): {samples}")
+        raise Refused(f"it has more than {most} samples (max_audio_samples): {samples}")
 
 
 def _mono(task: Mapping[str, Any], file: "soundfile.SoundFile") -> Samples:

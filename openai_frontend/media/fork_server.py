@@ -34,7 +34,7 @@ class PoolUnavailable(RuntimeError):
     """The pool is closed, or its process does not start."""
 
 
-class MediaRefused(ValueError):
+class Refused(ValueError):
     """The media cannot be used; the message is for the client."""
 
 
@@ -69,7 +69,7 @@ def write_message(connection: Any, header: Any, frames: Frames = ()) -> None:
 def main(prepare: Callable[[bytes], tuple[Any, Work]]) -> None:
     """Run the process. `prepare` gets the standard input; returns the facts and the work.
 
-    The work raises MediaRefused for media that cannot be used.
+    The work raises Refused for media that cannot be used.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -110,7 +110,7 @@ def _serve(connection: socket.socket, work: Work, memory_mib: int) -> NoReturn:
             frames: Frames = ()
             try:
                 outcome, frames = work(header, given)
-            except MediaRefused as error:
+            except Refused as error:
                 outcome = {"refused": str(error)}
             except MemoryError:
                 resource.setrlimit(resource.RLIMIT_AS, (memory + _RESERVE, memory + _RESERVE))

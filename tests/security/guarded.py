@@ -172,8 +172,9 @@ def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> No
 @contextmanager
 def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     """Start a gateway with these models: `mock` answers at once, `slow` at 10 tokens per second,
-    `mirror` with its request, `vision` with its images; `broken` fails, `teller` fails in a tool
-    call, and each of ODD_ANSWERS gives that answer. `more` options come last.
+    `mirror` with its request, `vision` with its images, `hears` with its audio; `broken` fails,
+    `teller` fails in a tool call, and each of ODD_ANSWERS gives that answer. `more` options come
+    last.
     """
     repository, events = folder / "models", folder / engines.EVENTS
     events.touch()
@@ -181,6 +182,9 @@ def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     slow = {"tokens": TOKENS, "tokens_per_second": 10.0}
     mock_models.write_with_tokenizer(repository, "slow", **slow)
     mock_models.write_with_images(repository, "vision")
+    mock_models.write_with_tokenizer(
+        repository, "hears", audio_window_s=30.0, describe_audio=True, answer_tokens=1
+    )
     told = {"tokens": ['<tool_call>{"name": ', ANSWER], "fail_after_tokens": 8}
     mock_models.write_with_tokenizer(repository, "teller", **told)
     for name, tokens in ODD_ANSWERS.items():

@@ -1,0 +1,73 @@
+"""Processes for media: what harms one is an error of its task alone."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from openai_frontend.media.fork_server import PoolUnavailable
+from openai_frontend.media.pool import WorkerPool
+
+MODULE = "tests.unit.media.hostile"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    made = WorkerPool(MODULE, processes=2, timeout_s=20, memory_mib=256, data=b"read")
+    yield made
+    made.close()
+
+
+def test_first_task_starts_the_process_and_workers_are_kept(pool):
+    frames = [b"one", b"", bytes(300_000)]
+    first, returned = pool.submit("echo", frames).result()
+    assert [bytes(each) for each in returned] == frames
+    assert first["process"] != os.getpid()
+    assert pool.submit("echo", []).result()[0] == first
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("refuse", "it is not wanted"),
+        ("crash", "processing it failed"),
+        ("raise", "processing it failed"),
+        ("allocate", "processing it needs more than 256 MiB"),
+        ("file", "processing it failed"),
+        ("socket", "processing it failed"),
+    ],
+)
+def test_harmful_task_fails_alone(pool, task, message):
+    """With a message of our own; the next task has a worker again."""
+    with pytest.raises(ValueError, match=message) as failed:
+        pool.submit(task, []).result()
+    assert "secret" not in str(failed.value)
+    assert pool.submit("echo", [b"x"]).result()[1] == [b"x"]
+
+
+def test_task_that_hangs_is_killed():
+    pool = WorkerPool(MODULE, processes=1, timeout_s=0.3, memory_mib=256)
+    try:
+        assert pool.start() == {"given": ""}
+        with pytest.raises(ValueError, match=r"takes more than 0\.3 s"):
+            pool.submit("hang", []).result()
+        pool.timeout_s = 20
+        assert pool.submit("echo", [b"x"]).result()[1] == [b"x"]
+    finally:
+        pool.close()
+
+
+def test_closed_pool_takes_no_tasks():
+    pool = WorkerPool(MODULE, processes=1, timeout_s=5, memory_mib=256)
+    task = pool.submit("echo", [])
+    task.result()
+    pool.close()
+    with pytest.raises(RuntimeError):
+        pool.submit("echo", [])
+
+
+def test_process_that_does_not_start_makes_the_pool_unavailable():
+    pool = WorkerPool("tests.unit.media.missing", processes=1, timeout_s=5, memory_mib=256)
+    with pytest.raises(PoolUnavailable):
+        pool.submit("echo", []).result()
+    pool.close()

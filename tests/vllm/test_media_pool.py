@@ -20,7 +20,8 @@ from openai_frontend.engines.media import image_digest
 from openai_frontend.engines.vllm import arguments
 from openai_frontend.engines.vllm.media import new_pool
 from openai_frontend.engines.vllm.media_worker import ImageRequest
-from openai_frontend.media.pool import Reply, WorkerPool
+from openai_frontend.media.fork_server import Reply
+from openai_frontend.media.pool import WorkerPool
 from tests.vllm.pictures import FOLDER, MODEL, encoded
 
 pytestmark = pytest.mark.engine

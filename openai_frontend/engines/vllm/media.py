@@ -18,8 +18,8 @@ from typing import Any
 from openai_frontend.engines.engine import EngineError, Sample
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.media_worker import AudioRequest, ImageRequest
-from openai_frontend.media.fork_server import Frames
-from openai_frontend.media.pool import PoolUnavailable, WorkerPool
+from openai_frontend.media.fork_server import Frames, PoolUnavailable
+from openai_frontend.media.pool import WorkerPool
 from openai_frontend.triton import error_codes
 
 TIMEOUT_S = 20.0  # per item

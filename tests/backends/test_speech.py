@@ -35,6 +35,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         yield process
 
 
+@pytest.mark.honours("transcriptions.file", "transcriptions.model")
 @pytest.mark.parametrize("model", ["whisper", "whole"])
 def test_transcription_has_the_words_and_the_duration(client, model):
     said = client.audio.transcriptions.create(model=model, file=audio.wav(["one", "two", "three"]))
@@ -82,6 +83,7 @@ def test_stream_ends_with_done(gateway):
     assert response.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.honours("transcriptions.response_format", "translations.response_format")
 def test_text_is_plain_text(client):
     said = client.audio.transcriptions.create(
         model="whisper", file=audio.wav(["one"]), response_format="text"
@@ -105,6 +107,7 @@ def test_language_is_part_of_the_prompt(client):
     assert named.text == "eins zwei"
 
 
+@pytest.mark.honours("translations.file", "translations.model")
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # by OpenAI's client
 def test_translation_is_english(client):
     data = audio.wav(["eins", "zwei"])
@@ -134,6 +137,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.refuses(
+    "transcriptions.chunking_strategy", "transcriptions.known_speaker_names",
+    "transcriptions.keywords", "transcriptions.response_format", "transcriptions.prompt",
+    "transcriptions.temperature", "transcriptions.language",
+)  # fmt: skip
 @pytest.mark.parametrize("case", REFUSED)
 def test_unsupported_field_is_refused_by_name(client, case):
     fields, param = REFUSED[case]
@@ -180,6 +188,7 @@ def test_models_state_what_they_do(client):
     assert models["own_chat"]["audio"] is None
 
 
+@pytest.mark.honours("speech.input", "speech.model", "speech.response_format")
 @pytest.mark.parametrize("format", ["wav", "flac", "mp3", "opus", "pcm"])
 @pytest.mark.parametrize("model", ["speaker", "one_voice"])
 def test_speech_has_the_words_in_each_format(client, model, format):
@@ -195,9 +204,11 @@ def test_speech_has_the_words_in_each_format(client, model, format):
     assert audio.heard(samples, rate) == text.split()
 
 
+@pytest.mark.honours("speech.stream_format")
 def test_waveform_is_streamed_as_it_comes(gateway):
     """The first word arrives in a piece of its own."""
     body = {"model": "speaker", "input": "one two three", "response_format": "pcm"}
+    body["stream_format"] = "audio"
     with httpx.stream("POST", f"{gateway.url}/v1/audio/speech", json=body, timeout=60) as response:
         assert response.headers["content-type"] == "audio/pcm"
         pieces = list(response.iter_raw())
@@ -206,6 +217,7 @@ def test_waveform_is_streamed_as_it_comes(gateway):
     assert audio.heard(samples, 24_000) == ["one", "two", "three"]
 
 
+@pytest.mark.honours("speech.voice", "speech.voice.id", "speech.speed")
 def test_voice_and_speed_reach_mapped_inputs(client):
     def loudness(**fields):
         answer = client.audio.speech.create(
@@ -216,6 +228,7 @@ def test_voice_and_speed_reach_mapped_inputs(client):
 
     loud, length = loudness(voice="default")
     quiet, _ = loudness(voice="whisper")
+    assert loudness(voice={"id": "whisper"})[0] == quiet
     _, shorter = loudness(voice="default", speed=2.0)
     assert quiet == pytest.approx(loud / 4, rel=0.01)
     assert shorter == length // 2
@@ -232,6 +245,10 @@ SPEECH_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.refuses(
+    "speech.voice", "speech.speed", "speech.instructions", "speech.response_format",
+    "speech.stream_format",
+)  # fmt: skip
 @pytest.mark.parametrize("case", SPEECH_REFUSED)
 def test_unsupported_field_of_speech_is_refused_by_name(client, case):
     fields, param = SPEECH_REFUSED[case]

@@ -7,6 +7,11 @@ from typing import Any
 
 from openai.resources import Models
 from openai.types import EmbeddingCreateParams, completion_create_params
+from openai.types.audio import (
+    SpeechCreateParams,
+    TranslationCreateParams,
+    transcription_create_params,
+)
 from openai.types.chat import completion_create_params as chat_create_params
 from pydantic import BaseModel
 
@@ -14,7 +19,10 @@ from openai_frontend.serving.request.field_policy import (
     NEUTRAL_IN_CHAT,
     NEUTRAL_IN_COMPLETIONS,
     NEUTRAL_IN_EMBEDDINGS,
+    NEUTRAL_IN_SPEECH,
+    NEUTRAL_IN_TRANSCRIPTIONS,
 )
+from schemas.audio import CreateSpeechRequest, TranscriptionRequest, TranslationRequest
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.embeddings import EmbeddingRequest
@@ -81,6 +89,27 @@ ENDPOINTS = (
         EmbeddingCreateParams,
         EmbeddingRequest,
         NEUTRAL_IN_EMBEDDINGS,
+    ),
+    endpoint(
+        "transcriptions",
+        "POST /v1/audio/transcriptions",
+        transcription_create_params.TranscriptionCreateParamsStreaming,
+        TranscriptionRequest,
+        NEUTRAL_IN_TRANSCRIPTIONS,
+    ),
+    endpoint(
+        "translations",
+        "POST /v1/audio/translations",
+        TranslationCreateParams,
+        TranslationRequest,
+        NEUTRAL_IN_TRANSCRIPTIONS,
+    ),
+    endpoint(
+        "speech",
+        "POST /v1/audio/speech",
+        SpeechCreateParams,
+        CreateSpeechRequest,
+        NEUTRAL_IN_SPEECH,
     ),
     Endpoint("models", "/v1/models", resource_fields(Models)),
 )

@@ -49,6 +49,10 @@ Deliberate differences from `vllm serve` 0.32:
   key shared by all clients. Images and texts stay in the order in which they were sent. The usage
   has `prompt_tokens_details.image_tokens`; vLLM's is `multimodal_tokens`. `/tokenize` and `/render`
   return one placeholder for each image ([multimodal.md](multimodal.md)).
+- Transcriptions: `text`, `srt` and `vtt` are text, a stream has OpenAI's events, and what has no
+  effect is refused, `timestamp_granularities[]` `word` too; vLLM answers `text` with JSON, refuses
+  `srt` and `vtt`, streams chunks of its own, and ignores other fields. A file of any length within
+  the limits is one transcription with one end ([speech.md](speech.md)).
 - The first chunk of a stream that may call tools has `content: null`, as at OpenAI; in vLLM it is
   an empty string.
 - `--force-include-usage` only adds the usage chunk; vLLM's `--enable-force-include-usage` also adds

@@ -184,7 +184,7 @@ async def test_defaults_are_greedy_and_fill_the_context():
 @pytest.mark.honours("transcriptions.language", "translations.language")
 async def test_language_and_task_are_in_the_prompt():
     for task in ("transcribe", "translate"):
-        job = await prepared(Model(), None, task, language="German")  # type: ignore[arg-type]
+        job = await prepared(Model(), None, task, language="German")
         expected = f"<|startoftranscript|><|de|><|{task}|><|notimestamps|>"
         assert job.requests[0].prompt == expected
 
@@ -310,14 +310,52 @@ async def test_samples_count_as_memory_until_the_job_is_gone():
 async def test_audio_beyond_a_limit_names_the_limit():
     asked = FormReader(TranscriptionRequest).read({})
     model: Any = Model()
-    for limits, words, code in (
+    cases: list[tuple[dict[str, Any], int, str]] = [
         ({"max_audio_seconds": 1}, 3, "invalid_audio"),
         ({"max_audio_samples": 9000}, 3, "invalid_audio"),
         ({"max_audio_bytes": 100}, 1, "request_too_large"),
         ({}, 0, "audio_too_short"),
-    ):
+    ]
+    for limits, words, code in cases:
         serving = transcriptions(**limits)
         with pytest.raises(InvalidRequest) as refused:
             await serving.prepare(asked, audio.wav(["one"] * words), model, "transcribe")
         assert (refused.value.param, refused.value.code) == ("file", code)
         assert all(f"({name})" in refused.value.message for name in limits)
+
+
+REFUSED = {
+    "keywords": ["a"], "known_speaker_names": ["a"], "known_speaker_references": ["data:"],
+    "languages": ["en"], "hotwords": "a", "length_penalty": "2", "n": "2", "vllm_xargs": "{}",
+    "stream_continuous_usage_stats": "true", "to_language": "de", "use_beam_search": "true",
+}  # fmt: skip
+NOT_OF_TRANSLATIONS: dict[str, Any] = {
+    "include": ["logprobs"],
+    "timestamp_granularities": ["segment"],
+    "chunking_strategy": "server_vad",
+}
+
+
+@pytest.mark.refuses(
+    *(f"transcriptions.{each}" for each in REFUSED),
+    *(f"translations.{each}" for each in [*REFUSED, *NOT_OF_TRANSLATIONS]),
+)
+async def test_field_that_has_no_effect_is_refused_by_name():
+    for task in ("transcribe", "translate"):
+        fields = REFUSED if task == "transcribe" else {**REFUSED, **NOT_OF_TRANSLATIONS}
+        for name, value in fields.items():
+            with pytest.raises(InvalidRequest) as refused:
+                await prepared(Model(), None, task, **{name: value})  # type: ignore[arg-type]
+            assert refused.value.param == name
+
+
+@pytest.mark.accepts(
+    "transcriptions.chunking_strategy", "transcriptions.stream_include_usage",
+    "translations.stream_include_usage",
+)  # fmt: skip
+async def test_field_that_asks_for_what_is_done_anyway_changes_nothing():
+    plain = await answered(Model(), language="en")
+    fields: dict[str, Any] = {"chunking_strategy": "auto", "stream_include_usage": "true"}
+    assert await answered(Model(), language="en", **fields) == plain
+    fields.pop("chunking_strategy")
+    await prepared(Model(), None, "translate", **fields)

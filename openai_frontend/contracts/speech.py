@@ -63,7 +63,9 @@ class SpeechContract:
 
     def _check(self, tensors: Mapping[str, str], fields: frozenset[str]) -> None:
         for ours in sorted(tensors.keys() & set(FIELDS) - fields):
-            raise ModelUnavailable(f"`tensors` names an input '{tensors[ours]}' that it has not")
+            raise ModelUnavailable(
+                f"`tensors` names an input '{tensors[ours]}' that it does not have"
+            )
         for field in sorted(fields):
             if not is_writable(self._inputs.datatype(field)):
                 raise ModelUnavailable(f"its input '{self._inputs.name(field)}' has another type")

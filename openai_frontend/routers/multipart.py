@@ -1,6 +1,7 @@
 """Forms with a file, as OpenAI's audio routes take them. Nothing is written to disk."""
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 
 from fastapi import Request
@@ -9,6 +10,9 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.routers.request import read_body
+
+# It logs a line for each malformed body, which the client is told
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 MAX_FIELDS = 64
 MAX_FIELD_BYTES = 64 * 1024

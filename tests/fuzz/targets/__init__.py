@@ -13,6 +13,7 @@ from typing import Protocol, cast
 CORPUS = Path(__file__).parent.parent / "corpus"
 
 NAMES = (
+    "audio_file",
     "chat_request",
     "completion_request",
     "engine_tensors",
@@ -26,6 +27,7 @@ NAMES = (
     "kserve_body",
     "kserve_tensor",
     "model_options",
+    "multipart_form",
     "output_parser",
     "output_parser_time",
     "settings_file",

@@ -345,7 +345,7 @@ async def test_field_that_has_no_effect_is_refused_by_name():
         fields = REFUSED if task == "transcribe" else {**REFUSED, **NOT_OF_TRANSLATIONS}
         for name, value in fields.items():
             with pytest.raises(InvalidRequest) as refused:
-                await prepared(Model(), None, task, **{name: value})  # type: ignore[arg-type]
+                await prepared(Model(), None, task, **{name: value})
             assert refused.value.param == name
 
 

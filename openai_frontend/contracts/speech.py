@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, is_writable
-from openai_frontend.contracts.python import text_tensor
 from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.generation import SpeechRequest, SpeechSupport
 
@@ -80,7 +79,7 @@ def text_input(config: Mapping[str, Any], tensors: Mapping[str, str]) -> str | N
     texts = _names(config, "input", "TYPE_STRING")
     found = next((name for name in names if name in texts), None)
     if found is None and "text_input" not in tensors and len(texts) == 1:
-        return text_tensor(config, "input", tensors)
+        return texts[0]
     return found
 
 

@@ -20,7 +20,7 @@ from openai_frontend.generation import (
     TranscriptionSupport,
     UsageCounter,
 )
-from openai_frontend.languages import code_of, name_of
+from openai_frontend.languages import name_of
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import (
     Bursts,
@@ -30,7 +30,12 @@ from openai_frontend.serving.admission.concurrency_limit import (
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.output.logprobs import Alternatives, ChatLogprobs, TokenNames, spelled
-from openai_frontend.serving.output.speech_probe import DEFAULT_LANGUAGE, START, SpeechProbe
+from openai_frontend.serving.output.speech_probe import (
+    DEFAULT_LANGUAGE,
+    SpeechProbe,
+    decoder_start,
+    language_code,
+)
 from openai_frontend.serving.output.transcript import (
     Segment,
     Transcript,
@@ -48,7 +53,6 @@ from schemas.sampling import SamplingFields
 
 Task = Literal["transcribe", "translate"]
 
-_NO_TIMES = "<|notimestamps|>"
 _TIMED = frozenset({"srt", "vtt", "verbose_json"})
 _STREAMED = frozenset({"json", "text"})
 _SAMPLING = (
@@ -68,7 +72,6 @@ class TranscriptionJob:
     task: Task
     format: str
     language: str  # code, of the text
-    between: str  # joins the texts of windows
     timed: bool  # the model writes timestamps
     logprobs: bool
     # probability of no speech by window, if the model tells it
@@ -82,7 +85,7 @@ class TranscriptionJob:
     def transcript(self) -> Transcript:
         """What gathers the deltas."""
         bounds = [(each.start_s, each.seconds) for each in self.audio.windows]
-        return Transcript(bounds, self.between)
+        return Transcript(bounds, separator(self.language))
 
     def duration(self) -> dict[str, Any]:
         """The usage in seconds, which OpenAI rounds up."""
@@ -148,26 +151,18 @@ class Transcriptions:
         format = request.response_format or "json"
         _check_fields(request, format, support, model)
         probe = SpeechProbe(model, slots)
-        language = _language(request, support, detects=probe.detects)
+        language = language_code(request.language, support, detects=probe.detects)
         params = _params(request, model)
         audio = await self._audio.read(file, support, model.model_name)
         timed = format in _TIMED and support.timestamps
         if language is None:
             language = await probe.language(audio.windows[0], support.languages)
         shows_silence = timed and format == "verbose_json"
-        prompt = await model.decoder_prompt(
-            _decoder_start(support, language, task, timed=timed), request.prompt or ""
-        )
-        logprobs = _wants_logprobs(request)
-        sampling = replace(
-            params,
-            max_tokens=_max_tokens(request, model, len(prompt.token_ids)),
-            logprobs=0 if (timed and model.supports("logprobs")) or logprobs else None,
-            skip_special_tokens=not timed,
-        )
+        start = decoder_start(support, language, task, timed=timed)
+        prompt = await model.decoder_prompt(start, request.prompt or "")
+        sampling = _sampling(request, params, model, len(prompt.token_ids), timed=timed)
         requests = _requests(request, prompt, sampling, audio, timed=timed)
         model.reserve(requests[0])
-        written = DEFAULT_LANGUAGE if task == "translate" else language
         return TranscriptionJob(
             model=model,
             slots=slots,
@@ -175,10 +170,9 @@ class Transcriptions:
             audio=audio,
             task=task,
             format=format,
-            language=written,
-            between=separator(written),
+            language=DEFAULT_LANGUAGE if task == "translate" else language,
             timed=timed,
-            logprobs=logprobs,
+            logprobs=_wants_logprobs(request),
             silence=await probe.silence(audio.windows) if shows_silence else {},
         )
 
@@ -267,26 +261,6 @@ def _wants_logprobs(request: SpeechToTextRequest) -> bool:
     return isinstance(request, TranscriptionRequest) and "logprobs" in (request.include or ())
 
 
-def _language(
-    request: SpeechToTextRequest, support: TranscriptionSupport, *, detects: bool
-) -> str | None:
-    """The code of the audio's language; None if the model must detect it."""
-    known = support.languages or (DEFAULT_LANGUAGE,)
-    if request.language is not None:
-        code = code_of(request.language)
-        if code not in known:
-            listed = ", ".join(known)
-            message = (
-                f"Unsupported value: 'language' does not support '{code[:16]}' with this model. "
-                f"Supported values are: {listed}."
-            )
-            raise InvalidRequest(message, param="language", code="unsupported_value")
-        return code
-    if len(known) == 1:
-        return known[0]
-    return None if detects else DEFAULT_LANGUAGE
-
-
 def _params(request: SpeechToTextRequest, model: ServingModel) -> SamplingParams:
     """Sampling parameters; the temperature is 0 by default, as at OpenAI."""
     fields = {name: getattr(request, name) for name in _SAMPLING}
@@ -299,6 +273,24 @@ def _params(request: SpeechToTextRequest, model: ServingModel) -> SamplingParams
     return sampling_params(SamplingFields(**given), SamplingOptions(max_tokens=None), model)
 
 
+def _sampling(
+    request: SpeechToTextRequest,
+    params: SamplingParams,
+    model: ServingModel,
+    prompt_tokens: int,
+    *,
+    timed: bool,
+) -> SamplingParams:
+    """For one window. Log probabilities are part of segments too."""
+    wanted = _wants_logprobs(request) or (timed and model.supports("logprobs"))
+    return replace(
+        params,
+        max_tokens=_max_tokens(request, model, prompt_tokens),
+        logprobs=0 if wanted else None,
+        skip_special_tokens=not timed,
+    )
+
+
 def _max_tokens(
     request: SpeechToTextRequest, model: ServingModel, prompt_tokens: int
 ) -> int | None:
@@ -308,12 +300,6 @@ def _max_tokens(
     limits = (request.max_completion_tokens, model.max_output_tokens, room)
     known = [each for each in limits if each is not None]
     return min(known) if known and model.supports("max_tokens") else None
-
-
-def _decoder_start(support: TranscriptionSupport, language: str, task: Task, *, timed: bool) -> str:
-    """The special tokens of the decoder's prompt. Models of English only know no others."""
-    about = f"<|{language}|><|{task}|>" if support.languages else ""
-    return f"{START}{about}{'' if timed else _NO_TIMES}"
 
 
 class TranscriptStream:

@@ -12,7 +12,8 @@ import soundfile
 
 from tests import audio
 from tests.backends import repository
-from tests.gateway_process import GatewayProcess
+from tests.gateway_process import ROOT, GatewayProcess
+from tests.tooling.docs.documented_commands import BLOCK
 
 pytestmark = pytest.mark.slow  # the models are processes
 
@@ -269,6 +270,18 @@ def test_failure_after_the_first_sample_breaks_the_connection(gateway):
     body = {"model": "speaker", "input": "one hello", "response_format": "pcm"}
     with pytest.raises(httpx.RemoteProtocolError):
         httpx.post(f"{gateway.url}/v1/audio/speech", json=body, timeout=60)
+
+
+def test_documented_examples_run(gateway, tmp_path, monkeypatch, capsys):
+    """docs/speech.md, with this server's port."""
+    page = (ROOT / "docs" / "speech.md").read_text()
+    code = "".join(text for language, text in BLOCK.findall(page) if language == "python")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "meeting.wav").write_bytes(audio.wav(["six", "two"]))
+    exec(code.replace("http://127.0.0.1:9000", gateway.url), {})  # noqa: S102  our own page
+    assert capsys.readouterr().out == "six two\n"
+    samples, rate = soundfile.read(tmp_path / "spoken.wav", dtype="float32")
+    assert audio.heard(samples, rate) == ["one", "two", "three"]
 
 
 def test_seconds_of_audio_are_counted(gateway, client):

@@ -6,18 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
+from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
     SamplingParams,
+    TranscriptionSupport,
     UsageCounter,
 )
+from openai_frontend.languages import code_of
 from openai_frontend.serving.admission.concurrency_limit import ModelSlots
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.request.audio import AudioWindow
 
-START = "<|startoftranscript|>"
+START, _NO_TIMES = "<|startoftranscript|>", "<|notimestamps|>"
 DEFAULT_LANGUAGE = "en"
 _SILENCE = ("<|nospeech|>", "<|nocaptions|>")  # the second in older models
 
@@ -95,3 +98,27 @@ def _logprob(deltas: Sequence[CompletionDelta], token_id: int) -> float | None:
     positions = [each for delta in deltas for each in delta.logprobs or ()]
     entry = positions[0].get(token_id) if positions else None
     return None if entry is None else float(entry["logprob"])
+
+
+def language_code(named: str | None, support: TranscriptionSupport, *, detects: bool) -> str | None:
+    """The code of the audio's language; None if the model must detect it."""
+    known = support.languages or (DEFAULT_LANGUAGE,)
+    if named is not None:
+        code = code_of(named)
+        if code not in known:
+            listed = ", ".join(known)
+            message = (
+                f"Unsupported value: 'language' does not support '{code[:16]}' with this model. "
+                f"Supported values are: {listed}."
+            )
+            raise InvalidRequest(message, param="language", code="unsupported_value")
+        return code
+    if len(known) == 1:
+        return known[0]
+    return None if detects else DEFAULT_LANGUAGE
+
+
+def decoder_start(support: TranscriptionSupport, language: str, task: str, *, timed: bool) -> str:
+    """The special tokens of the decoder's prompt. Models of English only know no others."""
+    about = f"<|{language}|><|{task}|>" if support.languages else ""
+    return f"{START}{about}{'' if timed else _NO_TIMES}"

@@ -149,13 +149,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             *([] if state.on_demand is None else [Middleware(RequestModelLeases)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
-            Middleware(ContentType, route_scope_of=routes.scope_of, forms=_FORMS),
-            Middleware(
-                BodyLimit,
-                max_body_bytes=settings.max_body_bytes,
-                budget=state.body_memory,
-                larger=dict.fromkeys(_FORMS, _max_form_bytes(settings)),
-            ),
+            *_body_limits(settings, state, routes),
             *_dispatch(state, routes),
         ],
         exception_handlers={HTTPException: handle_http_exception},
@@ -267,6 +261,20 @@ def _access(
     ]
 
 
+def _body_limits(settings: Settings, state: AppState, routes: RouteTable) -> list[Middleware]:
+    """A form has room for the largest file and its other fields."""
+    largest = max(settings.max_body_bytes, settings.max_audio_bytes + _FORM_FIELDS_BYTES)
+    return [
+        Middleware(ContentType, route_scope_of=routes.scope_of, forms=_FORMS),
+        Middleware(
+            BodyLimit,
+            max_body_bytes=settings.max_body_bytes,
+            budget=state.body_memory,
+            larger=dict.fromkeys(_FORMS, largest),
+        ),
+    ]
+
+
 def _dispatch(state: AppState, routes: RouteTable) -> list[Middleware]:
     dispatch = Middleware(DirectDispatch, routes=routes.fixed)
     if state.prefill_peers is None:
@@ -361,11 +369,6 @@ def _audio_limits(settings: Settings) -> AudioLimits:
         max_audio_seconds=settings.max_audio_seconds,
         max_audio_samples=settings.max_audio_samples,
     )
-
-
-def _max_form_bytes(settings: Settings) -> int:
-    """Room for the largest file and the other fields."""
-    return max(settings.max_body_bytes, settings.max_audio_bytes + _FORM_FIELDS_BYTES)
 
 
 def _add_operators_routes(

@@ -36,6 +36,7 @@ def known() -> dict[str, set[str]]:
     metrics = GatewayMetrics()
     metrics.answered("/v1/models", "m", 200, 0.1)
     metrics.rejected("m", "queue_full")
+    metrics.audio.decoded("m", 1.0, 0.1)
     metrics.generations_of(GenerationLabels("m", "1")).begin(UsageCounter()).end()
     model = VLLMModel(
         model="m", version="1",

@@ -17,6 +17,7 @@ logging.getLogger("python_multipart").setLevel(logging.ERROR)
 MAX_FIELDS = 64
 MAX_FIELD_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024  # of one field
+MAX_BOUNDARY_BYTES = 256  # RFC 2046 allows 70
 _STEP = 256 * 1024  # bytes parsed before others may run
 _NOT_MULTIPART = "Send the request body as 'multipart/form-data'."
 
@@ -50,6 +51,8 @@ def _boundary(content_type: str) -> bytes:
         raise InvalidRequest(_NOT_MULTIPART, code="unsupported_content_type")
     if not (boundary := options.get(b"boundary")):
         raise _unparsed("its Content-Type has no boundary")
+    if len(boundary) > MAX_BOUNDARY_BYTES:
+        raise _unparsed(f"its boundary has more than {MAX_BOUNDARY_BYTES} bytes")
     return boundary
 
 
@@ -67,10 +70,7 @@ class FormParser:
             "on_part_end": self._end,
             "on_end": self._finished,
         }
-        try:
-            self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
-        except FormParserError as error:
-            raise _unparsed(str(error)) from None
+        self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
         self._form = Form()
         self._fields = 0
         self._complete = False

@@ -284,6 +284,16 @@ def test_documented_examples_run(gateway, tmp_path, monkeypatch, capsys):
     assert audio.heard(samples, rate) == ["one", "two", "three"]
 
 
+def test_example_of_the_api_document_runs(gateway):
+    """The one on /docs, for the model that it names."""
+    document = httpx.get(f"{gateway.url}/openapi.json").json()
+    body = document["paths"]["/v1/audio/speech"]["post"]["requestBody"]
+    for example in body["content"]["application/json"]["examples"].values():
+        spoken = httpx.post(f"{gateway.url}/v1/audio/speech", json=example["value"], timeout=60)
+        assert spoken.status_code == 200, spoken.text
+        assert spoken.content[:4] == b"RIFF"
+
+
 def test_seconds_of_audio_are_counted(gateway, client):
     client.audio.transcriptions.create(model="whole", file=audio.wav(["one"] * 4))
     metrics = httpx.get(f"{gateway.url}/metrics").text

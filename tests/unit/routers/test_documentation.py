@@ -16,9 +16,10 @@ def document(mock_gateway: GatewayProcess) -> dict[str, Any]:
     return document
 
 
-# These need a model of plain tensors or permission to change models: see tests/unit/kserve,
-# tests/unit/models.
+# These need a model of plain tensors, one that speaks, or permission to change models: see
+# tests/unit/kserve, tests/backends/test_speech.py, tests/unit/models.
 NOT_HERE = {
+    "/v1/audio/speech",
     "/v1/load_lora_adapter",
     "/v1/models/{id}/load",
     "/v1/models/{id}/unload",

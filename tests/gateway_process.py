@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("openai-frontend")
 _LOG_CHARACTERS = 8000
+_BACKEND_ABORT = "boost::interprocess::lock_exception"
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -41,15 +42,19 @@ class GatewayProcess:
         self.log = log
         _logs[self] = log
         model = repository if isinstance(repository, str) else f"--model-repository={repository}"
-        command = [str(COMMAND), "serve", model, f"--port={self.port}"]
-        with log.open("w") as output:
-            self._process = subprocess.Popen(
-                [*command, *options],
+        self._command = [str(COMMAND), "serve", model, f"--port={self.port}", *options]
+        self._environment = {**os.environ, **_ENVIRONMENT, **environment}
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("w") as output:
+            return subprocess.Popen(
+                self._command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=log.parent,
+                cwd=self.log.parent,
                 start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT, **environment},
+                env=self._environment,
             )
 
     def __enter__(self) -> "GatewayProcess":
@@ -66,10 +71,16 @@ class GatewayProcess:
     def wait_until_ready(self, timeout_s: float = 600) -> None:
         """Returns when /health/ready succeeds; otherwise fails with the log.
 
-        Three engines that start at once take minutes on a busy machine.
+        Three engines that start at once take minutes on a busy machine. If Triton's Python backend
+        aborts the process while models load (docs/engine-health.md), it is started once more.
         """
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and self._process.poll() is None:
+        again = True
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                if not again or _BACKEND_ABORT not in self.output():
+                    break
+                again, self._process = False, self._start()
             if self.ready():
                 return
             time.sleep(0.1)

@@ -251,7 +251,6 @@ def test_raw_prompt_is_unchanged(post):
         "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
-        "/v1/audio/transcriptions",
         "/v1/fim/completions",
     ],
 )

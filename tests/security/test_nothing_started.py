@@ -24,8 +24,12 @@ from tests.unit.routers.mock_gateway import RawResponse
 
 VALUES = {"version": "1", "rest": "status", "repository": "models", "action": "load"}
 EXPLICIT = "--model-control-mode=explicit", "--load-model=*"
-# The example has other tensors or adapters that do not exist, or the route has no example.
-REFUSED = ("/infer", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/score")
+# The example has other tensors or adapters that do not exist, needs a model that speaks, or is a
+# form with a file: the first file starts the process that decodes audio.
+REFUSED = (
+    "/infer", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/score",
+    "/audio/speech", "/audio/transcriptions", "/audio/translations",
+)  # fmt: skip
 NATIVE = "import ctypes, os; c = ctypes.CDLL(None); "
 LIST = "a = (ctypes.c_char_p * 2)(b'/bin/true', None); "
 SPAWN = "(ctypes.byref(ctypes.c_int()), b'/bin/true', None, None, a, None)"

@@ -14,6 +14,7 @@ from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.logs import configure, formatters, redaction
 from openai_frontend.logs.formatters import LogFormat, make_formatter
+from openai_frontend.media import pool as media_pool
 from openai_frontend.models import supervisor
 from openai_frontend.parsing import guard
 from openai_frontend.serving import error_reply
@@ -93,6 +94,7 @@ WITHOUT_REQUEST = {
     supervisor.logger.name,
     exporter.logger.name,
     loader.logger.name,  # loads
+    media_pool.logger.name,  # starts
 }
 
 

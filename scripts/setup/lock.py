@@ -49,8 +49,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_stand_ins(Path(folder))
         lock_environment(Path(folder), project, keep)
-        lock_cuda(Path(folder), project, keep)
         lock_others(Path(folder), project, keep)
+    with tempfile.TemporaryDirectory() as folder:  # the stand-in of vLLM would win
+        lock_cuda(Path(folder), project, keep)
 
 
 def parse_keep() -> bool:

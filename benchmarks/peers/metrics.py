@@ -1,5 +1,7 @@
 """The metrics of a load on a server whose frontend and engine are separate processes."""
 
+from collections.abc import Callable
+
 from benchmarks import metric
 from benchmarks.load import Measured
 from benchmarks.metric import Metric
@@ -10,21 +12,34 @@ def _frontend_s(measured: Measured) -> float:
     return measured.cpu_s[FRONTEND] + measured.cpu_s[SUPERVISOR]
 
 
+def _engine_s(measured: Measured) -> float:
+    return measured.cpu_s[ENGINE]
+
+
+def _cpu_per(
+    unit: str, digits: int, count: Callable[[Measured], float], *, prefix: str = ""
+) -> tuple[Metric, Metric]:
+    """CPU time of the frontend and of the engine for each token, text or request."""
+    return (
+        Metric(
+            f"{prefix}frontend_us",
+            f"frontend CPU per {unit}",
+            "us",
+            digits,
+            lambda measured: _frontend_s(measured) / count(measured) * 1e6,
+        ),
+        Metric(
+            f"{prefix}engine_us",
+            f"engine CPU per {unit}",
+            "us",
+            digits,
+            lambda measured: _engine_s(measured) / count(measured) * 1e6,
+        ),
+    )
+
+
 CHAT = (
-    Metric(
-        "frontend_us",
-        "frontend CPU per token",
-        "us",
-        1,
-        lambda measured: _frontend_s(measured) / measured.tokens * 1e6,
-    ),
-    Metric(
-        "engine_us",
-        "engine CPU per token",
-        "us",
-        1,
-        lambda measured: measured.cpu_s[ENGINE] / measured.tokens * 1e6,
-    ),
+    *_cpu_per("token", 1, lambda measured: measured.tokens),
     Metric("tokens_per_s", "tokens per second", "1/s", 0, lambda measured: measured.tokens_per_s),
     metric.TTFT_P50,
     metric.TTFT_P99,
@@ -35,20 +50,7 @@ CHAT = (
     metric.TOKENS_PER_CHUNK,
 )
 ANSWERS = (
-    Metric(
-        "request_frontend_us",
-        "frontend CPU per request",
-        "us",
-        0,
-        lambda measured: _frontend_s(measured) / measured.responses * 1e6,
-    ),
-    Metric(
-        "request_engine_us",
-        "engine CPU per request",
-        "us",
-        0,
-        lambda measured: measured.cpu_s[ENGINE] / measured.responses * 1e6,
-    ),
+    *_cpu_per("request", 0, lambda measured: measured.responses, prefix="request_"),
     Metric(
         "requests_per_s",
         "requests per second",
@@ -62,20 +64,7 @@ ANSWERS = (
 EMBEDDINGS = (
     metric.LATENCY_P50,
     metric.LATENCY_P99,
-    Metric(
-        "text_frontend_us",
-        "frontend CPU per text",
-        "us",
-        0,
-        lambda measured: _frontend_s(measured) / measured.texts * 1e6,
-    ),
-    Metric(
-        "text_engine_us",
-        "engine CPU per text",
-        "us",
-        0,
-        lambda measured: measured.cpu_s[ENGINE] / measured.texts * 1e6,
-    ),
+    *_cpu_per("text", 0, lambda measured: measured.texts, prefix="text_"),
     Metric(
         "texts_per_s",
         "texts per second",

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openai_frontend.auth.api_keys import new_secret
+from openai_frontend.cli.init_repo.options import expanded, holds_weights
 from openai_frontend.config import ray_application
 from openai_frontend.config.loader import InvalidSettings
 from openai_frontend.config.settings import Settings
@@ -37,17 +39,33 @@ _RAY = {
         "{tries}",
         "Enough to try each replica of an update, old and new, and then Ray's own proxy.",
     ),
+    "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": (
+        "131072",
+        "Bytes of a request that HAProxy holds, to read its beginning and to send it again.",
+    ),
     "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": (
         "1",
         "A replica that refuses a connection gets no requests until a health check succeeds.",
     ),
 }
-# A conversation stays on one replica while their number does not change.
-_SESSION = {
-    "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": (
-        "hdr(x-session-id)",
-        "Requests with the same header x-session-id go to the same replica.",
-    )
+# HAProxy's `balance` in Ray's configuration, which takes the lines after it too. Only a request
+# that HAProxy has read completely can go to another replica after a 503.
+_BALANCE = "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"
+_BUFFERED = "\n    option http-buffer-request"
+# If a replica has twice the mean of requests, further ones go to the next (docs/decisions/0045).
+_BOUNDED = f"\n    hash-type consistent\n    hash-balance-factor 200{_BUFFERED}"
+# What comes before the first answer in a chat's body is the same in all turns of a conversation:
+# cut at the end of a list, as `messages` of the first turn, or before the assistant's message.
+_BEGINNING = r"""(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*"""
+_ROUTING = {
+    "least": f"leastconn{_BUFFERED}",
+    "session": f"hash req.hdr(x-session-id){_BOUNDED}",
+    "prefix": f"""hash "req.body,regsub('{_BEGINNING}','')"{_BOUNDED}""",
+}
+_WHY = {
+    **{name: why for name, (_, why) in _RAY.items()},
+    _BALANCE: "How HAProxy chooses a replica (--routing), in its own words.",
+    ray_application.TRANSFER_KEY: "With which replicas ask for prompts to be computed: a secret.",
 }
 
 
@@ -75,14 +93,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument(
         "--num-cpus", type=float, default=1, metavar="NUMBER", help="CPUs of a replica. Default: 1."
     )
+    init.add_argument(
+        "--prefill-replicas",
+        type=_count,
+        metavar="NUMBER",
+        help="Further replicas, which compute prompts for the others (docs/disaggregation.md). "
+        "Default: none.",
+    )
     init.add_argument("--host", default="127.0.0.1", help="Address of HAProxy. Default: 127.0.0.1.")
     init.add_argument("--port", type=int, default=9000, help="Port of HAProxy. Default: 9000.")
     init.add_argument(
         "--routing",
-        choices=("least", "session"),
+        choices=_ROUTING,
         default="least",
-        help="least: the replica with the fewest connections. session: the same replica for "
-        "requests with the same header x-session-id. Default: least.",
+        help="least: the replica with the fewest requests. session: the same replica for requests "
+        "with the same header x-session-id. prefix: the same replica for chats that begin alike. "
+        "Default: least.",
     )
     init.add_argument("--force", action="store_true", help="Overwrite existing files.")
 
@@ -98,6 +124,9 @@ def run(given: Mapping[str, Any]) -> None:
             raise InvalidSettings(f"{folder / name} exists; add --force to overwrite it")
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
+        (folder / name).touch()
+        if ray_application.TRANSFER_KEY in content:
+            (folder / name).chmod(0o600)
         (folder / name).write_text(content)
         sys.stdout.write(f"wrote {folder / name}\n")
     sys.stdout.write(
@@ -112,8 +141,8 @@ def run(given: Mapping[str, Any]) -> None:
 def gateway(given: Mapping[str, Any]) -> str:
     """The file for `serve deploy`."""
     model = given["model"]
-    if Path(model).expanduser().exists():
-        model = str(Path(model).expanduser().resolve())
+    if expanded(model).exists():
+        model = str(expanded(model).resolve())
     return f"""\
 # Written by `openai-frontend ray init`. Deploy it with `serve deploy` (docs/ray.md).
 proxy_location: EveryNode
@@ -126,29 +155,56 @@ applications:
     import_path: openai_frontend.ray:app
     args:
       model: {model}
-      settings: {{}} # the keys of the settings file
+      settings: {_settings(given)} # the keys of the settings file
       replicas:
         min: {given["min_replicas"]}
         max: {given["max_replicas"]}
       num_cpus: {given["num_cpus"]:g}
       num_gpus: {given["num_gpus"]:g}
+{_prefill(given)}"""
+
+
+def _settings(given: Mapping[str, Any]) -> str:
+    """A model repository names the connector in its model.json; for weights it is written here."""
+    model = expanded(given["model"])
+    if not given["prefill_replicas"] or (model.is_dir() and not holds_weights(model)):
+        return "{}"
+    connector = "{kv_connector: NixlConnector, kv_role: kv_both}"
+    return f"{{engine_arg: {{kv_transfer_config: {connector}}}}}"
+
+
+def _prefill(given: Mapping[str, Any]) -> str:
+    if not given["prefill_replicas"]:
+        return ""
+    return f"""\
+      prefill: # further replicas, which compute prompts for the others
+        replicas: {given["prefill_replicas"]}
+        num_cpus: {given["num_cpus"]:g}
+        num_gpus: {given["num_gpus"]:g}
 """
 
 
 def environment(given: Mapping[str, Any]) -> str:
-    """The variables for `ray start` on every node, for the default timeouts."""
+    """The file for `ray start` on every node."""
+    lines = [
+        f"# {_WHY[name]}\n{name}={shlex.quote(value)}\n" for name, value in variables(given).items()
+    ]
+    return "# For `ray start` on every node; Ray's processes read it.\n" + "".join(lines)
+
+
+def variables(given: Mapping[str, Any]) -> dict[str, str]:
+    """Those of Ray's processes, for the default timeouts."""
     settings = Settings()
     numbers = {
         "tries": ray_application.retries(given["max_replicas"]),
         "longest_s": int(settings.request_timeout_s) + 60,
         "silence_s": int(settings.first_token_timeout_s) + 300,
     }
-    variables = {**_RAY, **(_SESSION if given["routing"] == "session" else {})}
-    lines = [
-        f"# {why}\n{name}={shlex.quote(value.format(**numbers))}\n"
-        for name, (value, why) in variables.items()
-    ]
-    return "# For `ray start` on every node; Ray's processes read it.\n" + "".join(lines)
+    found = {name: value.format(**numbers) for name, (value, _) in _RAY.items()}
+    found[_BALANCE] = _ROUTING[given["routing"]]
+    if given["prefill_replicas"]:
+        found[ray_application.TRANSFER_KEY] = new_secret()
+    return found
 
 
 def _count(text: str) -> int:

@@ -9,7 +9,7 @@ import socket
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import uvicorn
 
@@ -131,14 +131,11 @@ def serve(
     process.certificate = certificate(settings)
     process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
     state: AppState = app.state.gateway
-    internal: list[tuple[Any, socket.socket]] = []
     if metrics_listener is not None:
-        internal.append((MetricsOnly(app), metrics_listener))
+        config = _uvicorn_config(MetricsOnly(app), settings, state.metrics, lifespan="off")
+        process.internal_servers.append(InternalServer(config, metrics_listener))
     if transfer_listener is not None:
-        internal.append((create_transfer_app(settings, state), transfer_listener))
-    for internal_app, opened in internal:
-        config = _uvicorn_config(internal_app, settings, state.metrics, lifespan="off")
-        process.internal_servers.append(InternalServer(config, opened))
+        process.internal_servers.append(transfer_server(settings, state, transfer_listener))
     try:
         process.run([listener])
     finally:
@@ -149,6 +146,12 @@ def serve(
         logging.shutdown()
         os._exit(code)
     return code
+
+
+def transfer_server(settings: Settings, state: AppState, listener: socket.socket) -> InternalServer:
+    """The server of a prefill server for its decode servers."""
+    app = create_transfer_app(settings, state)
+    return InternalServer(_uvicorn_config(app, settings, state.metrics, lifespan="off"), listener)
 
 
 def create_process(

@@ -3,6 +3,7 @@
 Does not import Ray, so `check` can read the file where Ray is not installed.
 """
 
+import hashlib
 import math
 import shlex
 from collections.abc import Collection, Mapping
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from openai_frontend.config import strict_yaml
 from openai_frontend.config.loader import InvalidSettings, from_values, read_yaml
 from openai_frontend.config.settings import Settings
+from openai_frontend.config.types import ApiKey
 
 IMPORT_PATH = "openai_frontend.ray:app"
 ENVIRONMENT_FILE = "ray.env"
@@ -35,6 +37,10 @@ _HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 _HARD_STOP_S = 120.0  # Ray's default
 _RETRIES = "RAY_SERVE_HAPROXY_RETRIES"
 _RETRIES_DEFAULT = 2  # Ray's
+# With which decode replicas ask prefill replicas: a secret, so it is not in gateway.yaml
+TRANSFER_KEY = "OPENAI_FRONTEND_TRANSFER_KEY"
+# `prefill` decides them
+_OF_ROLES = ("role", "transfer_host", "transfer_port", "prefill_peers", "transfer_key")
 _SOURCE = "Source ray.env before `ray start`, on every node."
 
 
@@ -58,6 +64,16 @@ class Replicas(BaseModel):
         return self
 
 
+class PrefillReplicas(BaseModel):
+    """Replicas that compute prompts for the others, which then generate the answers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    replicas: int = Field(default=1, ge=1)  # Ray sees none of their requests, so it cannot scale
+    num_cpus: float = Field(default=1, ge=0)
+    num_gpus: float = Field(default=0, ge=0)
+
+
 class RayArguments(BaseModel):
     """`args` of the application."""
 
@@ -73,6 +89,7 @@ class RayArguments(BaseModel):
     placement: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK"
     # Replicas of an update start before the old ones stop, which needs the resources of both.
     surge: bool = True
+    prefill: PrefillReplicas | None = None  # None: each replica computes its prompts itself
 
 
 def read(path: Path) -> RayArguments:
@@ -111,17 +128,29 @@ def settings_of(arguments: RayArguments, parsers: Collection[str] | None = None)
     for name in _RAYS_OWN:
         if name in arguments.settings:
             raise InvalidSettings(f"args.settings: {name}: Ray decides it for each replica")
-    if arguments.settings.get("role", "both") != "both":
-        raise InvalidSettings(
-            "args.settings: role: Ray Serve runs only replicas that do everything; run prefill and"
-            " decode servers with: openai-frontend serve"
-        )
+    for name in _OF_ROLES:
+        if name in arguments.settings:
+            raise InvalidSettings(
+                f"args.settings: {name}: set `prefill` beside `settings` instead (docs/ray.md)"
+            )
     if arguments.model is None and "model_repository" not in arguments.settings:
         raise InvalidSettings("args: needs `model`, or `model_repository` below `settings`")
     if arguments.model is not None and "model_repository" in arguments.settings:
         raise InvalidSettings("args.settings: model_repository: cannot be combined with `model`")
     values = {"behind_router": True, **arguments.settings}
     return from_values(values, source="args.settings", parsers=parsers)
+
+
+def prefill_settings(settings: Settings, key: str) -> Settings:
+    """Those of a replica that computes prompts. Only decode replicas reach it, with this key."""
+    own = {"api_key": [ApiKey(hashlib.sha256(key.encode()).hexdigest())]}
+    others = {"keys_file": None, "jwks": None, "rate_limit_storage": None}
+    return settings.model_copy(update={"role": "prefill", **own, **others})
+
+
+def decode_settings(settings: Settings, key: str) -> Settings:
+    """Those of a replica whose prompts others compute. Ray knows their addresses."""
+    return settings.model_copy(update={"role": "decode", "transfer_key": key})
 
 
 def retries(max_replicas: int) -> int:
@@ -158,6 +187,11 @@ def check_environment(
             f"{_HARD_STOP}: must be at least request_timeout_s ({settings.request_timeout_s:g}), "
             f"or a change of replicas cuts longer streams. {_SOURCE}"
         )
+    if arguments.prefill is not None and not environment.get(TRANSFER_KEY):
+        raise InvalidSettings(
+            f"{TRANSFER_KEY}: `prefill` needs it. Write ray.env again (`ray init "
+            f"--prefill-replicas {arguments.prefill.replicas} --force`). {_SOURCE}"
+        )
     least, tries = retries(arguments.replicas.max), _number(environment, _RETRIES, _RETRIES_DEFAULT)
     if tries < least:
         raise InvalidSettings(
@@ -176,15 +210,7 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 def deployment_options(arguments: RayArguments, settings: Settings) -> dict[str, Any]:
     """The arguments of `ray.serve.deployment`."""
-    grace_s = _DEREGISTRATION_S + settings.graceful_shutdown_timeout_s + _STOP_CORE_S
-    options: dict[str, Any] = {
-        "logging_config": {"enable_access_log": False},  # the gateway's has more fields
-        "max_ongoing_requests": _NO_LIMIT,
-        "graceful_shutdown_timeout_s": grace_s,
-        "ray_actor_options": {"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus},
-    }
-    if arguments.surge:
-        options["max_surge_percent"] = 100
+    options = _placed(arguments, arguments, settings)
     if arguments.bundles:
         own = {"CPU": arguments.num_cpus, "GPU": arguments.num_gpus}
         options["placement_group_bundles"] = [own, *arguments.bundles]
@@ -200,3 +226,23 @@ def deployment_options(arguments: RayArguments, settings: Settings) -> dict[str,
         "downscale_delay_s": replicas.downscale_delay_s,
     }
     return {**options, "autoscaling_config": scaling}
+
+
+def prefill_options(
+    arguments: RayArguments, prefill: PrefillReplicas, settings: Settings
+) -> dict[str, Any]:
+    """The arguments of `ray.serve.deployment` for the replicas that compute prompts."""
+    return {**_placed(arguments, prefill, settings), "num_replicas": prefill.replicas}
+
+
+def _placed(
+    arguments: RayArguments, replica: RayArguments | PrefillReplicas, settings: Settings
+) -> dict[str, Any]:
+    grace_s = _DEREGISTRATION_S + settings.graceful_shutdown_timeout_s + _STOP_CORE_S
+    options: dict[str, Any] = {
+        "logging_config": {"enable_access_log": False},  # the gateway's has more fields
+        "max_ongoing_requests": _NO_LIMIT,
+        "graceful_shutdown_timeout_s": grace_s,
+        "ray_actor_options": {"num_cpus": replica.num_cpus, "num_gpus": replica.num_gpus},
+    }
+    return {**options, "max_surge_percent": 100} if arguments.surge else options

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -73,13 +73,28 @@ class PrefillPeers:
         self._key = key
         self._timeout_s = timeout_s
         self._client: Any = None  # httpx.AsyncClient, which needs 0.1 s to import
+        self._probes: asyncio.TaskGroup | None = None  # None: not watched
+        self._probing: dict[str, asyncio.Task[None]] = {}  # by URL
 
     async def watch(self) -> None:
         """Probe all servers until cancelled, so that one that is down costs requests no time."""
-        async with asyncio.TaskGroup() as probes:
-            for peer in self.peers:
-                name = f"probe prefill server {peer.url}"
-                probes.create_task(supervise(name, partial(self._watch, peer)))
+        async with asyncio.TaskGroup() as self._probes:
+            self.replace([peer.url for peer in self.peers])
+            await asyncio.Event().wait()  # there may be no server yet
+
+    def replace(self, urls: Collection[str]) -> None:
+        """Use these servers. Those that stay keep their state; requests to the others finish."""
+        known = {peer.url: peer for peer in self.peers}
+        self.peers = [known.get(url) or PrefillPeer(url) for url in dict.fromkeys(urls)]
+        for url in known.keys() - set(urls):
+            if (task := self._probing.pop(url, None)) is not None:
+                task.cancel()
+        if self._probes is None:
+            return
+        for peer in self.peers:
+            if peer.url not in self._probing:
+                probe = supervise(f"probe prefill server {peer.url}", partial(self._watch, peer))
+                self._probing[peer.url] = self._probes.create_task(probe)
 
     async def close(self) -> None:
         if self._client is not None:

@@ -41,10 +41,7 @@ class Cluster:
 
     def update(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Deploy gateway.yaml with changed `args`. Returns before the replicas have changed."""
-        file = self.folder / "gateway.yaml"
-        document = yaml.safe_load(file.read_text())
-        change(document["applications"][0]["args"])
-        file.write_text(yaml.safe_dump(document))
+        _change(self.folder / "gateway.yaml", change)
         _deploy(self.folder, self._environment)
 
     def replicas(self) -> list[psutil.Process]:
@@ -111,12 +108,15 @@ class Cluster:
 
 
 @contextmanager
-def started(folder: Path, models: Path, *, replicas: int) -> Iterator[Cluster]:
+def started(
+    folder: Path, models: Path, *options: str, replicas: int, **settings: Any
+) -> Iterator[Cluster]:
     """The models behind Ray's HAProxy, as `ray init` describes them."""
     port = free_port()
     arguments = ["ray", "init", str(models), f"--output={folder}", f"--port={port}"]
     counts = [f"--min-replicas={replicas}", f"--max-replicas={replicas}", "--num-cpus=0.1"]
-    assert main([*arguments, *counts]) == 0
+    assert main([*arguments, *counts, *options]) == 0
+    _change(folder / "gateway.yaml", lambda given: given["settings"].update(settings))
     variables = environment(folder)
     address = f"127.0.0.1:{free_port()}"
     with (folder / "ray.log").open("w") as output:
@@ -140,13 +140,19 @@ def started(folder: Path, models: Path, *, replicas: int) -> Iterator[Cluster]:
         ray.wait()
 
 
+def _change(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    document = yaml.safe_load(file.read_text())
+    change(document["applications"][0]["args"])
+    file.write_text(yaml.safe_dump(document))
+
+
 def environment(folder: Path) -> dict[str, str]:
     """This process's, with the variables of ray.env."""
-    command = f"set -a; . {folder / 'ray.env'}; set +a; env"
+    command = f"set -a; . {folder / 'ray.env'}; set +a; env -0"
     inherited = {**os.environ, **_ENVIRONMENT}
     inherited["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(free_port())
     output = subprocess.check_output(["/bin/sh", "-c", command], text=True, env=inherited)
-    return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    return dict(line.split("=", 1) for line in output.split("\0") if line)
 
 
 def _start(address: str) -> list[str]:

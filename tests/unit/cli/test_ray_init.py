@@ -6,6 +6,7 @@ import pytest
 
 from openai_frontend.cli import main
 from openai_frontend.config import ray_application
+from openai_frontend.config.loader import InvalidSettings
 from tests.gateway_process import ROOT
 
 REPOSITORY = ROOT / "model_repository"
@@ -17,10 +18,10 @@ def init(folder, *options, model=REPOSITORY):
 
 def variables(folder):
     """What a shell that reads the file passes on."""
-    command = f"set -a; . {folder / 'ray.env'}; set +a; env"
+    command = f"set -a; . {folder / 'ray.env'}; set +a; env -0"
     output = subprocess.check_output(["/bin/sh", "-c", command], text=True, env={})
-    lines = dict(line.split("=", 1) for line in output.splitlines())
-    return {name: value for name, value in lines.items() if name.startswith("RAY_")}
+    lines = dict(each.split("=", 1) for each in output.split("\0") if each)
+    return {name: value for name, value in lines.items() if name.startswith(("RAY_", "OPENAI_"))}
 
 
 def test_files_fit_together(tmp_path, capsys):
@@ -45,11 +46,59 @@ def test_names_of_the_hub_stay(tmp_path):
     assert ray_application.read(tmp_path / "gateway.yaml").model == "acme/tiny"
 
 
-def test_sessions_stay(tmp_path):
-    """HAProxy chooses the replica by the session, without asking anyone."""
-    init(tmp_path, "--routing=session")
+@pytest.mark.parametrize(
+    ("routing", "first"),
+    [
+        ("least", "leastconn"),
+        ("session", "hash req.hdr(x-session-id)"),
+        ("prefix", 'hash "req.body,regsub('),
+    ],
+)
+def test_haproxy_chooses_the_replica(tmp_path, routing, first):
+    """By lines of its configuration, without asking anyone; affinity has a bound."""
+    init(tmp_path, f"--routing={routing}")
 
-    assert variables(tmp_path)["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"] == "hdr(x-session-id)"
+    lines = variables(tmp_path)["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"].splitlines()
+    assert lines[0].startswith(first)
+    assert lines[-1] == "    option http-buffer-request"
+    assert ("    hash-balance-factor 200" in lines) == (routing != "least")
+
+
+def test_prefill_replicas_have_a_key(tmp_path):
+    """A new one each time, in a file that only its owner reads; `check` finds one that is lost."""
+    init(tmp_path, "--prefill-replicas=2", "--num-gpus=1")
+    file = tmp_path / "ray.env"
+    key = variables(tmp_path)[ray_application.TRANSFER_KEY]
+    arguments = ray_application.read(tmp_path / "gateway.yaml")
+    settings = ray_application.settings_of(arguments)
+
+    assert arguments.prefill is not None
+    assert key.startswith("sk-")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert key not in (tmp_path / "gateway.yaml").read_text()
+    options = ray_application.prefill_options(arguments, arguments.prefill, settings)
+    assert (options["num_replicas"], options["ray_actor_options"]["num_gpus"]) == (2, 1)
+    init(tmp_path, "--prefill-replicas=2", "--force")
+    assert variables(tmp_path)[ray_application.TRANSFER_KEY] != key
+
+    without = {k: v for k, v in variables(tmp_path).items() if k != ray_application.TRANSFER_KEY}
+    with pytest.raises(InvalidSettings, match=r"`prefill` needs it.*--prefill-replicas 2 --force"):
+        ray_application.check_environment(without, arguments, settings)
+
+
+def test_weights_get_a_connector(tmp_path):
+    """A model repository has its own in model.json."""
+    init(tmp_path / "hub", "--prefill-replicas=1", model="acme/tiny")
+    init(tmp_path / "folder", "--prefill-replicas=1")
+
+    engine_arg = ray_application.settings_of(
+        ray_application.read(tmp_path / "hub" / "gateway.yaml")
+    ).engine_arg
+    assert engine_arg["kv_transfer_config"] == {
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_both",
+    }
+    assert ray_application.read(tmp_path / "folder" / "gateway.yaml").settings == {}
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,9 @@ def test_queues_are_short():
         ({"model": "m", "settings": {"port": 1}}, "args.settings: port: Ray decides"),
         (
             {"model": "m", "settings": {"role": "decode"}},
-            "args.settings: role: Ray Serve",
+            "args.settings: role: set `prefill` beside `settings` instead",
         ),
+        ({"model": "m", "prefill": {"replicas": 0}}, "args.prefill.replicas: "),
         ({"model": "m", "settings": {"queue_timeout_s": -1}}, "args.settings: queue_timeout_s: "),
         (
             {"model": "m", "settings": {"model_repository": ["r"]}},

@@ -301,3 +301,25 @@ def test_models_that_do_not_fit_the_role(role: str, facts: Any, problem: str | N
 
     assert (found is None) == (problem is None)
     assert problem is None or problem in str(found)
+
+
+async def test_servers_come_and_go(world: World) -> None:
+    """One that stays keeps its state, a new one is probed, and one that is gone is not asked."""
+    [known] = world.peers.peers
+    other = Peer()
+    server = await asyncio.start_server(other.answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    world.peers.replace([known.url, url, url])
+    await until(lambda: all(peer.healthy for peer in world.peers.peers))
+    assert [peer.url for peer in world.peers.peers] == [known.url, url]
+    assert world.peers.peers[0] is known
+
+    world.peers.replace([])
+    await world.text()
+    assert world.counts()["no_peer"] == 1
+
+    world.peers.replace([known.url])
+    await until(lambda: world.peers.choose() is not None)
+    server.close()
+    await asyncio.wait(other.handlers)

@@ -303,6 +303,23 @@ spec:
           value: conn-failure empty-response 503
         - name: RAY_SERVE_HAPROXY_RETRIES
           value: {{ .Values.autoscaling.enabled | ternary .Values.autoscaling.maxReplicas .Values.replicas | int | mul 2 | add 1 | quote }}
+        # Lines of HAProxy's configuration, as `openai-frontend ray init --routing` writes them
+        - name: RAY_SERVE_HAPROXY_BALANCE_ALGORITHM
+          value: |-
+            {{- if eq .Values.rayService.routing "least" }}
+            leastconn
+            {{- else if eq .Values.rayService.routing "session" }}
+            hash req.hdr(x-session-id)
+            {{- else }}
+            hash "req.body,regsub('(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*','')"
+            {{- end }}
+            {{- if ne .Values.rayService.routing "least" }}
+                hash-type consistent
+                hash-balance-factor 200
+            {{- end }}
+                option http-buffer-request
+        - name: RAY_SERVE_HAPROXY_TUNE_BUFSIZE
+          value: "131072"
         - name: RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT
           value: "1"
         - name: RAY_USAGE_STATS_ENABLED

@@ -1,0 +1,143 @@
+"""Ray Serve with prefill replicas, and conversations that stay where their beginning is cached."""
+
+import asyncio
+import itertools
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import psutil
+import pytest
+
+from tests import mock_models
+from tests.scale import ray_cluster
+from tests.scale.ray_cluster import Cluster
+
+pytestmark = pytest.mark.slow
+
+REPLICAS, SLOTS = 2, 8
+CHAT = "/v1/chat/completions"
+COUNTS = re.compile(
+    r'^openai_frontend_(remote|local)_prefills_total\{(?:.*reason="(\w+)")?.*\} (\S+)$',
+    re.MULTILINE,
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("ray")
+    models = folder / "models"
+    with socket.create_server(("127.0.0.1", 0)) as side_channel:
+        address = f"127.0.0.1:{side_channel.getsockname()[1]}"
+        mock_models.write_with_tokenizer(
+            models,
+            "mock",
+            kv_role="kv_both",
+            kv_address=address,
+            prefix_cache_blocks=4096,
+            tokens=[" a", " b", " c"],
+            tokens_per_second=100,
+        )
+        options = ("--prefill-replicas=1", "--routing=prefix")
+        with ray_cluster.started(
+            folder, models, *options, replicas=REPLICAS, max_concurrent_requests=SLOTS
+        ) as started:
+            started.wait_for(REPLICAS)
+            yield started
+
+
+def long_text(seed: int) -> str:
+    """More tokens than `remote_prefill_min_tokens`, others for each seed."""
+    return f"{seed} " + "many words to read " * 100
+
+
+def ask(cluster: Cluster, *texts: str) -> httpx.Response:
+    """A conversation of the user's texts, and the same answer to each."""
+    messages = [
+        {"role": role, "content": text}
+        for each in texts
+        for role, text in (("user", each), ("assistant", " a b c"))
+    ]
+    body = {"model": "mock", "messages": messages[:-1], "max_tokens": 3}
+    return httpx.post(cluster.url + CHAT, json=body, timeout=60)
+
+
+def prefills(cluster: Cluster) -> Counter[str]:
+    """Of the decode replicas: `remote`, or why not."""
+    found: dict[str, Counter[str]] = {}
+    while len(found) < REPLICAS:
+        answer = httpx.get(f"{cluster.url}/metrics", timeout=20)
+        counts = Counter[str]()
+        for where, reason, value in COUNTS.findall(answer.text):
+            counts[reason or where] += int(float(value))
+        found[answer.headers["x-served-by"]] = counts
+    return sum(found.values(), Counter[str]())
+
+
+def prefill_replica(cluster: Cluster) -> psutil.Process:
+    [found] = [each for each in cluster.replicas() if "refill" in each.cmdline()[0]]
+    return found
+
+
+def wait_for_remote(cluster: Cluster, numbers: Iterator[int], timeout_s: float = 240) -> None:
+    """Ask until the prefill replica has computed a prompt."""
+    before, deadline = prefills(cluster)["remote"], time.monotonic() + timeout_s
+    while prefills(cluster)["remote"] == before:
+        assert time.monotonic() < deadline, prefills(cluster)
+        assert ask(cluster, long_text(next(numbers))).status_code == 200
+        time.sleep(0.5)
+
+
+def test_prefill_replica_computes_long_prompts(cluster):
+    """The decode replicas find it by themselves; short prompts stay."""
+    wait_for_remote(cluster, itertools.count())
+    before = prefills(cluster)
+    answers = [ask(cluster, long_text(1000 + number)).json() for number in range(10)]
+    ask(cluster, "short")
+
+    assert prefills(cluster) - before == {"remote": 10, "short": 1}
+    assert {answer["choices"][0]["message"]["content"] for answer in answers} == {" a b c"}
+    assert min(answer["usage"]["prompt_tokens"] for answer in answers) > 256
+
+
+def test_killed_prefill_replica_costs_no_answer(cluster):
+    """Decode replicas compute prompts themselves until Ray has replaced it."""
+    numbers = itertools.count(2000)
+    wait_for_remote(cluster, numbers)
+    before, killed = prefills(cluster), prefill_replica(cluster)
+    killed.kill()
+    statuses = Counter(ask(cluster, long_text(next(numbers))).status_code for _ in range(60))
+
+    assert statuses == {200: 60}
+    failed = prefills(cluster) - before
+    assert failed["no_peer"] + failed["peer_unreachable"] > 0
+    wait_for_remote(cluster, numbers)
+    assert prefill_replica(cluster).pid != killed.pid
+
+
+def test_conversations_stay_on_a_replica(cluster):
+    """Without a session, by what comes before the first answer; different ones are spread."""
+    served = []
+    for number in range(12):
+        texts = [f"conversation {number}, turn {turn}" for turn in range(4)]
+        answers = [ask(cluster, *texts[: turn + 1]) for turn in range(4)]
+        assert all(answer.status_code == 200 for answer in answers)
+        served.append({answer.headers["x-served-by"] for answer in answers})
+
+    # One moves while HAProxy still counts another request of its replica, by the bound.
+    assert sum(len(each) == 1 for each in served) >= 10
+    assert len(set.union(*served)) == REPLICAS
+
+
+async def test_rejected_request_goes_to_another_replica(cluster):
+    """HAProxy holds the whole request, so a full replica's 503 does not reach the client."""
+    body = {"model": "mock", "messages": [{"role": "user", "content": "same"}], "max_tokens": 200}
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=60) as client:
+        answers = await asyncio.gather(*(client.post(CHAT, json=body) for _ in range(2 * SLOTS)))
+
+    assert Counter(answer.status_code for answer in answers) == {200: 2 * SLOTS}
+    served = Counter(answer.headers["x-served-by"] for answer in answers)
+    assert max(served.values()) > SLOTS  # the queue has a quarter of the slots

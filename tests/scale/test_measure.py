@@ -14,7 +14,7 @@ def test_sessions_find_their_prefixes():
     plan = measure.Plan(conversations=12, turns=5)
     sessions, spread = "HAProxy, by session", "HAProxy, round robin"
 
-    found = measure.run(plan, [sessions, spread])
+    found = measure.run(plan, [sessions, spread], [])
 
     best = found[measure.ONE_CACHE].cached_share
     assert best > 0.5

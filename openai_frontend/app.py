@@ -197,6 +197,8 @@ def create_transfer_app(settings: Settings, state: AppState) -> Gateway:
     registry = state.registry
     is_ready = partial(_takes_prompts, drain_state, registry)
     _include(app, transfer_router(registry, Prefill(state.limiter), is_ready))
+    # In Ray, a prefill replica has no other listener
+    _include(app, metrics_router(partial(_families, state), state.server.metrics))
     app.state.routes = all_routes(app)
     routes.load(app.state.routes)
     return app

@@ -55,12 +55,13 @@ _BUFFERED = "\n    option http-buffer-request"
 # If a replica has twice the mean of requests, further ones go to the next (docs/decisions/0045).
 _BOUNDED = f"\n    hash-type consistent\n    hash-balance-factor 200{_BUFFERED}"
 # What comes before the first answer in a chat's body is the same in all turns of a conversation:
-# cut at the end of a list, as `messages` of the first turn, or before the assistant's message.
+# cut at the end of a list, as `messages` of the first turn, or before the assistant's message. A
+# request without a body has no first word, so it is not hashed, but goes to one after the other.
 _BEGINNING = r"""(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*"""
 _ROUTING = {
     "least": f"leastconn{_BUFFERED}",
     "session": f"hash req.hdr(x-session-id){_BOUNDED}",
-    "prefix": f"""hash "req.body,regsub('{_BEGINNING}','')"{_BOUNDED}""",
+    "prefix": f"""hash "req.body,regsub('{_BEGINNING}',''),word(1,\\x01)"{_BOUNDED}""",
 }
 _WHY = {
     **{name: why for name, (_, why) in _RAY.items()},

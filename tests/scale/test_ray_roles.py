@@ -2,18 +2,21 @@
 
 import asyncio
 import itertools
+import random
 import re
 import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import httpx
 import psutil
 import pytest
 
+from openai_frontend.config import ray_application
 from tests import mock_models
-from tests.scale import ray_cluster
+from tests.scale import prefill_decode, ray_cluster
 from tests.scale.ray_cluster import Cluster
 
 pytestmark = pytest.mark.slow
@@ -65,10 +68,10 @@ def ask(cluster: Cluster, *texts: str) -> httpx.Response:
     return httpx.post(cluster.url + CHAT, json=body, timeout=60)
 
 
-def prefills(cluster: Cluster) -> Counter[str]:
+def prefills(cluster: Cluster, replicas: int = REPLICAS) -> Counter[str]:
     """Of the decode replicas: `remote`, or why not."""
     found: dict[str, Counter[str]] = {}
-    while len(found) < REPLICAS:
+    while len(found) < replicas:
         answer = httpx.get(f"{cluster.url}/metrics", timeout=20)
         counts = Counter[str]()
         for where, reason, value in COUNTS.findall(answer.text):
@@ -92,13 +95,14 @@ def wait_for_remote(cluster: Cluster, numbers: Iterator[int], timeout_s: float =
 
 
 def test_prefill_replica_computes_long_prompts(cluster):
-    """The decode replicas find it by themselves; short prompts stay."""
+    """The decode replicas find it by themselves; short prompts stay. It has metrics."""
     wait_for_remote(cluster, itertools.count())
     before = prefills(cluster)
     answers = [ask(cluster, long_text(1000 + number)).json() for number in range(10)]
     ask(cluster, "short")
 
     assert prefills(cluster) - before == {"remote": 10, "short": 1}
+    assert prefill_metrics(cluster)
     assert {answer["choices"][0]["message"]["content"] for answer in answers} == {" a b c"}
     assert min(answer["usage"]["prompt_tokens"] for answer in answers) > 256
 
@@ -141,3 +145,70 @@ async def test_rejected_request_goes_to_another_replica(cluster):
     assert Counter(answer.status_code for answer in answers) == {200: 2 * SLOTS}
     served = Counter(answer.headers["x-served-by"] for answer in answers)
     assert max(served.values()) > SLOTS  # the queue has a quarter of the slots
+
+
+@pytest.mark.engine
+def test_answers_with_vllm_equal_those_of_one_engine(tmp_path, request):
+    """Of two vLLM engines in Ray: token-identical with the prefill replica and after it is killed.
+    Afterwards neither engine holds a block.
+    """
+    if not request.config.getoption("long"):
+        pytest.skip("--long runs it")
+    models = tmp_path / "models"
+    prefill_decode.write_model(models, "kv_both")
+    settings = {"remote_prefill_min_tokens": prefill_decode.BLOCK}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(prefill_decode.NIXL))
+        with ray_cluster.started(
+            tmp_path, models, "--prefill-replicas=1", replicas=1, **settings
+        ) as cluster:
+            cluster.wait_for(1)
+            compare_answers(cluster)
+
+
+def compare_answers(cluster: Cluster) -> None:
+    numbers = random.Random(1)
+    prompts = [[numbers.randrange(5, 400) for _ in range(length)] for length in range(40, 500, 15)]
+    deadline = time.monotonic() + 240
+    while not prefills(cluster, replicas=1)["remote"]:
+        assert time.monotonic() < deadline, prefills(cluster, replicas=1)
+        tokens(cluster, prompts[0], "start")
+        time.sleep(1)
+    before = prefills(cluster, replicas=1)
+    remote = [tokens(cluster, each, "remote") for each in prompts]
+    moved = prefills(cluster, replicas=1) - before
+    time.sleep(prefill_decode.LEASE_S)
+    usage = re.compile(r"^vllm:kv_cache_usage_perc\{.*\} (\S+)$", re.MULTILINE)
+    held = usage.findall(prefill_metrics(cluster) + httpx.get(f"{cluster.url}/metrics").text)
+    prefill_replica(cluster).kill()
+    here = [tokens(cluster, each, "here") for each in prompts]
+
+    assert remote == here
+    assert moved["remote"] > len(prompts) / 2, moved
+    assert list(map(float, held)) == [0, 0]
+
+
+def tokens(cluster: Cluster, prompt: list[int], salt: str) -> list[int]:
+    """A greedy answer; prompts with another salt find nothing of them in a prefix cache."""
+    body = {"model": "demo", "prompt": prompt, "max_tokens": 16, "temperature": 0}
+    more = {"cache_salt": salt, "return_token_ids": True}
+    answer = httpx.post(f"{cluster.url}/v1/completions", json=body | more, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["choices"][0]["token_ids"])
+
+
+def prefill_metrics(cluster: Cluster) -> str:
+    """From the internal listener of the only prefill replica."""
+    key = ray_cluster.environment(cluster.folder)[ray_application.TRANSFER_KEY]
+    addresses = {
+        "http://{}:{}".format(*each.laddr)
+        for each in prefill_replica(cluster).net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    }
+    for url in addresses:  # Ray listens too
+        with suppress(httpx.HTTPError):
+            headers = {"authorization": f"Bearer {key}"}
+            answer = httpx.get(f"{url}/metrics", headers=headers, timeout=5)
+            if "openai_frontend_load_running" in answer.text:
+                return answer.text
+    raise AssertionError(f"no metrics at {addresses}")

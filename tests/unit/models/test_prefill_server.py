@@ -113,6 +113,17 @@ async def test_listeners_share_no_route(repository: Path, live_gateway: Live) ->
     assert (public.status_code, internal.status_code) == (404, 404)
 
 
+async def test_metrics_need_their_scope(repository: Path, live_gateway: Live) -> None:
+    """They are on the internal listener too, for servers that have no public one."""
+    mock_models.write(repository, "mock", kv_role="kv_producer")
+    async with listener(repository, live_gateway) as (_, client):
+        read = await client.get("/metrics", headers=bearer("client"))
+        refused = await client.get("/metrics")
+
+    assert "openai_frontend_load_running" in read.text
+    assert refused.status_code == 403
+
+
 async def test_draining_server_takes_no_prompts(repository: Path, live_gateway: Live) -> None:
     """And reports it, so decode servers ask others."""
     mock_models.write(repository, "mock", kv_role="kv_producer")

@@ -311,7 +311,7 @@ spec:
             {{- else if eq .Values.rayService.routing "session" }}
             hash req.hdr(x-session-id)
             {{- else }}
-            hash "req.body,regsub('(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*','')"
+            hash "req.body,regsub('(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*',''),word(1,\x01)"
             {{- end }}
             {{- if ne .Values.rayService.routing "least" }}
                 hash-type consistent

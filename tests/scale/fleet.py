@@ -102,9 +102,11 @@ class Replicas:
 
 @contextmanager
 def replicas(folder: Path, *, count: int = GATEWAYS, **model: Any) -> Iterator[Replicas]:
-    """Replicas with the mock engine."""
+    """Replicas with the mock engine. Those that are replaced may finish long streams."""
     models = folder / "models"
     mock_models.write_with_tokenizer(models, "mock", **model)
-    with ray_cluster.started(folder, models, replicas=count) as cluster:
+    with ray_cluster.started(
+        folder, models, replicas=count, graceful_shutdown_timeout_s=300
+    ) as cluster:
         cluster.wait_for(count)
         yield Replicas(cluster)

@@ -47,12 +47,12 @@ class Goal:
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Found:
-    """All of them in turn, in about half an hour."""
+    """All of them in turn, in about half an hour; `say` gets each result as soon as it is known."""
     load_average = os.getloadavg()[0]
-    say("R1")
     overhead = costs.overhead(_LOAD_S)
-    say("R7")
+    say(f"R1 {overhead}")
     several = costs.several(_LOAD_S)
+    say(f"R7 {several}")
     killed: dict[str, Killed] = {}
     updated: dict[str, Updated] = {}
     for router in ("HAProxy", "Envoy"):
@@ -66,8 +66,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Found:
         fleet.replicas(Path(folder), **_MODEL) as replicas,
     ):
         _change("Ray Serve", replicas, plan, killed, updated, say)
-        say("R5 Ray Serve")
         scaled = asyncio.run(changes.scale(replicas, plan))
+        say(f"R5 Ray Serve {scaled}")
     return Found(
         overhead=overhead,
         several=several,
@@ -86,10 +86,10 @@ def _change(
     updated: dict[str, Updated],
     say: Callable[[str], None],
 ) -> None:
-    say(f"R3 {name}")
     killed[name] = asyncio.run(changes.kill(gateways, plan))
-    say(f"R4 {name}")
+    say(f"R3 {name} {killed[name]}")
     updated[name] = asyncio.run(changes.update(gateways, plan))
+    say(f"R4 {name} {updated[name]}")
 
 
 def table(plan: Plan, found: Found) -> str:

@@ -150,7 +150,8 @@ def environment(folder: Path) -> dict[str, str]:
     """This process's, with the variables of ray.env."""
     command = f"set -a; . {folder / 'ray.env'}; set +a; env -0"
     inherited = {**os.environ, **_ENVIRONMENT}
-    inherited["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(free_port())
+    for name in ("METRICS", "STATS"):
+        inherited[f"RAY_SERVE_HAPROXY_{name}_PORT"] = str(free_port())
     output = subprocess.check_output(["/bin/sh", "-c", command], text=True, env=inherited)
     return dict(line.split("=", 1) for line in output.split("\0") if line)
 

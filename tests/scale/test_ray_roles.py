@@ -8,7 +8,8 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
 
 import httpx
 import psutil
@@ -147,41 +148,45 @@ async def test_rejected_request_goes_to_another_replica(cluster):
     assert max(served.values()) > SLOTS  # the queue has a quarter of the slots
 
 
-@pytest.mark.engine
-def test_answers_with_vllm_equal_those_of_one_engine(tmp_path, request):
-    """Of two vLLM engines in Ray: token-identical with the prefill replica and after it is killed.
-    Afterwards neither engine holds a block.
-    """
+@pytest.fixture(scope="module")
+def engines(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
+    """A decode and a prefill replica with vLLM."""
     if not request.config.getoption("long"):
         pytest.skip("--long runs it")
-    models = tmp_path / "models"
-    prefill_decode.write_model(models, "kv_both")
+    folder = tmp_path_factory.mktemp("engines")
+    prefill_decode.write_model(folder / "models", "kv_both")
     settings = {"remote_prefill_min_tokens": prefill_decode.BLOCK}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(prefill_decode.NIXL))
         with ray_cluster.started(
-            tmp_path, models, "--prefill-replicas=1", replicas=1, **settings
-        ) as cluster:
-            cluster.wait_for(1)
-            compare_answers(cluster)
+            folder, folder / "models", "--prefill-replicas=1", replicas=1, **settings
+        ) as started:
+            started.wait_for(1)
+            yield started
 
 
-def compare_answers(cluster: Cluster) -> None:
+@pytest.mark.engine
+def test_answers_with_vllm_equal_those_of_one_engine(engines):
+    """Token-identical with the prefill replica and after it is killed. In between, neither engine
+    holds a block.
+    """
     numbers = random.Random(1)
     prompts = [[numbers.randrange(5, 400) for _ in range(length)] for length in range(40, 500, 15)]
-    deadline = time.monotonic() + 240
-    while not prefills(cluster, replicas=1)["remote"]:
-        assert time.monotonic() < deadline, prefills(cluster, replicas=1)
-        tokens(cluster, prompts[0], "start")
+    deadline = time.monotonic() + 480
+    while not prefills(engines, replicas=1)["remote"]:
+        assert time.monotonic() < deadline, prefills(engines, replicas=1)
+        tokens(engines, prompts[-1], f"start {time.monotonic()}")
         time.sleep(1)
-    before = prefills(cluster, replicas=1)
-    remote = [tokens(cluster, each, "remote") for each in prompts]
-    moved = prefills(cluster, replicas=1) - before
+    before = prefills(engines, replicas=1)
+    remote = [tokens(engines, each, "remote") for each in prompts]
+    moved = prefills(engines, replicas=1) - before
     time.sleep(prefill_decode.LEASE_S)
     usage = re.compile(r"^vllm:kv_cache_usage_perc\{.*\} (\S+)$", re.MULTILINE)
-    held = usage.findall(prefill_metrics(cluster) + httpx.get(f"{cluster.url}/metrics").text)
-    prefill_replica(cluster).kill()
-    here = [tokens(cluster, each, "here") for each in prompts]
+    held = usage.findall(prefill_metrics(engines) + httpx.get(f"{engines.url}/metrics").text)
+    prefill_replica(engines).kill()
+    here = [tokens(engines, each, "here") for each in prompts]
 
     assert remote == here
     assert moved["remote"] > len(prompts) / 2, moved
@@ -200,15 +205,18 @@ def tokens(cluster: Cluster, prompt: list[int], salt: str) -> list[int]:
 def prefill_metrics(cluster: Cluster) -> str:
     """From the internal listener of the only prefill replica."""
     key = ray_cluster.environment(cluster.folder)[ray_application.TRANSFER_KEY]
-    addresses = {
-        "http://{}:{}".format(*each.laddr)
+    headers = {"authorization": f"Bearer {key}"}
+    listeners = [
+        each.laddr
         for each in prefill_replica(cluster).net_connections("tcp")
         if each.status == psutil.CONN_LISTEN
-    }
-    for url in addresses:  # Ray listens too
-        with suppress(httpx.HTTPError):
-            headers = {"authorization": f"Bearer {key}"}
-            answer = httpx.get(f"{url}/metrics", headers=headers, timeout=5)
-            if "openai_frontend_load_running" in answer.text:
-                return answer.text
-    raise AssertionError(f"no metrics at {addresses}")
+    ]
+    # Not by httpx, whose answers the tests check: Ray's listeners are among them.
+    for host, port in listeners:
+        connection = HTTPConnection(host, port, timeout=5)
+        with suppress(OSError, HTTPException), closing(connection):
+            connection.request("GET", "/metrics", headers=headers)
+            text = str(connection.getresponse().read(), "utf-8", "replace")
+            if "openai_frontend_load_running" in text:
+                return text
+    raise AssertionError(f"no metrics at {listeners}")

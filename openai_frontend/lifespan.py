@@ -152,14 +152,16 @@ def build_state(settings: Settings, server: Server) -> AppState:
         options=settings.options_by_model(),
         strict_readiness=settings.strict_readiness,
     )
-    on_demand = _on_demand(settings, registry) if settings.load_on_demand else None
+    on_demand = _on_demand(settings, registry)
     polls = settings.model_control_mode == "poll"
     startup = Startup(
         server,
         registry,
         lora_poll_interval_s=settings.lora_poll_interval_s,
         repository_poll_s=settings.repository_poll_s if polls else None,
-        preload=[name for name in settings.load_model if name != "*"] if on_demand else (),
+        preload=[name for name in settings.load_model if name != "*"]
+        if settings.load_on_demand
+        else (),
     )
     tracing = tracing_of(settings)
     metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: relay_counts()["texts"])
@@ -258,7 +260,10 @@ def tracing_of(settings: Settings) -> Tracing | None:
     )
 
 
-def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader:
+def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader | None:
+    """None if every model is loaded at start or by an operator."""
+    if not (settings.load_on_demand or settings.on_demand_models()):
+        return None
     limits = OnDemandLimits(
         models=settings.max_loaded_models,
         memory_bytes=settings.max_model_memory_bytes,
@@ -266,7 +271,7 @@ def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader:
         retry_s=settings.model_load_backoff_s,
     )
     demand = OnDemandLoader(registry, limits)
-    registry.enable_on_demand(demand)
+    registry.enable_on_demand(demand, every_model=settings.load_on_demand)
     return demand
 
 

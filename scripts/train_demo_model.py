@@ -5,11 +5,9 @@ small matrices a second thread gains little. The same seed and number of threads
 machine give the same model.
 """
 
-import argparse
 import logging
 import os
 import time
-from dataclasses import fields, replace
 from pathlib import Path
 
 # Read when torch is loaded, so they come first. Threads that spin while they wait for the next
@@ -20,6 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 from scripts.demo_model import corpus
+from scripts.demo_model.command_line import parse_recipe
 from scripts.demo_model.evaluate import score
 from scripts.demo_model.prompts import GENERATED, read_prompts
 from scripts.demo_model.tokenizer import render, renderer, train_tokenizer
@@ -31,8 +30,7 @@ log = logging.getLogger("train_demo_model")
 
 def main() -> None:
     """Train, save, score."""
-    arguments = _arguments()
-    recipe = replace(Recipe(), **{f.name: getattr(arguments, f.name) for f in fields(Recipe)})
+    recipe, arguments = parse_recipe(Recipe, __doc__, _WEIGHTS)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(recipe.seed)
     started = time.monotonic()
@@ -53,15 +51,6 @@ def main() -> None:
         for exchange, text in result.wrong:
             log.info("wrong: %s -> %r", exchange.messages[-1]["content"], text)
         log.info("%s: %s", name, result)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=_WEIGHTS, help="folder of the weights")
-    for field in fields(Recipe):
-        flag = "--" + field.name.replace("_", "-")
-        parser.add_argument(flag, type=type(field.default), default=field.default)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

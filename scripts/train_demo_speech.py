@@ -1,18 +1,16 @@
-"""Makes model_repository_speech/demo-speech and the recordings of tests/data/speech: its processor,
-its weights, its score. Downloads nothing; eSpeak NG speaks the digits.
+"""Makes model_repository/demo-speech, its example and the recordings of tests/data/speech: its
+processor, its weights, its score. Downloads nothing; eSpeak NG speaks the digits.
 
 `make demo-speech` takes about 23 minutes of CPU time. The same seed and number of threads on the
 same kind of machine give the same model.
 """
 
-import argparse
 import json
 import logging
 import os
 import random
 import time
 import wave
-from dataclasses import fields
 from pathlib import Path
 
 # Read when torch and transformers are loaded; see scripts/train_demo_model.py
@@ -21,6 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
+from scripts.demo_model.command_line import parse_recipe
 from scripts.demo_model.exchange import Split
 from scripts.demo_speech.espeak import SAMPLE_RATE, Speaker
 from scripts.demo_speech.evaluate import score
@@ -29,17 +28,20 @@ from scripts.demo_speech.train import Recipe, train
 from scripts.demo_speech.utterances import Recordings
 
 _ROOT = Path(__file__).parents[1]
-_WEIGHTS = _ROOT / "model_repository_speech" / "demo-speech" / "1" / "weights"
+_WEIGHTS = _ROOT / "model_repository" / "demo-speech" / "1" / "weights"
 _TEST_DATA = _ROOT / "tests" / "data" / "speech"
-# Name -> language and number of segments
-_SAMPLES = {"english": ("en", 1), "german": ("de", 1), "pause": ("en", 2)}
+# Name -> language, number of segments and file
+_SAMPLES = {
+    "english": ("en", 1, _WEIGHTS.parents[1] / "example.wav"),
+    "german": ("de", 1, _TEST_DATA / "german.wav"),
+    "pause": ("en", 2, _TEST_DATA / "pause.wav"),
+}
 log = logging.getLogger("train_demo_speech")
 
 
 def main() -> None:
     """Train, save, score."""
-    arguments = _arguments()
-    recipe = Recipe(**{f.name: getattr(arguments, f.name) for f in fields(Recipe)})
+    recipe, arguments = parse_recipe(Recipe, __doc__, _WEIGHTS, count=300)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(recipe.seed)
     speaker = Speaker()
@@ -63,12 +65,12 @@ def _write_samples(recordings: Recordings, seed: int) -> None:
     """For the tests, which have no eSpeak NG: a few utterances, and what is said in them."""
     rng = random.Random(seed)
     said = {}
-    for name, (language, segments) in _SAMPLES.items():
+    for name, (language, segments, path) in _SAMPLES.items():
         while True:
             spoken = recordings.utterance(rng)
             if spoken.language == language and len(spoken.segments) == segments:
                 break
-        with wave.open(str(_TEST_DATA / f"{name}.wav"), "wb") as file:
+        with wave.open(str(path), "wb") as file:
             file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
             file.writeframes((spoken.samples * 32_767).astype("<i2").tobytes())
         said[name] = {
@@ -77,16 +79,6 @@ def _write_samples(recordings: Recordings, seed: int) -> None:
             "times": [[round(each, 2) for each in times] for times in spoken.times],
         }
     (_TEST_DATA / "said.json").write_text(json.dumps(said, indent=1) + "\n")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=_WEIGHTS, help="folder of the weights")
-    parser.add_argument("--count", type=int, default=300, help="utterances per kind of voice")
-    for field in fields(Recipe):
-        flag = "--" + field.name.replace("_", "-")
-        parser.add_argument(flag, type=type(field.default), default=field.default)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

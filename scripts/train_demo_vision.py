@@ -1,15 +1,13 @@
-"""Makes model_repository_vision/demo-vision from the text demo's weights: its processor, its
-weights, its score. Downloads nothing.
+"""Makes model_repository/demo-vision from the text demo's weights: its processor, its weights, its
+score. Downloads nothing.
 
 `OMP_NUM_THREADS=1 python -m scripts.train_demo_vision` takes about 12 minutes of CPU time. The same
 seed and number of threads on the same kind of machine give the same model.
 """
 
-import argparse
 import logging
 import os
 import time
-from dataclasses import fields
 from pathlib import Path
 
 # Read when torch and transformers are loaded; see scripts/train_demo_model.py
@@ -18,6 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
+from scripts.demo_model.command_line import parse_recipe
 from scripts.demo_model.evaluate import score as text_score
 from scripts.demo_model.exchange import Split
 from scripts.demo_model.prompts import GENERATED, read_prompts
@@ -26,14 +25,13 @@ from scripts.demo_vision.model import new_model, new_processor, new_tokenizer
 from scripts.demo_vision.questions import scored_questions
 from scripts.demo_vision.train import Recipe, train
 
-_WEIGHTS = Path(__file__).parents[1] / "model_repository_vision" / "demo-vision" / "1" / "weights"
+_WEIGHTS = Path(__file__).parents[1] / "model_repository" / "demo-vision" / "1" / "weights"
 log = logging.getLogger("train_demo_vision")
 
 
 def main() -> None:
     """Train, save, score."""
-    arguments = _arguments()
-    recipe = Recipe(**{f.name: getattr(arguments, f.name) for f in fields(Recipe)})
+    recipe, arguments = parse_recipe(Recipe, __doc__, _WEIGHTS, of_each=100)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(recipe.seed)
     tokenizer = new_tokenizer()
@@ -51,16 +49,6 @@ def main() -> None:
         log.info("pictures, %s: %s", split, result)
     for name in GENERATED:
         log.info("text, %s: %s", name, text_score(model, tokenizer, read_prompts(name)))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=_WEIGHTS, help="folder of the weights")
-    parser.add_argument("--of-each", type=int, default=100, help="questions per kind of score")
-    for field in fields(Recipe):
-        flag = "--" + field.name.replace("_", "-")
-        parser.add_argument(flag, type=type(field.default), default=field.default)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Spoken digits: utterances of tests/data/speech, and new ones of the words in them.
+"""Spoken digits: utterances of tests/data/speech and the demo model's example, and new ones of the
+words in them.
 
 `make demo-speech` made them with eSpeak NG's voices, which the demo speech model knows.
 """
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from tests.gateway_process import ROOT
 
 FOLDER = ROOT / "tests" / "data" / "speech"
+EXAMPLE = ROOT / "model_repository" / "demo-speech" / "example.wav"
 SAMPLE_RATE = 16_000
 NAMES = ("english", "german", "pause")
 DIGITS = {
@@ -51,7 +53,8 @@ class Recording:
 def read(name: str) -> Recording:
     """One of NAMES; `pause` has two segments."""
     said = json.loads((FOLDER / "said.json").read_text())[name]
-    with wave.open(str(FOLDER / f"{name}.wav")) as file:
+    path = EXAMPLE if name == "english" else FOLDER / f"{name}.wav"
+    with wave.open(str(path)) as file:
         data = np.frombuffer(file.readframes(file.getnframes()), "<i2")
     times = tuple((start, end) for start, end in said["times"])
     samples = np.asarray(data / 32_768, np.float32)

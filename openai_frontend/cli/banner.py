@@ -83,9 +83,15 @@ class _Spinner:
 class StartupBanner:
     """Shows the progress of loading, then the address and examples (`server.process`)."""
 
-    def __init__(self, progress: LoadProgress, address: "ListenAddress") -> None:
+    def __init__(
+        self,
+        progress: LoadProgress,
+        address: "ListenAddress",
+        repositories: Sequence[Path] = (),  # in which models may have an example recording
+    ) -> None:
         self._progress = progress
         self._address = address
+        self._repositories = repositories
 
     def loading(self) -> None:
         self._progress.tick()
@@ -97,10 +103,19 @@ class StartupBanner:
         self,
         models: Mapping[str, Collection[str]],
         *,
+        on_demand: Mapping[str, Collection[str]],
         keys: bool,
         unready: Mapping[str, str],
     ) -> str:
-        sys.stdout.write(ready(self._address, models, keys=keys, unready=unready))
+        text = ready(
+            self._address,
+            models,
+            on_demand=on_demand,
+            keys=keys,
+            unready=unready,
+            repositories=self._repositories,
+        )
+        sys.stdout.write(text)
         sys.stdout.flush()
         return status(models, unready)
 
@@ -157,13 +172,46 @@ class _Example:
         return f"print(client.{method}.create({arguments}).{self.shown})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    """An example request with a file."""
+
+    path: str
+    file: str
+
+    def curl(self, place: "ListenAddress", model: str, *, keys: bool) -> str:
+        form = f"-F {shlex.quote(f'model={model}')} -F {shlex.quote(f'file=@{self.file}')}"
+        return f"curl {place.curl_option}{place.url}/{self.path}{_KEY if keys else ''} {form}"
+
+    def python(self, model: str) -> str:
+        method = self.path.replace("/", ".")
+        arguments = f'model={json.dumps(model)}, file=open({json.dumps(self.file)}, "rb")'
+        return f"print(client.{method}.create({arguments}).text)"
+
+
 _NO_KEY = ', api_key="none"'
 _KEY = ' -H "Authorization: Bearer $OPENAI_API_KEY"'  # OpenAI's SDK reads it too
+
+# A red circle on white, of 64 x 64 pixels
+_PICTURE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQMAAACQp+OdAAAABlBMVEX////cHh7/Hx2WAAAAS0lEQVR42mNgIBMoQGnmf1"
+    "AG//8GCEP+/wEIw/7/Awij/v8HCOP//x+oDMb///8QYjD///+PaMWYViBsh7sH7kK4m+G+gPtrFBAFAFTZOOI6yUH6AAAA"
+    "AElFTkSuQmCC"
+)
+_SEEN = [
+    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PICTURE}"}},
+    {"type": "text", "text": "Describe the picture."},
+]
 
 _EXAMPLES = {
     "chat": _Example("chat/completions", {"messages": QUESTION}, "choices[0].message.content"),
     "completions": _Example("completions", {"prompt": "Triton is"}, "choices[0].text"),
     "embeddings": _Example("embeddings", {"input": "Triton"}, "data[0].embedding[:4]"),
+    "images": _Example(
+        "chat/completions",
+        {"messages": [{"role": "user", "content": _SEEN}]},
+        "choices[0].message.content",
+    ),
 }
 
 
@@ -171,19 +219,25 @@ def ready(
     place: ListenAddress,
     models: Mapping[str, Collection[str]],
     *,
+    on_demand: Mapping[str, Collection[str]] = MappingProxyType({}),
     keys: bool = False,
     unready: Mapping[str, str] = MappingProxyType({}),
+    repositories: Sequence[Path] = (),
 ) -> str:
-    """The address, and a curl line and a Python line for each kind of endpoint that a model serves.
+    """The address, and a curl line and a Python line for each kind of request that a model serves.
 
-    The lines work as they are; if the server needs a key, they read OPENAI_API_KEY.
-    `models`: name -> capabilities as in `/v1/models`. `unready`: name -> reason.
+    The lines work as they are; if the server needs a key, they read OPENAI_API_KEY. Only a model
+    that transcribes needs a file: that named `example` in its folder, or else the caller's.
+    `models`: name -> capabilities as in `/v1/models`; `on_demand`: those that a request loads.
+    `unready`: name -> reason.
     """
-    if not models:
+    if not models and not on_demand:
         reasons = "".join(f"  {name}: {reason}\n" for name, reason in sorted(unready.items()))
         return f"Listening on {place}, but no model can serve{':' if reasons else '.'}\n{reasons}"
-    ready_line = f"Ready on {place} with {', '.join(models)}."
-    examples = list(_examples(models))
+    served = ", ".join(models) if models else "no model loaded"
+    later = f" The first request loads {', '.join(on_demand)}." if on_demand else ""
+    ready_line = f"Ready on {place} with {served}.{later}"
+    examples = list(_examples({**models, **on_demand}, repositories))
     if not examples:
         return f"{ready_line}\n"
     shell = [example.curl(place, model, keys=keys) for example, model in examples]
@@ -204,12 +258,25 @@ def ready(
     )
 
 
-def _examples(models: Mapping[str, Collection[str]]) -> Iterator[tuple[_Example, str]]:
+def _examples(
+    models: Mapping[str, Collection[str]], repositories: Sequence[Path]
+) -> Iterator[tuple[_Example | _Upload, str]]:
     """Each example that a model can answer, with the first such model."""
     for kind, example in _EXAMPLES.items():
-        model = next((name for name, abilities in models.items() if kind in abilities), None)
-        if model is not None:
+        if (model := _first(models, kind)) is not None:
             yield example, model
+    if (model := _first(models, "transcription")) is not None:
+        yield _Upload("audio/transcriptions", _recording(model, repositories)), model
+
+
+def _first(models: Mapping[str, Collection[str]], kind: str) -> str | None:
+    return next((name for name, abilities in models.items() if kind in abilities), None)
+
+
+def _recording(model: str, repositories: Sequence[Path]) -> str:
+    """The path of the model's example, or a name that the caller replaces."""
+    files = (file for path in repositories for file in (path / model).glob("example.*"))
+    return str(next(files, "recording.wav"))
 
 
 def status(models: Collection[str], unready: Collection[str]) -> str:

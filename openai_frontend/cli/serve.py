@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Literal
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 # Settings that are the core's options, under the same name or another
 _SAME_NAME = (
-    "server_id", "model_control_mode", "strict_model_config", "model_config_name",
+    "server_id", "strict_model_config", "model_config_name",
     "model_namespacing", "model_load_thread_count", "model_load_retry_count", "repository_poll_s",
     "backend_directory", "backend_config", "repo_agent_directory", "host_policy",
     "rate_limiter_mode", "pinned_memory_pool_bytes", "cuda_memory_pool_bytes",
@@ -163,7 +164,7 @@ def create_process(
         _uvicorn_config(app, settings, state.metrics),
         Resources(state.server, state.registry, state.startup, state.drain_state),
         shutdown_timeouts=_shutdown_timeouts(settings),
-        reporter=banner.StartupBanner(progress, address),
+        reporter=banner.StartupBanner(progress, address, settings.model_repository),
     )
 
 
@@ -198,8 +199,10 @@ def _core_log(settings: Settings) -> Path | None:
 def triton_options(settings: Settings) -> Options:
     """The core's options, in its own words."""
     names = {**{name: name for name in _SAME_NAME}, **_OTHER_NAME}
+    startup_models = _startup_models(settings)
     return Options(
-        startup_models=[] if settings.load_on_demand else settings.load_model,
+        model_control_mode=settings.model_control_mode if startup_models is None else "explicit",
+        startup_models=startup_models or (),
         rate_limiter_resources=[
             RateLimiterResource(name=each.name, count=each.count, device=each.device)
             for each in settings.rate_limiter_resource
@@ -242,11 +245,27 @@ def connection_limits(settings: Settings) -> ProtocolLimits:
     return ProtocolLimits(**{name: getattr(settings, name) for name in names})
 
 
-def _loading(settings: Settings) -> list[str]:
-    """The models that the core will load."""
+def _startup_models(settings: Settings) -> Sequence[str] | None:
+    """The models that the core loads at start in mode `explicit`, in which alone it leaves models
+    out; None if it runs in another mode.
+    """
     if settings.load_on_demand:
         return []
-    if settings.model_control_mode == "explicit" and "*" not in settings.load_model:
+    explicit = settings.model_control_mode == "explicit"
+    waiting = settings.on_demand_models()
+    if not waiting:
+        return settings.load_model if explicit else None
+    if "*" not in settings.load_model:
         return settings.load_model
+    return [name for name in _folders(settings) if name not in waiting]
+
+
+def _folders(settings: Settings) -> list[str]:
     folders = (folder for path in settings.model_repository for folder in Path(path).iterdir())
     return sorted(folder.name for folder in folders if folder.is_dir())
+
+
+def _loading(settings: Settings) -> Sequence[str]:
+    """The models that the core will load."""
+    names = _startup_models(settings)
+    return _folders(settings) if names is None or "*" in names else names

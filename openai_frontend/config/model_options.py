@@ -1,7 +1,7 @@
 """Options of one model, from `openai_frontend.yaml` next to its config.pbtxt and from settings."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from openai_frontend.admission import ConcurrencyLimits
 from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable, did_you_mean
+from schemas.models import Capabilities
 
 FILE = "openai_frontend.yaml"
 
@@ -35,6 +36,14 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def _checked_capability(name: str) -> str:
+    if name not in Capabilities.model_fields:
+        raise ValueError(
+            f"unknown capability '{name}'{did_you_mean(name, Capabilities.model_fields)}"
+        )
+    return name
+
+
 def _items(value: Any) -> Any:
     """Split a setting's comma-separated text; the file has a list."""
     if not isinstance(value, str):
@@ -55,6 +64,7 @@ def _pairs(value: Any) -> Any:
 
 
 Name = Annotated[str, AfterValidator(_checked_name)]
+Capability = Annotated[str, AfterValidator(_checked_capability)]
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -154,8 +164,18 @@ class ModelOptions(BaseModel):
         default=False,
         description="Let requests name the model although it is a step of an ensemble.",
     )
+    load_on_demand: bool = Field(
+        default=False,
+        description="Load the model at the first request for it instead of at start. No effect in "
+        "mode `poll`.",
+    )
+    capabilities: Annotated[tuple[Capability, ...], BeforeValidator(_items)] = Field(
+        default=(),
+        description="Capabilities that /v1/models lists while a model that loads on demand is not "
+        "loaded, such as `chat, images`.",
+    )
     memory_bytes: Positive | None = Field(
-        default=None, description="Memory that the model uses, for load_on_demand."
+        default=None, description="Memory that the model uses, for load on demand."
     )
 
     @property
@@ -215,6 +235,21 @@ def of_model(name: str, folder: Path | None, settings: Mapping[str, ModelOptions
     """Merge the options of a model: its settings override its file, which overrides `*`."""
     every, own = (settings.get(each, ModelOptions()) for each in (EVERY_MODEL, name))
     return own.over(read(folder).over(every))
+
+
+def on_demand(repositories: Iterable[Path], settings: Mapping[str, ModelOptions]) -> frozenset[str]:
+    """The models of the repositories with the option `load_on_demand`. An invalid file of options
+    counts as none: the model's load reports it.
+    """
+    found = set()
+    existing = (path for path in repositories if path.is_dir())
+    for folder in (each for path in existing for each in path.iterdir() if each.is_dir()):
+        try:
+            if of_model(folder.name, folder, settings).load_on_demand:
+                found.add(folder.name)
+        except ModelUnavailable:
+            continue
+    return frozenset(found)
 
 
 def by_model(

@@ -433,6 +433,12 @@ class Settings(
             reasoning_parser=self.reasoning_parser,
         )
 
+    def on_demand_models(self) -> frozenset[str]:
+        """The models that their own options leave to the first request. Reads their files."""
+        if self.model_control_mode == "poll":  # the core loads every model
+            return frozenset()
+        return model_options.on_demand(self.model_repository, self.options_by_model())
+
     def queue_size(self) -> int:
         """The requests that may wait for each model without a limit of its own."""
         if self.behind_router and "max_queue_size" not in self.model_fields_set:

@@ -48,11 +48,13 @@ class OnDemandLoader:
         self._idle_event = asyncio.Event()
 
     async def ensure_loaded(self, model_name: str) -> None:
-        """Return once the model is loaded. Concurrent requests share one load.
+        """Return once the model is loaded. Concurrent requests share one load. A model that does
+        not load on demand is left as it is.
 
         Raises ModelUnavailable if the load fails or times out, or if there is no room.
         """
-        if self._registry.is_loaded(model_name):
+        registry = self._registry
+        if registry.is_loaded(model_name) or not registry.loads_on_demand(model_name):
             return
         lease = self._registry.lease(model_name)
         lease.pin()  # from the end of the load until the caller continues, without an await between
@@ -148,7 +150,7 @@ class OnDemandLoader:
 
     def _is_full(self, wanted: int, name: str) -> bool:
         loaded = self._registry.loaded()
-        others = [each for each in loaded if each != name]
+        others = [each for each in loaded if each != name and self._registry.loads_on_demand(each)]
         if self._limits.models is not None and len(others) >= self._limits.models:
             return True
         if self._limits.memory_bytes is None:
@@ -161,6 +163,7 @@ class OnDemandLoader:
             name
             for name in self._registry.loaded()
             if name != but
+            and self._registry.loads_on_demand(name)
             and self._registry.lease(name).is_idle
             and name not in self._registry.locks
         ]

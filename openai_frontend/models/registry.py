@@ -11,7 +11,7 @@ from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, Mod
 from openai_frontend.lora.catalog import ScanResult
 from openai_frontend.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
-from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.served_model import Capabilities, ModelCard, ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
 from openai_frontend.models.triton_model import ModelLease, OnDemand
 from openai_frontend.triton import Server
@@ -35,8 +35,10 @@ def _card_of_unloaded(name: str, snapshot: Snapshot) -> ModelCard:
         max_model_len=options.max_model_len,
         root=model_name,
         alias_of=None if name == model_name else model_name,
+        capabilities=Capabilities(**dict.fromkeys(options.capabilities, True)),
         description=options.description,
         error=NOT_LOADED,
+        loads_on_demand=True,
     )
 
 
@@ -62,6 +64,7 @@ class ModelRegistry:
         self._snapshot: Snapshot | None = None  # None until the first refresh
         self._lora_models = LoRAModels(server)
         self._adapters = LoRASnapshot()
+        self._every_on_demand = False
         # Awaited by `refresh` before it publishes the models
         self.on_refresh: list[Callable[[], Awaitable[None]]] = []
 
@@ -174,9 +177,16 @@ class ModelRegistry:
         if model_name in snapshot.options and model_name not in snapshot.refused:
             await self.leases.demand.ensure_loaded(model_name)
 
-    def enable_on_demand(self, demand: OnDemand) -> None:
-        """Load models on demand from now on."""
+    def enable_on_demand(self, demand: OnDemand, *, every_model: bool = True) -> None:
+        """Load models on demand from now on: every model, or those whose options say so."""
         self.leases.demand = demand
+        self._every_on_demand = every_model
+
+    def loads_on_demand(self, name: str) -> bool:
+        """Whether a request for the model loads it."""
+        if self.leases.demand is None:
+            return False
+        return self._every_on_demand or self.options(name).load_on_demand
 
     def is_loaded(self, name: str) -> bool:
         """Whether the model is loaded and not being unloaded."""
@@ -234,6 +244,8 @@ class ModelRegistry:
         """The model's card, with the reason if it cannot serve."""
         snapshot = self._current()
         canonical = snapshot.canonical(name)
+        if name in self._on_demand(snapshot):
+            return _card_of_unloaded(name, snapshot)
         for reasons in (snapshot.failures, snapshot.refused):
             if (reason := reasons.get(name, reasons.get(canonical))) is not None:
                 return ModelCard(name=name, created=0, owned_by="triton", ready=False, error=reason)
@@ -253,8 +265,7 @@ class ModelRegistry:
         models = [snapshot.models[name] for name in snapshot.listed]
         adapters = self._lora_models.listed(snapshot, self._adapters)
         cards = [model.card() for model in (*models, *adapters)]
-        if self.leases.demand is not None:
-            cards += [_card_of_unloaded(name, snapshot) for name in snapshot.on_demand()]
+        cards += [_card_of_unloaded(name, snapshot) for name in self._on_demand(snapshot)]
         return cards
 
     def engine_gauges(self) -> list[dict[str, float]]:
@@ -301,6 +312,11 @@ class ModelRegistry:
     def close(self) -> None:
         """Stop the loader's threads."""
         self._loader.close()
+
+    def _on_demand(self, snapshot: Snapshot) -> list[str]:
+        """The names of models that a request would load."""
+        unloaded = snapshot.unloaded() if self.leases.demand is not None else ()
+        return [name for name in unloaded if self.loads_on_demand(snapshot.canonical(name))]
 
     def _current(self) -> Snapshot:
         if self._snapshot is None:

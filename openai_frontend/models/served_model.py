@@ -73,6 +73,7 @@ class ModelCard:
     description: str | None = None
     limitations: Sequence[str] = ()  # what this installation of its engine cannot do
     error: str | None = None  # why it cannot serve
+    loads_on_demand: bool = False  # it is not loaded, and a request loads it
     images: ImageSupport | None = None  # None: it takes no images
     transcription: TranscriptionSupport | None = None  # None: it transcribes nothing
 

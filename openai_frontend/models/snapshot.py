@@ -68,8 +68,8 @@ class Snapshot:
         kept = {key: each for key, each in self.loaded_models.items() if key[0] != model_name}
         return replace(self, loaded_models=kept)
 
-    def on_demand(self) -> list[str]:
-        """The names of models that could be loaded on demand."""
+    def unloaded(self) -> list[str]:
+        """The names of models that are not loaded, aliases included."""
         names = [*self.options, *self.aliases]
         return [name for name in names if self.failures.get(self.canonical(name)) == NOT_LOADED]
 

@@ -21,6 +21,7 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.lifespan import Startup
 from openai_frontend.middleware.drain import DrainState
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ModelCard
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.internal_server import InternalServer
 from openai_frontend.server.loop_watchdog import STARTUP_THRESHOLD_S, THRESHOLD_S, LoopWatchdog
@@ -72,10 +73,13 @@ class StartupReporter(Protocol):
         self,
         models: Mapping[str, Collection[str]],
         *,
+        on_demand: Mapping[str, Collection[str]],
         keys: bool,
         unready: Mapping[str, str],
     ) -> str:
-        """Reports the models (name -> capabilities) and returns a status line for systemd."""
+        """Reports the models (name -> capabilities), those that a request loads apart, and returns
+        a status line for systemd.
+        """
 
 
 class GatewayProcess(uvicorn.Server):
@@ -201,14 +205,14 @@ class GatewayProcess(uvicorn.Server):
         self._watchdog.threshold_s = THRESHOLD_S
         self._reporter.clear()
         cards = sorted(self._registry.cards(), key=lambda card: card.alias_of is not None)
-        models = {  # aliases last, so that examples use a model's own name
-            card.name: {name for name, can in asdict(card.capabilities).items() if can}
-            for card in cards
-            if card.ready
-        }
-        unready = self._registry.unready()
-        keys = self.authenticator is not None
-        status = self._reporter.ready(models, keys=keys, unready=unready)
+        # Aliases last, so that examples use a model's own name
+        models = {card.name: _abilities(card) for card in cards if card.ready}
+        status = self._reporter.ready(
+            models,
+            on_demand={card.name: _abilities(card) for card in cards if card.loads_on_demand},
+            keys=self.authenticator is not None,
+            unready=self._registry.unready(),
+        )
         if self.exit_without_models and not models:
             self._startup.failure = ModelUnavailable("no model can serve")
             self._stop()
@@ -218,6 +222,10 @@ class GatewayProcess(uvicorn.Server):
     def _stop_core(self) -> None:
         """The grace period is over: the core fails the remaining requests."""
         self._core_stop = asyncio.get_running_loop().create_task(self._triton.stop())
+
+
+def _abilities(card: ModelCard) -> frozenset[str]:
+    return frozenset(name for name, can in asdict(card.capabilities).items() if can)
 
 
 def kill(code: int) -> None:

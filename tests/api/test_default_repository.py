@@ -1,12 +1,17 @@
-"""`model_repository` as `make serve` serves it: both demo models on one port."""
+"""`model_repository` as `make serve` serves it: all demo models on one port."""
 
+import json
+import shlex
+import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import numpy as np
 import openai
 import pytest
 
+from tests import recordings
 from tests.gateway_process import ROOT, GatewayProcess
 
 pytestmark = pytest.mark.engine
@@ -24,6 +29,11 @@ def default_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatewa
     with GatewayProcess(ROOT / "model_repository", log) as process:
         process.wait_until_ready()
         yield process
+
+
+def capabilities(gateway: GatewayProcess) -> dict[str, Any]:
+    listed = httpx.get(f"{gateway.url}/v1/models").json()["data"]
+    return {each["id"]: each["capabilities"] for each in listed if "@" not in each["id"]}
 
 
 @pytest.fixture
@@ -53,12 +63,27 @@ def test_sentences_on_one_subject_have_close_embeddings(default_client):
     assert rain @ showers > 0.5 > rain @ football
 
 
-def test_ready_message_has_an_example_of_each_endpoint(default_gateway):
-    """One curl line each for chat, completions and embeddings."""
+def test_examples_of_the_ready_message_work(default_gateway):
+    """One curl line each for chat, completions, embeddings, an image and a transcription. The last
+    two load their model, whose card had told what it can do.
+    """
     lines = [line for line in default_gateway.output().splitlines() if line.startswith("curl ")]
+    before = capabilities(default_gateway)
+    engines = len(default_gateway.engine_processes())
+    paths, answers = [], []
+    for line in lines:
+        words = shlex.split(line)
+        paths.append(words[1].removeprefix(f"{default_gateway.url}/v1/"))
+        shown = subprocess.run([*words, "-sS"], capture_output=True, check=True, text=True)
+        answers.append(json.loads(shown.stdout))
 
-    paths = [line.split()[1].removeprefix(f"{default_gateway.url}/v1/") for line in lines]
-    assert paths == ["chat/completions", "completions", "embeddings"]
+    images = "chat/completions"
+    spoken = "audio/transcriptions"
+    assert paths == ["chat/completions", "completions", "embeddings", images, spoken]
+    assert answers[3]["choices"][0]["message"]["content"] == "I see a red circle."
+    assert answers[4]["text"] == recordings.read("english").text().strip()
+    assert (engines, len(default_gateway.engine_processes())) == (2, 4)
+    assert capabilities(default_gateway) == before
 
 
 def test_ctrl_c_waits_for_a_running_stream(default_gateway):
@@ -72,5 +97,5 @@ def test_ctrl_c_waits_for_a_running_stream(default_gateway):
 
     assert last == "data: [DONE]"
     assert default_gateway.wait() == 0
-    assert len(engines) == 2
+    assert len(engines) == 4
     assert [engine for engine in engines if engine.is_running()] == []

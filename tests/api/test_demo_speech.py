@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,8 +25,10 @@ MAX_ERROR_S = 0.25
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    log = tmp_path_factory.mktemp("speech") / "log"
-    with GatewayProcess(ROOT / "model_repository_speech", log) as process:
+    folder = tmp_path_factory.mktemp("speech")
+    shutil.copytree(ROOT / "model_repository" / MODEL, folder / "models" / MODEL)
+    (folder / "models" / MODEL / "openai_frontend.yaml").unlink()  # it is loaded at start
+    with GatewayProcess(folder / "models", folder / "log") as process:
         process.wait_until_ready()
         url = f"{process.url}/v1"
         with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:

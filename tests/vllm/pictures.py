@@ -17,7 +17,7 @@ from tests.unit.triton import generation_inputs
 from tests.vllm.requests import collect, contract, request
 
 MODEL = "demo-vision"
-FOLDER = ROOT / "model_repository_vision" / MODEL
+FOLDER = ROOT / "model_repository" / MODEL
 WEIGHTS = FOLDER / "1" / "weights"
 
 

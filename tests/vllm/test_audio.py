@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 MODEL = "demo-speech"
-FOLDER = ROOT / "model_repository_speech" / MODEL
+FOLDER = ROOT / "model_repository" / MODEL
 START = "<|startoftranscript|>"
 MAX_ERROR_S = 0.25
 SEGMENT = re.compile(r"<\|(\d\.\d\d)\|>([^<]*)<\|(\d\.\d\d)\|>")

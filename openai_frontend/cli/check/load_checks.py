@@ -14,11 +14,12 @@ from openai_frontend.models.remote_prefill import role_problem
 from openai_frontend.triton import python_backend
 from openai_frontend.triton_interface import BACKENDS, IMAGE_SERVER, PYTHON_BACKEND
 
-# vLLM's own list takes seconds to import; these, which `init-repo` writes, always exist.
+# vLLM's own list takes seconds to import; these, which `init-repo` and the demo models write,
+# always exist.
 _KNOWN_ARGUMENTS = frozenset((
     "model", "tokenizer", "tensor_parallel_size", "dtype", "max_model_len", "runner",
     "gpu_memory_utilization", "max_num_seqs", "disable_log_stats", "enable_lora", "max_loras",
-    "max_lora_rank",
+    "max_lora_rank", "limit_mm_per_prompt",
 ))  # fmt: skip
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 

@@ -12,7 +12,7 @@ from tests import recordings
 
 pytestmark = pytest.mark.slow  # imports torch
 
-WEIGHTS = Path(__file__).parents[3] / "model_repository_speech" / "demo-speech" / "1" / "weights"
+WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo-speech" / "1" / "weights"
 SAID = [*map(recordings.read, recordings.NAMES), *map(recordings.fresh, range(9))]
 
 

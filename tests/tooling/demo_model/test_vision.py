@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.slow  # imports torch
 
-WEIGHTS = Path(__file__).parents[3] / "model_repository_vision" / "demo-vision" / "1" / "weights"
+WEIGHTS = Path(__file__).parents[3] / "model_repository" / "demo-vision" / "1" / "weights"
 
 
 def test_counts_and_single_colours_of_new_pictures_are_right(one_torch_thread):

@@ -22,10 +22,11 @@ def test_page_has_every_option() -> None:
 
 
 def test_examples_are_valid() -> None:
-    """The example file and the example setting."""
-    of_file, of_settings = (yaml.safe_load(block) for block in EXAMPLES)
+    """The example files and the example setting."""
+    of_file, of_settings, on_demand = (yaml.safe_load(block) for block in EXAMPLES)
     settings = load(flags=of_settings)
 
     assert ModelOptions.model_validate(of_file).aliases == ("gpt-4o-mini", "org/llama")
     assert settings.model_option["llama"].aliases == ("gpt-4o-mini", "org/llama")
     assert settings.model_option["*"].max_output_tokens == 4096
+    assert ModelOptions.model_validate(on_demand).load_on_demand

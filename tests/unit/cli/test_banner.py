@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import rich.live  # before the clock is replaced: rich keeps the function
@@ -186,6 +187,37 @@ def test_each_endpoint_has_an_example_with_a_model_that_can_answer(
     called = re.findall(r'client\.(\S+)\.create\(model="(\w+)"', text)
     assert dict(shown) == examples
     assert {method.replace(".", "/"): model for method, model in called} == examples
+
+
+def test_models_that_a_request_loads_have_examples_too() -> None:
+    """After the loaded models, which come first where both can answer."""
+    text = banner.ready(
+        banner.ListenAddress("http://h:9/v1"),
+        {"a": ["chat"]},
+        on_demand={"v": ["chat", "images"], "w": ["transcription"]},
+    )
+
+    assert text.startswith("Ready on http://h:9/v1 with a. The first request loads v, w. Try it")
+    assert re.findall(r"^curl http://h:9/v1/(\S+) ", text, re.M) == [
+        "chat/completions",
+        "chat/completions",
+        "audio/transcriptions",
+    ]
+    assert re.findall(r'"model": "(\w+)"|model=(\w+)', text) == [("a", ""), ("v", ""), ("", "w")]
+
+
+def test_example_of_an_upload_names_the_recording_of_the_model(tmp_path: Path) -> None:
+    """Without one, a name that the caller replaces."""
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "example.flac").touch()
+    models = {"w": ["transcription"]}
+    place = banner.ListenAddress("http://h:9/v1")
+    found = banner.ready(place, models, repositories=[tmp_path], keys=True)
+
+    file = tmp_path / "w" / "example.flac"
+    assert f'-H "Authorization: Bearer $OPENAI_API_KEY" -F model=w -F file=@{file}' in found
+    assert f'transcriptions.create(model="w", file=open("{file}", "rb")).text)' in found
+    assert "file=@recording.wav" in banner.ready(place, models)
 
 
 def test_examples_read_the_key_from_the_environment() -> None:

@@ -502,7 +502,7 @@ def test_audio_of_transcription_models_is_reported(
         ("generation_config", {"is_multilingual": False, "lang_to_id": {"<|en|>": 3}}),
     ):
         (english / f"{name}.json").write_text(json.dumps(content))
-    demo = ROOT / "model_repository_speech" / "demo-speech"
+    demo = ROOT / "model_repository" / "demo-speech"
 
     assert main(["check", "--json", f"--model-repository={tmp_path}"]) == 0
     reports = {each["model"]: each["audio"] for each in json.loads(capsys.readouterr().out)}

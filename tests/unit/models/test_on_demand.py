@@ -55,6 +55,50 @@ async def test_startup_models(repository, live_gateway):
         assert loaded(gateway) == {"b"}  # the other was not requested
 
 
+async def test_option_of_a_single_model(repository, live_gateway):
+    """It is loaded by a request, the others at start. Until then its card has what its options
+    tell.
+    """
+    write(repository, "a", "b")
+    options(repository, "b", "load_on_demand: true\ncapabilities: [chat]\naliases: [other]")
+    async with live_gateway(model_control_mode="none") as gateway:
+        before = loaded(gateway)
+        listed = await gateway.listed()
+        card = (await gateway.client.get("/v1/models/other")).json()
+        ready = await gateway.client.get("/health/ready")
+        answer = await text(gateway, "other")
+
+        assert (before, listed, answer) == ({"a"}, ["a", "b", "other"], "b b ")
+        assert [name for name, can in card["capabilities"].items() if can] == ["chat"]
+        assert (card["root"], card["ready"], ready.status_code) == ("b", False, 200)
+        assert loaded(gateway) == {"a", "b"}
+
+
+async def test_named_models_are_loaded_at_start_whatever_their_option(repository, live_gateway):
+    """`load_model` names them, so their option does not hold them back."""
+    write(repository, "a", "b")
+    options(repository, "a", "load_on_demand: true")
+    options(repository, "b", "load_on_demand: true")
+    async with live_gateway(load_model=["b"]) as gateway:
+        assert loaded(gateway) == {"b"}
+        assert await text(gateway, "a") == "a a "
+
+
+async def test_models_of_the_start_are_neither_evicted_nor_loaded_again(repository, live_gateway):
+    """Only models with the option make room for each other. One without it stays unloaded."""
+    write(repository, "a", "b", "c")
+    for name in "bc":
+        options(repository, name, "load_on_demand: true")
+    async with live_gateway(max_loaded_models=1, enable_model_management=True) as gateway:
+        answers = [await text(gateway, name) for name in "abcb"]
+        after = loaded(gateway)
+        await gateway.change("a", "unload")
+        refused = await gateway.complete("a")
+
+    assert (answers, after) == (["a a ", "b b ", "c c ", "b b "], {"a", "b"})
+    assert refused.status_code == 503
+
+
 async def test_concurrent_requests_share_a_load(repository, live_gateway):
     """However many requests, and under any name."""
     write(repository, "a", load_s=0.2)

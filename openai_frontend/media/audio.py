@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from openai_frontend.media.fork_server import Frames, Refused, Work, main
+from openai_frontend.media.fork_server import Frames, Refused, Work
 
 if TYPE_CHECKING:
     import soundfile
@@ -193,7 +193,7 @@ def _work(task: Mapping[str, Any], frames: Frames) -> tuple[Any, Frames]:
     return (decode if task["work"] == "decode" else encode)(task, data)
 
 
-def _prepare(given: bytes) -> tuple[Any, Work]:
+def prepare(given: bytes) -> tuple[Any, Work]:
     """Each format once: a worker cannot open the files of what is loaded late."""
     silence = memoryview(bytes(16_000))
     task = {"rate": 16_000, "window_s": 1.0, "max_seconds": 9, "max_samples": 99_999}
@@ -206,7 +206,3 @@ def _prepare(given: bytes) -> tuple[Any, Work]:
 def pieces(cuts: list[int], samples: int) -> Iterator[tuple[int, int]]:
     """The beginning and the end of each piece."""
     yield from zip(cuts, [*cuts[1:], samples], strict=True)
-
-
-if __name__ == "__main__":
-    main(_prepare)

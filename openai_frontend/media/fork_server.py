@@ -1,4 +1,4 @@
-"""The process that a pool's workers are forked from: `python -m MODULE SOCKET MEMORY_MIB`.
+"""The process that a pool's workers are forked from: runs `main` with MODULE SOCKET MEMORY_MIB.
 
 It imports what the work needs once, then forks a worker for each socket that it gets, in
 milliseconds. A worker can open neither files nor sockets, and has a memory limit; it may crash or
@@ -9,6 +9,7 @@ Messages of SOCKET (one per packet): to the parent, facts or an error as JSON; f
 """
 
 import ctypes
+import importlib
 import json
 import os
 import resource
@@ -66,20 +67,22 @@ def write_message(connection: Any, header: Any, frames: Frames = ()) -> None:
         connection.sendall(view)
 
 
-def main(prepare: Callable[[bytes], tuple[Any, Work]]) -> None:
-    """Run the process. `prepare` gets the standard input; returns the facts and the work.
+def main() -> None:
+    """Run the process. The module's `prepare` gets the standard input as bytes; it returns the
+    facts and the work.
 
     The work raises Refused for media that cannot be used.
     """
-    control = socket.socket(fileno=int(sys.argv[1]))
+    module, descriptor, memory_mib = sys.argv[1:]
+    control = socket.socket(fileno=int(descriptor))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        facts, work = prepare(sys.stdin.buffer.read())
+        facts, work = importlib.import_module(module).prepare(sys.stdin.buffer.read())
     except Exception as error:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         raise
     control.send(json.dumps(facts).encode())
-    _run(control, work, int(sys.argv[2]))
+    _run(control, work, int(memory_mib))
 
 
 def _run(control: socket.socket, work: Work, memory_mib: int) -> None:

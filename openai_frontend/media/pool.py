@@ -24,6 +24,8 @@ from openai_frontend.media.fork_server import (
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 300.0
+# Not `-m MODULE`: what the module's package imports may have imported it already
+_PROGRAM = "from openai_frontend.media.fork_server import main; main()"
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the process forks
 
 
@@ -64,7 +66,8 @@ class _PoolWorker:
 class WorkerPool:
     """Runs up to `processes` tasks at a time; others wait.
 
-    The process of `module` (see `fork_server.main`) starts with the first task, or by `start`.
+    The process of `module`, which has `prepare` (see `fork_server.main`), starts with the first
+    task, or by `start`.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class WorkerPool:
         arguments = [self._module, str(theirs.fileno()), str(self._memory_mib)]
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  this interpreter and our own module
-                [sys.executable, "-P", "-m", *arguments],
+                [sys.executable, "-P", "-c", _PROGRAM, *arguments],
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env=environment,

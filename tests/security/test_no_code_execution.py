@@ -63,7 +63,10 @@ ALLOWED = {
     "openai_frontend/engines/vllm/grammar_sandbox.py": {"subprocess": _TRIAL},
     "openai_frontend/engines/vllm/grammar_sandbox_worker.py": {"os.fork": _TRIAL},
     "openai_frontend/media/pool.py": {"subprocess": _MEDIA},
-    "openai_frontend/media/fork_server.py": {"os.fork": _MEDIA},
+    "openai_frontend/media/fork_server.py": {
+        "os.fork": _MEDIA,
+        "import_module": "the pool's module, which our own command names",
+    },
     "openai_frontend/engines/vllm/media.py": {
         "pickle": "writes vLLM's own config for the process that it starts",
     },

@@ -1,5 +1,4 @@
-"""The work of the processes that decode and preprocess media, in `media/fork_server.py`:
-`python -m openai_frontend.engines.vllm.media_worker SOCKET MEMORY_MIB`.
+"""The work of the processes that decode and preprocess media, in `media/fork_server.py`.
 
 It imports vLLM and makes the model's processor once. Reads the modality and vLLM's ModelConfig,
 pickled, from standard input.
@@ -12,6 +11,7 @@ import io
 import pickle
 import sys
 from collections.abc import Sequence
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from openai_frontend.generation import salted
@@ -66,11 +66,12 @@ class _Processor:
     def apply(self, item: Any, key: str) -> Outcome:
         """Return what stands for the item in the prompt, and the model's input as vLLM encodes it.
 
-        `target` are the tokens of the model's own prompt that are replaced.
+        `target` are the tokens of the model's own prompt that are replaced. `stages` have their
+        begin and end in nanoseconds of the monotonic clock, which all processes share.
         """
         from vllm.multimodal.processing import ProcessorInputs, TimingContext
 
-        modality = self._modality
+        began_ns, modality = monotonic_ns(), self._modality
         items = self.info.parse_mm_data({modality: [item]})
         inputs = ProcessorInputs(list(self._prompt), items, {modality: [key]})
         found = self._processor.apply(inputs, TimingContext(enabled=False))
@@ -86,7 +87,8 @@ class _Processor:
             "mask": mask,
             "embeds": place.length if mask is None else sum(mask),
         }
-        return outcome, self._encoder.encode(kwargs)
+        encoded = self._encoder.encode(kwargs)
+        return {**outcome, "stages": {"preprocess": [began_ns, monotonic_ns()]}}, encoded
 
 
 def prepare(data: bytes) -> tuple[dict[str, Any], fork_server.Work]:
@@ -106,9 +108,13 @@ def prepare(data: bytes) -> tuple[dict[str, Any], fork_server.Work]:
 
 
 def _see(processor: _Processor, request: ImageRequest, text: Any) -> Outcome:
+    began_ns = monotonic_ns()
     image = _decode(request, bytes(text))
+    decoded_ns = monotonic_ns()
     size = f"{image.width} x {image.height}"
-    return _applied(processor, image, request.key, f"an image of {size} pixels")
+    outcome, frames = _applied(processor, image, request.key, f"an image of {size} pixels")
+    outcome["stages"]["decode"] = [began_ns, decoded_ns]
+    return outcome, frames
 
 
 def _hear(processor: _Processor, request: AudioRequest, samples: Any) -> Outcome:
@@ -195,7 +201,3 @@ def _import_decoders() -> None:
         image.thumbnail((1, 1))
         ImageOps.exif_transpose(image, in_place=True)
         _in_rgb(image)
-
-
-if __name__ == "__main__":
-    fork_server.main(prepare)

@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Any
 
-from openai_frontend.media.fork_server import Frames, Refused, main
+from openai_frontend.media.fork_server import Frames, Refused, Work
 
 
 def _work(header: Any, frames: Frames) -> tuple[Any, Frames]:
@@ -32,5 +32,5 @@ def _work(header: Any, frames: Frames) -> tuple[Any, Frames]:
     raise AssertionError(header)
 
 
-if __name__ == "__main__":
-    main(lambda given: ({"given": given.decode()}, _work))
+def prepare(given: bytes) -> tuple[Any, Work]:
+    return {"given": given.decode()}, _work

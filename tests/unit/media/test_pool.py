@@ -18,6 +18,20 @@ def pool() -> Iterator[WorkerPool]:
     made.close()
 
 
+def test_module_that_its_package_imports_starts_without_a_warning(tmp_path, monkeypatch, capfd):
+    """As vLLM's worker, which the engine beside it imports."""
+    package = tmp_path / "worker_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from worker_package import work")
+    (package / "work.py").write_text("def prepare(given):\n    return {'ready': True}, None")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = WorkerPool("worker_package.work", processes=1, timeout_s=20, memory_mib=256)
+    facts = made.start()
+    made.close()
+    assert facts == {"ready": True}
+    assert capfd.readouterr().err == ""
+
+
 def test_first_task_starts_the_process_and_workers_are_kept(pool):
     frames = [b"one", b"", bytes(300_000)]
     first, returned = pool.submit("echo", frames).result()

@@ -330,7 +330,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     defaults = StreamDefaults(
         interval=settings.stream_interval, force_usage=settings.force_include_usage
     )
-    images = ImageReader(_image_limits(settings))
+    images = ImageReader(_image_limits(settings), state.metrics.images.read)
     chat = ChatCompletions(limits, policy, limiter, images=images, stream_defaults=defaults)
     completions = Completions(limits, policy, limiter, stream_defaults=defaults)
     streams = StreamLimits(

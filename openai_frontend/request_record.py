@@ -11,6 +11,7 @@ from time import monotonic_ns, time_ns
 from typing import Any, Protocol
 
 from openai_frontend.generation import GenerationRequest, UsageCounter
+from openai_frontend.media.stages import Stage
 
 # (trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)
 CoreActivity = tuple[int, int, str, int, int, int]
@@ -37,6 +38,7 @@ class GenerationRecord:
     counts_prompt: bool  # False for another choice of the previous prompt
     clock_ns: int  # of the request
     usage: UsageCounter
+    request_id: str = ""  # in Triton
     end_ns: int | None = None  # Unix time of the end
 
     @property
@@ -80,6 +82,7 @@ class RequestRecord:
     read_tokens: int = 0  # of prompts without generation, such as embeddings
     error: str | None = None  # the error code, or the exception's name
     core_traces: list[CoreTrace] = field(default_factory=list)
+    media_stages: list[Stage] = field(default_factory=list)
     # Set at the end
     end_ns: int = 0
     method: str = ""
@@ -126,7 +129,9 @@ class RequestRecord:
         self.stream = request.stream
         prompt: object = request.prompt_token_ids or request.prompt
         params = {name: getattr(request.sampling_params, name) for name in _PARAMS}
-        record = GenerationRecord(params, prompt is not self._prompt, self.clock_ns, request.usage)
+        record = GenerationRecord(
+            params, prompt is not self._prompt, self.clock_ns, request.usage, request.request_id
+        )
         self._prompt = prompt
         self.generations.append(record)
         return record

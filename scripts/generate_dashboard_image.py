@@ -16,7 +16,13 @@ _GAP = 6
 _HEAD = 44
 
 # Units of Grafana -> label of the vertical axis
-UNITS = {"short": "count", "s": "seconds", "reqps": "requests/s", "percentunit": "percent"}
+UNITS = {
+    "Bps": "bytes per second",
+    "short": "count",
+    "s": "seconds",
+    "reqps": "requests/s",
+    "percentunit": "percent",
+}
 
 _STYLE = """<style>
 .page{fill:#f4f5f5}.panel{fill:#fff;stroke:#d8d9dc}.axis{stroke:#b8bcc4;fill:none}

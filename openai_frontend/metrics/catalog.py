@@ -237,6 +237,31 @@ GENERATION_TOKENS = _declare(
     "Long outputs occupy the engine longer: limit them with `max_output_tokens`.",
     labels=_GENERATION, bounds=_TOKENS,
 )  # fmt: skip
+IMAGES = _declare(
+    "images", "counter",
+    "Images in requests, known ones included.",
+    "Compare with `vllm:mm_cache_hits`: how many cost no decoding.",
+    labels=_MODEL,
+)  # fmt: skip
+IMAGE_BYTES = _declare(
+    "image_bytes", "counter",
+    "Bytes of images in requests, decoded from base64.",
+    "Divided by `openai_frontend_images`: the mean size. Clients that resend large images may name "
+    "them by `uuid` instead.",
+    labels=_MODEL,
+)  # fmt: skip
+IMAGE_PIXELS = _declare(
+    "image_pixels", "counter",
+    "Pixels of images in requests, by their headers.",
+    "Far more than the model uses: clients may send smaller images, or `detail: low`.",
+    labels=_MODEL,
+)  # fmt: skip
+AUDIO_BYTES = _declare(
+    "audio_bytes", "counter",
+    "Bytes of audio files in requests.",
+    "Compare with `openai_frontend_audio_seconds`: FLAC or Opus need less network than WAV.",
+    labels=_MODEL,
+)  # fmt: skip
 AUDIO_SECONDS = _declare(
     "audio_seconds", "counter",
     "Seconds of audio, by direction: input (to be transcribed), output (spoken).",

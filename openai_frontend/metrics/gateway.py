@@ -3,7 +3,7 @@
 Costs nothing per token.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic_ns
@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
-from openai_frontend.generation import CompletionDelta, UsageCounter
+from openai_frontend.generation import CompletionDelta, ImageInput, UsageCounter
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.catalog import GenerationEnd, MetricSpec, StallPhase, TimeoutKind
 
@@ -173,15 +173,32 @@ _CALLBACK_COUNTERS = (
 )
 
 
+class ImageMetrics:
+    """The metrics of images, by model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._images = catalog.counter(registry, catalog.IMAGES)
+        self._bytes = catalog.counter(registry, catalog.IMAGE_BYTES)
+        self._pixels = catalog.counter(registry, catalog.IMAGE_PIXELS)
+
+    def read(self, model: str, images: Sequence[ImageInput]) -> None:
+        """A request had these images."""
+        self._images.labels(model).inc(len(images))
+        self._bytes.labels(model).inc(sum(len(each.base64) * 3 // 4 for each in images))
+        self._pixels.labels(model).inc(sum(each.width * each.height for each in images))
+
+
 class AudioMetrics:
     """The metrics of audio, by model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._bytes = catalog.counter(registry, catalog.AUDIO_BYTES)
         self._seconds = catalog.counter(registry, catalog.AUDIO_SECONDS)
         self._decoding_s = catalog.histogram(registry, catalog.AUDIO_DECODING)
 
-    def decoded(self, model: str, seconds: float, took_s: float) -> None:
-        """A file of so many seconds was decoded, which took `took_s`."""
+    def decoded(self, model: str, size: int, seconds: float, took_s: float) -> None:
+        """A file of so many bytes and seconds was decoded, which took `took_s`."""
+        self._bytes.labels(model).inc(size)
         self._seconds.labels(model, "input").inc(seconds)
         self._decoding_s.labels(model).observe(took_s)
 
@@ -210,6 +227,7 @@ class GatewayMetrics:
         self._timeouts = catalog.counter(self.registry, catalog.TIMEOUTS)
         self._models = ModelFamilies(self.registry)
         self.prefills = PrefillMetrics(self.registry)
+        self.images = ImageMetrics(self.registry)
         self.audio = AudioMetrics(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}
         self._generations: dict[GenerationLabels, GenerationMetrics] = {}

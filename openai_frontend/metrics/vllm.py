@@ -166,6 +166,17 @@ FROM_ENGINE = (
         "([images](engines.md#images)), or route conversations to the same machine.",
     ),
     MetricSpec(
+        name="openai_frontend_media_stage_seconds", kind="histogram",
+        labels=(*_MODEL, "kind", "stage"),
+        help="Time of each stage of a new image or new audio in seconds, by kind (image, audio) "
+        "and stage: queue (wait for a process), decode (images), preprocess (by the model's "
+        "processor).",
+        runbook="Long `queue`: all processes are busy; raise `image_processes` or "
+        "`audio_processes`, or add CPUs. Long `decode`: clients send larger images than the model "
+        "uses.",
+        bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20),
+    ),
+    MetricSpec(
         name="vllm:lora_requests_info", kind="gauge",
         labels=(*_MODEL, "max_lora", "running_lora_adapters", "waiting_lora_adapters"),
         help="LoRA adapters of running and waiting requests; the value is a Unix time in seconds.",

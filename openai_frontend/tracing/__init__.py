@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from openai_frontend.media.stages import LOG
 from openai_frontend.request_record import RequestRecord
 
 # version-trace-parent-flags; later versions may append fields
@@ -92,6 +93,7 @@ class Tracing:
     ) -> None:
         """`ratio`: the share of requests sampled if the caller's trace does not decide."""
         self._exporter = exporter
+        LOG.enabled = True
         self._bound = round(ratio * _HALF)
         self._follows_caller = follows_caller
 
@@ -113,11 +115,14 @@ class Tracing:
     def end(self, record: RequestRecord) -> None:
         if record.parent_id is None and record.route in _PROBES:
             return
+        for each in record.generations:
+            record.media_stages += LOG.take(each.request_id)
         if record.core_context is not None:
             self._exporter.put(record)
 
     def close(self) -> None:
         """Called after the last request. Blocks for some seconds at most."""
+        LOG.enabled = False
         self._exporter.close()
 
     def _samples(self, trace_id: str, caller: TraceContext | None) -> bool:

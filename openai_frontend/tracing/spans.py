@@ -17,6 +17,8 @@ _SCOPE = InstrumentationScope("openai_frontend", __version__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 _MAX_EVENTS = 64
+_MAX_STAGES = 64  # of a request's media
+_FIRST_STAGE = 1 << 48  # far from the numbers of Triton's traces
 
 # Names of Triton's trace activities, by number
 _ACTIVITIES = (
@@ -55,7 +57,25 @@ class SpanBuilder:
             end_time=record.end_ns,
             instrumentation_scope=_SCOPE,
         )
-        return [span, *self._of_core(record, own)]
+        return [span, *self._of_media(record, own), *self._of_core(record, own)]
+
+    def _of_media(self, record: RequestRecord, request: SpanContext) -> Iterator[ReadableSpan]:
+        """The stages of images and audio, such as `image decode`."""
+        for number, stage in enumerate(record.media_stages[:_MAX_STAGES]):
+            yield ReadableSpan(
+                stage.name,
+                context=_context(
+                    request.trace_id, _span_id(request, _FIRST_STAGE + number), request.trace_state
+                ),
+                parent=request,
+                resource=self._resource,
+                attributes={"gen_ai.request.model": record.model},
+                kind=SpanKind.INTERNAL,
+                status=_UNSET,
+                start_time=stage.begin_ns + record.clock_ns,
+                end_time=stage.end_ns + record.clock_ns,
+                instrumentation_scope=_SCOPE,
+            )
 
     def _of_core(self, record: RequestRecord, request: SpanContext) -> Iterator[ReadableSpan]:
         """The steps of an ensemble are children of its span."""
@@ -129,6 +149,6 @@ def _context(
     return SpanContext(trace_id, span_id, remote, _SAMPLED, state)
 
 
-def _span_id(request: SpanContext, core_trace: int) -> int:
+def _span_id(request: SpanContext, number: int) -> int:
     """Unique within the trace: Triton numbers its traces from 1."""
-    return (request.span_id + core_trace) % 2**64 or 1
+    return (request.span_id + number) % 2**64 or 1

@@ -1,5 +1,6 @@
 """Media is decoded and preprocessed in processes with limits; no engine runs."""
 
+import asyncio
 import base64
 import json
 import os
@@ -18,10 +19,11 @@ from PIL import Image
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.media import image_digest
 from openai_frontend.engines.vllm import arguments
-from openai_frontend.engines.vllm.media import new_pool
+from openai_frontend.engines.vllm.media import MediaCache, new_pool
 from openai_frontend.engines.vllm.media_worker import ImageRequest
 from openai_frontend.media.fork_server import Reply
 from openai_frontend.media.pool import WorkerPool
+from openai_frontend.media.stages import LOG
 from tests.vllm.pictures import FOLDER, MODEL, encoded
 
 pytestmark = pytest.mark.engine
@@ -48,11 +50,39 @@ def process(pool: WorkerPool, text: str, **changes: Any) -> Reply:
     """The result for an image whose header was read as `changes` say."""
     fields = {"width": 80, "height": 60, "format": "png", "digest": image_digest(text), **changes}
     request = ImageRequest(**{"key": "k", "cache_salt": None, "low_detail": False, **fields})
-    return pool.submit(request, [text.encode()]).result(timeout=300)
+    outcome, frames = pool.submit(request, [text.encode()]).result(timeout=300)
+    del outcome["stages"]  # their times differ
+    return outcome, frames
 
 
 def of_red() -> ImageRequest:
     return ImageRequest("k", image_digest(encoded(RED)), None, 80, 60, "png", low_detail=False)
+
+
+async def test_stages_are_measured_and_reported_to_traces(pool, monkeypatch):
+    """Once for an image that two requests need, and not for one that is known."""
+    monkeypatch.setattr(LOG, "enabled", True)
+    cache, text = MediaCache(pool, "image", max_bytes=1 << 24), encoded(NOISE)
+    asked = ImageRequest("n", image_digest(text), None, 80, 60, "png", low_detail=False)
+    frames = [text.encode()]
+    await asyncio.gather(*(cache.processed(asked, frames, each) for each in ("a", "b")))
+    await cache.processed(asked, frames, "c")
+
+    stages = LOG.take("a")
+    assert sorted(each.name for each in stages) == [
+        "image decode",
+        "image preprocess",
+        "image queue",
+    ]
+    times = [time for each in sorted(stages, key=lambda each: each.begin_ns) for time in each[1:]]
+    assert times == sorted(times)
+    assert (LOG.take("b"), LOG.take("c"), LOG.take("a")) == (stages, (), ())
+    counts = {
+        labels["stage"]: value
+        for name, labels, value in cache.samples()
+        if name == "openai_frontend_media_stage_seconds_count"
+    }
+    assert counts == {"queue": 1, "decode": 1, "preprocess": 1}
 
 
 def worker(pool: WorkerPool) -> psutil.Process:

@@ -24,6 +24,10 @@ class ModelStats:
     queue_p99_s: float | None = None
     kv_cache_usage: float | None = None  # 1: full
     rejected_per_s: float | None = None
+    images_per_s: float | None = None
+    audio_seconds_per_s: float | None = None  # transcribed
+    media_decode_p99_s: float | None = None  # of images and audio files
+    media_hit_rate: float | None = None  # of images and audio; 1: all were known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,8 @@ def _names(now: Scrape) -> set[str]:
 
 def _model(name: str, between: "_Between") -> ModelStats:
     now, ttft = between.now, f"{_OWN}_time_to_first_token_seconds"
+    media = between.increase("vllm:mm_cache_queries_total", model=name)
+    hits = between.increase("vllm:mm_cache_hits_total", model=name)
     return ModelStats(
         model=name,
         state=_state(name, now),
@@ -120,6 +126,17 @@ def _model(name: str, between: "_Between") -> ModelStats:
             ),
         ),
         rejected_per_s=between.rate(f"{_OWN}_requests_rejected_total", model=name) or 0.0,
+        images_per_s=between.rate(f"{_OWN}_images_total", model=name),
+        audio_seconds_per_s=between.rate(
+            f"{_OWN}_audio_seconds_total", model=name, direction="input"
+        ),
+        media_decode_p99_s=_first(
+            between.quantile(
+                0.99, f"{_OWN}_media_stage_seconds", model=name, kind="image", stage="decode"
+            ),
+            between.quantile(0.99, f"{_OWN}_audio_decoding_seconds", model=name),
+        ),
+        media_hit_rate=hits / media if media and hits is not None else None,
     )
 
 

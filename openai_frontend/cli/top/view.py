@@ -23,6 +23,7 @@ class _Column:
     heading: str
     cell: Callable[[Any], str]  # of a row: ModelStats or GatewayRow
     rank: int  # on a narrow terminal, columns with a high rank are left out first
+    optional: bool = False  # left out if no row has a value
 
 
 def _number(value: float | None) -> str:
@@ -52,6 +53,10 @@ _COLUMNS = (
     _Column("queue p99", lambda row: _seconds(row.queue_p99_s), 9),
     _Column("kv cache", lambda row: _percent(row.kv_cache_usage), 7),
     _Column("rejected/s", lambda row: _number(row.rejected_per_s), 8),
+    _Column("images/s", lambda row: _number(row.images_per_s), 10, optional=True),
+    _Column("audio s/s", lambda row: _number(row.audio_seconds_per_s), 11, optional=True),
+    _Column("decode p99", lambda row: _seconds(row.media_decode_p99_s), 12, optional=True),
+    _Column("media hits", lambda row: _percent(row.media_hit_rate), 13, optional=True),
 )
 
 
@@ -133,6 +138,8 @@ def _table(
 def _fitting(rows: Sequence[Any], columns: Sequence[_Column], width: int) -> list[_Column]:
     kept = set()
     for column in sorted(columns, key=lambda column: column.rank):
+        if column.optional and all(column.cell(row) == _MISSING for row in rows):
+            continue
         width -= _GAP + max(len(column.heading), _longest(map(column.cell, rows)))
         if width < 0:
             break

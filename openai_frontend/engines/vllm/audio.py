@@ -66,7 +66,8 @@ class PromptAudio:
             ids = encoded
         asked = AudioRequest(audio.digest, audio.digest, request.cache_salt)
         try:
-            return _prompt(request, ids, await self.cache.processed(asked, [audio.samples]))
+            item = await self.cache.processed(asked, [audio.samples], request.request_id)
+            return _prompt(request, ids, item)
         except ValueError as error:
             raise ValueError(f"audio: {error}") from None
 

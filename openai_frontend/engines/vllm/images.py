@@ -57,7 +57,7 @@ class PromptImages:
             ids = encoded
             self._check_count(ids, request.images)
         tasks = [
-            asyncio.ensure_future(self._processed(index, image, request.cache_salt))
+            asyncio.ensure_future(self._processed(index, image, request))
             for index, image in enumerate(request.images)
         ]
         try:
@@ -66,11 +66,12 @@ class PromptImages:
             for task in tasks:
                 task.cancel()
 
-    async def _processed(self, index: int, image: ImageInput, salt: str | None) -> ProcessedItem:
+    async def _processed(self, index: int, image: ImageInput, request: Request) -> ProcessedItem:
         size, low = (image.width, image.height), image.detail == "low"
+        salt = request.cache_salt
         asked = ImageRequest(_key(image), image.digest, salt, *size, image.format, low)
         try:
-            return await self.cache.processed(asked, [image.base64.encode()])
+            return await self.cache.processed(asked, [image.base64.encode()], request.request_id)
         except ValueError as error:
             raise ValueError(f"image[{index}]: {error}") from None
 

@@ -13,13 +13,16 @@ import pickle
 from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError, Sample
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.media_worker import AudioRequest, ImageRequest
+from openai_frontend.engines.vllm.stats import Histogram, histogram_samples
 from openai_frontend.media.fork_server import Frames, PoolUnavailable
 from openai_frontend.media.pool import WorkerPool
+from openai_frontend.media.stages import LOG, Stage
 from openai_frontend.triton import error_codes
 
 TIMEOUT_S = 20.0  # per item
@@ -27,6 +30,8 @@ MEMORY_MIB = 2048  # per worker: an image of 25 million pixels takes up to 600
 CACHE_MIB = 512
 MAX_RUNNING = 512  # items that wait or are processed
 MAX_RESENDS = 3
+STAGES = "openai_frontend_media_stage_seconds"
+STAGE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20)
 _MODULE = "openai_frontend.engines.vllm.media_worker"
 
 
@@ -40,16 +45,18 @@ class ProcessedItem:
     mask: Any  # bool tensor: which tokens stand for the item; None: all
     embeds: int  # tokens that stand for the item
     nbytes: int
+    stages: Sequence[Stage] = ()  # of the run that made it
 
 
 class MediaCache:
     """Processed items of one model. Not thread-safe: use it on the event loop."""
 
-    def __init__(self, pool: WorkerPool, *, max_bytes: int) -> None:
+    def __init__(self, pool: WorkerPool, modality: str, *, max_bytes: int) -> None:
         from vllm.multimodal.inputs import MultiModalKwargsItem
         from vllm.v1.serial_utils import MsgpackDecoder
 
         self._pool = pool
+        self._modality = modality
         self._decoder = MsgpackDecoder(MultiModalKwargsItem)
         self._items: OrderedDict[str, ProcessedItem] = OrderedDict()  # oldest first
         self._bytes, self._max_bytes = 0, max_bytes
@@ -57,6 +64,7 @@ class MediaCache:
         self._waiters: Counter[str] = Counter()
         self._preparing: dict[str, asyncio.Task[Any]] = {}
         self._hits = self._misses = 0
+        self._stage_s: dict[str, Histogram] = {}
 
     def known(self, keys: Sequence[str]) -> list[ProcessedItem] | None:
         """Return the items if all of them are known."""
@@ -66,9 +74,9 @@ class MediaCache:
         return [self._known(key) for key in keys]
 
     async def processed(
-        self, request: ImageRequest | AudioRequest, frames: Frames
+        self, request: ImageRequest | AudioRequest, frames: Frames, request_id: str
     ) -> ProcessedItem:
-        """Return an item, processed if it is new.
+        """Return an item, processed if it is new. `request_id` needs it.
 
         Raises ValueError if it is refused, EngineError if the processes cannot do it now.
         """
@@ -83,7 +91,9 @@ class MediaCache:
             self._hits += 1
         self._waiters[key] += 1
         try:
-            return await asyncio.shield(running)
+            item = await asyncio.shield(running)
+            LOG.add(request_id, item.stages)
+            return item
         finally:
             self._waiters[key] -= 1
             if not self._waiters[key]:
@@ -111,6 +121,9 @@ class MediaCache:
         """Items of requests, and those that needed no processor run, under vLLM's names."""
         yield "vllm:mm_cache_queries_total", {}, float(self._hits + self._misses)
         yield "vllm:mm_cache_hits_total", {}, float(self._hits)
+        for stage, seconds in self._stage_s.items():
+            labels = {"kind": self._modality, "stage": stage}
+            yield from histogram_samples(STAGES, STAGE_S, seconds.snapshot(), labels)
 
     def _start(
         self, request: ImageRequest | AudioRequest, frames: Frames
@@ -124,20 +137,34 @@ class MediaCache:
         return task
 
     async def _run(self, request: ImageRequest | AudioRequest, frames: Frames) -> ProcessedItem:
+        began_ns = monotonic_ns()
         try:
             outcome, found = await asyncio.wrap_future(self._pool.submit(request, frames))
         except PoolUnavailable as error:
             raise EngineError(str(error), error_codes.UNAVAILABLE) from error
         finally:
             self._forget(request.key, asyncio.current_task())
-        return self._store(request.key, outcome, found)
+        return self._store(request.key, outcome, found, self._observed(outcome["stages"], began_ns))
+
+    def _observed(self, reported: Mapping[str, Sequence[int]], began_ns: int) -> list[Stage]:
+        """The stages that a worker reports, after the wait for it."""
+        first_ns = min(begin_ns for begin_ns, _ in reported.values())
+        stages = {"queue": (began_ns, first_ns), **reported}
+        for name, (begin_ns, end_ns) in stages.items():
+            histogram = self._stage_s.setdefault(name, Histogram(STAGE_S))
+            histogram.add((end_ns - begin_ns) / 1e9)
+        return [Stage(f"{self._modality} {name}", *times) for name, times in stages.items()]
 
     def _forget(self, key: str, task: asyncio.Task[Any] | None) -> None:
         if self._running.get(key) is task:
             del self._running[key]
 
     def _store(
-        self, key: str, outcome: Mapping[str, Any], frames: Sequence[memoryview]
+        self,
+        key: str,
+        outcome: Mapping[str, Any],
+        frames: Sequence[memoryview],
+        stages: Sequence[Stage],
     ) -> ProcessedItem:
         import torch
 
@@ -149,6 +176,7 @@ class MediaCache:
             None if mask is None else torch.tensor(mask, dtype=torch.bool),
             outcome["embeds"],
             sum(len(frame) for frame in frames),
+            stages,
         )
         self._items[key] = known
         self._bytes += known.nbytes
@@ -199,7 +227,7 @@ def start_cache(
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(pool.close)
         facts = pool.start()
-        made = MediaCache(pool, max_bytes=cache_mib << 20)
+        made = MediaCache(pool, modality, max_bytes=cache_mib << 20)
         on_failure.pop_all()
     return made, facts
 

@@ -4,6 +4,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 from openai_frontend.engines.engine import Sample
@@ -168,9 +169,11 @@ def engine_samples(config: Any, latest: Any, *, model: str, at_work: bool) -> It
     if config.kv_transfer_config is not None:
         yield from kv_transfer.samples(more.get(TRANSFERS) or {})
     if (steps := more.get(STEPS)) is not None:
-        yield from _histogram("vllm:iteration_tokens_total", TOKENS, steps["tokens"])
+        yield from histogram_samples("vllm:iteration_tokens_total", TOKENS, steps["tokens"])
         if config.parallel_config.pipeline_parallel_size == 1:  # otherwise steps overlap
-            yield from _histogram("vllm:inter_token_latency_seconds", SECONDS, steps["seconds"])
+            yield from histogram_samples(
+                "vllm:inter_token_latency_seconds", SECONDS, steps["seconds"]
+            )
 
 
 def _waiting(latest: Any) -> Iterator[Sample]:
@@ -210,9 +213,15 @@ def lora_adapter_name(request_name: str) -> str:
     return request_name.rpartition("-")[0]
 
 
-def _histogram(name: str, bounds: Sequence[float], latest: Mapping[str, Any]) -> Iterator[Sample]:
+def histogram_samples(
+    name: str,
+    bounds: Sequence[float],
+    latest: Mapping[str, Any],
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Sample]:
+    """Samples for `/metrics` of `Histogram.snapshot`."""
     counts = list(accumulate(latest["counts"]))
     for bound, count in zip((*map(float, bounds), "+Inf"), counts, strict=True):
-        yield f"{name}_bucket", {"le": str(bound)}, count
-    yield f"{name}_count", {}, counts[-1]
-    yield f"{name}_sum", {}, latest["sum"]
+        yield f"{name}_bucket", {**labels, "le": str(bound)}, count
+    yield f"{name}_count", labels, counts[-1]
+    yield f"{name}_sum", labels, latest["sum"]

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
+from time import monotonic_ns
 from typing import Any, Protocol
 
+from openai_frontend import request_record
 from openai_frontend.errors import InvalidRequest, RequestTooLarge, ServerOverloaded
 from openai_frontend.generation import AudioInput, TranscriptionSupport
 from openai_frontend.media.audio import FORMATS, format_of, pieces
 from openai_frontend.media.fork_server import PoolUnavailable, Reply
+from openai_frontend.media.stages import Stage
 from schemas import models as schemas
 
 MIN_SECONDS = 0.1  # OpenAI's
@@ -55,8 +57,8 @@ class MemoryBudget(Protocol):
 class AudioObserver(Protocol):
     """Told of each file."""
 
-    def decoded(self, model: str, seconds: float, took_s: float) -> None:
-        """A file of so many seconds was decoded for a model of Triton."""
+    def decoded(self, model: str, size: int, seconds: float, took_s: float) -> None:
+        """A file of so many bytes and seconds was decoded for a model of Triton."""
 
     def spoken(self, model: str, seconds: float) -> None:
         """A model of Triton made so many seconds of audio."""
@@ -101,7 +103,7 @@ class AudioReader:
         self, data: bytes, support: TranscriptionSupport, model_name: str
     ) -> DecodedAudio:
         """The audio for a model. Raises InvalidRequest for a file that is invalid or too long."""
-        began_s = perf_counter()
+        began_ns = monotonic_ns()
         limits = self._limits
         if len(data) > limits.max_audio_bytes:
             message = (
@@ -127,13 +129,21 @@ class AudioReader:
                 f"is {MIN_SECONDS} seconds."
             )
             raise InvalidRequest(message, param=PARAM, code="audio_too_short")
-        self._observer.decoded(model_name, found["seconds"], perf_counter() - began_s)
+        _record(began_ns)
+        took_s = (monotonic_ns() - began_ns) / 1e9
+        self._observer.decoded(model_name, len(data), found["seconds"], took_s)
         self._memory.take(len(samples))
         decoded = DecodedAudio(seconds=found["seconds"], windows=())
         weakref.finalize(decoded, _give_back, self._memory, len(samples))
         cut = partial(_windows, found["cuts"], samples, support.sample_rate)
         decoded.windows = cut() if len(samples) <= _AT_ONCE else await asyncio.to_thread(cut)
         return decoded
+
+
+def _record(began_ns: int) -> None:
+    """For the request's trace."""
+    if (record := request_record.current.get()) is not None:
+        record.media_stages.append(Stage("audio file decode", began_ns, monotonic_ns()))
 
 
 def _windows(cuts: list[int], samples: memoryview, rate: int) -> list[AudioWindow]:

@@ -9,7 +9,7 @@ import hashlib
 import re
 from binascii import Error as InvalidBase64
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -97,6 +97,14 @@ class ImageModel(Protocol):
     def tenant(self) -> str:
         """The caller on whose behalf it is used; the same for all callers without a key."""
 
+    @property
+    def model_name(self) -> str:
+        """Its name in Triton."""
+
+
+# Told of the images of each request, with the model's name in Triton
+ImageObserver = Callable[[str, Sequence[ImageInput]], None]
+
 
 class _DataURL(NamedTuple):
     """An image with data: its base64 text starts at `start` of `url`."""
@@ -112,8 +120,9 @@ class ImageReader:
     images that clients have named.
     """
 
-    def __init__(self, limits: ImageLimits) -> None:
+    def __init__(self, limits: ImageLimits, on_read: ImageObserver | None = None) -> None:
         self._limits = limits
+        self._on_read = on_read
         self._headers: OrderedDict[str, Header] = OrderedDict()  # by digest
         self._named = NamedImages(limits.max_stored_image_bytes)
 
@@ -133,6 +142,8 @@ class ImageReader:
             images = await asyncio.to_thread(self._inputs, sent)
         for each, image in zip(parts, images, strict=True):
             self._bind(each, image, model.tenant)
+        if self._on_read is not None:
+            self._on_read(model.model_name, images)
         return images
 
     def check_choices(self, images: Sequence[ImageInput], n: int) -> None:

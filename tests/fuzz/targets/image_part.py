@@ -54,6 +54,7 @@ def check(data: bytes) -> None:
 class _Model:
     images = ImageSupport()
     tenant = ""
+    model_name = "sees"
 
 
 def _check_image(image: ImageInput) -> None:

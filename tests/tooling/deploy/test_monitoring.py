@@ -36,13 +36,21 @@ def known() -> dict[str, set[str]]:
     metrics = GatewayMetrics()
     metrics.answered("/v1/models", "m", 200, 0.1)
     metrics.rejected("m", "queue_full")
-    metrics.audio.decoded("m", 1.0, 0.1)
+    metrics.audio.decoded("m", 9, 1.0, 0.1)
+    metrics.images.read("m", [])
     metrics.generations_of(GenerationLabels("m", "1")).begin(UsageCounter()).end()
     model = VLLMModel(
         model="m", version="1",
         gauges=vllm_metrics.vllm_gauges(
             {"running": 1, "waiting": 1} | dict.fromkeys(map(attrgetter("name"), FROM_ENGINE), 0)
         ),
+        samples=[
+            (
+                "openai_frontend_media_stage_seconds_bucket",
+                {"kind": "image", "stage": "decode", "le": "1"},
+                0,
+            )
+        ],
     )  # fmt: skip
     own = [*metrics.registry.collect(), *vllm_metrics.families(metrics.registry, [model])]
     samples = {sample.name: set(sample.labels) for family in own for sample in family.samples}

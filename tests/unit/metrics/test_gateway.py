@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
+from openai_frontend.generation import CompletionDelta, ImageInput, TokenCounts, UsageCounter
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels
 
@@ -158,3 +158,13 @@ def test_output_tokens_include_running_generations(metrics, value):
     assert value("output_tokens_total", **LABELS._asdict()) == 7
     other.end()
     assert value("output_tokens_total", **LABELS._asdict()) == 7
+
+
+def test_images_of_a_request_are_counted(metrics, value):
+    """By number, bytes of their data and pixels."""
+    image = ImageInput(base64="A" * 400, digest="", width=30, height=20, format="png")
+    metrics.images.read("m", [image, image])
+
+    assert value("images_total", model="m") == 2
+    assert value("image_bytes_total", model="m") == 600
+    assert value("image_pixels_total", model="m") == 1200

@@ -24,6 +24,14 @@ DEMO = VLLMModel(
         ("vllm:iteration_tokens_total_sum", {}, 7),
         ("vllm:mm_cache_queries_total", {}, 9),
         ("vllm:mm_cache_hits_total", {}, 4),
+        *(
+            (
+                f"openai_frontend_media_stage_seconds_{part}",
+                {"kind": "image", "stage": "decode"} | ({"le": "+Inf"} if part == "bucket" else {}),
+                5,
+            )
+            for part in ("bucket", "count", "sum")
+        ),
         ("vllm:nixl_num_failed_transfers_total", {}, 0),
         ("vllm:nixl_num_failed_notifications_total", {}, 0),
         ("vllm:nixl_num_kv_expired_reqs_total", {}, 1),

@@ -26,6 +26,7 @@ class Model:
 
     images: ImageSupport | None = field(default_factory=ImageSupport)
     tenant: str = ""
+    model_name: str = "sees"
 
 
 ALL = ImageSupport(details=("auto", "low", "high", "original"))

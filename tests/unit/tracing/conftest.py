@@ -44,7 +44,9 @@ class World:
 
 @pytest.fixture(scope="package")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """`demo` generates text, `telling` raises, `broken` does not load, `breaks` fails midway."""
+    """`demo` generates text, `telling` raises, `broken` does not load, `breaks` fails midway,
+    `hears` transcribes.
+    """
     folder = tmp_path_factory.mktemp("seen")
     repository = folder / "models"
     mock_models.write_with_tokenizer(repository, "demo", tokens=[f" {ANSWER}"], dimensions=4)
@@ -54,6 +56,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     mock_models.write_with_tokenizer(
         repository, "breaks", tokens=[f" {ANSWER}"], fail_after_tokens=2, tasks=["generate"]
     )
+    mock_models.write_with_tokenizer(repository, "hears", audio_window_s=4.0, answer_tokens=1)
     keys = key_files.write(folder / "keys.yaml", key_files.key("tester", secret=KEY))
     options = ("--log-format=json", "--log-level=debug", "--access-log", f"--keys-file={keys}")
     lenient = "--no-strict-readiness"  # of the broken model

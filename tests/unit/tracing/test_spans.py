@@ -6,6 +6,7 @@ import httpx
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from tests import audio
 from tests.unit.tracing.collector import attributes
 from tests.unit.tracing.conftest import World
 
@@ -91,6 +92,23 @@ def test_span_of_triton(world: World) -> None:
     early_ns = span.start_time_unix_nano - child.start_time_unix_nano
     late_ns = child.end_time_unix_nano - span.end_time_unix_nano
     assert max(early_ns, late_ns) < 5_000_000
+
+
+def test_span_of_a_decoded_file(world: World) -> None:
+    """The stages of media are children of the request's span, within its time."""
+    response = world.client.post(
+        "/v1/audio/transcriptions",
+        files={"file": audio.wav(["one"])},
+        data={"model": "hears", "language": "en"},
+    )
+    span = world.collector.of_request(response.headers["x-request-id"])
+
+    assert response.status_code == 200, response.text
+    [decode] = [each for each in world.collector.children(span) if "decode" in each.name]
+    assert (decode.name, decode.trace_id) == ("audio file decode", span.trace_id)
+    assert attributes(decode) == {"gen_ai.request.model": "hears"}
+    times = [decode.start_time_unix_nano, decode.end_time_unix_nano]
+    assert span.start_time_unix_nano < times[0] < times[1] < span.end_time_unix_nano
 
 
 def test_span_with_several_choices(world: World) -> None:

@@ -61,6 +61,33 @@ def test_quantiles_cover_only_observations_between_scrapes():
     assert only(now, now).ttft_p50_s is None
 
 
+def test_media_of_a_model():
+    """Images, seconds of audio, the time to decode them, and how many were known."""
+    stage = {"model": "m", "kind": "image", "stage": "decode"}
+    decode = "openai_frontend_media_stage_seconds_bucket"
+    heard = {"model": "m", "direction": "input"}
+    earlier, now = (
+        scraped(
+            at_s,
+            [
+                ("openai_frontend_images_total", {"model": "m"}, 10 + 3 * at_s),
+                ("openai_frontend_audio_seconds_total", heard, 7 * at_s),
+                ("vllm:mm_cache_queries_total", {"model": "m", "version": "1"}, 4 * at_s),
+                ("vllm:mm_cache_hits_total", {"model": "m", "version": "1"}, 3 * at_s),
+                (decode, {**stage, "le": "0.01"}, at_s),
+                (decode, {**stage, "le": "+Inf"}, at_s),
+            ],
+            models=("m",),
+        )
+        for at_s in (0, 2)
+    )
+
+    model = only(earlier, now)
+    assert (model.images_per_s, model.audio_seconds_per_s) == (3, 7)
+    assert model.media_decode_p99_s == pytest.approx(0.0099)
+    assert model.media_hit_rate == 0.75
+
+
 def test_requests_of_top_itself_are_not_counted():
     """The request rate leaves out the routes that `top` scrapes."""
     routes = {"/metrics": 9, "/v1/models": 9, "/health/ready": 9, "/v1/chat/completions": 4}

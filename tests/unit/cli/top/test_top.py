@@ -347,7 +347,9 @@ def test_every_metric_exists_in_a_gateway(
     [mock] = told["models"]
     assert code == 0
     assert {name for name, value in told.items() if value is None} <= {"tokens_per_write"}
-    missing = {"engine_waiting", "kv_cache_usage", "queue_p99_s"}  # mock engine, empty queue
+    # A mock engine, an empty queue, no media
+    missing = {"engine_waiting", "kv_cache_usage", "queue_p99_s", "images_per_s"}
+    missing |= {"audio_seconds_per_s", "media_decode_p99_s", "media_hit_rate"}
     assert {name for name, value in mock.items() if value is None} <= missing
 
 

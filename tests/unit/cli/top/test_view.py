@@ -9,7 +9,7 @@ from openai_frontend.cli.top.rates import GatewayStats, ModelStats
 from openai_frontend.cli.top.view import view
 
 
-def shown(names: list[str], width: int, height: int | None = None) -> list[str]:
+def shown(names: list[str], width: int, height: int | None = None, **figures: float) -> list[str]:
     """The lines for a gateway with these models."""
     stats = GatewayStats(
         status="ready",
@@ -19,7 +19,9 @@ def shown(names: list[str], width: int, height: int | None = None) -> list[str]:
         tokens_per_write=1.5,
         loop_lag_p99_s=0.001,
         rejected_per_s=0.0,
-        models=tuple(ModelStats(model=name, state="ready", running=1234) for name in names),
+        models=tuple(
+            ModelStats(model=name, state="ready", running=1234, **figures) for name in names
+        ),
     )
     written = io.StringIO()
     console = Console(file=written, width=width, markup=False, highlight=False, emoji=False)
@@ -53,6 +55,15 @@ def test_wide_terminal_shows_all_columns() -> None:
 
     assert "kv cache" in heading
     assert row.split() == ["demo", "1,234", *["-"] * 9, "ready"]
+
+
+def test_columns_of_media_need_a_model_with_media() -> None:
+    """A gateway for text has none of them."""
+    assert "images/s" not in shown(["demo"], 200)[-2]
+    heading, row = shown(["sees"], 200, images_per_s=2.5, media_hit_rate=0.75)[-2:]
+
+    assert heading.split()[-5:] == ["rejected/s", "images/s", "media", "hits", "state"]
+    assert row.split()[-4:] == ["2.5", "75", "%", "ready"]
 
 
 def test_names_are_not_markup() -> None:

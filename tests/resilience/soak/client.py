@@ -41,6 +41,11 @@ class Client:
         response = await self._http.post(path, content=content, headers=headers)
         return self._checked(response, expected)
 
+    async def upload(self, path: str, file: bytes, expected: int = 200, **fields: str) -> Any:
+        """Send a form with a file."""
+        response = await self._http.post(path, files={"file": file}, data=fields)
+        return self._checked(response, expected)
+
     async def get(self, path: str, expected: int = 200) -> Any:
         return self._checked(await self._http.get(path), expected)
 

@@ -1,5 +1,6 @@
 """The models of a soak; each behaves as its scenarios expect."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from tests.unit.triton import python_models
 TEXT = " token"
 ANSWER_TOKENS = 24
 FAILS_AFTER = 3
+WINDOW_S = 4.0
+ENGINES = ("demo", "demo-vision", "demo-speech")
 ADAPTER = "style"
 CALL = test_tools.tool_call("get_weather", city="Paris")
 
@@ -22,7 +25,8 @@ LEAKING = mock_models.CONFIG.replace('"mock"', f'"{leaking_engine.__name__}:Leak
 
 def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> None:
     """`talker` answers at once, `slow` at 50 tokens per second; scenarios load and unload `spare`;
-    `ensemble` has two Python models; `demo`, with `engine`, is vLLM's.
+    `ensemble` has two Python models; `sees` takes images, `hears` audio. With `engine`, `demo`,
+    `demo-vision` and `demo-speech` are vLLM's.
     """
     told: dict[str, Any] = {"answer_tokens": ANSWER_TOKENS, "tokens": [TEXT]}
     leak: dict[str, Any] = {"config": LEAKING, "leak_bytes": leak_bytes} if leak_bytes else {}
@@ -30,6 +34,10 @@ def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> Non
     mock_models.write_with_tokenizer(repository, "slow", tokens=[TEXT], tokens_per_second=50)
     mock_models.write_with_tokenizer(repository, "failing", fail_after_tokens=FAILS_AFTER)
     mock_models.write_with_tokenizer(repository, "embedder", tasks=["embed"])
+    mock_models.write_with_images(repository, "sees")
+    mock_models.write_with_tokenizer(
+        repository, "hears", audio_window_s=WINDOW_S, answer_tokens=1, tokens=[TEXT]
+    )
     write_spare(repository, 0)
     test_tools.write(repository, "caller", "hermes", CALL)
     adapters = repository / "talker" / "adapters"
@@ -38,8 +46,23 @@ def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> Non
     for part in ("first", "second"):
         python_models.write(repository, part)
     python_models.write_ensemble(repository)
+    for name in ENGINES if engine else ():
+        shutil.copytree(
+            ROOT / "model_repository" / name,
+            repository / name,
+            ignore=shutil.ignore_patterns("openai_frontend.yaml"),  # all are loaded at start
+        )
     if engine:
-        shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
+        _fill_caches_soon(repository / "demo-vision")
+
+
+def _fill_caches_soon(model: Path) -> None:
+    """Otherwise new images would add memory for as long as a leak would."""
+    config, arguments = model / "config.pbtxt", model / "1" / "model.json"
+    size = 'parameters { key: "image_cache_mib" value: { string_value: "2" } }\n'
+    config.write_text(config.read_text() + size)
+    small = {**json.loads(arguments.read_text()), "mm_processor_cache_gb": 0.002}
+    arguments.write_text(json.dumps(small))
 
 
 def write_spare(repository: Path, generation: int) -> None:

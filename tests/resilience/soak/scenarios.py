@@ -1,18 +1,24 @@
 """The scenarios that a soak's clients run. Each ends as it expects or raises."""
 
 import asyncio
+import base64
+import hashlib
 import json
 import random
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import numpy
 
+from tests import audio, images, recordings
 from tests.resilience.soak import models
 from tests.resilience.soak.client import Client, Unexpected
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+TRANSCRIPTIONS = "/v1/audio/transcriptions"
 WHOLE = models.TEXT * models.ANSWER_TOKENS
 LONG_ENOUGH = {"max_tokens": 100}  # a completion's default is 16
 
@@ -191,6 +197,96 @@ async def adapter(client: Client, chance: random.Random) -> None:
     expect(answer["choices"][0]["text"], f" {models.ADAPTER}" * 2, "text")
 
 
+# That every client sends. The shade is the filter of each row too, of which PNG has five.
+PICTURES = [images.png(64, 64, shade=shade) for shade in range(5)]
+BAD_PICTURES = (
+    "data:image/png;base64,not base64",
+    "data:image/png;base64,AAAA",
+    "https://localhost/picture.png",
+    images.data_url(images.png(50_000, 50_000)),
+    images.data_url(images.png(1, 16_000)),
+    images.data_url(images.png()[:30]),
+    images.data_url(b"GIF87a"),
+)
+
+
+def picture(chance: random.Random) -> bytes:
+    """Return a known picture, or one that nobody has sent."""
+    if chance.random() < 0.5:
+        return chance.choice(PICTURES)
+    noise = images.chunk(b"teXt", chance.randbytes(chance.choice([16, 4096, 100_000])))
+    return images.png(chance.randint(4, 64), chance.randint(4, 64), before=noise)
+
+
+def showing(chance: random.Random, most: int = 4) -> list[dict[str, Any]]:
+    """Return a message with pictures."""
+    parts = [images.part(picture(chance)) for _ in range(chance.randint(1, most))]
+    return [{"role": "user", "content": [*parts, images.text("Describe the picture.")]}]
+
+
+def _described(part: dict[str, Any]) -> str:
+    """How `sees` describes the image of a part: its size, and the beginning of its digest."""
+    text = part["image_url"]["url"].partition(",")[2]
+    width, height = struct.unpack(">II", base64.b64decode(text)[16:24])
+    return f"png {width}x{height} auto {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+async def pictures(client: Client, chance: random.Random) -> None:
+    """Send new and known images, complete or streamed, or name one by its uuid: the model gets
+    these and no others.
+    """
+    asked: dict[str, Any] = {"model": "sees", "messages": showing(chance)}
+    described = "; ".join(map(_described, asked["messages"][0]["content"][:-1]))
+    if chance.random() < 0.3:
+        part = asked["messages"][0]["content"][0]
+        part["uuid"] = f"{chance.getrandbits(64):x}"
+        await client.post(CHAT, **asked)
+        asked["messages"][0]["content"][0] = {**part, "image_url": None}
+    if chance.random() < 0.5:
+        answer = await client.post(CHAT, **asked)
+        expect(answer["choices"][0]["message"]["content"], described, "text")
+        return
+    text, last = "", ""
+    async with client.stream(CHAT, **asked) as events:
+        async for last in events:
+            for choice in [] if last == "[DONE]" else json.loads(last)["choices"]:
+                text += choice["delta"].get("content") or ""
+    expect((last, text), ("[DONE]", described), "stream")
+
+
+async def bad_pictures(client: Client, chance: random.Random) -> None:
+    """Get a 400 for an image that is none, too large, or not sent at all, and for too many."""
+    asked = showing(chance)
+    bad = {"type": "image_url", "image_url": {"url": chance.choice(BAD_PICTURES)}}
+    asked[0]["content"] += chance.choice([[bad], [images.part(PICTURES[0])] * 17])
+    await client.post(CHAT, 400, model="sees", messages=asked)
+
+
+SAID = audio.spoken(["one", "two", "three"])
+FILES = {
+    (format, long): audio.file(numpy.tile(SAID, 8) if long else SAID, format)
+    for format in ("WAV", "FLAC", "OGG", "MP3")
+    for long in (False, True)
+}
+BAD_FILES = (b"", b"no audio", FILES["WAV", False][:40], FILES["FLAC", True][:200], b"OggS" * 99)
+
+
+async def transcription(client: Client, chance: random.Random) -> None:
+    """Send audio of one window or several, in each format."""
+    format, long = chance.choice([*FILES])
+    form = chance.choice(["json", "verbose_json"])
+    answer = await client.upload(
+        TRANSCRIPTIONS, FILES[format, long], model="hears", language="en", response_format=form
+    )
+    words = answer["text"].split()
+    expect((set(words), len(words) > 1), ({models.TEXT.strip()}, long), "text")
+
+
+async def bad_audio(client: Client, chance: random.Random) -> None:
+    """Get a 400 for a file that is no audio, or not all of it."""
+    await client.upload(TRANSCRIPTIONS, chance.choice(BAD_FILES), 400, model="hears")
+
+
 async def look(client: Client, chance: random.Random) -> None:
     """Request what monitoring and clients poll."""
     await client.get(chance.choice(["/metrics", "/health/live", "/v1/models", "/v2"]))
@@ -209,6 +305,26 @@ async def engine(client: Client, chance: random.Random) -> None:
             return
         seen += [event async for event in events]
     expect(seen[-1], "[DONE]", "last event")
+
+
+async def engine_pictures(client: Client, chance: random.Random) -> None:
+    """Have vLLM's processes decode new and known images, and one that cannot be decoded."""
+    asked: dict[str, Any] = {"model": "demo-vision", "messages": showing(chance), "max_tokens": 8}
+    if chance.random() < 0.2:
+        broken = images.png(64, 64).replace(b"IDAT", b"IDAx")
+        asked["messages"][0]["content"][0] = images.part(broken)
+        await client.post(CHAT, 400, **asked)
+        return
+    answer = await client.post(CHAT, **asked)
+    expect(answer["usage"]["prompt_tokens_details"]["image_tokens"] % 16, 0, "image tokens")
+
+
+async def engine_audio(client: Client, chance: random.Random) -> None:
+    """Transcribe what was said, a known recording or louder than ever before."""
+    samples = recordings.read("english").samples * chance.choice([1.0, chance.uniform(0.5, 1.0)])
+    file = audio.file(samples, chance.choice(["WAV", "FLAC"]))
+    answer = await client.upload(TRANSCRIPTIONS, file, model="demo-speech", language="en")
+    expect(answer["text"], recordings.read("english").text().strip(), "text")
 
 
 Scenario = Callable[[Client, random.Random], Awaitable[None]]
@@ -243,8 +359,12 @@ ROWS = (
     Row(spare, 6),
     Row(adapter, 4),
     Row(look, 4),
+    Row(pictures, 10),
+    Row(bad_pictures, 5),
+    Row(transcription, 5),
+    Row(bad_audio, 3),
 )
-ENGINE_ROWS = (Row(engine, 8),)
+ENGINE_ROWS = (Row(engine, 8), Row(engine_pictures, 8), Row(engine_audio, 4))
 
 FAILURES = (Unexpected, httpx.HTTPError, OSError, EOFError, TimeoutError, ValueError, LookupError)
 """What a scenario may raise: all of it is an error of the soak's."""

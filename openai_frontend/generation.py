@@ -267,6 +267,37 @@ class ImageSupport:
     takes_question: bool = False
     # TensorRT-LLM's model keeps prompts with different images apart by `prompt_table_extra_id`
     needs_table_id: bool = False
+    # Token ids of a placeholder, and those that replace it if they are the same for every image
+    target: Sequence[int] = ()
+    tokens: Sequence[int] | None = None
+
+    def expanded(self, prompt: Sequence[int]) -> Sequence[int]:
+        """The prompt with the tokens of its images, as the engine counts it; unchanged if they
+        depend on the image.
+        """
+        if self.tokens is None or not self.target:
+            return prompt
+        ids, end = list[int](), 0
+        for position in positions(prompt, self.target):
+            ids += [*prompt[end:position], *self.tokens]
+            end = position + len(self.target)
+        return [*ids, *prompt[end:]]
+
+
+def positions(prompt: Sequence[int], target: Sequence[int]) -> list[int]:
+    """Where the target begins in a prompt, without overlaps."""
+    first, size = target[0], len(target)
+    found, start = [], 0
+    try:
+        while True:
+            start = prompt.index(first, start)
+            if size == 1 or list(prompt[start : start + size]) == list(target):
+                found.append(start)
+                start += size
+            else:
+                start += 1
+    except ValueError:
+        return found
 
 
 @dataclass(slots=True, kw_only=True)

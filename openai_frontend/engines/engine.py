@@ -77,8 +77,9 @@ class ModelFacts:
     description: str | None = None
     max_lora_rank: int | None = None  # None: the model does not support LoRA
     kv_transfer: KVTransferFacts | None = None  # None: it exchanges no KV caches
-    # None: the model does not take images. Else max_per_request, max_tokens_per_image (None:
-    # unknown) and placeholder: what stands for an image in a prompt (None: unknown)
+    # None: the model does not take images. Else fields of ImageSupport: max_per_request,
+    # max_tokens_per_image (None: unknown) and placeholder: what stands for an image in a prompt
+    # (None: unknown); optional: target and tokens
     images: Mapping[str, Any] | None = None
     # None: no transcription model. Else the fields of TranscriptionSupport
     transcription: Mapping[str, Any] | None = None

@@ -1,5 +1,6 @@
 """Tokens of texts and chats, texts of tokens, and requests as the model would get them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from openai_frontend.contracts import sampling_parameters
@@ -52,14 +53,15 @@ class Tokenization:
         self._policy.check_extra(request, _NEUTRAL)
         if (request.prompt is None) == (request.messages is None):
             raise _one_of_two(request)
-        prompt = await (self._text if request.messages is None else self._chat)(request, model)
+        if request.messages is None:
+            ids = (await self._text(request, model)).token_ids
+        else:
+            ids = _with_images((await self._chat(request, model)).token_ids, model)
         return TokenizeResponse.model_construct(  # checking a million ids takes 50 ms
-            count=len(prompt.token_ids),
+            count=len(ids),
             max_model_len=model.max_model_len,
-            tokens=list(prompt.token_ids),
-            token_strs=await model.vocabulary_tokens(prompt.token_ids)
-            if request.return_token_strs
-            else None,
+            tokens=list(ids),
+            token_strs=await model.vocabulary_tokens(ids) if request.return_token_strs else None,
         )
 
     async def detokenize(
@@ -111,6 +113,11 @@ class Tokenization:
         )
 
 
+def _with_images(ids: Sequence[int], model: ServingModel) -> Sequence[int]:
+    """The tokens as the engine counts them, if each image has the same number."""
+    return ids if model.images is None else model.images.expanded(ids)
+
+
 def _one_of_two(request: TokenizeRequest) -> InvalidRequest:
     if request.prompt is None:
         message = "Missing required parameter: 'prompt'."
@@ -128,7 +135,7 @@ async def rendered(job: CompletionJob, request: SamplingFields) -> list[Rendered
     return [
         RenderedPrompt.model_construct(  # checking a million ids takes 50 ms
             request_id=request_id(job.id, at, prompts=len(firsts)),
-            token_ids=list(first.prompt_token_ids or ()),
+            token_ids=list(ids),
             sampling_params=_sampling_params(job, first),
             model=job.model.name,
             # The grammar includes reasoning, so it applies from the first token on.
@@ -138,11 +145,17 @@ async def rendered(job: CompletionJob, request: SamplingFields) -> list[Rendered
             cache_salt=request.cache_salt,
             priority=request.priority or 0,
             prompt=await _text(first, job.model),
-            count=len(first.prompt_token_ids or ()),
+            count=len(ids),
             max_model_len=job.model.max_model_len,
         )
         for at, first in enumerate(firsts)
+        for ids in [_tokens(first, job.model)]
     ]
+
+
+def _tokens(first: GenerationRequest, model: ServingModel) -> Sequence[int]:
+    ids = first.prompt_token_ids or ()
+    return _with_images(ids, model) if first.images else ids
 
 
 def _sampling_params(job: CompletionJob, first: GenerationRequest) -> dict[str, Any]:

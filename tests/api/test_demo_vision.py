@@ -67,6 +67,25 @@ def test_stream_has_the_text_of_the_complete_answer(client: openai.OpenAI):
     assert streamed == complete.choices[0].message.content != ""
 
 
+def test_tokens_of_images_are_counted_as_the_engine_counts_them(client: openai.OpenAI):
+    """In /tokenize and /render, whatever the images' sizes."""
+    sizes = [(64, 64), (700, 300)]
+    parts = [asked("", data_url(Image.new("RGB", size)))[0]["content"][0] for size in sizes]
+    content = [*parts, {"type": "text", "text": "Describe the picture."}]
+    body: dict[str, Any] = {
+        "model": "demo-vision",
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": 1,
+    }
+
+    chat = client.chat.completions.create(**body)
+    count = chat.usage.prompt_tokens if chat.usage else 0
+    tokenized = client.post("/tokenize", body={**body, "max_tokens": None}, cast_to=object)
+    rendered = client.post("/chat/completions/render", body=body, cast_to=object)
+    assert [each["count"] for each in (tokenized, rendered)] == [count, count]  # type: ignore[index]
+    assert [len(tokenized["tokens"]), len(rendered["token_ids"])] == [count] * 2  # type: ignore[index]
+
+
 def test_image_that_cannot_be_decoded_is_a_400(client: openai.OpenAI):
     """Its header is right; the decoder finds the rest missing, in a process of its own."""
     whole = base64.b64decode(data_url(Image.effect_noise((64, 64), 90)).partition(",")[2])

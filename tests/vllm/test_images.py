@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from array import array
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from PIL import Image
 
 from openai_frontend import errors
 from openai_frontend.engines.vllm import capabilities
-from openai_frontend.generation import merge_deltas
+from openai_frontend.generation import merge_deltas, positions
 from openai_frontend.triton import Server, inprocess
 from scripts.demo_vision import questions
 from scripts.demo_vision.pictures import Scene, draw_scene, paint
@@ -290,11 +291,7 @@ async def test_model_without_images_refuses_them(server: Server):
 
 async def test_placeholders_are_found():
     """One or several tokens per placeholder, without overlaps."""
-    from array import array
-
-    from openai_frontend.engines.vllm.images import _positions
-
-    assert _positions([1, 7, 7, 2, 7], [7]) == [1, 2, 4]
-    assert _positions([7, 7, 8, 7, 8, 7], [7, 8]) == [1, 3]
-    assert _positions(array("i", [5, 5, 5, 5, 5]), [5, 5]) == [0, 2]
-    assert _positions([], [7]) == []
+    assert positions([1, 7, 7, 2, 7], [7]) == [1, 2, 4]
+    assert positions([7, 7, 8, 7, 8, 7], [7, 8]) == [1, 3]
+    assert positions(array("i", [5, 5, 5, 5, 5]), [5, 5]) == [0, 2]
+    assert positions([], [7]) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 from openai_frontend.engines.vllm.media import MediaCache, ProcessedItem, max_items, start_cache
 from openai_frontend.engines.vllm.media_worker import ImageRequest
-from openai_frontend.generation import EmbedRequest, GenerationRequest, ImageInput
+from openai_frontend.generation import EmbedRequest, GenerationRequest, ImageInput, positions
 
 MODALITY = "image"
 
@@ -21,6 +21,7 @@ class PromptImages:
         self.cache = cache
         self._target: list[int] = facts["target"]
         self._max_tokens: int = facts["max_tokens"]
+        self._tokens: list[int] | None = facts["tokens"]
         self._placeholder = _placeholder(engine.model_config)
         self._tokenizer = engine.input_processor.tokenizer
         self._max_model_len = engine.model_config.max_model_len
@@ -33,6 +34,8 @@ class PromptImages:
             "max_per_request": self._max_images,
             "max_tokens_per_image": self._max_tokens,
             "placeholder": self._placeholder,
+            "target": self._target,
+            "tokens": self._tokens,
         }
 
     def prepare(self, request: Request) -> Any:
@@ -76,7 +79,7 @@ class PromptImages:
             raise ValueError(f"image[{index}]: {error}") from None
 
     def _check_count(self, ids: Sequence[int], images: Sequence[ImageInput]) -> None:
-        found = len(_positions(ids, self._target))
+        found = len(positions(ids, self._target))
         if found != len(images):
             raise ValueError(
                 f"image: {len(images)} images, but the prompt has {found} placeholders for images"
@@ -88,7 +91,7 @@ class PromptImages:
         from vllm.multimodal.inputs import PlaceholderRange
 
         given, expanded, ranges, end = list(ids), list[int](), [], 0
-        for position, image in zip(_positions(ids, self._target), images, strict=True):
+        for position, image in zip(positions(ids, self._target), images, strict=True):
             expanded += given[end:position]
             ranges.append(PlaceholderRange(len(expanded), len(image.token_ids), image.mask))
             expanded += image.token_ids
@@ -116,22 +119,6 @@ class PromptImages:
 def _key(image: ImageInput) -> str:
     """Of vLLM's caches too: the same image at another size is another one."""
     return f"{image.digest}-low" if image.detail == "low" else image.digest
-
-
-def _positions(ids: Sequence[int], target: Sequence[int]) -> list[int]:
-    """Where the target begins, without overlaps."""
-    first, size = target[0], len(target)
-    found, start = [], 0
-    try:
-        while True:
-            start = ids.index(first, start)
-            if size == 1 or list(ids[start : start + size]) == target:
-                found.append(start)
-                start += size
-            else:
-                start += 1
-    except ValueError:
-        return found
 
 
 def _placeholder(model_config: Any) -> str | None:

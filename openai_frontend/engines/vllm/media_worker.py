@@ -20,6 +20,8 @@ from openai_frontend.media.fork_server import Refused
 
 LOW_DETAIL_SIDE = 512  # pixels of the longest edge
 MAX_PIXELS = 25_000_000  # of an image whose size nobody has checked
+_MAX_TOLD = 4096  # tokens of an image: facts are one message
+_SIZES = ((64, 64), (640, 480), (300, 1200))  # pixels, of images whose tokens are compared
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 
 Outcome = tuple[dict[str, Any], Sequence[Any]]
@@ -92,8 +94,9 @@ class _Processor:
 
 
 def prepare(data: bytes) -> tuple[dict[str, Any], fork_server.Work]:
-    """Make the processor. Facts of images: `target`, the ids of a placeholder, and `max_tokens` of
-    an image. Facts of audio: `sample_rate` in Hz and `window_s`, the longest audio.
+    """Make the processor. Facts of images: `target`, the ids of a placeholder, `max_tokens` of an
+    image, and `tokens`, which replace the placeholder; None if they depend on the image's size.
+    Facts of audio: `sample_rate` in Hz and `window_s`, the longest audio.
     """
     modality, model_config = pickle.loads(data)  # noqa: S301  of our own parent
     processor = _Processor(modality, model_config)
@@ -103,8 +106,26 @@ def prepare(data: bytes) -> tuple[dict[str, Any], fork_server.Work]:
         facts = {"sample_rate": extractor.sampling_rate, "window_s": extractor.chunk_length}
         return facts, lambda header, frames: _hear(processor, AudioRequest(*header), *frames)
     _import_decoders()
-    facts = {"target": outcome["target"], "max_tokens": outcome["embeds"]}
+    facts = {
+        "target": outcome["target"],
+        "max_tokens": outcome["embeds"],
+        "tokens": _fixed_tokens(processor, outcome["token_ids"]),
+    }
     return facts, lambda header, frames: _see(processor, ImageRequest(*header), *frames)
+
+
+def _fixed_tokens(processor: _Processor, largest: list[int]) -> list[int] | None:
+    """The tokens of any image; None if others than the largest have other tokens."""
+    from PIL import Image
+
+    for size in _SIZES if len(largest) <= _MAX_TOLD else ():
+        try:
+            outcome, _ = processor.apply(Image.new("RGB", size), f"{size}")
+        except Exception:  # noqa: BLE001  such a size may be refused
+            return None
+        if outcome["token_ids"] != largest:
+            return None
+    return largest if len(largest) <= _MAX_TOLD else None
 
 
 def _see(processor: _Processor, request: ImageRequest, text: Any) -> Outcome:

@@ -311,3 +311,18 @@ async def test_loop_stays_free_while_megabytes_are_hashed():
     ticking.cancel()
 
     assert sorted(pauses_s)[-2] < max(0.02, took_s / 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "tokens", "expanded"),
+    [
+        ((7,), (1, 7, 1), [5, 1, 7, 1, 6, 1, 7, 1]),
+        ((7,), None, [5, 7, 6, 7]),  # they depend on the image
+        ((), (1,), [5, 7, 6, 7]),  # an engine that does not tell its placeholder
+        ((6, 7), (1, 1, 1), [5, 7, 1, 1, 1]),
+        ((7, 8), (1,), [5, 7, 6, 7]),
+    ],
+)
+def test_placeholders_are_replaced_by_the_tokens_of_any_image(target, tokens, expanded):
+    support = ImageSupport(target=target, tokens=tokens)
+    assert list(support.expanded([5, 7, 6, 7])) == expanded

@@ -26,7 +26,14 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 300.0
 # Not `-m MODULE`: what the module's package imports may have imported it already
 _PROGRAM = "from openai_frontend.media.fork_server import main; main()"
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the process forks
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # the process forks
+    "OMP_NUM_THREADS": "1",
+    # Keep the memory of one image for the next: mapping and clearing it anew took 12 of 29 ms of
+    # CPU time for an image of 1,024 x 1,024 pixels. 32 MiB is the most that glibc accepts.
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
 
 
 class _PoolWorker:

@@ -54,7 +54,7 @@ class Client:
         self._poll = select.epoll()
         self._by_fd: dict[int, Caller | Probe] = {}
         self._callers: list[Caller] = []
-        self._request_numbers = itertools.count(1)
+        self._request_numbers = itertools.count(load.first_number)
         for _ in range(load.connections):
             self._add_caller()
         self._scheduled: list[Arrivals | Probe] = []

@@ -27,6 +27,7 @@ class Load:
     inputs: int = EMBEDDING_INPUTS  # texts in one embeddings request
     reconnect: bool = False  # a new connection for each request; else they are kept alive
     distinct: bool = False  # each prompt is different: a prefix cache would know equal ones
+    first_number: int = 1  # of those prompts
     exact: bool = True  # an answer with another number of tokens fails the run
     refusals: bool = False  # a 503 is one of the answers; else it fails the run
     rate_per_s: float = 0.0

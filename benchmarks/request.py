@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import picture
+
 # The models of `mock_repository`
 MODEL = "mock"
 BY_FOUR_MODEL = "by_four"  # four tokens a step
@@ -122,6 +124,38 @@ def _next_turn(prompt: Prompt) -> Body:
     return {**question, "messages": [*answered, question["messages"][-1]]}
 
 
+def _shown(number: int, *sides: int) -> dict[str, Any]:
+    """A message with images; those with the same number are known after the first time."""
+    urls = [picture.data_url(side, number + at) for at, side in enumerate(sides)]
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {"role": "user", "content": [*images, {"type": "text", "text": "Describe it."}]}
+
+
+def _new_image(side: int) -> Callable[[Prompt], Body]:
+    """An image that no other request has."""
+
+    def body(prompt: Prompt) -> Body:
+        return {**_question(prompt), "messages": [_shown(prompt.number, side)]}
+
+    return body
+
+
+def _known_image(prompt: Prompt) -> Body:
+    """The same image in all requests."""
+    return {**_question(prompt), "messages": [_shown(0, 1024)]}
+
+
+def _image_turn(prompt: Prompt) -> Body:
+    """The next turn of a conversation that has shown 30 images; all requests are the same."""
+    turns = [
+        message
+        for turn in range(10)
+        for message in (_shown(3 * turn, 1024, 1024, 1024), {"role": "assistant", "content": "Yes"})
+    ]
+    question = _question(prompt)
+    return {**question, "messages": [*turns, question["messages"][-1]]}
+
+
 def _completion(prompt: Prompt) -> Body:
     return {"prompt": text(prompt.size or 80)}
 
@@ -167,6 +201,10 @@ _KINDS: Mapping[str, tuple[str, Callable[[Prompt], Body]]] = {
     "question_logprobs": (_CHAT, _asked(**_LOGPROBS)),
     "question_long": (_CHAT, _long_question),
     "question_turn": (_CHAT, _next_turn),
+    "image_512": (_CHAT, _new_image(512)),
+    "image_1024": (_CHAT, _new_image(1024)),
+    "image_known": (_CHAT, _known_image),
+    "image_turn": (_CHAT, _image_turn),
     "completion": (_COMPLETIONS, _completion),
     "json_schema": (_CHAT, _json_schema),
     "tools": (_CHAT, _tools),

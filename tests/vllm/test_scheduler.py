@@ -35,6 +35,7 @@ def test_scheduler_has_all_mixins(asynchronous: bool) -> None:
     from openai_frontend.engines.vllm.scheduler import (
         BatchedBitmaskMixin,
         GrammarQuotaMixin,
+        WholeOutputMixin,
         scheduler,
     )
     from openai_frontend.engines.vllm.stats import StatsMixin
@@ -47,7 +48,7 @@ def test_scheduler_has_all_mixins(asynchronous: bool) -> None:
     made = scheduler(vllm_config=config, structured_output_manager=None)
 
     assert isinstance(made, AsyncScheduler) is asynchronous
-    for part in (StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin):
+    for part in (WholeOutputMixin, StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin):
         assert isinstance(made, part)
 
 
@@ -166,3 +167,108 @@ def test_special_token_is_not_allowed_in_a_bounded_string() -> None:
     (stop,) = whole.stop_token_ids
     assert tokens[end] == b""
     assert tokens[stop] == b"<|im_end|>"
+
+
+class FakeScheduler:
+    """Hands out the outputs of one request, step by step."""
+
+    def __init__(self, **params: Any) -> None:
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        params = {"output_kind": RequestOutputKind.FINAL_ONLY, **params}
+        self.requests = {"a": SimpleNamespace(sampling_params=SamplingParams(**params))}
+        self.finished: list[Any] = []
+
+    def update_from_output(self, *outputs: Any, stats: Any = None) -> Any:
+        from vllm.v1.engine import EngineCoreOutputs
+
+        return {0: EngineCoreOutputs(outputs=list(outputs), scheduler_stats=stats)}
+
+    def finish_requests(self, request_ids: Any, status: Any) -> Any:
+        self.finished.append(request_ids)
+        return []
+
+
+def holding(**params: Any) -> Any:
+    """A scheduler with WholeOutputMixin for request `a`, with these sampling parameters."""
+    from openai_frontend.engines.vllm.scheduler import WholeOutputMixin
+
+    return type("Holding", (WholeOutputMixin, FakeScheduler), {})(**params)
+
+
+def output(*token_ids: int, **fields: Any) -> Any:
+    from vllm.v1.engine import EngineCoreOutput
+
+    return EngineCoreOutput("a", list(token_ids), **fields)
+
+
+def first_and_last() -> tuple[Any, Any]:
+    from vllm.v1.engine import FinishReason
+    from vllm.v1.metrics.stats import PrefillStats
+
+    return output(1, prefill_stats=PrefillStats()), output(4, finish_reason=FinishReason.LENGTH)
+
+
+def steps_of(scheduler: Any) -> list[list[int]]:
+    first, last = first_and_last()
+    found = []
+    for each in (first, output(2), output(3), last):
+        step = scheduler.update_from_output(each)
+        found += [each.new_token_ids for each in step[0].outputs] if step else []
+    return found
+
+
+def test_tokens_of_a_whole_answer_are_sent_with_its_end() -> None:
+    """The first token is sent at once, because it has the statistics of the prompt; a step that
+    sends nothing has no message at all.
+    """
+    assert steps_of(holding()) == [[1], [2, 3, 4]]
+
+
+def test_whole_answer_is_not_held_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai_frontend.engines.vllm.scheduler.MAX_HOLD_S", 0)
+
+    assert steps_of(holding()) == [[1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("params", [{"stop": ["x"]}, {"output_kind": "DELTA"}])
+def test_tokens_that_the_gateway_waits_for_are_not_held(params: dict[str, Any]) -> None:
+    """Only the gateway sees a stop string, and a stream sends each token."""
+    from vllm.sampling_params import RequestOutputKind
+
+    if "output_kind" in params:
+        params = {"output_kind": RequestOutputKind.DELTA}
+
+    assert steps_of(holding(**params)) == [[1], [2], [3], [4]]
+
+
+def test_output_with_more_than_tokens_is_sent_with_its_step() -> None:
+    """Here, log probabilities; they come with the tokens held before them."""
+    scheduler = holding()
+    with_logprobs = output(2, new_logprobs=object())
+
+    steps = [scheduler.update_from_output(each) for each in (output(1), with_logprobs)]
+
+    assert steps[0] == {}
+    assert [each.new_token_ids for each in steps[1][0].outputs] == [[1, 2]]
+
+
+def test_statistics_are_sent_without_outputs() -> None:
+    statistics = object()
+
+    step = holding().update_from_output(output(1), stats=statistics)
+
+    assert step[0].outputs == []
+    assert step[0].scheduler_stats is statistics
+
+
+@pytest.mark.parametrize("cancelled", ["a", ["a"], iter(["a"]), None])
+def test_cancelled_request_leaves_no_tokens(cancelled: Any) -> None:
+    """Whatever form vLLM gives the ids in, and it gets them itself."""
+    scheduler = holding()
+    scheduler.update_from_output(output(1))
+
+    scheduler.finish_requests(cancelled, None)
+
+    assert scheduler._held == {}
+    assert scheduler.finished[0] is None or list(scheduler.finished[0]) == ["a"]

@@ -244,6 +244,21 @@ STATISTICS = Capability(
         vllm.v1.metrics.stats:SchedulerStats(kv_connector_stats)
     """,
 )
+WHOLE_OUTPUTS = Capability(
+    name="whole_outputs",
+    gives="the tokens of an answer that is not streamed come in few messages",
+    without="a message per token",
+    unit="scheduler",
+    requirements="""
+        vllm.v1.core.sched.scheduler:Scheduler.update_from_output(scheduler_output)
+        vllm.v1.core.sched.scheduler:Scheduler.finish_requests(request_ids)
+        vllm.v1.core.sched.scheduler:Scheduler.requests
+        vllm.v1.request:Request.sampling_params
+        vllm.v1.engine:EngineCoreOutput(request_id, new_token_ids, finish_reason, stop_reason)
+        vllm.v1.engine:EngineCoreOutput(trace_headers, num_nans_in_logits)
+        vllm.v1.engine:EngineCoreOutputs(outputs, scheduler_stats, finished_requests)
+    """,
+)
 CPU_WORKER = Capability(
     name="cpu_worker",
     gives="on CPUs, `seed` with chunked prefill, and LoRA in mixed batches",
@@ -325,5 +340,5 @@ LOGGING = Capability(
 )
 CAPABILITIES = (
     ENGINE, PARSERS, STEP_LOOP, DIRECT_SOCKETS, SCHEDULER, GRAMMAR_ENGINES, STATISTICS,
-    CPU_WORKER, IMAGES, AUDIO, LOGGING,
+    WHOLE_OUTPUTS, CPU_WORKER, IMAGES, AUDIO, LOGGING,
 )  # fmt: skip

@@ -1,5 +1,5 @@
-"""vLLM's scheduler with two grammar backends: xgrammar, and llguidance for what xgrammar cannot
-enforce. Runs in the EngineCore process, which loads it by name.
+"""vLLM's scheduler with fewer outputs for answers that are not streamed, and two grammar backends:
+xgrammar, and llguidance for what xgrammar cannot enforce. Runs in the EngineCore process, which loads it by name.
 
 vLLM chooses a backend per request, but its process keeps the backend of the first request for all
 later ones (0.32, v1/structured_output/__init__.py). A schema meant for llguidance would be compiled
@@ -9,13 +9,17 @@ by xgrammar, which ignores what it does not know.
 import json
 import os
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.backend_guidance import GuidanceBackend
 from vllm.v1.structured_output.backend_types import (
@@ -135,6 +139,87 @@ class BatchedBitmaskMixin:
         return self._together
 
 
+# Long enough for most answers. The gateway sees meanwhile that the engine works, and counts what a
+# cancelled request has generated.
+MAX_HOLD_S = 0.5
+# Of an output with nothing but tokens, all of these are None.
+_others = attrgetter(
+    *set(EngineCoreOutput.__struct_fields__)
+    - {"request_id", "new_token_ids", "trace_headers", "num_nans_in_logits"}
+)
+
+
+@dataclass(slots=True)
+class _HeldTokens:
+    """The tokens of one request that no output has had yet."""
+
+    token_ids: list[int]
+    since_s: float  # monotonic
+
+
+class WholeOutputMixin:
+    """Sends the tokens of a request that does not stream together, instead of one in each step.
+
+    To write, send and read an output takes both processes about as long as to decode its token.
+    The first token and the last are sent with their step, the others after at most `MAX_HOLD_S`.
+    Outputs with more than tokens, such as log probabilities, are sent with their step too, and so
+    are those of requests with stop strings, which only the gateway sees.
+    """
+
+    requests: Any
+    _held: dict[str, _HeldTokens]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._held = {}
+
+    def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's hook after a step: the outputs by client."""
+        outputs = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
+        now_s = time.monotonic()
+        for client, step in list(outputs.items()):
+            step.outputs = [each for each in step.outputs if self._is_due(each, now_s)]
+            if not step.outputs and step.scheduler_stats is None and not step.finished_requests:
+                del outputs[client]
+        return outputs
+
+    def finish_requests(
+        self, request_ids: str | Iterable[str] | None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """vLLM's hook when requests are cancelled; None: all of them."""
+        if isinstance(request_ids, str):
+            request_ids = (request_ids,)
+        elif request_ids is not None:
+            request_ids = list(request_ids)
+        for each in list(self._held) if request_ids is None else request_ids:
+            self._held.pop(each, None)
+        return super().finish_requests(request_ids, *args, **kwargs)  # type: ignore[misc]
+
+    def _is_due(self, output: Any, now_s: float) -> bool:
+        """Whether to send an output, which then has the tokens held before it."""
+        held = self._held.pop(output.request_id, None)
+        if held is not None:
+            held.token_ids += output.new_token_ids
+            output.new_token_ids = held.token_ids
+        if any(other is not None for other in _others(output)):
+            return True
+        if held is None:
+            if not _is_whole(self.requests.get(output.request_id)):
+                return True
+            held = _HeldTokens(output.new_token_ids, now_s)
+        elif now_s - held.since_s >= MAX_HOLD_S:
+            return True
+        self._held[output.request_id] = held
+        return False
+
+
+def _is_whole(request: Any) -> bool:
+    """Whether the client of a request gets nothing before its end."""
+    if request is None or (params := request.sampling_params) is None:
+        return False
+    return params.output_kind == RequestOutputKind.FINAL_ONLY and not params.stop
+
+
 _FIELDS = {
     StructuredOutputOptions.REGEX: "regex",
     StructuredOutputOptions.GRAMMAR: "grammar",
@@ -160,11 +245,15 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
     )
 
 
-class _Scheduler(StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, Scheduler):  # type: ignore[misc]  # as below
+class _Scheduler(  # type: ignore[misc]  # as below
+    WholeOutputMixin, StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, Scheduler
+):
     pass
 
 
-class _AsyncScheduler(StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, AsyncScheduler):  # type: ignore[misc]  # as below
+class _AsyncScheduler(  # type: ignore[misc]  # as below
+    WholeOutputMixin, StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, AsyncScheduler
+):
     pass
 
 

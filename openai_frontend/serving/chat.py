@@ -32,6 +32,12 @@ from openai_frontend.serving.output.output_parsing import (
     prompt_text,
     with_parser_needs,
 )
+from openai_frontend.serving.output.response_fields import (
+    finish_reason,
+    leading_fields,
+    usage_fields,
+    wire_prompt_logprobs,
+)
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy
 from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
@@ -41,7 +47,6 @@ from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
     StreamDefaults,
     response_options,
-    wire_prompt_logprobs,
 )
 from openai_frontend.serving.request.sampling import (
     UNLIMITED,
@@ -235,6 +240,7 @@ class ChatCompletions:
             options=options,
             echo=[prefilled_text(request.messages)] if request.echo else [],
             parser=parser,
+            tools=plan.tools,
         )
 
 
@@ -277,9 +283,12 @@ async def _constrain(
     """Decide what the output must match, and how to parse it."""
     tools, variables = plan.tools, plan.variables.values
     parsed = needs_parser(tools, model)
-    text = prompt_text(request, prompt, model) if parsed else None
+    continued = bool(request.continue_final_message)
+    text = None
+    if parsed:
+        text = prefilled_text(request.messages) if continued else prompt_text(prompt, model)
     reasoning_open = model.output_format.reasoning_open(
-        text, continued=bool(request.continue_final_message), variables=variables
+        text, continued=continued, variables=variables
     )
     wanted = plan.constraints.get(reasoning_open)
     if wanted is None:
@@ -295,7 +304,9 @@ async def _constrain(
             wanted = plan.constraints.setdefault(reasoning_open, wanted)
     if not parsed:
         return _Constrained(wanted, None, reasoning_open)
-    parser = parser_config(request, tools, wanted, text, model, variables)
+    parser = parser_config(tools, wanted, text, model, variables, continued=continued)
+    if request.include_reasoning is False:
+        parser = replace(parser, include_reasoning=False)
     return _Constrained(wanted, parser, reasoning_open)
 
 
@@ -347,13 +358,13 @@ async def complete(job: CompletionJob) -> dict[str, Any]:
     Not a ChatCompletion: building and dumping that model takes 8 us, this 1 us.
     """
     choices, usage = await collect(job)
-    fields = job.fields()
+    fields = leading_fields(job)
     return {
         "id": fields["id"],
         "object": "chat.completion",
         **fields,
         "choices": [_choice(job, index, choice) for index, choice in enumerate(choices)],
-        "usage": usage,
+        "usage": usage_fields(usage),
         **_extra_fields(job, choices[0]),
     }
 
@@ -368,7 +379,7 @@ def _choice(job: CompletionJob, index: int, choice: CompletedChoice) -> dict[str
         "index": index,
         "message": _message(choice),
         "logprobs": logprobs,
-        "finish_reason": choice.finish_reason,
+        "finish_reason": finish_reason(choice.end, job.tools),
         **ids,
         **choice.logits_fields(),
     }

@@ -26,6 +26,12 @@ from openai_frontend.serving.output.completion_job import (
     require_generation,
 )
 from openai_frontend.serving.output.logprobs import TextLogprobs, extended, logprobs_writer
+from openai_frontend.serving.output.response_fields import (
+    finish_reason,
+    leading_fields,
+    usage_fields,
+    wire_prompt_logprobs,
+)
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_COMPLETIONS, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
@@ -35,7 +41,6 @@ from openai_frontend.serving.request.response_options import (
     ResponseOptions,
     StreamDefaults,
     response_options,
-    wire_prompt_logprobs,
 )
 from openai_frontend.serving.request.sampling import (
     UNLIMITED,
@@ -296,13 +301,13 @@ async def complete(job: CompletionJob) -> dict[str, Any]:
     """The whole response: the fields of Completion."""
     choices, usage = await collect(job)
     kept = _likeliest(job, choices)
-    fields = job.fields()
+    fields = leading_fields(job)
     return {
         "id": fields["id"],
         "object": "text_completion",
         **fields,
         "choices": [_choice(job, at, index, choices[index]) for at, index in enumerate(kept)],
-        "usage": usage,
+        "usage": usage_fields(usage),
     }
 
 
@@ -330,7 +335,7 @@ def _choice(job: CompletionJob, at: int, index: int, choice: CompletedChoice) ->
         "index": at,
         "text": choice.text,
         "logprobs": None if options.logprobs is None else _logprobs(job, index, choice),
-        "finish_reason": choice.finish_reason,
+        "finish_reason": finish_reason(choice.end, job.tools),
         **fields,
         **choice.logits_fields(),
     }

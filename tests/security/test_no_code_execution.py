@@ -76,6 +76,9 @@ ALLOWED = {
     "openai_frontend/engines/vllm/arguments.py": {
         "multiprocessing": "its tracker of shared memory is started before vLLM's threads are",
     },
+    "openai_frontend/engines/vllm/engine_processes.py": {
+        "multiprocessing": "starts vLLM's own engine processes, as vLLM would",
+    },
     "openai_frontend/engines/handle.py": {
         "multiprocessing": "reaps the process of an engine that had to be killed",
     },

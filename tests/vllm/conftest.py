@@ -44,6 +44,7 @@ def needs(capability: Capability) -> pytest.MarkDecorator:
 needs_grammar_engines = needs(capabilities.GRAMMAR_ENGINES)
 needs_statistics = needs(capabilities.STATISTICS)
 needs_step_loop = needs(capabilities.STEP_LOOP)
+needs_fork_server = needs(capabilities.FORK_SERVER)
 needs_whole_outputs = needs(capabilities.WHOLE_OUTPUTS)
 
 

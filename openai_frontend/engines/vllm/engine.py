@@ -23,6 +23,7 @@ from openai_frontend.engines.vllm import (
     audio,
     capabilities,
     conversion,
+    engine_processes,
     images,
     kv_transfer,
     versions,
@@ -67,6 +68,8 @@ class VLLMEngine(Engine):
         self._warm_ups = itertools.count()
         self._rejections: set[asyncio.Task[None]] = set()  # of KV transfers
         arguments.set_environment()
+        with arguments.terminal_signals_blocked():
+            engine_processes.prepare()
         self._vllm = versions.installed()
         for report in self._vllm.reports():
             logger.warning("model %s: %s", model.name, report)
@@ -74,6 +77,7 @@ class VLLMEngine(Engine):
         from vllm.v1.engine.async_llm import AsyncLLM
 
         engine_arguments = arguments.engine_arguments(model)
+        engine_processes.install()
         with arguments.terminal_signals_blocked():
             self._engine: Any = AsyncLLM.from_engine_args(
                 engine_arguments, usage_context=UsageContext.OPENAI_API_SERVER

@@ -1,5 +1,6 @@
-"""vLLM's scheduler with fewer outputs for answers that are not streamed, and two grammar backends:
-xgrammar, and llguidance for what xgrammar cannot enforce. Runs in the EngineCore process, which loads it by name.
+"""vLLM's scheduler with fewer outputs for answers that are not streamed, and with two grammar
+backends: xgrammar, and llguidance for what xgrammar cannot enforce. Runs in the EngineCore process,
+which loads it by name.
 
 vLLM chooses a backend per request, but its process keeps the backend of the first request for all
 later ones (0.32, v1/structured_output/__init__.py). A schema meant for llguidance would be compiled
@@ -245,14 +246,22 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
     )
 
 
-class _Scheduler(  # type: ignore[misc]  # as below
-    WholeOutputMixin, StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, Scheduler
+class _Scheduler(
+    WholeOutputMixin,
+    StatsMixin,
+    GrammarQuotaMixin,
+    BatchedBitmaskMixin,
+    Scheduler,  # type: ignore[misc]
 ):
     pass
 
 
-class _AsyncScheduler(  # type: ignore[misc]  # as below
-    WholeOutputMixin, StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, AsyncScheduler
+class _AsyncScheduler(
+    WholeOutputMixin,
+    StatsMixin,
+    GrammarQuotaMixin,
+    BatchedBitmaskMixin,
+    AsyncScheduler,  # type: ignore[misc]
 ):
     pass
 

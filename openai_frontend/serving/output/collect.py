@@ -9,10 +9,9 @@ from typing import Any
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import CompletionDelta, TokenLogprobs
 from openai_frontend.serving.output.chat_message import ChatMessageBuilder
-from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
 from openai_frontend.serving.output.logprobs import NO_PROMPT_LOGPROBS
 from openai_frontend.serving.output.output_parsing import ParsedDelta
-from schemas.chat_completions import FinishReason
 
 
 @dataclass(slots=True)
@@ -20,7 +19,7 @@ class CompletedChoice:
     """One choice with all its output."""
 
     pieces: list[str]  # of the text; with a parser, only the echoed text before the message
-    finish_reason: FinishReason | None = None
+    end: OutputEnd = "stop"  # set with the last delta
     message: ChatMessageBuilder | None = None  # the parsed output
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -70,21 +69,19 @@ class Collector:
         self._choices = [CompletedChoice([job.echo_text(index)]) for index in indexes]
         if job.parser is not None:
             for choice in self._choices:
-                choice.message = ChatMessageBuilder(job.parser.tools)
+                choice.message = ChatMessageBuilder(job.tools)
 
     def feed(self, index: int, deltas: Iterable[CompletionDelta]) -> None:
         """Add one choice's burst."""
         choice = self._choices[index]
         for delta in deltas:
             choice.add(delta)
-            reason = self._progress.add(index, delta)
-            if reason is not None:
-                choice.finish_reason = reason
+            end = self._progress.add(index, delta)
+            if end is not None:
+                choice.end = end
 
-    def finish(self) -> tuple[list[CompletedChoice], dict[str, Any]]:
-        """The choices in order, and the fields of the usage. Raises InferenceFailed for incomplete
-        output.
-        """
+    def finish(self) -> tuple[list[CompletedChoice], Usage]:
+        """The choices in order, and the usage. Raises InferenceFailed for incomplete output."""
         self._progress.check_finished()
         if self._job.options.echo_logprobs and not all(
             choice.prompt_logprobs for choice in self._choices
@@ -93,7 +90,7 @@ class Collector:
         return self._choices, self._progress.usage()
 
 
-async def collect(job: CompletionJob) -> tuple[list[CompletedChoice], dict[str, Any]]:
+async def collect(job: CompletionJob) -> tuple[list[CompletedChoice], Usage]:
     """Generate all output, and count its tokens."""
     collector = Collector(job)
     async with aclosing(job.bursts()) as bursts:

@@ -1,15 +1,12 @@
 """One request on its way to a model: its generations, ids and prompts, and its progress."""
 
-import hashlib
 import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from typing import Literal
 
-from openai_frontend import __version__
 from openai_frontend.admission import QueueKey
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
@@ -36,10 +33,25 @@ from openai_frontend.serving.request.sampling import (
     for_choice,
     unsupported,
 )
-from schemas.chat_completions import FinishReason
+from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 from schemas.sampling import SamplingFields
 
-_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+# Why a choice's output ended; "calls": with complete calls
+OutputEnd = Literal["stop", "length", "calls"]
+_ENDS: dict[str, OutputEnd] = {"stop": "stop", "length": "length"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """Token counts of a job. A prompt counts once, however many choices it has."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompts
+    image_tokens: int = 0  # of the prompts
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0  # of the outputs
+    # Of each choice that reported some: the model's own measurements
+    performance_metrics: Sequence[Mapping[str, int | float]] = ()
 
 
 class CompletionProgress:
@@ -60,57 +72,40 @@ class CompletionProgress:
         """True once every choice has its finish reason."""
         return all(choice.finished for choice in self._choices)
 
-    def add(self, choice: int, delta: CompletionDelta) -> FinishReason | None:
-        """Count a delta. Returns the finish reason with the last delta of a choice."""
+    def add(self, choice: int, delta: CompletionDelta) -> OutputEnd | None:
+        """Count a delta. Returns why the output ended with the last delta of a choice."""
         self._choices[choice].add((delta,))
         counts = delta.counts
         if counts is not None and counts.metrics:
             self._metrics[choice] = counts.metrics
-        calls = None
+        called = False
         if isinstance(delta, ParsedDelta):
             self._reasoning_tokens += delta.reasoning_tokens
-            calls = delta.call_reason
+            called = delta.called
         if delta.finish_reason is None:
             return None
-        reason = _FINISH_REASONS.get(delta.finish_reason)
-        if reason is None:
+        end = _ENDS.get(delta.finish_reason)
+        if end is None:
             raise InferenceFailed(f"unknown finish reason {delta.finish_reason!r} from the engine")
-        return calls or reason
+        return "calls" if called else end
 
     def check_finished(self) -> None:
         """Raise InferenceFailed if a stream ended without a finish reason."""
         if not self.finished:
             raise InferenceFailed("the model's output ended without a finish reason")
 
-    def usage(self) -> dict[str, Any]:
-        """The fields of CompletionUsage, so far. A prompt counts once, however many choices it
-        has.
-        """
-        prompt_tokens = cached_tokens = image_tokens = completion_tokens = 0
+    def usage(self) -> Usage:
+        """The counts so far."""
+        usage = Usage(reasoning_tokens=self._reasoning_tokens)
         for at, choice in enumerate(self._choices):
-            completion_tokens += choice.completion_tokens
+            usage.completion_tokens += choice.completion_tokens
             if at % self._n == 0:
-                prompt_tokens += choice.prompt_tokens
-                cached_tokens += choice.cached_tokens
-                image_tokens += choice.image_tokens
-        details = {"cached_tokens": cached_tokens}
-        if image_tokens:
-            details["image_tokens"] = image_tokens
-        fields: dict[str, Any] = {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": details,
-            "completion_tokens_details": {
-                "reasoning_tokens": self._reasoning_tokens,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
-            },
-        }
-        if self._metrics:  # one mapping for each choice that reported them
-            metrics = [dict(self._metrics[choice]) for choice in sorted(self._metrics)]
-            fields["performance_metrics"] = metrics
-        return fields
+                usage.prompt_tokens += choice.prompt_tokens
+                usage.cached_tokens += choice.cached_tokens
+                usage.image_tokens += choice.image_tokens
+        if self._metrics:
+            usage.performance_metrics = [self._metrics[each] for each in sorted(self._metrics)]
+        return usage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +121,7 @@ class CompletionJob:
     options: ResponseOptions = field(default_factory=ResponseOptions)
     echo: Sequence[str] = ()  # text before the choices of each prompt; empty: none
     parser: ParserConfig | None = None  # None: the model's text is the content
+    tools: Tools = NO_TOOLS  # as the request offers them, for those who write the response
     adjusted: Mapping[str, str] = field(
         default_factory=dict
     )  # request field -> the value used instead
@@ -155,16 +151,6 @@ class CompletionJob:
             [len(each.prompt_token_ids or ()) for each in self.requests], n=self.n
         )
 
-    def fields(self) -> dict[str, Any]:
-        """Leading fields of the response, or of each of its chunks."""
-        fields = {
-            "id": self.id,
-            "created": self.created,
-            "model": self.model.name,
-            "system_fingerprint": _fingerprint(self.model.name, self.model.fingerprint),
-        }
-        return {**fields, "service_tier": "default"} if self.options.service_tier else fields
-
     def prompt_token_ids(self, choice: int) -> list[int]:
         """The prompt of a choice; empty if the model takes only text."""
         return list(self.requests[choice].prompt_token_ids or ())
@@ -193,13 +179,6 @@ def new_id(prefix: str) -> str:
 def request_id(id: str, at: int, *, prompts: int) -> str:
     """The id of a prompt's request: the job's own, numbered if there are several prompts."""
     return id if prompts == 1 else f"{id}-{at}"
-
-
-@lru_cache(maxsize=64)
-def _fingerprint(model: str, files: str) -> str:
-    """Changes with the gateway and the model, after which a seed may give another output."""
-    digest = hashlib.sha256(f"{__version__}/{model}/{files}".encode())
-    return f"fp_{digest.hexdigest()[:12]}"
 
 
 def first_request(

@@ -1,6 +1,7 @@
-"""Parses a chat's output into content, reasoning and tool calls, delta by delta.
+"""Parses output into neutral events, delta by delta: content, reasoning and tool calls.
 
-Stops a choice whose output is complete before the engine's own end.
+What they look like in a response is up to those who write it: `stream.py` and `collect.py`. Stops a
+choice whose output is complete before the engine's own end.
 """
 
 import asyncio
@@ -8,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from openai_frontend.generation import (
     CompletionDelta,
@@ -32,9 +33,7 @@ from openai_frontend.parsing.parser import FamilyParser, Parser
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.sampling import Constraint, SamplingSupport
-from openai_frontend.serving.request.template_inputs import prefilled_text
 from openai_frontend.serving.request.tools import Tools
-from schemas.chat_completions import ChatCompletionRequest
 
 TokenBytes = Callable[[int], bytes | None]
 _STEP_TOKENS = 256  # parsed in one step if each token is counted: about 1 ms
@@ -42,7 +41,6 @@ _STEP_TOKENS = 256  # parsed in one step if each token is counted: about 1 ms
 _SHORT_OUTPUT_TOKENS = MAX_ARGUMENTS // 16
 _CHECK_INTERVAL_TOKENS = 256  # between checks of longer output that is not streamed
 _PROMPT_END_TOKENS = 64  # in which a template says whether the output begins with reasoning
-CallReason = Literal["tool_calls", "function_call"]
 
 
 @dataclass(slots=True)
@@ -51,7 +49,7 @@ class ParsedDelta(CompletionDelta):
 
     events: Sequence[Event] = ()
     reasoning_tokens: int = 0
-    call_reason: CallReason | None = None  # on the last delta, if calls ended the output
+    called: bool = False  # on the last delta: complete calls ended the output
     # On the last delta of a burst: what the next output continues, if it may be relayed
     segment: OpenSegment | None = None
 
@@ -60,9 +58,10 @@ class ParsedDelta(CompletionDelta):
 class ParserConfig:
     """How to parse the choices of one job."""
 
-    tools: Tools
     new_parser: Callable[[], Parser]  # one for each choice
     token_bytes: TokenBytes
+    may_call: bool = False  # tools are offered
+    parallel_calls: bool = True  # False: the first call ends the output
     reads_token_ids: bool = False  # the parser does, besides text
     reasoning: bool = True  # the parser separates reasoning from content
     include_reasoning: bool = True
@@ -144,7 +143,7 @@ class DeltaParser:
         if len(events) != 1 or type(events[0]) is not ContentText or self.stopped:
             parsed.events = [each for each in merge_events(events) if self._keeps(each, parsed)]
         if parsed.finish_reason == "stop" and self._called:
-            parsed.call_reason = "function_call" if self._config.tools.legacy else "tool_calls"
+            parsed.called = True
         return parsed
 
     def segment(self) -> OpenSegment | None:
@@ -194,7 +193,7 @@ class DeltaParser:
                 self._stop(delta, "length")
             case ToolCallEnd():
                 self._called = self._called or event.complete
-                if not self._config.tools.parallel:
+                if not self._config.parallel_calls:
                     self._stop(delta, _stop_reason(event, delta))
         return True
 
@@ -269,7 +268,7 @@ def merge_parsed(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
         prompt_logprobs=merged.prompt_logprobs,
         events=merge_events([event for each in parsed for event in each.events]),
         reasoning_tokens=sum(each.reasoning_tokens for each in parsed),
-        call_reason=parsed[-1].call_reason,
+        called=parsed[-1].called,
     )
 
 
@@ -283,43 +282,42 @@ def keep_special_tokens(model: ServingModel) -> bool:
     return model.output_format.special_tokens and model.supports("skip_special_tokens")
 
 
-def prompt_text(request: ChatCompletionRequest, prompt: Prompt, model: ServingModel) -> str:
-    """The text that shows whether the output begins with reasoning: the prompt, the end of a
-    truncated one, which is known only as tokens, or the message that is continued.
+def prompt_text(prompt: Prompt, model: ServingModel) -> str:
+    """The text that shows whether the output begins with reasoning: the prompt, or the end of a
+    truncated one, which is known only as tokens.
     """
-    if request.continue_final_message:
-        return prefilled_text(request.messages)
     if prompt.text is not None:
         return prompt.text
     return model.detokenize(list(prompt.token_ids[-_PROMPT_END_TOKENS:]))
 
 
 def parser_config(
-    request: ChatCompletionRequest,
     tools: Tools,
     constraint: Constraint,
     prompt: str | None,
     model: ServingModel,
     variables: Mapping[str, Any],
+    *,
+    continued: bool = False,
 ) -> ParserConfig:
-    """How to parse each choice. `prompt` is the result of `prompt_text`, `variables` are those of
-    the chat template.
+    """How to parse each choice. `prompt` is the result of `prompt_text`, or the message that is
+    `continued`; `variables` are those of the chat template.
     """
     return ParserConfig(
-        tools=tools,
         new_parser=partial(
             model.output_format.parser,
             tools.functions if tools.in_use else {},
             prompt=prompt,
-            continued=bool(request.continue_final_message),
+            continued=continued,
             forced=constraint.forced,
             any_call=constraint.any_call,
             variables=variables,
         ),
         token_bytes=model.token_bytes,
+        may_call=tools.in_use,
+        parallel_calls=tools.parallel,
         reads_token_ids=model.output_format.make is not None,
         reasoning=model.output_format.reasoning,
-        include_reasoning=request.include_reasoning is not False,
     )
 
 
@@ -347,10 +345,10 @@ def _streaming(
     first: GenerationRequest, config: ParserConfig, model: SamplingSupport
 ) -> tuple[bool, int]:
     """Whether the model streams, and the tokens per response."""
-    tools, max_tokens = config.tools, first.sampling_params.max_tokens
-    if first.stream or not tools.in_use or not model.supports("stream"):
+    max_tokens = first.sampling_params.max_tokens
+    if first.stream or not config.may_call or not model.supports("stream"):
         return first.stream, first.stream_interval
-    if not tools.parallel:
+    if not config.parallel_calls:
         return True, first.stream_interval
     if max_tokens is not None and max_tokens <= _SHORT_OUTPUT_TOKENS:
         return False, first.stream_interval

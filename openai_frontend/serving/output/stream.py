@@ -28,6 +28,11 @@ from openai_frontend.serving.output.logprobs import (
     logprobs_writer,
 )
 from openai_frontend.serving.output.output_parsing import ParsedDelta, merge_parsed
+from openai_frontend.serving.output.response_fields import (
+    finish_reason,
+    leading_fields,
+    usage_fields,
+)
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.serving.request.tools import Tools
 from openai_frontend.sse import DONE, ChunkFrames, ChunkShape, Logprobs
@@ -149,7 +154,7 @@ class ChunkStream:
         self._coalescers = [DeltaCoalescer(interval, join) for _ in job.requests if interval > 1]
         self._frames = ChunkFrames(
             shape,
-            job.fields(),
+            leading_fields(job),
             choices=len(job.requests),
             usage_field=options.include_usage,
             obfuscate=options.obfuscate,
@@ -157,7 +162,7 @@ class ChunkStream:
         self._segments: SegmentRelay | None = None
         self._segment: OpenSegment | None = None
         self._parsed_frames = [
-            ParsedChoiceFrames(index, self._frames, options, job.parser.tools)
+            ParsedChoiceFrames(index, self._frames, options, job.tools)
             for index in range(len(job.requests))
             if job.parser is not None
         ]
@@ -170,12 +175,10 @@ class ChunkStream:
     def start(self) -> bytes:
         """Frames before the first token: none for completions without echo."""
         if self._options.continuous_usage:
-            self._frames.usage_so_far(self._progress.usage())
+            self._frames.usage_so_far(usage_fields(self._progress.usage()))
         choices = range(len(self._job.requests))
         prompts = [self._prompt_fields(choice) for choice in choices]
-        parser = self._job.parser
-        may_call = parser is not None and parser.tools.in_use
-        opening = self._frames.opening(prompts, may_call=may_call)
+        opening = self._frames.opening(prompts, may_call=self._job.tools.in_use)
         frames = [self._before_output(choice, opened=bool(opening)) for choice in choices]
         return b"".join([opening, *frames])
 
@@ -253,30 +256,30 @@ class ChunkStream:
                 if delta.text:  # the usual token: only text
                     frames.append(text_frame(choice, delta.text))
                 continue
-            reason = count(choice, delta)
+            end = count(choice, delta)
             if self._options.continuous_usage:
-                self._frames.usage_so_far(self._progress.usage())
+                self._frames.usage_so_far(usage_fields(self._progress.usage()))
             if delta.text:
                 frames.append(text_frame(choice, delta.text))
-            if reason is not None:
-                frames.append(self._frames.finish(choice, reason))
+            if end is not None:
+                frames.append(self._frames.finish(choice, finish_reason(end, self._job.tools)))
         return b"".join(frames)
 
     def _detailed(self, choice: int, delta: CompletionDelta) -> bytes:
         """Frames of a delta whose chunk holds more than text."""
-        reason = self._progress.add(choice, delta)
+        end = self._progress.add(choice, delta)
         due = self._coalescers[choice].feed(delta) if self._coalescers else delta
         if due is None:
             return b""
         if self._options.continuous_usage:
-            self._frames.usage_so_far(self._progress.usage())
+            self._frames.usage_so_far(usage_fields(self._progress.usage()))
         if isinstance(due, ParsedDelta):
             self._segment = due.segment
             frames = [self._parsed(choice, due)]
         else:
             frames = [self._echo(choice, due), self._tokens(choice, due)]
-        if reason is not None:
-            frames.append(self._frames.finish(choice, reason))
+        if end is not None:
+            frames.append(self._frames.finish(choice, finish_reason(end, self._job.tools)))
         return b"".join(frames)
 
     def _echo(self, choice: int, delta: CompletionDelta) -> bytes:
@@ -314,4 +317,4 @@ class ChunkStream:
             raise InferenceFailed(NO_PROMPT_LOGPROBS)
         if not self._options.include_usage:
             return DONE
-        return self._frames.usage(self._progress.usage()) + DONE
+        return self._frames.usage(usage_fields(self._progress.usage())) + DONE

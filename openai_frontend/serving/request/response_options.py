@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.sampling import SamplingSupport
@@ -117,13 +116,3 @@ def response_options(
 def reports_continuous_usage(options: StreamOptions | None) -> bool:
     """Whether every chunk has the usage so far. As in vLLM, this requires `include_usage`."""
     return options is not None and bool(options.include_usage and options.continuous_usage_stats)
-
-
-def wire_prompt_logprobs(
-    positions: Sequence[Mapping[int, Mapping[str, Any]] | None],
-) -> list[dict[str, Any] | None]:
-    """A prompt's log probabilities in vLLM's form, with token ids as text."""
-    return [
-        None if position is None else {str(token): dict(entry) for token, entry in position.items()}
-        for position in positions
-    ]

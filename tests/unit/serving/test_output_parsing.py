@@ -40,8 +40,9 @@ def reading(tools: Tools = TOOLS, **options: Any) -> ParserConfig:
         return FamilyParser(family_named("qwen3"), tools.functions, max_arguments=limit)
 
     return ParserConfig(
-        tools=tools,
         new_parser=parser,
+        may_call=tools.in_use,
+        parallel_calls=tools.parallel,
         token_bytes=lambda token: chr(token).encode(),
         include_reasoning=options.get("include_reasoning", True),
     )
@@ -84,7 +85,7 @@ def test_parser_returns_the_events_of_the_text(size):
     events = told(reads)
     assert [ReasoningText("hm"), ContentText("Hi")] == events[:2]
     assert [ToolCallArguments(0, '{"a": 1}'), ToolCallEnd(0)] == events[3:]
-    assert reads[-1].call_reason == "tool_calls"
+    assert reads[-1].called
 
 
 @SIZES
@@ -119,21 +120,21 @@ def test_hidden_reasoning_is_still_counted():
 
 
 REASONS: list[tuple[Tools, str, str, Any]] = [
-    (TOOLS, CALL, "stop", "tool_calls"),
-    (LEGACY, CALL, "stop", "function_call"),
-    (TOOLS, CALL, "length", None),
-    (TOOLS, "Hi", "stop", None),
-    (TOOLS, CALL[:-20], "stop", None),
-    (ONE_CALL, CALL[:-20], "length", None),
+    (TOOLS, CALL, "stop", True),
+    (LEGACY, CALL, "stop", True),
+    (TOOLS, CALL, "length", False),
+    (TOOLS, "Hi", "stop", False),
+    (TOOLS, CALL[:-20], "stop", False),
+    (ONE_CALL, CALL[:-20], "length", False),
 ]
 
 
 @pytest.mark.parametrize(("tools", "text", "reason", "calls"), REASONS)
-def test_call_reason_needs_a_complete_call_and_a_stop(tools, text, reason, calls):
+def test_calls_end_the_output_with_a_complete_call_and_a_stop(tools, text, reason, calls):
     """The model must stop by itself."""
     *_, last = read_all(reader(tools), deltas(text, 1000, reason))
 
-    assert (calls, reason) == (last.call_reason, last.finish_reason)
+    assert (calls, reason) == (last.called, last.finish_reason)
 
 
 @SIZES
@@ -144,11 +145,7 @@ def test_answer_ends_after_the_only_allowed_call(size):
     reads = list(read_all(one, deltas(f"{CALL} and {CALL}", size)))
 
     assert [ToolCallStart, ToolCallArguments, ToolCallEnd] == [type(each) for each in told(reads)]
-    assert (one.stopped, reads[-1].finish_reason, reads[-1].call_reason) == (
-        True,
-        "stop",
-        "tool_calls",
-    )
+    assert (one.stopped, reads[-1].finish_reason, reads[-1].called) == (True, "stop", True)
 
 
 def test_stopped_answer_counts_the_tokens_received():
@@ -173,7 +170,7 @@ def test_too_long_arguments_end_the_answer_with_length(size):
     reads = list(read_all(cut, deltas(f"{CALL}{CALL}", size)))
 
     assert ArgumentsTooLong(0) == told(reads)[-1]
-    assert (cut.stopped, reads[-1].finish_reason, reads[-1].call_reason) == (True, "length", None)
+    assert (cut.stopped, reads[-1].finish_reason, reads[-1].called) == (True, "length", False)
 
 
 @SIZES
@@ -184,7 +181,7 @@ def test_too_long_arguments_of_the_only_allowed_call_end_with_length(tools, size
 
     *_, last = read_all(cut, deltas(f"{CALL}{CALL}", size))
 
-    assert (cut.stopped, last.finish_reason, last.call_reason) == (True, "length", None)
+    assert (cut.stopped, last.finish_reason, last.called) == (True, "length", False)
 
 
 async def test_long_answer_yields_to_the_event_loop_between_slices():

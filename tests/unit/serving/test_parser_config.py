@@ -28,7 +28,10 @@ class Model:
 def asked(tools: Tools, max_tokens: int | None, *, able: bool = True) -> GenerationRequest:
     first = GenerationRequest(request_id="r", sampling_params=SamplingParams(max_tokens=max_tokens))
     reading = ParserConfig(
-        tools=tools, new_parser=lambda: PLAIN.parser({}, prompt=None), token_bytes=lambda _: None
+        new_parser=lambda: PLAIN.parser({}, prompt=None),
+        token_bytes=lambda _: None,
+        may_call=tools.in_use,
+        parallel_calls=tools.parallel,
     )
     return with_parser_needs(first, reading, Model(able=able))
 

@@ -62,7 +62,7 @@ def facts(job: CompletionJob) -> Any:
         names = [each.name for each in dataclasses.fields(request) if each.name not in own]
         return {name: getattr(request, name) for name in names}
 
-    parser = None if job.parser is None else (job.parser.tools, job.parser.include_reasoning)
+    parser = None if job.parser is None else (job.tools, job.parser.include_reasoning)
     return [of(each) for each in job.requests], job.n, job.options, job.echo, job.adjusted, parser
 
 

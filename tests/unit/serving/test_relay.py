@@ -199,7 +199,7 @@ async def test_model_relays_texts_as_frames(tmp_path: Path) -> None:
     first = "".join(delta.text for delta in before)
     assert whole.text == first + whole.text[-1]
     assert first + relayed + whole.text[-1] == 'a"' * 20
-    assert (usage["completion_tokens"], whole.finish_reason) == (40, "stop")
+    assert (usage.completion_tokens, whole.end) == (40, "stop")
 
 
 async def test_closed_generation_writes_no_more_frames(tmp_path: Path) -> None:

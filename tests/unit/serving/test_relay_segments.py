@@ -55,8 +55,9 @@ class Reader:
     def __init__(self, parser: FamilyParser, tools: Tools, **options: Any) -> None:
         self._vocabulary: dict[int, str] = {}
         self.config = ParserConfig(
-            tools=tools,
             new_parser=lambda: parser,
+            may_call=tools.in_use,
+            parallel_calls=tools.parallel,
             token_bytes=lambda token: self._vocabulary[token].encode(),
             **options,
         )
@@ -71,6 +72,7 @@ class Reader:
             requests=[self.request],
             options=ResponseOptions(include_usage=True),
             parser=self.config,
+            tools=tools,
             created=0,
         )
         self.chunks = ChunkStream(job, CHAT_COMPLETION_CHUNK, ChatLogprobs)

@@ -19,6 +19,7 @@ from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimit
 from openai_frontend.serving.output.collect import Collector, CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.output.response_fields import usage_fields
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
@@ -183,9 +184,10 @@ def test_usage_counts_a_prompt_once_for_all_its_choices():
 
     _, usage = collector.finish()
 
-    counts = (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"])
+    fields = usage_fields(usage)
+    counts = (fields["prompt_tokens"], fields["completion_tokens"], fields["total_tokens"])
     assert counts == (30, 20, 50)
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 2}
+    assert fields["prompt_tokens_details"] == {"cached_tokens": 2}
 
 
 @pytest.mark.parametrize("metrics", [None, {"kv_cache_blocks": 3}])
@@ -197,10 +199,11 @@ def test_usage_has_the_fields_of_its_schema(metrics):
 
     _, usage = collector.finish()
 
-    assert orjson.dumps(usage) == orjson.dumps(
-        CompletionUsage(**usage).model_dump(exclude_none=True)
+    fields = usage_fields(usage)
+    assert orjson.dumps(fields) == orjson.dumps(
+        CompletionUsage(**fields).model_dump(exclude_none=True)
     )
-    assert usage.get("performance_metrics") == (None if metrics is None else [metrics])
+    assert fields.get("performance_metrics") == (None if metrics is None else [metrics])
 
 
 def test_echo_puts_the_prompt_before_each_answer():
@@ -245,7 +248,7 @@ async def test_complete_answer_closes_the_generation():
 
     wholes, _ = await collect(one)
 
-    assert [(whole.text, whole.finish_reason) for whole in wholes] == [("Hello", "stop")]
+    assert [(whole.text, whole.end) for whole in wholes] == [("Hello", "stop")]
     assert (model.open, one.slots.running) == (0, 0)
 
 

@@ -16,6 +16,7 @@ from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.serving.admission.authorized_models import MeteredModel
 from openai_frontend.serving.output.collect import collect
+from openai_frontend.serving.output.response_fields import usage_fields
 from tests import mock_models
 from tests.unit.auth.key_files import FakeClock, caller, key
 from tests.unit.prompting import tiny_tokenizer
@@ -89,7 +90,7 @@ async def test_answer_that_ends_with_its_only_call_is_fully_accounted(tmp_path, 
     write(tmp_path, CALL, tokens_per_second=200)
     async with accounts(tmp_path) as each:
         answer = await prepare(each.model, stream=stream, max_tokens=1000, **fields)
-        _, usage = await collect(answer)
+        usage = usage_fields((await collect(answer))[1])
 
         assert each.ends() == {"stop": 1}
         assert each.metric("prompt_tokens_sum") == usage["prompt_tokens"]

@@ -1,0 +1,70 @@
+"""Engine processes that are forked from one that has imported vLLM."""
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from openai_frontend.engines.vllm import engine_processes
+from openai_frontend.triton import Server
+from tests.vllm.conftest import needs_fork_server
+
+pytestmark = [pytest.mark.engine, needs_fork_server]
+
+
+def write_environment(file: Path) -> None:
+    file.write_text(json.dumps(dict(os.environ)))
+
+
+def environment_of_a_process(file: Path) -> dict[str, str]:
+    process = engine_processes._context().Process(target=write_environment, args=(file,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    found: dict[str, str] = json.loads(file.read_text())
+    return found
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_engines_of_a_process_have_one_parent(server: Server) -> None:
+    """It is a child of this process, which imports vLLM once for all of them."""
+    children = psutil.Process().children(recursive=True)
+    engines = [each for each in children if "EngineCore" in each.name()]
+
+    parents = {each.ppid() for each in engines}
+
+    assert len(engines) >= 2
+    assert len(parents) == 1
+    assert parents <= {each.pid for each in psutil.Process().children()}
+
+
+def test_process_gets_the_environment_of_its_start(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the fork server, which began earlier: set, changed and deleted variables."""
+    monkeypatch.setenv("OPENAI_FRONTEND_TEST", "1")
+    first = environment_of_a_process(tmp_path / "first")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("OPENAI_FRONTEND_TEST")
+    monkeypatch.delenv("PATH")
+
+    second = environment_of_a_process(tmp_path / "second")
+
+    assert first["OPENAI_FRONTEND_TEST"] == "1"
+    assert second == dict(os.environ)
+
+
+def test_gpus_start_their_processes_as_vllm_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was forked after an import touched CUDA could not use it."""
+    from vllm.v1.engine import utils
+
+    before = utils.get_mp_context
+    monkeypatch.setattr(engine_processes, "version", lambda _: "0.32.0")
+    monkeypatch.setattr(engine_processes.forkserver, "ensure_running", pytest.fail)
+
+    engine_processes.prepare()
+    engine_processes.install()
+
+    assert utils.get_mp_context is before

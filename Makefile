@@ -6,11 +6,13 @@ VLLM ?= cpu
 REPLICAS ?= 3
 BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
-# A short run of the benchmark beside vLLM: it has a target of its own, as the scale tests have.
+# These have targets of their own, as the scale tests have: a short run of the benchmark beside
+# vLLM, and the clients that need environments of their own.
 PEERS := tests/tooling/benchmarks/test_peers_engine.py
+CLIENTS := tests/clients/environments
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve ray test test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
+.PHONY: help setup setup-clients serve ray test test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -33,8 +35,11 @@ ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Ser
 	set -a; . build/ray/ray.env; PATH=$(CURDIR)/$(BIN)/../clients/ray/bin:$$PATH serve run --address local build/ray/gateway.yaml
 
 # Python's cache of compiled modules: without it, each worker and gateway compiles all of ours.
-test: setup-clients ## run all tests; ARGS="-k name" selects some
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --ignore=tests/scale --ignore=$(PEERS) $(ARGS)
+test: setup ## run all tests but those of the targets below; ARGS="-k name" selects some
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --ignore=tests/scale --ignore=$(PEERS) --ignore=$(CLIENTS) $(ARGS)
+
+test-clients: setup-clients ## test with clients in environments of their own, such as aiperf and LlamaIndex
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 $(CLIENTS) $(ARGS)
 
 test-scale: setup-clients ## test several gateways: behind routers, with Ray, the Helm chart; ARGS=--long
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 tests/scale $(ARGS)

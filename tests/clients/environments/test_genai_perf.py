@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.clients.profilers import (
+from tests.clients.environments.profilers import (
     OUTPUT_TOKENS,
     SMALL,
     FolderOfRun,

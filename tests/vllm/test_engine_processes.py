@@ -62,7 +62,7 @@ def test_gpus_start_their_processes_as_vllm_does(monkeypatch: pytest.MonkeyPatch
 
     before = utils.get_mp_context
     monkeypatch.setattr(engine_processes, "version", lambda _: "0.32.0")
-    monkeypatch.setattr(engine_processes.forkserver, "ensure_running", pytest.fail)
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", pytest.fail)
 
     engine_processes.prepare()
     engine_processes.install()

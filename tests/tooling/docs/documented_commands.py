@@ -44,7 +44,7 @@ NOT_RUN = {
     r"kubernetes.md: ": "needs a cluster; tests/scale renders the chart",
     r": docker ": "needs Docker; tests/tooling/deploy reads the Dockerfile",
     r"pytest -m gpu": "needs a GPU and real models",
-    r": (?:aiperf|genai-perf) ": "tests/clients/environments runs them with smaller loads (`documented`)",
+    r": (?:aiperf|genai-perf) ": "make test-clients runs them with smaller loads (`documented`)",
     r"multimodal.md: import base64": "tests/api/test_images.py runs it with an image",
     r"speech.md: ": "tests/backends/test_speech.py runs both with tones",
     r"class LineCalls": "test_documented_parser.py loads the same file",

@@ -1,11 +1,12 @@
 """A request's fields in vLLM's form, and the fields that vLLM cannot honour; no engine runs."""
 
+from array import array
 from typing import Any
 
 import pytest
 
 from openai_frontend.engines.vllm import conversion
-from openai_frontend.generation import SamplingParams
+from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams
 
 pytestmark = pytest.mark.engine
 
@@ -88,3 +89,91 @@ def test_shared_parameters_are_bounded_and_of_their_own_objects():
 
     for seed in range(1000):
         assert shared.convert(SamplingParams(seed=seed), stream=True).seed == seed
+
+
+def processed(params: Any, **fields: Any) -> Any:
+    """What vLLM's input processor makes of a request."""
+    from vllm.v1.engine import EngineCoreRequest
+
+    common: dict[str, Any] = {
+        "prompt_token_ids": [1, 2], "mm_features": None, "pooling_params": None,
+        "arrival_time": 0.0, "lora_request": None, "cache_salt": None, "data_parallel_rank": None,
+    }  # fmt: skip
+    return EngineCoreRequest(**{**common, "request_id": "1", "sampling_params": params, **fields})
+
+
+def generation(token_ids: Any, **fields: Any) -> GenerationRequest:
+    return GenerationRequest(request_id="2", prompt_token_ids=token_ids, **fields)
+
+
+@pytest.mark.parametrize("kind", [list, lambda ids: array("i", ids)], ids=["list", "array"])
+@pytest.mark.parametrize("token_ids", [[5], [0, 127, 128, 255, 65535, 65536, 99_999]], ids=len)
+def test_request_from_a_template_reads_as_one_of_the_processor(kind, token_ids):
+    """The engine's process decodes the same prompt, whichever form it had here."""
+    from vllm.v1.engine import EngineCoreRequest
+    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+    params = converted(max_tokens=5)
+    templates = conversion.RequestTemplates(max_model_len=64, vocab_size=100_000)
+    templates.keep(params, processed(params))
+
+    made = templates.make(params, generation(kind(token_ids), cache_salt="s", priority=3))
+
+    read = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(made))
+    assert read.prompt_token_ids == token_ids
+    assert (read.request_id, read.external_req_id) == ("2", "2")
+    assert (read.cache_salt, read.priority, read.sampling_params.max_tokens) == ("s", 3, 5)
+    assert read.arrival_time > 0
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        generation([]),
+        generation(range(64)),  # leaves no room for a token
+        generation([1, 512]),
+        generation([-1]),
+        generation(None, prompt="text"),
+        generation([1], adapter=Adapter(name="a", id=1)),
+    ],
+    ids=["empty", "too long", "outside the vocabulary", "negative", "text", "adapter"],
+)
+def test_request_that_the_processor_may_refuse_has_no_template(request_):
+    params = converted(max_tokens=5)
+    templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
+    templates.keep(params, processed(params))
+
+    assert templates.make(params, generation([1, 511])) is not None
+    assert templates.make(params, request_) is None
+    assert templates.make(converted(max_tokens=5), generation([1])) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "of_request"),
+    [
+        ({}, {}),
+        ({"max_tokens": 5, "stop": ["a"]}, {}),
+        ({"max_tokens": 5, "logit_bias": {1: 1.0}}, {}),
+        ({"max_tokens": 5}, {"lora_request": object()}),
+        ({"max_tokens": 5}, {"mm_features": [object()]}),
+    ],
+    ids=["no max_tokens", "stop", "logit_bias", "adapter", "images"],
+)
+def test_parameters_that_depend_on_the_request_are_not_kept(fields, of_request):
+    """Without max_tokens, for example, the prompt's length decides."""
+    params = converted(**fields)
+    templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
+
+    templates.keep(params, processed(params, **of_request))
+
+    assert templates.make(params, generation([1])) is None
+
+
+def test_templates_are_bounded():
+    templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
+    for _ in range(1000):
+        params = converted(max_tokens=5)
+        templates.keep(params, processed(params))
+
+    assert len(templates._known) <= 256
+    assert templates.make(params, generation([1])) is not None

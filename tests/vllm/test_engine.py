@@ -10,6 +10,7 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.engines.vllm import zmq_io
 from openai_frontend.generation import merge_deltas
 from openai_frontend.triton import Server, _core, inprocess
 from tests.vllm.conftest import needs_step_loop, needs_whole_outputs
@@ -122,6 +123,48 @@ async def test_tokens_of_a_whole_answer_come_in_few_messages(
     assert per_token == 64
     assert sum(messages) <= 2 + (time.monotonic() - begun) / 0.5
     assert whole == streamed
+
+
+@needs_step_loop
+async def test_known_request_reaches_the_engine_as_the_first_one_did(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """The first of several requests with the same parameters goes through vLLM's input processor;
+    the engine gets the same of the others, and answers the same.
+    """
+    import msgspec
+    from vllm.v1.engine import EngineCoreRequest
+    from vllm.v1.engine.input_processor import InputProcessor
+    from vllm.v1.serial_utils import MsgpackDecoder
+
+    sent: list[EngineCoreRequest] = []
+    through_processor: list[str] = []
+    add, process = zmq_io.RequestSender.add, InputProcessor.process_inputs
+
+    def recorded(sender, request):
+        frames = sender._client.encoder.encode(request)
+        sent.append(MsgpackDecoder(EngineCoreRequest).decode(frames))
+        return add(sender, request)
+
+    def counted(processor, request_id, *given, **named):
+        through_processor.append(request_id)
+        return process(processor, request_id, *given, **named)
+
+    monkeypatch.setattr(zmq_io.RequestSender, "add", recorded)
+    monkeypatch.setattr(InputProcessor, "process_inputs", counted)
+    prompt = [(7 * i) % 500 for i in range(600)]  # long enough to stay an array
+    options = {"max_tokens": 6, "ignore_eos": True, "return_token_ids": True, "top_p": 0.875}
+
+    answers = [await answer(server, "demo", prompt, **options) for _ in range(3)]
+
+    first, *others = sent
+    for each in others:
+        each.arrival_time = first.arrival_time
+        each.request_id = each.external_req_id = first.request_id
+        assert msgspec.structs.asdict(each) == msgspec.structs.asdict(first)
+    assert (len(sent), len(through_processor)) == (3, 1)
+    assert [each.token_ids for each in answers] == [answers[0].token_ids] * 3
+    assert completion_tokens(answers[2]) == 6
 
 
 @both

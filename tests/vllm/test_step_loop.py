@@ -81,7 +81,7 @@ def test_streamed_request_aborted_by_the_engine(tokenizer, token_ids, code):
 
     sink, request = Sink(), constrained()
     stream = request_state.TextRequestState(
-        sink, request, FastIncrementalDetokenizer(tokenizer, request)
+        sink, request, FastIncrementalDetokenizer(tokenizer, request), 2
     )
     for ids in token_ids:
         stream.advance(EngineCoreOutput(request_id="r", new_token_ids=ids))
@@ -132,7 +132,7 @@ def test_reason_of_a_refused_request_reaches_the_client(tokenizer, name, collect
         request_state.DeltaCollector(sink, request).put(raised)
     else:
         detokenizer = FastIncrementalDetokenizer(tokenizer, request)
-        request_state.TextRequestState(sink, request, detokenizer).advance(
+        request_state.TextRequestState(sink, request, detokenizer, 2).advance(
             SimpleNamespace(
                 prefill_stats=None,
                 new_token_ids=[],
@@ -149,14 +149,9 @@ def test_reason_of_a_refused_request_reaches_the_client(tokenizer, name, collect
 
 def test_prompt_that_ends_within_a_character_is_not_repeated(tokenizer):
     """A prompt of token ids may end within a character: the answer starts with that character."""
-    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
-
     *prompt, last = tokenizer.encode("Do you speak français, é")
-    request = constrained()
-    request.prompt_token_ids = prompt
-    detokenizer = FastIncrementalDetokenizer(tokenizer, request)
 
-    request_state.bound_detokenizer(detokenizer, prompt)
+    detokenizer = request_state.new_detokenizer(tokenizer, constrained(), prompt)
 
     assert tokenizer.decode(prompt).endswith("\ufffd")
     assert detokenizer.decode_next(last) == "é"
@@ -190,8 +185,12 @@ PROMPT = "the canary sings at noon"
 def step_loop() -> step_loop_module.StepLoop:
     """Return a step loop that makes no calls to its engine."""
     config = SimpleNamespace(kv_transfer_config=None)
+    model_config = SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 512)
     engine = SimpleNamespace(
-        engine_core=SimpleNamespace(), output_processor=None, vllm_config=config
+        engine_core=SimpleNamespace(),
+        output_processor=None,
+        vllm_config=config,
+        model_config=model_config,
     )
     engine.engine_core.abort_requests_async = lambda _: asyncio.sleep(0)
     return step_loop_module.StepLoop(engine, None, model="demo")  # type: ignore[arg-type]
@@ -281,7 +280,7 @@ async def test_collected_request_fails_alone(tokenizer, finished):
     loop._processor = OutputProcessor(tokenizer, log_stats=False)
     sinks = {"bad": FailingSink(), "good": Sink()}
     for request_id, sink in sinks.items():
-        loop._register(with_logprobs(request_id), sink)
+        loop._register(with_logprobs(request_id), sink, [1, 2])
     reason = FinishReason.STOP if finished else None
 
     loop._step(

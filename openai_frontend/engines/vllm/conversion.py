@@ -1,10 +1,14 @@
 """Converts requests to vLLM's types, and vLLM's outputs and errors to ours."""
 
 import contextlib
+import copy
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
+
+import numpy as np
 
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm import versions
@@ -12,6 +16,7 @@ from openai_frontend.engines.vllm.grammar_preprocess import reason_of_xgrammar
 from openai_frontend.errors import caught
 from openai_frontend.generation import (
     CompletionDelta,
+    GenerationRequest,
     SamplingParams,
     StructuredOutputs,
     TokenCounts,
@@ -98,6 +103,66 @@ class SharedParams:
                 self._known.clear()
             self._known[id(params), stream] = params, converted
         return converted
+
+
+class RequestTemplates:
+    """Makes engine requests from earlier ones that had the same sampling parameters.
+
+    vLLM's input processor checks, copies and completes the parameters of each request, and goes
+    through its prompt twice. For parameters that requests share (`SharedParams`), the result
+    depends only on them if they state `max_tokens`, so it is kept.
+    """
+
+    _MOST = 256
+
+    def __init__(self, max_model_len: int, vocab_size: int) -> None:
+        self._max_model_len = max_model_len
+        self._vocab_size = vocab_size
+        # By identity, which the entry keeps from being reused
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def keep(self, params: Any, request: Any) -> None:
+        """Use a request, which the input processor made of a prompt and `params`, from now on."""
+        own = [request.mm_features, request.lora_request, request.trace_headers]
+        given = [getattr(params, name, None) for name in _CONTAINERS]
+        if params.max_tokens is None or any(own) or any(given):
+            return
+        if len(self._known) >= self._MOST:
+            self._known.clear()
+        self._known[id(params)] = params, request
+
+    def make(self, params: Any, request: GenerationRequest) -> Any:
+        """An EngineCoreRequest for a prompt of token ids. None if the input processor is needed:
+        for other parameters, media or an adapter, and to refuse a prompt.
+        """
+        known, token_ids = self._known.get(id(params)), request.prompt_token_ids
+        if known is None or token_ids is None or request.adapter is not None or request.images:
+            return None
+        if not 0 < len(token_ids) < self._max_model_len:
+            return None
+        values = np.array(token_ids, np.int32)
+        if values.min() < 0 or values.max() >= self._vocab_size:
+            return None
+        made = copy.copy(known[1])
+        made.request_id = made.external_req_id = request.request_id
+        made.prompt_token_ids = _packed(values)
+        made.arrival_time = time.time()
+        made.cache_salt = request.cache_salt
+        made.priority = request.priority
+        return made
+
+
+def _packed(token_ids: Any) -> Any:
+    """The MessagePack array that vLLM's encoder would write of a list, as it takes it over."""
+    import msgspec
+
+    items = np.empty(len(token_ids), _PACKED_ID)
+    items["type"] = 0xCE  # an unsigned integer of 32 bits
+    items["value"] = token_ids
+    return msgspec.Raw(b"\xdd" + len(token_ids).to_bytes(4, "big") + items.tobytes())
+
+
+_PACKED_ID = np.dtype([("type", "u1"), ("value", ">u4")])
 
 
 def _fields(params: SamplingParams) -> dict[str, Any]:

@@ -157,6 +157,9 @@ class VLLMEngine(Engine):
         if request.kv_transfer is not None:
             params = kv_transfer.attached(params, request.kv_transfer)
         self._check_priority(request.priority)
+        steps = self._steps if self._audio is None and request.kv_transfer is None else None
+        if steps is not None and steps.add_known(request, params, sink):
+            return None
         options: dict[str, Any] = {"priority": request.priority}
         if request.adapter is not None:
             options["lora_request"] = self._adapters.acquire(request.adapter, sink)

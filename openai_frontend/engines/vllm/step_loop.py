@@ -11,7 +11,7 @@ It uses vLLM's internal classes: `capabilities.STEP_LOOP` lists what it needs of
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -28,10 +28,12 @@ from openai_frontend.engines.vllm.request_state import (
     DeltaCollector,
     TextRequestState,
     bound_detokenizer,
+    new_detokenizer,
     takes_arrays,
 )
 from openai_frontend.engines.vllm.stats import PREEMPTIONS, engine_samples
 from openai_frontend.errors import caught
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.triton import _core, error_codes
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class StepLoop:
         self.failure: str | None = None  # why the loop has stopped
         self._transfers = engine.vllm_config.kv_transfer_config is not None
         self._scheduler_stats: Any = None  # the latest SchedulerStats of vLLM
+        config = engine.model_config
+        self._templates = conversion.RequestTemplates(config.max_model_len, config.get_vocab_size())
 
     @property
     def running(self) -> int:
@@ -123,6 +127,20 @@ class StepLoop:
         else:
             self._spawn(self._add(request_id, prompt, params, sink, options))
 
+    def add_known(self, request: GenerationRequest, params: Any, sink: DeltaSink) -> bool:
+        """Send a request of token ids as `add` does, but without vLLM's input processor. False if
+        that is needed (`conversion.RequestTemplates`).
+        """
+        made, prompt = self._templates.make(params, request), request.prompt_token_ids
+        if self._writer is None or made is None or prompt is None:
+            return False
+        with self._adding(request.request_id, params, sink):
+            self._check_alive()
+            self._register(made, sink, prompt)
+            if not self._writer.add(made):
+                self._spawn(self._send(request.request_id, made, sink))
+        return True
+
     def cancel(self, request_id: str) -> None:
         """Abort a request. Unknown and finished requests are ignored."""
         known = self._streams.pop(request_id, None) or self._drop_collected(request_id)
@@ -146,7 +164,9 @@ class StepLoop:
             )
             self._named(request, request_id)
             self._check_alive()
-            self._register(request, sink)
+            self._register(request, sink, request.prompt_token_ids)
+            if request_id in self._streams and params.logprobs is None:
+                self._templates.keep(params, request)
             if request.mm_features:
                 self._leave_out_media(request)
             if self._writer is None or not self._writer.add(request):
@@ -195,7 +215,7 @@ class StepLoop:
                 self._return_unread(request_id, kv_transfer.unread(params))
                 return
             self._check_alive()
-            self._register(request, sink)
+            self._register(request, sink, request.prompt_token_ids)
             if request.mm_features:
                 self._leave_out_media(request)
             await self._core.add_request_async(request)
@@ -231,22 +251,19 @@ class StepLoop:
         request.external_req_id = request_id
         return request
 
-    def _register(self, request: Any, sink: DeltaSink) -> None:
-        from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
-
+    def _register(self, request: Any, sink: DeltaSink, prompt: Sequence[int]) -> None:
         params = request.sampling_params
         plain = params.num_logprobs is None and params.prompt_logprobs is None
         if plain or takes_arrays(sink, params):
-            detokenizer = IncrementalDetokenizer.from_new_request(
-                self._processor.tokenizer, request
-            )
-            if isinstance(detokenizer, FastIncrementalDetokenizer):
-                self._streams[request.request_id] = TextRequestState(sink, request, detokenizer)
+            detokenizer = new_detokenizer(self._processor.tokenizer, request, prompt)
+            if detokenizer is not None:
+                state = TextRequestState(sink, request, detokenizer, len(prompt))
+                self._streams[request.request_id] = state
                 return
         collector = DeltaCollector(sink, request)
         self._processor.add_request(request, None, None, 0, collector)
         state = self._processor.request_states[request.request_id]
-        bound_detokenizer(state.detokenizer, request.prompt_token_ids)
+        bound_detokenizer(state.detokenizer, prompt)
         self._collected[request.request_id] = sink
 
     def start(self) -> None:

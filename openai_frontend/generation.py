@@ -3,12 +3,13 @@
 Modules above this file know OpenAI's fields, modules below it know tensors. No HTTP, no Triton.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Literal, Protocol
+
+from openai_frontend.modalities import AudioInput, ImageInput
 
 FinishReason = Literal["stop", "length", "abort"]
 # token id -> {"logprob": float, "rank": int, "decoded_token": str | None}; the sampled token first
@@ -239,99 +240,6 @@ REMOTE_DECODE = KVTransfer(
     )
     | {"do_remote_decode": True, "do_remote_prefill": False}
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class ImageInput:
-    """One image of a prompt, as the client sent it: its header is checked, nothing is decoded."""
-
-    base64: str  # without `data:...;base64,`; who decodes it checks alphabet and padding
-    digest: str  # hex SHA-256 of `base64`
-    width: int  # pixels, from the header
-    height: int
-    format: str  # "png", "jpeg", "gif" or "webp", from the first bytes
-    detail: str = "auto"  # auto, low, high or original
-    param: str = ""  # its place in the request, for errors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSupport:
-    """What a model takes of images."""
-
-    max_per_request: int | None = None  # None: only the server's limit
-    max_tokens_per_image: int | None = None  # None: unknown
-    # What stands for an image in a prompt, for templates that write nothing
-    placeholder: str | None = None
-    details: Sequence[str] = ("auto", "high")  # values of `ImageInput.detail`
-    # The model applies a chat template itself, to one question
-    takes_question: bool = False
-    # TensorRT-LLM's model keeps prompts with different images apart by `prompt_table_extra_id`
-    needs_table_id: bool = False
-    # Token ids of a placeholder, and those that replace it if they are the same for every image
-    target: Sequence[int] = ()
-    tokens: Sequence[int] | None = None
-
-    def expanded(self, prompt: Sequence[int]) -> Sequence[int]:
-        """The prompt with the tokens of its images, as the engine counts it; unchanged if they
-        depend on the image.
-        """
-        if self.tokens is None or not self.target:
-            return prompt
-        ids, end = list[int](), 0
-        for position in positions(prompt, self.target):
-            ids += [*prompt[end:position], *self.tokens]
-            end = position + len(self.target)
-        return [*ids, *prompt[end:]]
-
-
-def positions(prompt: Sequence[int], target: Sequence[int]) -> list[int]:
-    """Where the target begins in a prompt, without overlaps."""
-    first, size = target[0], len(target)
-    found, start = [], 0
-    try:
-        while True:
-            start = prompt.index(first, start)
-            if size == 1 or list(prompt[start : start + size]) == list(target):
-                found.append(start)
-                start += size
-            else:
-                start += 1
-    except ValueError:
-        return found
-
-
-@dataclass(slots=True, kw_only=True)
-class AudioInput:
-    """The sound that a transcription model hears: at most one window of it."""
-
-    samples: memoryview  # little-endian float32, mono, at the model's sampling rate
-    digest: str  # hex SHA-256 of the bytes of `samples`; of a request to an engine: salted
-    param: str = ""  # its place in the request, for errors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TranscriptionSupport:
-    """What a transcription model such as Whisper takes and returns."""
-
-    sample_rate: int  # Hz
-    window_seconds: float  # the longest audio of one request
-    # Of the model's language tokens, such as "en" of `<|en|>`. Empty: English only, and prompts
-    # have neither a language nor a task.
-    languages: Sequence[str]
-    timestamps: bool  # whether it writes times, in steps of 0.02 s
-    translation: bool  # whether it translates into English
-
-
-def salted_digest(media: ImageInput | AudioInput, cache_salt: str | None) -> str:
-    """The media's name in engines' caches, which only requests with the same salt share."""
-    return salted(media.digest, cache_salt)
-
-
-def salted(digest: str, cache_salt: str | None) -> str:
-    """Return the digest; with a cache salt, hex SHA-256 of `SALT:DIGEST`."""
-    if cache_salt is None:
-        return digest
-    return hashlib.sha256(f"{cache_salt}:{digest}".encode()).hexdigest()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -574,26 +482,6 @@ class EmbeddingResult:
 
     embedding: memoryview
     prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeechRequest:
-    """A text to be spoken. None: the model's default."""
-
-    request_id: str
-    text: str
-    voice: str | None = None
-    speed: float | None = None
-    instructions: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeechSupport:
-    """What a model that speaks takes besides the text."""
-
-    sample_rate: int  # Hz, of its waveforms
-    fields: frozenset[str]  # of SpeechRequest
-    streams: bool  # whether it sends a waveform in parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

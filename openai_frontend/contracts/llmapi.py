@@ -8,7 +8,8 @@ from typing import Any
 from openai_frontend.contracts import Vocabulary
 from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
 from openai_frontend.contracts.tensorrt_llm import encode_sampling
-from openai_frontend.generation import GenerationRequest, ImageSupport
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.modalities import ImageSupport
 
 _PROCESSOR = "sampling_param_logits_post_processor_name"
 

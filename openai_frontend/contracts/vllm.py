@@ -17,17 +17,15 @@ from openai_frontend.contracts import (
 from openai_frontend.contracts.sampling_parameters import SamplingParameters
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
-    AudioInput,
     CompletionDelta,
     FinishReason,
     GenerationRequest,
-    ImageInput,
     KVTransfer,
     SamplingParams,
     TokenCounts,
     TokenLogprobs,
-    salted_digest,
 )
+from openai_frontend.modalities import AudioInput, ImageInput, salted_digest
 
 # The model's finish reasons -> ours. NVIDIA's backend sends "None" until the end.
 _FINISH_REASONS: Mapping[bytes, FinishReason | None] = {

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from openai_frontend.generation import AudioInput, ImageInput, salted
 from openai_frontend.json_limits import TooManyParts, check_json_size
+from openai_frontend.modalities import AudioInput, ImageInput, salted
 
 DETAILS = ("auto", "low", "high", "original")
 FORMATS = ("png", "jpeg", "gif", "webp")

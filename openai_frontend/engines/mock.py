@@ -29,13 +29,11 @@ from openai_frontend.engines.engine import (
 )
 from openai_frontend.engines.kv_events import KVEventPublisher
 from openai_frontend.generation import (
-    AudioInput,
     CompletionDelta,
     EmbeddingResult,
     EmbedRequest,
     FinishReason,
     GenerationRequest,
-    ImageInput,
     LogprobArrays,
     SamplingParams,
     ScorePairRequest,
@@ -43,6 +41,7 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
+from openai_frontend.modalities import AudioInput, ImageInput
 from openai_frontend.prefix_cache import PrefixCache
 from openai_frontend.triton import error_codes
 

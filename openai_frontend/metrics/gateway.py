@@ -14,9 +14,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
-from openai_frontend.generation import CompletionDelta, ImageInput, UsageCounter
+from openai_frontend.generation import CompletionDelta, UsageCounter
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.catalog import GenerationEnd, MetricSpec, StallPhase, TimeoutKind
+from openai_frontend.modalities import ImageInput
 
 
 class ModelFamilies:

@@ -20,8 +20,8 @@ from openai_frontend.contracts.select import (
     takes_text,
 )
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.generation import ImageSupport, TranscriptionSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.modalities import ImageSupport, TranscriptionSupport
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelSource
 from openai_frontend.models.parser_selection import (

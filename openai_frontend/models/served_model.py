@@ -23,17 +23,19 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
-    ImageSupport,
     KVTransfer,
     SamplingParams,
     ScorePairRequest,
     ScoreResult,
+)
+from openai_frontend.lora.weights_upload import WeightsUploader
+from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
+from openai_frontend.modalities import (
+    ImageSupport,
     SpeechRequest,
     SpeechSupport,
     TranscriptionSupport,
 )
-from openai_frontend.lora.weights_upload import WeightsUploader
-from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments

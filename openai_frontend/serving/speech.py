@@ -8,8 +8,8 @@ from typing import Any
 import numpy
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.generation import SpeechRequest, SpeechSupport
 from openai_frontend.media.audio import PCM_RATE, wav_header
+from openai_frontend.modalities import SpeechRequest, SpeechSupport
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id

@@ -17,10 +17,10 @@ from openai_frontend.generation import (
     GenerationRequest,
     SamplingParams,
     TokenLogprobs,
-    TranscriptionSupport,
     UsageCounter,
 )
 from openai_frontend.languages import name_of
+from openai_frontend.modalities import TranscriptionSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import (
     Bursts,

@@ -22,10 +22,11 @@ from openai_frontend.contracts.select import (
     takes_text,
 )
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.generation import ImageSupport, SamplingParams, TranscriptionSupport
+from openai_frontend.generation import SamplingParams
 from openai_frontend.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.lora.files import LoRARequirements
 from openai_frontend.lora.models import SEPARATOR
+from openai_frontend.modalities import ImageSupport, TranscriptionSupport
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelFileFacts
 from openai_frontend.models.parser_selection import (

@@ -10,7 +10,8 @@ from typing import Any
 from openai_frontend.engines.media import audio_digest
 from openai_frontend.engines.vllm.media import MediaCache, ProcessedItem, max_items, start_cache
 from openai_frontend.engines.vllm.media_worker import AudioRequest
-from openai_frontend.generation import AudioInput, GenerationRequest
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.modalities import AudioInput
 
 MODALITY = "audio"
 _SAMPLE_BYTES = 4

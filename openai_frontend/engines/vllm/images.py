@@ -6,7 +6,8 @@ from typing import Any
 
 from openai_frontend.engines.vllm.media import MediaCache, ProcessedItem, max_items, start_cache
 from openai_frontend.engines.vllm.media_worker import ImageRequest
-from openai_frontend.generation import EmbedRequest, GenerationRequest, ImageInput, positions
+from openai_frontend.generation import EmbedRequest, GenerationRequest
+from openai_frontend.modalities import ImageInput, positions
 
 MODALITY = "image"
 

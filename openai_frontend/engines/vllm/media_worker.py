@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from openai_frontend.generation import salted
 from openai_frontend.media import fork_server
 from openai_frontend.media.fork_server import Refused
+from openai_frontend.modalities import salted
 
 LOW_DETAIL_SIDE = 512  # pixels of the longest edge
 MAX_PIXELS = 25_000_000  # of an image whose size nobody has checked

@@ -14,9 +14,11 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
-    ImageSupport,
     ScorePairRequest,
     ScoreResult,
+)
+from openai_frontend.modalities import (
+    ImageSupport,
     SpeechRequest,
     SpeechSupport,
     TranscriptionSupport,

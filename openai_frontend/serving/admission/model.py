@@ -9,9 +9,11 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
-    ImageSupport,
     ScorePairRequest,
     ScoreResult,
+)
+from openai_frontend.modalities import (
+    ImageSupport,
     SpeechRequest,
     SpeechSupport,
     TranscriptionSupport,

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from openai_frontend import request_record
 from openai_frontend.errors import InvalidRequest, RequestTooLarge, ServerOverloaded
-from openai_frontend.generation import AudioInput, TranscriptionSupport
 from openai_frontend.media.audio import FORMATS, format_of, pieces
 from openai_frontend.media.fork_server import PoolUnavailable, Reply
 from openai_frontend.media.stages import Stage
+from openai_frontend.modalities import AudioInput, TranscriptionSupport
 from schemas import models as schemas
 
 MIN_SECONDS = 0.1  # OpenAI's

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import ImageInput
+from openai_frontend.modalities import ImageInput
 
 _OVERHEAD_BYTES = 1024  # of an image, however small it is
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 import pybase64
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import ImageInput, ImageSupport
 from openai_frontend.image_header import (
     FORMATS,
     Header,
@@ -25,6 +24,7 @@ from openai_frontend.image_header import (
     UnknownFormat,
     read_header,
 )
+from openai_frontend.modalities import ImageInput, ImageSupport
 from openai_frontend.serving.request.image_uuids import NamedImages
 from schemas import models as schemas
 

@@ -6,8 +6,8 @@ The header is that of a plain reading of the bytes, although only pieces of the 
 import base64
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import ImageInput, ImageSupport
 from openai_frontend.image_header import read_header
+from openai_frontend.modalities import ImageInput, ImageSupport
 from openai_frontend.serving.request.images import (
     MAX_RATIO,
     MAX_SIDE,

@@ -10,9 +10,9 @@ import pytest
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.contracts.whisper import SUPPORT
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
-from openai_frontend.generation import (
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.modalities import (
     AudioInput,
-    GenerationRequest,
     SpeechRequest,
     TranscriptionSupport,
     salted_digest,

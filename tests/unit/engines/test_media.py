@@ -10,7 +10,7 @@ import pytest
 from openai_frontend import errors
 from openai_frontend.engines import tensors
 from openai_frontend.engines.media import audio_digest, image_digest, read_audio, read_images
-from openai_frontend.generation import ImageInput
+from openai_frontend.modalities import ImageInput
 from tests import mock_models
 from tests.unit.engines.test_tensors import CONTEXT, Values, text
 from tests.unit.triton import generation_inputs

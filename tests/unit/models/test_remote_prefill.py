@@ -13,12 +13,12 @@ from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavail
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
-    ImageInput,
     KVTransfer,
     SamplingParams,
     TokenCounts,
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.modalities import ImageInput
 from openai_frontend.models.prefill_peers import PrefillPeers
 from openai_frontend.models.remote_prefill import (
     Bursts,

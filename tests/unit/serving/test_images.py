@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import ImageInput, ImageSupport
 from openai_frontend.image_header import read_header
+from openai_frontend.modalities import ImageInput, ImageSupport
 from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from tests import images
 

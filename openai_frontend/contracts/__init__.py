@@ -10,7 +10,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import orjson
+
 from openai_frontend.generation import CompletionDelta, GenerationRequest
+from openai_frontend.modalities import ImageInput, salted_digest
 
 TensorInput = tuple[str, tuple[int, ...], bytes]  # Triton's datatype, shape, raw bytes
 
@@ -225,6 +228,29 @@ class ZeroTokens:
         if request.sampling_params.max_tokens == 0:
             return None
         return self._contract.text_output(request)
+
+
+def image_tensors(
+    inputs: DeclaredInputs, images: Sequence[ImageInput], cache_salt: str | None
+) -> dict[str, TensorInput]:
+    """Plain base64, and what the gateway knows of each image if the model takes that."""
+    tensors = {"image": inputs.tensor("image", [image.base64 for image in images])}
+    if "media_info" in inputs:
+        info = [
+            {
+                "kind": "image",
+                "digest": salted_digest(image, cache_salt),
+                "detail": image.detail,
+                "width": image.width,
+                "height": image.height,
+                "format": image.format,
+            }
+            for image in images
+        ]
+        tensors["media_info"] = inputs.tensor("media_info", [orjson.dumps(info).decode()])
+        if cache_salt is not None:
+            tensors["cache_salt"] = inputs.tensor("cache_salt", [cache_salt])
+    return tensors
 
 
 def _for_one_token(request: GenerationRequest) -> GenerationRequest:

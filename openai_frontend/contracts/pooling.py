@@ -10,8 +10,7 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput
-from openai_frontend.contracts.vllm import image_tensors
+from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, image_tensors
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     EmbeddingResult,

@@ -13,6 +13,7 @@ from openai_frontend.contracts import (
     TensorInput,
     Vocabulary,
     declared_names,
+    image_tensors,
 )
 from openai_frontend.contracts.sampling_parameters import SamplingParameters
 from openai_frontend.errors import InferenceFailed, InvalidRequest
@@ -25,7 +26,7 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.modalities import AudioInput, ImageInput, salted_digest
+from openai_frontend.modalities import AudioInput, salted_digest
 
 # The model's finish reasons -> ours. NVIDIA's backend sends "None" until the end.
 _FINISH_REASONS: Mapping[bytes, FinishReason | None] = {
@@ -291,29 +292,6 @@ class VLLMContract:
         except OverflowError:
             message = f"Invalid 'priority': {priority} is out of range for the model."
             raise InvalidRequest(message, param="priority") from None
-
-
-def image_tensors(
-    inputs: DeclaredInputs, images: Sequence[ImageInput], cache_salt: str | None
-) -> dict[str, TensorInput]:
-    """Plain base64, and what the gateway knows of each image if the model takes that."""
-    tensors = {"image": inputs.tensor("image", [image.base64 for image in images])}
-    if "media_info" in inputs:
-        info = [
-            {
-                "kind": "image",
-                "digest": salted_digest(image, cache_salt),
-                "detail": image.detail,
-                "width": image.width,
-                "height": image.height,
-                "format": image.format,
-            }
-            for image in images
-        ]
-        tensors["media_info"] = inputs.tensor("media_info", [orjson.dumps(info).decode()])
-        if cache_salt is not None:
-            tensors["cache_salt"] = inputs.tensor("cache_salt", [cache_salt])
-    return tensors
 
 
 def _unreported(outputs: frozenset[str], inputs: DeclaredInputs) -> frozenset[str]:

@@ -137,7 +137,8 @@ def settings() -> Settings:
 async def running(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> AsyncGenerator[World, None]:
-    """The application while its models are still loading."""
+    """The application while its models are still loading. No repository is read."""
+    settings = settings.model_copy(update={"model_repository": ()})
     server, registry = FakeServer(), FakeRegistry()
     monkeypatch.setattr(lifespan, "ModelRegistry", lambda *_, **__: registry)
     app = app_module.create_app(settings, server)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """The Helm chart: rendered by Helm, checked against Kubernetes' schemas and against the gateway."""
 
+import copy
 import json
 import re
 import subprocess
@@ -194,7 +195,7 @@ def test_documents_are_valid(name):
 
 def test_wrong_fields_are_found():
     """Those of another name, type or value."""
-    pool = document("pool", "InferencePool")["spec"]
+    pool = copy.deepcopy(document("pool", "InferencePool")["spec"])
     pool["targetPorts"][0]["number"] = "9000"
     pool["endpointPickerRef"] |= {"failureMode": "FailSoft", "grace": 1}
 

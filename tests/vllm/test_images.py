@@ -87,10 +87,13 @@ COUNT = "How many shapes are there?"
 
 
 async def test_engine_reports_what_it_takes(server: Server):
-    """The gateway's capabilities and limits of the model."""
-    assert server.model_facts(MODEL)["images"] == {
-        "max_per_request": 8, "max_tokens_per_image": 16, "placeholder": "<image>"
-    }  # fmt: skip
+    """The gateway's capabilities and limits of the model, and the tokens that every image has."""
+    facts = server.model_facts(MODEL)["images"]
+
+    tokens = facts.pop("tokens")
+    (placeholder,) = facts.pop("target")
+    assert facts == {"max_per_request": 8, "max_tokens_per_image": 16, "placeholder": "<image>"}
+    assert tokens.count(placeholder) == 16
 
 
 async def right_of(

@@ -18,6 +18,7 @@ MAY = {
     "auth/redis_limits.py": "Unix time at the end of a window; waits are at most a minute",
     "request_record.py": "the begin of a span",
     "engines/kv_events.py": "when blocks changed, as vLLM tells it",
+    "engines/vllm/conversion.py": "when a request arrived, as vLLM tells its engine",
     "engines/vllm/stats.py": "when adapters ran, as vLLM tells it",
     "models/loader.py": "`created` of a model",
     "prompting/template_environment.py": "templates write the date",

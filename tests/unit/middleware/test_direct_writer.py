@@ -100,13 +100,17 @@ async def test_body_of_known_length_has_no_chunks():
 
 @pytest.fixture
 def responded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What each call of `DirectWriter.respond` returned."""
+    """What each call of `DirectWriter.respond` returned, for the requests of these tests: another
+    worker's may look for its own gateway on the port.
+    """
     results: list[bool] = []
     respond = DirectWriter.respond
 
-    def recorded(*arguments: Any) -> bool:
-        results.append(respond(*arguments))
-        return results[-1]
+    def recorded(writer: DirectWriter, *arguments: Any) -> bool:
+        result = respond(writer, *arguments)
+        if writer._cycle.scope["path"] == "/x":
+            results.append(result)
+        return result
 
     monkeypatch.setattr(DirectWriter, "respond", recorded)
     return results

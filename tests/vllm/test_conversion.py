@@ -102,6 +102,11 @@ def processed(params: Any, **fields: Any) -> Any:
     return EngineCoreRequest(**{**common, "request_id": "1", "sampling_params": params, **fields})
 
 
+def make(templates: conversion.RequestTemplates, params: Any, request: GenerationRequest) -> Any:
+    assert request.prompt_token_ids is not None
+    return templates.make(params, request, request.prompt_token_ids)
+
+
 def generation(token_ids: Any, **fields: Any) -> GenerationRequest:
     return GenerationRequest(request_id="2", prompt_token_ids=token_ids, **fields)
 
@@ -117,7 +122,7 @@ def test_request_from_a_template_reads_as_one_of_the_processor(kind, token_ids):
     templates = conversion.RequestTemplates(max_model_len=64, vocab_size=100_000)
     templates.keep(params, processed(params))
 
-    made = templates.make(params, generation(kind(token_ids), cache_salt="s", priority=3))
+    made = make(templates, params, generation(kind(token_ids), cache_salt="s", priority=3))
 
     read = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(made))
     assert read.prompt_token_ids == token_ids
@@ -133,19 +138,18 @@ def test_request_from_a_template_reads_as_one_of_the_processor(kind, token_ids):
         generation(range(64)),  # leaves no room for a token
         generation([1, 512]),
         generation([-1]),
-        generation(None, prompt="text"),
         generation([1], adapter=Adapter(name="a", id=1)),
     ],
-    ids=["empty", "too long", "outside the vocabulary", "negative", "text", "adapter"],
+    ids=["empty", "too long", "outside the vocabulary", "negative", "adapter"],
 )
 def test_request_that_the_processor_may_refuse_has_no_template(request_):
     params = converted(max_tokens=5)
     templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
     templates.keep(params, processed(params))
 
-    assert templates.make(params, generation([1, 511])) is not None
-    assert templates.make(params, request_) is None
-    assert templates.make(converted(max_tokens=5), generation([1])) is None
+    assert make(templates, params, generation([1, 511])) is not None
+    assert make(templates, params, request_) is None
+    assert make(templates, converted(max_tokens=5), generation([1])) is None
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,20 @@ def test_parameters_that_depend_on_the_request_are_not_kept(fields, of_request):
 
     templates.keep(params, processed(params, **of_request))
 
-    assert templates.make(params, generation([1])) is None
+    assert make(templates, params, generation([1])) is None
+
+
+def test_template_keeps_no_prompt():
+    """It would stay in memory, and is a client's content."""
+    params = converted(max_tokens=5)
+    first = processed(params, cache_salt="s")
+    templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
+
+    templates.keep(params, first)
+
+    ((_, kept),) = templates._known.values()
+    assert (kept.prompt_token_ids, kept.cache_salt) == (None, None)
+    assert first.prompt_token_ids == [1, 2]
 
 
 def test_templates_are_bounded():
@@ -176,4 +193,4 @@ def test_templates_are_bounded():
         templates.keep(params, processed(params))
 
     assert len(templates._known) <= 256
-    assert templates.make(params, generation([1])) is not None
+    assert make(templates, params, generation([1])) is not None

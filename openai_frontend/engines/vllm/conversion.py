@@ -122,21 +122,26 @@ class RequestTemplates:
         self._known: dict[int, tuple[Any, Any]] = {}
 
     def keep(self, params: Any, request: Any) -> None:
-        """Use a request, which the input processor made of a prompt and `params`, from now on."""
+        """Use a request, which the input processor made of a prompt and `params`, from now on.
+
+        Its prompt is not kept.
+        """
         own = [request.mm_features, request.lora_request, request.trace_headers]
         given = [getattr(params, name, None) for name in _CONTAINERS]
         if params.max_tokens is None or any(own) or any(given):
             return
         if len(self._known) >= self._MOST:
             self._known.clear()
-        self._known[id(params)] = params, request
+        template = copy.copy(request)
+        template.prompt_token_ids = template.cache_salt = None
+        self._known[id(params)] = params, template
 
-    def make(self, params: Any, request: GenerationRequest) -> Any:
+    def make(self, params: Any, request: GenerationRequest, token_ids: Sequence[int]) -> Any:
         """An EngineCoreRequest for a prompt of token ids. None if the input processor is needed:
         for other parameters, media or an adapter, and to refuse a prompt.
         """
-        known, token_ids = self._known.get(id(params)), request.prompt_token_ids
-        if known is None or token_ids is None or request.adapter is not None or request.images:
+        known = self._known.get(id(params))
+        if known is None or request.adapter is not None or request.images:
             return None
         if not 0 < len(token_ids) < self._max_model_len:
             return None
@@ -153,7 +158,7 @@ class RequestTemplates:
 
 
 def _packed(token_ids: Any) -> Any:
-    """The MessagePack array that vLLM's encoder would write of a list, as it takes it over."""
+    """The ids as a MessagePack array, which vLLM's encoder copies into its message unchanged."""
     import msgspec
 
     items = np.empty(len(token_ids), _PACKED_ID)

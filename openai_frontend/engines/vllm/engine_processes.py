@@ -1,8 +1,8 @@
 """On CPUs, starts vLLM's engine processes from one process that has imported vLLM already.
 
-To import vLLM takes 7 of the 10 s of CPU that an engine with a small model needs to start. Python's
-fork server does that once, while the gateway imports vLLM itself. With GPUs, vLLM starts each
-process anew: an import that touches CUDA would make it useless in every process forked from it.
+Importing vLLM takes 7 of the 10 s of CPU time that an engine with a small model needs to start.
+Python's fork server imports it once, while the gateway imports vLLM itself. With GPUs, vLLM spawns
+each process: if an import initialized CUDA, processes forked afterwards could not use the GPU.
 """
 
 import os

@@ -38,9 +38,7 @@ def bound_detokenizer(detokenizer: Any, prompt_token_ids: Sequence[int] | None) 
 
 
 def new_detokenizer(tokenizer: Any, request: Any, prompt: Sequence[int]) -> Any:
-    """A detokenizer that goes on after the end of the prompt; None if the tokenizer needs a slow
-    one.
-    """
+    """A detokenizer that continues after the prompt; None if the tokenizer has no fast one."""
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
 
     end = list(prompt[-_PROMPT_END:])

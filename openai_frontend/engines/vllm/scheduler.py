@@ -161,10 +161,9 @@ class _HeldTokens:
 class WholeOutputMixin:
     """Sends the tokens of a request that does not stream together, instead of one in each step.
 
-    To write, send and read an output takes both processes about as long as to decode its token.
-    The first token and the last are sent with their step, the others after at most `MAX_HOLD_S`.
-    Outputs with more than tokens, such as log probabilities, are sent with their step too, and so
-    are those of requests with stop strings, which only the gateway sees.
+    Its first and last tokens are sent with their step, the others after at most `MAX_HOLD_S`. Sent
+    with their step are also outputs with more than tokens, such as log probabilities, and those of
+    requests with stop strings, because only the gateway recognises these.
     """
 
     requests: Any

@@ -131,8 +131,10 @@ class StepLoop:
         """Send a request of token ids as `add` does, but without vLLM's input processor. False if
         that is needed (`conversion.RequestTemplates`).
         """
-        made, prompt = self._templates.make(params, request), request.prompt_token_ids
-        if self._writer is None or made is None or prompt is None:
+        prompt = request.prompt_token_ids
+        if self._writer is None or prompt is None:
+            return False
+        if (made := self._templates.make(params, request, prompt)) is None:
             return False
         with self._adding(request.request_id, params, sink):
             self._check_alive()

@@ -3,16 +3,15 @@
 import contextlib
 import json
 import logging
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, Any, cast
+from typing import Any, cast
 
+from openai_frontend import helper_process
+from openai_frontend.helper_process import HelperProcess, Launch
 from openai_frontend.media.fork_server import (
     Frames,
     PoolUnavailable,
@@ -24,16 +23,7 @@ from openai_frontend.media.fork_server import (
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 300.0
-# Not `-m MODULE`: what the module's package imports may have imported it already
-_PROGRAM = "from openai_frontend.media.fork_server import main; main()"
-_ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",  # the process forks
-    "OMP_NUM_THREADS": "1",
-    # Keep the memory of one image for the next: mapping and clearing it anew took 12 of 29 ms of
-    # CPU time for an image of 1,024 x 1,024 pixels. 32 MiB is the most that glibc accepts.
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
-}
+_FUNCTION = "openai_frontend.media.fork_server:run"
 
 
 class _PoolWorker:
@@ -73,27 +63,35 @@ class _PoolWorker:
 class WorkerPool:
     """Runs up to `processes` tasks at a time; others wait.
 
-    The process of `module`, which has `prepare` (see `fork_server.main`), starts with the first
+    The process of `module`, which has `prepare` (see `fork_server.run`), starts with the first
     task, or by `start`.
     """
 
     def __init__(
-        self, module: str, *, processes: int, timeout_s: float, memory_mib: int, data: bytes = b""
+        self,
+        module: str,
+        *,
+        processes: int,
+        timeout_s: float,
+        memory_mib: int,
+        data: bytes = b"",
+        launch: Launch = helper_process.launch,
     ) -> None:
         """Limits per task: wall-clock time, and memory beside what the idle process has. `data` is
-        the process's standard input.
+        for `prepare`.
         """
         self.runs = 0  # tasks begun
         self.timeout_s = timeout_s
         self._module = module
         self._memory_mib = memory_mib
         self._data = data
+        self._start_process = launch
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="media")
         self._lock = threading.Lock()  # of all that follows
         self._idle: deque[_PoolWorker] = deque()
         self._closed = False
         self._control: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: HelperProcess | None = None
 
     def start(self) -> Any:
         """Start the process; blocks until it is ready. Returns its facts. Raises RuntimeError."""
@@ -120,18 +118,9 @@ class WorkerPool:
     def _launch(self) -> Any:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control = ours
-        environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
-        arguments = [self._module, str(theirs.fileno()), str(self._memory_mib)]
+        arguments = self._module, self._memory_mib, self._data
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  this interpreter and our own module
-                [sys.executable, "-P", "-c", _PROGRAM, *arguments],
-                stdin=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                start_new_session=True,
-            )
-        with contextlib.suppress(BrokenPipeError), cast("IO[bytes]", self._process.stdin) as pipe:
-            pipe.write(self._data)
+            self._process = self._start_process(_FUNCTION, theirs, arguments)
         ours.settimeout(START_TIMEOUT_S)
         facts: Any = json.loads(ours.recv(1 << 16) or b'{"error": "it died"}')
         if "error" in facts:

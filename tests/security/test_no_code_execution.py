@@ -60,9 +60,12 @@ ALLOWED = {
     "openai_frontend/lora/files.py": {"numpy.load": "says allow_pickle=False"},
     "openai_frontend/models/model_files.py": {"numpy.load": "says allow_pickle=False"},
     "openai_frontend/prompting/tokenizer.py": {"trust_remote_code": "says False"},
-    "openai_frontend/engines/vllm/grammar_sandbox.py": {"subprocess": _TRIAL},
     "openai_frontend/engines/vllm/grammar_sandbox_worker.py": {"os.fork": _TRIAL},
-    "openai_frontend/media/pool.py": {"subprocess": _MEDIA},
+    "openai_frontend/helper_process.py": {
+        "subprocess": "starts this interpreter, for media and grammars",
+        "pickle": "reads the arguments that its parent writes",
+        "import_module": "a function that our own code names",
+    },
     "openai_frontend/media/fork_server.py": {
         "os.fork": _MEDIA,
         "import_module": "the pool's module, which our own command names",
@@ -76,8 +79,8 @@ ALLOWED = {
     "openai_frontend/engines/vllm/arguments.py": {
         "multiprocessing": "its tracker of shared memory is started before vLLM's threads are",
     },
-    "openai_frontend/engines/vllm/engine_processes.py": {
-        "multiprocessing": "starts vLLM's own engine processes, as vLLM would",
+    "openai_frontend/engines/vllm/processes.py": {
+        "multiprocessing": "starts vLLM's engines, as vLLM would, and helpers for their models",
     },
     "openai_frontend/engines/handle.py": {
         "multiprocessing": "reaps the process of an engine that had to be killed",

@@ -13,7 +13,7 @@ from typing import Any
 
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.kv_events import LOOPBACK_ENDPOINT
-from openai_frontend.engines.vllm import capabilities, engine_processes, kv_transfer, versions
+from openai_frontend.engines.vllm import capabilities, kv_transfer, processes, versions
 from openai_frontend.errors import did_you_mean
 
 ENVIRONMENT = {
@@ -73,7 +73,7 @@ def set_environment() -> None:
     _set_defaults(ENVIRONMENT)
     # Until vLLM has read the level above, it logs through the root logger.
     logging.getLogger("vllm").setLevel(logging.WARNING)
-    if engine_processes.on_cpu():
+    if processes.on_cpu():
         _set_defaults(CPU_ENVIRONMENT)
 
 

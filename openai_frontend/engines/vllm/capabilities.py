@@ -261,8 +261,8 @@ WHOLE_OUTPUTS = Capability(
 )
 FORK_SERVER = Capability(
     name="fork_server",
-    gives="on CPUs, engines whose processes start from one that has imported vLLM already",
-    without="each engine's process imports vLLM, which takes 7 s of CPU time",
+    gives="on CPUs, engines and their helpers start from a process that has imported vLLM",
+    without="each of these processes imports vLLM, which takes 7 s of CPU time",
     requirements="""
         vllm.v1.engine.utils:get_mp_context
         vllm.v1.engine.utils:CoreEngineProcManager

@@ -23,9 +23,9 @@ from openai_frontend.engines.vllm import (
     audio,
     capabilities,
     conversion,
-    engine_processes,
     images,
     kv_transfer,
+    processes,
     versions,
 )
 from openai_frontend.engines.vllm.audio import PromptAudio
@@ -69,7 +69,7 @@ class VLLMEngine(Engine):
         self._rejections: set[asyncio.Task[None]] = set()  # of KV transfers
         arguments.set_environment()
         with arguments.terminal_signals_blocked():
-            engine_processes.prepare()
+            processes.prepare()
         self._vllm = versions.installed()
         for report in self._vllm.reports():
             logger.warning("model %s: %s", model.name, report)
@@ -77,7 +77,7 @@ class VLLMEngine(Engine):
         from vllm.v1.engine.async_llm import AsyncLLM
 
         engine_arguments = arguments.engine_arguments(model)
-        engine_processes.install()
+        processes.install()
         with arguments.terminal_signals_blocked():
             self._engine: Any = AsyncLLM.from_engine_args(
                 engine_arguments, usage_context=UsageContext.OPENAI_API_SERVER

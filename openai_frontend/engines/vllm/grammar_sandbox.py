@@ -3,24 +3,22 @@
 import contextlib
 import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm import processes
 from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec
+from openai_frontend.helper_process import HelperProcess
 from openai_frontend.triton import error_codes
 
 CPU_S = 8  # per grammar: a schema of 900 objects with two properties each takes 4
 MEMORY_MIB = 1024  # per grammar: that schema takes 150
 
-_MODULE = "openai_frontend.engines.vllm.grammar_sandbox_worker"
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the process forks
+_FUNCTION = "openai_frontend.engines.vllm.grammar_sandbox_worker:run"
 _DIED = "the grammar sandbox process died"
 
 
@@ -28,10 +26,9 @@ class SandboxLimitExceeded(ValueError):
     """Compilation took too much time or memory; a later attempt may succeed."""
 
 
-class _Process(NamedTuple):
-    popen: "subprocess.Popen[bytes]"
-    requests: IO[bytes]
-    replies: IO[bytes]
+class _SandboxProcess(NamedTuple):
+    process: HelperProcess
+    connection: socket.socket
 
 
 class GrammarSandbox:
@@ -45,12 +42,12 @@ class GrammarSandbox:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._pending: dict[int, Future[GrammarSpec]] = {}
-        self._process: _Process | None = None
+        self._process: _SandboxProcess | None = None
         self._has_vocabulary = False  # the process has the model's vocabulary
         self._closed = False
 
     def start(self) -> None:
-        """Start the process; it is ready about 2 s later."""
+        """Start the process. If it has to import xgrammar, it is ready about 2 s later."""
         with self._lock:
             self._running_process()
 
@@ -79,13 +76,12 @@ class GrammarSandbox:
         """Kill the process and its forks."""
         with self._lock:
             self._closed = True
-            process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.popen.pid, signal.SIGKILL)
-            process.popen.wait()
+            running, self._process = self._process, None
+        if running is not None:
+            running.process.kill()
+            running.process.wait()
 
-    def _running_process(self) -> _Process:
+    def _running_process(self) -> _SandboxProcess:
         if self._closed:
             raise EngineError("the model is unloaded", error_codes.UNAVAILABLE)
         if self._process is None:
@@ -96,21 +92,19 @@ class GrammarSandbox:
         return self._process
 
     @staticmethod
-    def _send(process: _Process, message: Any) -> None:
-        process.requests.write(json.dumps(message).encode() + b"\n")
-        process.requests.flush()
+    def _send(running: _SandboxProcess, message: Any) -> None:
+        running.connection.sendall(json.dumps(message).encode() + b"\n")
 
-    def _read(self, process: _Process) -> None:
-        for line in process.replies:
-            self._settle(json.loads(line))
+    def _read(self, running: _SandboxProcess) -> None:
+        with running.connection.makefile("rb") as replies, contextlib.suppress(ConnectionError):
+            for line in replies:
+                self._settle(json.loads(line))
         with self._lock:
             pending, self._pending = self._pending, {}
-            if self._process is process:
+            if self._process is running:
                 self._process = None
-            with contextlib.suppress(BrokenPipeError):
-                process.requests.close()
-        process.replies.close()
-        process.popen.wait()
+            running.connection.close()
+        running.process.wait()
         for future in pending.values():
             future.set_exception(EngineError(_DIED, error_codes.UNAVAILABLE))
 
@@ -126,15 +120,7 @@ class GrammarSandbox:
             future.set_result(GrammarSpec(reply["kind"], reply["text"]))
 
 
-def _start_process() -> _Process:
-    """In its own process group: Ctrl-C does not stop it, and `close` kills its forks too."""
-    environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
-    popen = subprocess.Popen(  # noqa: S603  this interpreter and our own module
-        [sys.executable, "-P", "-m", _MODULE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
-    pipes = cast("tuple[IO[bytes], IO[bytes]]", (popen.stdin, popen.stdout))
-    return _Process(popen, *pipes)
+def _start_process() -> _SandboxProcess:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        return _SandboxProcess(processes.launch(_FUNCTION, theirs, ()), ours)

@@ -1,20 +1,22 @@
-"""The grammar sandbox process: `python -m openai_frontend.engines.vllm.grammar_sandbox_worker`.
+"""The grammar sandbox process; `run` is its function.
 
 Each grammar is prepared and compiled in a fork of this process, which never compiles anything
 itself and has one thread, so it may fork. A fork has a CPU and a memory limit, and may crash: the
 grammar is then refused and never reaches the engine's process, which serves all requests.
 
-Reads lines of JSON: first `{"vocabulary", "cpu_s", "memory_mib"}`, then `{"id", "kind", "text"}`.
-Writes one reply for each: `{"id", "kind", "text"}`, or `{"id", "error"}` with `"over_limit": true`
-if a limit was exceeded.
+Its socket has lines of JSON: first `{"vocabulary", "cpu_s", "memory_mib"}`, then `{"id", "kind",
+"text"}`. It replies to each with `{"id", "kind", "text"}`, or with `{"id", "error"}`, and
+`"over_limit": true` if a limit was exceeded.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
 import selectors
 import signal
+import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ from openai_frontend.engines.vllm.patterns import repeat_bound_exceeded
 STACK_MIB = 4  # half of the engine's thread stacks
 MAX_FORKS = 4  # so that a slow grammar does not block others
 NICENESS = 10  # the engine has priority
+_PR_SET_PDEATHSIG = 1
 _ENDED = float("inf")  # deadline of a fork that was killed at its deadline
 _ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidance
 
@@ -53,39 +56,35 @@ class _Fork:
 class SandboxWorker:
     """Runs forks, several at a time."""
 
-    def __init__(self, limits: _Limits, read: bytes, replies: int) -> None:
+    def __init__(self, limits: _Limits, read: bytes, connection: socket.socket) -> None:
         """`read`: the requests' bytes that have already been read."""
         self._limits = limits
-        self._replies = replies
+        self._connection = connection
         self._lines = read
         self._waiting: deque[dict[str, Any]] = deque()
         self._running: dict[int, _Fork] = {}  # by the file descriptor that they write to
         self._selector = selectors.DefaultSelector()
 
-    def run(self, requests: int) -> None:
-        """Run until the other side closes the file."""
-        self._selector.register(requests, selectors.EVENT_READ)
+    def run(self) -> None:
+        """Run until the other side closes the connection. The forks die with this process."""
+        self._selector.register(self._connection, selectors.EVENT_READ)
         self._split()
-        try:
-            while self._step(requests):
-                pass
-        finally:
-            for fork in self._running.values():
-                os.kill(fork.pid, signal.SIGKILL)
+        while self._step():
+            pass
 
-    def _step(self, requests: int) -> bool:
+    def _step(self) -> bool:
         while self._waiting and len(self._running) < MAX_FORKS:
             self._begin(self._waiting.popleft())
         for key, _ in self._selector.select(self._until_deadline()):
-            if key.fd != requests:
+            if key.fileobj is not self._connection:
                 self._read_output(key.fd)
-            elif not self._read_requests(requests):
+            elif not self._read_requests():
                 return False
         self._kill_late_forks()
         return True
 
-    def _read_requests(self, requests: int) -> bool:
-        data = os.read(requests, 1 << 16)
+    def _read_requests(self) -> bool:
+        data = self._connection.recv(1 << 16)
         self._lines += data
         self._split()
         return bool(data)
@@ -126,7 +125,7 @@ class SandboxWorker:
         fork = self._running.pop(read_fd)
         _, status = os.waitpid(fork.pid, 0)
         outcome = self._outcome(os.waitstatus_to_exitcode(status), fork)
-        _write(self._replies, {"id": fork.number, **outcome})
+        self._connection.sendall(_line({"id": fork.number, **outcome}))
 
     def _outcome(self, exit_code: int, fork: _Fork) -> dict[str, Any]:
         if exit_code == 0:
@@ -150,8 +149,10 @@ def _try(form: GrammarSpec, limits: _Limits, write_fd: int) -> NoReturn:
     """Runs in the fork."""
     exit_code = 1
     try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _limit(limits)
-        _write(write_fd, _tried(form, limits.vocabulary))
+        with open(write_fd, "wb") as output:
+            output.write(_line(_tried(form, limits.vocabulary)))
         exit_code = 0
     finally:
         os._exit(exit_code)  # no cleanup of the parent's resources
@@ -240,28 +241,19 @@ def _try_llguidance(form: GrammarSpec) -> None:
         LLMatcher.validate_grammar(grammar, None)
 
 
-def _write(to: int, message: dict[str, Any]) -> None:
-    data = memoryview(json.dumps(message).encode() + b"\n")
-    while data:
-        data = data[os.write(to, data) :]
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
-def main() -> None:
-    """Read standard input until it ends. Only replies go to standard output."""
-    replies = os.dup(1)
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def run(connection: socket.socket) -> None:
+    """Serve until the other side closes the connection."""
     import llguidance  # noqa: F401  before the first fork
     import xgrammar  # noqa: F401
 
     read = b""
     while b"\n" not in read:
-        if not (data := os.read(0, 1 << 20)):
+        if not (data := connection.recv(1 << 20)):
             return
         read += data
     first, _, rest = read.partition(b"\n")
-    SandboxWorker(_limits(json.loads(first)), rest, replies).run(0)
-
-
-if __name__ == "__main__":
-    main()
+    SandboxWorker(_limits(json.loads(first)), rest, connection).run()

@@ -17,6 +17,7 @@ from time import monotonic_ns
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError, Sample
+from openai_frontend.engines.vllm import processes as vllm_processes
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.media_worker import AudioRequest, ImageRequest
 from openai_frontend.engines.vllm.stats import Histogram, histogram_samples
@@ -210,6 +211,7 @@ def new_pool(
         timeout_s=TIMEOUT_S,
         memory_mib=memory_mib,
         data=pickle.dumps((modality, model_config)),
+        launch=vllm_processes.launch,
     )
 
 

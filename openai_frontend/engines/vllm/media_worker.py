@@ -1,7 +1,7 @@
 """The work of the processes that decode and preprocess media, in `media/fork_server.py`.
 
-It imports vLLM and makes the model's processor once. Reads the modality and vLLM's ModelConfig,
-pickled, from standard input.
+It imports vLLM and makes the model's processor once, with the modality and vLLM's ModelConfig,
+pickled.
 """
 
 import base64
@@ -98,6 +98,9 @@ def prepare(data: bytes) -> tuple[dict[str, Any], fork_server.Work]:
     image, and `tokens`, which replace the placeholder; None if they depend on the image's size.
     Facts of audio: `sample_rate` in Hz and `window_s`, the longest audio.
     """
+    import torch
+
+    torch.set_num_threads(1)  # the process forks
     modality, model_config = pickle.loads(data)  # noqa: S301  of our own parent
     processor = _Processor(modality, model_config)
     outcome, _ = processor.apply(processor.largest, "largest")

@@ -1,13 +1,15 @@
-"""Engine processes that are forked from one that has imported vLLM."""
+"""Processes of vLLM models that are forked from one that has imported vLLM."""
 
 import json
 import os
+import signal
+import socket
 from pathlib import Path
 
 import psutil
 import pytest
 
-from openai_frontend.engines.vllm import engine_processes
+from openai_frontend.engines.vllm import processes
 from openai_frontend.triton import Server
 from tests.vllm.conftest import needs_fork_server
 
@@ -19,7 +21,7 @@ def write_environment(file: Path) -> None:
 
 
 def environment_of_a_process(file: Path) -> dict[str, str]:
-    process = engine_processes._context().Process(target=write_environment, args=(file,))
+    process = processes._context().Process(target=write_environment, args=(file,))
     process.start()
     process.join(60)
     assert process.exitcode == 0
@@ -56,15 +58,44 @@ def test_process_gets_the_environment_of_its_start(
     assert second == dict(os.environ)
 
 
+def describe(connection: socket.socket, *arguments: str) -> None:
+    """Send what a helper process is."""
+    ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    threads = psutil.Process().num_threads()
+    found = arguments, os.getppid(), os.getsid(0) == os.getpid(), ignores, threads
+    connection.sendall(json.dumps(found).encode())
+
+
+def helper(*arguments: str) -> list[object]:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            process = processes.launch(f"{__name__}:describe", theirs, arguments)
+        with ours.makefile("rb") as file:
+            found: list[object] = json.loads(file.read())
+        process.wait()
+    return found
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_helper_is_forked_beside_the_engines(server: Server) -> None:
+    """In a session of its own, with one thread, so that it may fork."""
+    children = psutil.Process().children(recursive=True)
+    engine = next(each for each in children if "EngineCore" in each.name())
+
+    assert helper("a", "b") == [["a", "b"], engine.ppid(), True, True, 1]
+
+
 def test_gpus_start_their_processes_as_vllm_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was forked after an import touched CUDA could not use it."""
     from vllm.v1.engine import utils
 
     before = utils.get_mp_context
-    monkeypatch.setattr(engine_processes, "version", lambda _: "0.32.0")
+    monkeypatch.setattr(processes, "version", lambda _: "0.32.0")
     monkeypatch.setattr("multiprocessing.forkserver.ensure_running", pytest.fail)
 
-    engine_processes.prepare()
-    engine_processes.install()
+    processes.prepare()
+    processes.install()
 
     assert utils.get_mp_context is before
+    assert helper("a")[:4] == [["a"], os.getpid(), True, True]

@@ -1,29 +1,38 @@
-"""On CPUs, starts vLLM's engine processes from one process that has imported vLLM already.
+"""On CPUs, starts the processes of vLLM models from one process that has imported vLLM already: the
+engines, and helpers for media and grammars.
 
 Importing vLLM takes 7 of the 10 s of CPU time that an engine with a small model needs to start.
-Python's fork server imports it once, while the gateway imports vLLM itself. With GPUs, vLLM spawns
-each process: if an import initialized CUDA, processes forked afterwards could not use the GPU.
+Python's fork server imports it once, while the gateway imports vLLM itself. With GPUs, each process
+imports it: if an import initialized CUDA, processes forked afterwards could not use the GPU.
 """
 
+import gc
 import os
+import socket
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
+from openai_frontend import helper_process
 from openai_frontend.engines.vllm import capabilities, versions
+from openai_frontend.helper_process import HelperProcess
 
-# What an engine's process imports. It need not be complete: the rest is imported in each process.
+# What these processes import. It need not be complete: the rest is imported in each process.
 _PRELOADED = [
     "vllm.v1.engine.core",
     "vllm.v1.executor.uniproc_executor",
     "openai_frontend.engines.vllm.scheduler",
     "openai_frontend.engines.vllm.worker",
-    "openai_frontend.engines.vllm.engine_processes",
+    "openai_frontend.engines.vllm.processes",
+    "openai_frontend.engines.vllm.media_worker",
+    "openai_frontend.engines.vllm.grammar_sandbox_worker",
+    "llguidance",
+    "xgrammar",
 ]
 
 
-class _EngineProcess(ForkServerProcess):
+class _Process(ForkServerProcess):
     """Gets the environment that its parent has when it starts, as a spawned process does."""
 
     def start(self) -> None:
@@ -37,9 +46,13 @@ class _EngineProcess(ForkServerProcess):
         os.environ.update(self._environment.items() - os.environ.items())
         super().run()
 
+    def wait(self) -> None:
+        """As subprocess.Popen has it."""
+        self.join()
+
 
 class _Context(ForkServerContext):
-    Process = _EngineProcess
+    Process = _Process
 
 
 def on_cpu() -> bool:
@@ -66,6 +79,24 @@ def install() -> None:
         from vllm.v1.engine import utils
 
         utils.get_mp_context = _context
+
+
+def launch(function: str, connection: socket.socket, arguments: tuple[Any, ...]) -> HelperProcess:
+    """As `helper_process.launch`, from the fork server if it can be used."""
+    if not _is_usable():
+        return helper_process.launch(function, connection, arguments)
+    process = _Process(target=_call, args=(function, connection, arguments), daemon=True)
+    process.start()
+    return process
+
+
+def _call(function: str, connection: socket.socket, arguments: tuple[Any, ...]) -> None:
+    from setproctitle import setproctitle  # vLLM needs it too
+
+    setproctitle(function)
+    gc.freeze()  # these processes fork: a collection would copy the memory that they share
+    os.setsid()  # Ctrl-C in a terminal does not reach it
+    helper_process.call(function, connection, arguments)
 
 
 def _context() -> Any:

@@ -55,14 +55,14 @@ def profiles(bench: Bench) -> Iterator[Profile]:
     """One for each kind of load."""
     output = bench.repository.parent / "profile"
     launcher = ["-m", "benchmarks.profiled_server", str(output)]
-    for scenario in SCENARIOS:
-        if scenario.name not in _PROFILED:
-            continue
-        title = f"{scenario.title}, calls per {_PROFILED[scenario.name]}"
-        bench.say(title)
-        with server_process.gateway(bench.repository, bench.cores.server, launcher) as gateway:
+    with server_process.gateway(bench.repository, bench.cores.server, launcher) as gateway:
+        for scenario in SCENARIOS:
+            if scenario.name not in _PROFILED:
+                continue
+            title = f"{scenario.title}, calls per {_PROFILED[scenario.name]}"
+            bench.say(title)
             rows, units = _profile(bench, gateway, output, scenario.options)
-        yield Profile(scenario.name, title, rows, units)
+            yield Profile(scenario.name, title, rows, units)
 
 
 def _profile(

@@ -21,6 +21,7 @@ def _run(output: str, arguments: list[str]) -> int:
     def stop(number: int, frame: FrameType | None) -> None:
         profile.disable()
         profile.dump_stats(output + ".part")
+        profile.clear()
         os.rename(output + ".part", output)  # whoever waits for the file sees all of it
 
     signal.signal(START, start)

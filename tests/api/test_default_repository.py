@@ -3,44 +3,21 @@
 import json
 import shlex
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy as np
-import openai
 import pytest
 
 from tests import recordings
-from tests.gateway_process import ROOT, GatewayProcess
+from tests.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.engine
-
-LONG = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "stream": True} | {
-    "ignore_eos": True,
-    "max_tokens": 1900,
-}
-
-
-@pytest.fixture(scope="module")
-def default_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """The last test of this module stops it."""
-    log = tmp_path_factory.mktemp("default") / "log"
-    with GatewayProcess(ROOT / "model_repository", log) as process:
-        process.wait_until_ready()
-        yield process
 
 
 def capabilities(gateway: GatewayProcess) -> dict[str, Any]:
     listed = httpx.get(f"{gateway.url}/v1/models").json()["data"]
     return {each["id"]: each["capabilities"] for each in listed if "@" not in each["id"]}
-
-
-@pytest.fixture
-def default_client(default_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
-    url = f"{default_gateway.url}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
-        yield client
 
 
 def test_chat_and_completions(default_client):
@@ -84,18 +61,3 @@ def test_examples_of_the_ready_message_work(default_gateway):
     assert answers[4]["text"] == recordings.read("english").text().strip()
     assert (engines, len(default_gateway.engine_processes())) == (2, 4)
     assert capabilities(default_gateway) == before
-
-
-def test_ctrl_c_waits_for_a_running_stream(default_gateway):
-    """A stream that runs during Ctrl-C is answered completely; then the process exits with 0."""
-    with httpx.stream("POST", f"{default_gateway.url}/v1/chat/completions", json=LONG) as response:
-        lines = response.iter_lines()
-        next(lines)
-        engines = default_gateway.engine_processes()
-        default_gateway.interrupt_group()
-        last = [line for line in lines if line][-1]
-
-    assert last == "data: [DONE]"
-    assert default_gateway.wait() == 0
-    assert len(engines) == 4
-    assert [engine for engine in engines if engine.is_running()] == []

@@ -2,8 +2,6 @@
 
 import io
 import re
-import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 import soundfile
 
 from tests import recordings
-from tests.gateway_process import ROOT, GatewayProcess
 from tests.recordings import SAMPLE_RATE, Recording
 
 pytestmark = pytest.mark.engine
@@ -23,16 +20,10 @@ FRESH = 24
 MAX_ERROR_S = 0.25
 
 
-@pytest.fixture(scope="module")
-def speech(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    folder = tmp_path_factory.mktemp("speech")
-    shutil.copytree(ROOT / "model_repository" / MODEL, folder / "models" / MODEL)
-    (folder / "models" / MODEL / "openai_frontend.yaml").unlink()  # it is loaded at start
-    with GatewayProcess(folder / "models", folder / "log") as process:
-        process.wait_until_ready()
-        url = f"{process.url}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
-            yield client
+@pytest.fixture
+def speech(default_client: openai.OpenAI) -> openai.OpenAI:
+    """Of the gateway with all demo models."""
+    return default_client
 
 
 def file(*spoken: Recording, format: str = "WAV") -> bytes:

@@ -19,6 +19,12 @@ pytestmark = pytest.mark.engine
 QUESTIONS = 20
 
 
+@pytest.fixture
+def client(default_client: openai.OpenAI) -> openai.OpenAI:
+    """Of the gateway with all demo models."""
+    return default_client
+
+
 def data_url(drawing: Image.Image) -> str:
     file = io.BytesIO()
     drawing.save(file, "PNG")

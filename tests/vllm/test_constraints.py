@@ -347,7 +347,7 @@ async def test_grammar_compilation_does_not_block_the_event_loop(server: Server)
 
 
 PEOPLE = {"type": "array", "items": PERSON, "minItems": 50, "$defs": PERSON["$defs"]}
-LENGTH = 96  # tokens, each in a step of its own
+LENGTH = 48  # tokens, each in a step of its own
 
 
 async def free_token_cost(server: Server, form: StructuredOutputs | None) -> float:

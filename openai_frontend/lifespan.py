@@ -69,6 +69,7 @@ class Startup:
         try:
             await self._server.start()
             self.on_core()
+            self._registry.loading_at_start.update(self._preload)
             await self._registry.refresh()
             await self._load_models()
             async with asyncio.TaskGroup() as watchers:
@@ -89,6 +90,7 @@ class Startup:
                 await self._registry.ensure_loaded(name)
             except GatewayError as error:
                 logger.error("failed to load model %s: %s", name, error.message)
+            self._registry.loading_at_start.discard(name)
 
 
 @dataclass(frozen=True, kw_only=True)

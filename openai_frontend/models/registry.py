@@ -65,6 +65,7 @@ class ModelRegistry:
         self._lora_models = LoRAModels(server)
         self._adapters = LoRASnapshot()
         self._every_on_demand = False
+        self.loading_at_start: set[str] = set()  # not ready before all have been tried
         # Awaited by `refresh` before it publishes the models
         self.on_refresh: list[Callable[[], Awaitable[None]]] = []
 
@@ -294,7 +295,7 @@ class ModelRegistry:
 
     def is_ready(self) -> bool:
         """True once the models are known and the server and all engines are ready."""
-        if not self.has_loaded() or not self._server.is_ready():
+        if not self.has_loaded() or self.loading_at_start or not self._server.is_ready():
             return False
         return not self._strict_readiness or not self.unready()
 
@@ -307,7 +308,8 @@ class ModelRegistry:
         }
         dead = {name: self._server.model_failure(name) for name in self._snapshot.loaded}
         failures |= {name: reason for name, reason in dead.items() if reason is not None}
-        return failures | self._server.unready_models()
+        loading = dict.fromkeys(self.loading_at_start, "it is loading")
+        return failures | self._server.unready_models() | loading
 
     def close(self) -> None:
         """Stop the loader's threads."""

@@ -60,6 +60,7 @@ class FakeRegistry:
     known: asyncio.Event = field(default_factory=asyncio.Event)
     failures: dict[str, str] = field(default_factory=dict)
     leases: ModelLeases = field(default_factory=ModelLeases)
+    loading_at_start: set[str] = field(default_factory=set)
     on_refresh: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     async def refresh(self) -> None:

@@ -63,10 +63,12 @@ from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.prefill import Prefill
-from openai_frontend.serving.request.audio import AudioLimits, AudioReader
+from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits, AudioReader
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.images import ImageLimits, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.media import MediaReader
+from openai_frontend.serving.request.media_parts import NamedMedia
 from openai_frontend.serving.request.response_options import StreamDefaults
 from openai_frontend.serving.scoring import Reranking, Scoring
 from openai_frontend.serving.speech import Speech
@@ -330,8 +332,8 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     defaults = StreamDefaults(
         interval=settings.stream_interval, force_usage=settings.force_include_usage
     )
-    images = ImageReader(_image_limits(settings), state.metrics.images.read)
-    chat = ChatCompletions(limits, policy, limiter, images=images, stream_defaults=defaults)
+    media = _media_reader(settings, state)
+    chat = ChatCompletions(limits, policy, limiter, media=media, stream_defaults=defaults)
     completions = Completions(limits, policy, limiter, stream_defaults=defaults)
     streams = StreamLimits(
         buffer_bytes=settings.stream_buffer_bytes, ping_interval_s=settings.sse_ping_interval_s
@@ -339,10 +341,10 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     _include(app, chat_router(registry, chat, streams, json_member))
     _include(app, completions_router(registry, completions, streams, json_member))
     _include(app, render_router(registry, chat, completions))
-    _include(app, tokenization_router(registry, Tokenization(limits, policy, images)))
+    _include(app, tokenization_router(registry, Tokenization(limits, policy, media)))
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
-    embeddings = Embeddings(limits, policy, limiter, images=images, tiktoken=tiktoken)
+    embeddings = Embeddings(limits, policy, limiter, media=media, tiktoken=tiktoken)
     _include(app, embeddings_router(registry, embeddings))
     scoring = Scoring(limits, policy, limiter)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))
@@ -353,6 +355,14 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     _include(app, transcription_router(registry, transcriptions, streams))
     _include(app, speech_router(registry, Speech(policy, limiter, codec, observer)))
     _add_operators_routes(app, settings, state, policy, streams)
+
+
+def _media_reader(settings: Settings, state: AppState) -> MediaReader:
+    named = NamedMedia(settings.max_stored_image_bytes)
+    return MediaReader(
+        ImageReader(_image_limits(settings), state.metrics.images.read, named),
+        AudioFileReader(_audio_limits(settings), state.metrics.audio.read, named),
+    )
 
 
 def _image_limits(settings: Settings) -> ImageLimits:
@@ -370,6 +380,7 @@ def _audio_limits(settings: Settings) -> AudioLimits:
         max_audio_bytes=settings.max_audio_bytes,
         max_audio_seconds=settings.max_audio_seconds,
         max_audio_samples=settings.max_audio_samples,
+        max_audio_files=settings.max_audio_files,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Literal, Protocol
 
-from openai_frontend.modalities import AudioInput, ImageInput
+from openai_frontend.modalities import AudioFile, AudioInput, ImageInput
 
 FinishReason = Literal["stop", "length", "abort"]
 # token id -> {"logprob": float, "rank": int, "decoded_token": str | None}; the sampled token first
@@ -250,6 +250,7 @@ class GenerationRequest:
     prompt: str | None = None  # rendered text; None if only token ids are known
     prompt_token_ids: Sequence[int] | None = None  # None if the model accepts only text
     images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
+    audio_files: Sequence[AudioFile] = ()  # in the order of their placeholders in the prompt
     audio: AudioInput | None = None  # what a transcription model hears
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stream: bool = False
@@ -281,6 +282,7 @@ class TokenCounts:
     completion_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the engine's prefix cache
     image_tokens: int = 0  # prompt tokens that stand for images
+    audio_tokens: int = 0  # prompt tokens that stand for audio
     # performance metrics under the model's names, if requested
     metrics: Mapping[str, int | float] | None = None
     logits: Mapping[str, Any] | None = None  # output name -> tensor, if requested
@@ -350,6 +352,7 @@ class UsageCounter:
         "_tokens_per_response",
         "_uncounted",
         "_unfinished",
+        "audio_tokens",
         "begun_ns",
         "cached_tokens",
         "finish_reason",
@@ -364,7 +367,7 @@ class UsageCounter:
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
         self.transferred_tokens: int | None = None  # None: not reported
-        self.image_tokens = 0
+        self.image_tokens = self.audio_tokens = 0
         self.finish_reason: FinishReason | None = None  # of the sequence that finished last
         # Monotonic time; None before the first token, or if its time is unknown
         self.first_token_ns: int | None = None
@@ -398,6 +401,7 @@ class UsageCounter:
                 self.cached_tokens = counts.cached_tokens
                 self.transferred_tokens = counts.transferred_tokens
                 self.image_tokens = counts.image_tokens
+                self.audio_tokens = counts.audio_tokens
                 self._completion_tokens += counts.completion_tokens
                 self._uncounted = 0
                 if counts.first_token_s is not None:

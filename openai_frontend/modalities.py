@@ -39,13 +39,20 @@ class ImageSupport:
         """The prompt with the tokens of its images, as the engine counts it; unchanged if they
         depend on the image.
         """
-        if self.tokens is None or not self.target:
-            return prompt
-        ids, end = list[int](), 0
-        for position in positions(prompt, self.target):
-            ids += [*prompt[end:position], *self.tokens]
-            end = position + len(self.target)
-        return [*ids, *prompt[end:]]
+        return expanded(prompt, self.target, self.tokens)
+
+
+def expanded(
+    prompt: Sequence[int], target: Sequence[int], tokens: Sequence[int] | None
+) -> Sequence[int]:
+    """The prompt with these tokens instead of each target; unchanged if they are unknown."""
+    if tokens is None or not target:
+        return prompt
+    ids, end = list[int](), 0
+    for position in positions(prompt, target):
+        ids += [*prompt[end:position], *tokens]
+        end = position + len(target)
+    return [*ids, *prompt[end:]]
 
 
 def positions(prompt: Sequence[int], target: Sequence[int]) -> list[int]:
@@ -62,6 +69,37 @@ def positions(prompt: Sequence[int], target: Sequence[int]) -> list[int]:
                 start += 1
     except ValueError:
         return found
+
+
+@dataclass(slots=True, kw_only=True)
+class AudioFile:
+    """An audio file in a prompt, as the client sent it: nothing of it is decoded."""
+
+    base64: str  # who decodes it checks alphabet and padding
+    digest: str  # hex SHA-256 of `base64`
+    format: str  # "wav", "flac", "ogg" or "mp3", from the first bytes; "": unknown
+    # The server's limits, which are checked where it is decoded; samples of all channels
+    max_seconds: float
+    max_samples: int
+    param: str = ""  # its place in the request, for errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioSupport:
+    """What a model takes of audio in prompts."""
+
+    max_per_request: int | None = None  # None: only the server's limit
+    max_seconds: float | None = None  # of one file; None: only the server's limit
+    max_tokens_per_audio: int | None = None  # None: unknown
+    # What stands for audio in a prompt, for templates that write nothing
+    placeholder: str | None = None
+    # Token ids of a placeholder, and those that replace it if they are the same for all audio
+    target: Sequence[int] = ()
+    tokens: Sequence[int] | None = None
+
+    def expanded(self, prompt: Sequence[int]) -> Sequence[int]:
+        """As `ImageSupport.expanded`."""
+        return expanded(prompt, self.target, self.tokens)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,7 +124,7 @@ class TranscriptionSupport:
     translation: bool  # whether it translates into English
 
 
-def salted_digest(media: ImageInput | AudioInput, cache_salt: str | None) -> str:
+def salted_digest(media: ImageInput | AudioFile | AudioInput, cache_salt: str | None) -> str:
     """The media's name in engines' caches, which only requests with the same salt share."""
     return salted(media.digest, cache_salt)
 

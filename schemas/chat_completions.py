@@ -31,10 +31,25 @@ class ImageURL(TypedDict):
     detail: NotRequired[Literal["auto", "low", "high", "original"] | None]
 
 
+@with_config(_STRICT)
+class InputAudio(TypedDict):
+    """An audio file as base64."""
+
+    data: str
+    format: Literal["wav", "mp3", "flac", "ogg"]
+
+
+@with_config(_STRICT)
+class AudioURL(TypedDict):
+    """An audio file as a base64-encoded data URL."""
+
+    url: str
+
+
 # Messages are plain dicts from the wire to the chat template, so their types are dicts too.
 @with_config(_STRICT)
 class ChatCompletionContentPartParam(TypedDict):
-    """A part of a message's content: a text or an image. Others are refused by name."""
+    """A part of a message's content: a text, an image or audio. Others are refused by name."""
 
     type: Literal[
         "text", "refusal", "image_url", "input_audio", "file",
@@ -45,7 +60,11 @@ class ChatCompletionContentPartParam(TypedDict):
     image_url: NotRequired[
         Annotated[str, Tag("<a string>")] | Annotated[ImageURL, Tag("<an object>")] | None
     ]
-    uuid: NotRequired[Annotated[str, Field(max_length=256)] | None]  # vLLM's, names the image
+    input_audio: NotRequired[InputAudio | None]
+    audio_url: NotRequired[  # vLLM's
+        Annotated[str, Tag("<a string>")] | Annotated[AudioURL, Tag("<an object>")] | None
+    ]
+    uuid: NotRequired[Annotated[str, Field(max_length=256)] | None]  # vLLM's, names the media
 
 
 # May be empty for the assistant; serving/request/template_inputs.py rejects that for other roles

@@ -18,6 +18,7 @@ class Capabilities(BaseModel):
     rerank: bool
     tools: bool
     images: bool
+    audio: bool
     transcription: bool
     speech: bool
 
@@ -34,8 +35,18 @@ class ImageLimits(BaseModel):
     max_tokens_per_image: int | None  # null: unknown
 
 
+class InputAudioLimits(BaseModel):
+    """What the model takes of audio in chats."""
+
+    formats: list[str]
+    max_audio_files: int  # per request
+    max_audio_bytes: int  # of one file, as the following
+    max_audio_seconds: float
+    max_tokens_per_audio: int | None  # null: unknown
+
+
 class AudioLimits(BaseModel):
-    """What the model takes of audio, and what it knows about speech."""
+    """What a transcription model takes of audio, and what it knows about speech."""
 
     formats: list[str]
     languages: list[str]  # codes; empty: English only
@@ -58,6 +69,7 @@ class Model(BaseModel):
     max_model_len: int | None = None  # prompt and answer together, in tokens
     capabilities: Capabilities
     images: ImageLimits | None = None  # null: it takes no images
+    input_audio: InputAudioLimits | None = None  # null: its chats contain no audio
     audio: AudioLimits | None = None  # null: it transcribes no audio
     description: str | None = None
     limitations: list[str] | None = None  # what the installed engine cannot do, if anything

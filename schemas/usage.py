@@ -4,10 +4,11 @@ from pydantic import BaseModel, ConfigDict
 
 
 class PromptTokensDetails(BaseModel):
-    """How many of the prompt's tokens were in the prefix cache, and how many stand for images."""
+    """How many of the prompt's tokens were in the prefix cache, and how many stand for media."""
 
     cached_tokens: int
     image_tokens: int | None = None  # absent without images
+    audio_tokens: int | None = None  # absent without audio
 
 
 class CompletionTokensDetails(BaseModel):

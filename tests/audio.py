@@ -1,5 +1,6 @@
 """Sound whose words are tones, written as audio files, and read back from samples."""
 
+import base64
 import io
 import struct
 from collections.abc import Iterable, Sequence
@@ -89,3 +90,15 @@ def form(data: bytes | None, *fields: tuple[str, str]) -> bytes:
 def _part(disposition: str, value: bytes) -> bytes:
     head = f"--{BOUNDARY}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n"
     return head.encode() + value + b"\r\n"
+
+
+def part(data: bytes, format: str = "wav", **more: Any) -> dict[str, Any]:
+    """An `input_audio` part of a chat; `more` are its members beside the audio."""
+    encoded = base64.b64encode(data).decode()
+    return {"type": "input_audio", "input_audio": {"data": encoded, "format": format}, **more}
+
+
+def url_part(data: bytes, mime_type: str = "audio/wav") -> dict[str, Any]:
+    """vLLM's form of it, with a data URL."""
+    url = f"data:{mime_type};base64,{base64.b64encode(data).decode()}"
+    return {"type": "audio_url", "audio_url": {"url": url}}

@@ -70,10 +70,16 @@ def write_with_images(repository: Path, name: str, **arguments: Any) -> Path:
         **arguments,
     }
     version = write(repository, name, tokenizer="./tokenizer", **settings)
-    special = "<|vision|>", "<image>"
+    special = "<|vision|>", "<image>", "<|audio|>"
     return tiny_tokenizer.write(
         version / "tokenizer", chat_template=tiny_tokenizer.VISION, special_tokens=special
     )
+
+
+def write_with_media(repository: Path, name: str, **arguments: Any) -> Path:
+    """The same, which describes audio files too: `wav 1234 0123abcd`, with characters of base64."""
+    audio = {"audio_files_per_prompt": 4, "describe_audio": True}
+    return write_with_images(repository, name, **audio, **arguments)
 
 
 @asynccontextmanager

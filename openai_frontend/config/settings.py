@@ -292,8 +292,8 @@ class Limits(BaseModel):
     max_stored_image_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=0,
-        description="Maximum bytes of base64 stored for images that requests named with a `uuid` "
-        "(docs/multimodal.md). Beyond it, the oldest are dropped; 0 stores none.",
+        description="Maximum bytes of base64 stored for images and audio that requests named with "
+        "a `uuid` (docs/multimodal.md). Beyond it, the oldest are dropped; 0 stores none.",
     )
     max_audio_bytes: int = Field(
         default=25 * 1024 * 1024,
@@ -309,6 +309,12 @@ class Limits(BaseModel):
         ge=1,
         description="Maximum samples of an audio file, all channels together, at the file's own "
         "sample rate: 1500 s of stereo at 48 kHz have 144 million.",
+    )
+    max_audio_files: int = Field(
+        default=16,
+        ge=0,
+        description="Maximum audio files per chat; a model may take fewer. 0 refuses audio in "
+        "chats.",
     )
     max_concurrent_requests: int = Field(
         default=1024,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from openai_frontend.generation import CompletionDelta, GenerationRequest
-from openai_frontend.modalities import ImageInput, salted_digest
+from openai_frontend.modalities import AudioFile, ImageInput, salted_digest
 
 TensorInput = tuple[str, tuple[int, ...], bytes]  # Triton's datatype, shape, raw bytes
 
@@ -230,27 +230,46 @@ class ZeroTokens:
         return self._contract.text_output(request)
 
 
-def image_tensors(
-    inputs: DeclaredInputs, images: Sequence[ImageInput], cache_salt: str | None
+def media_tensors(
+    inputs: DeclaredInputs,
+    images: Sequence[ImageInput],
+    audio_files: Sequence[AudioFile],
+    cache_salt: str | None,
 ) -> dict[str, TensorInput]:
-    """Plain base64, and what the gateway knows of each image if the model takes that."""
-    tensors = {"image": inputs.tensor("image", [image.base64 for image in images])}
+    """Plain base64, and what the gateway knows of each item if the model takes that."""
+    tensors = {}
+    if images:
+        tensors["image"] = inputs.tensor("image", [image.base64 for image in images])
+    if audio_files:
+        tensors["audio_file"] = inputs.tensor("audio_file", [each.base64 for each in audio_files])
     if "media_info" in inputs:
-        info = [
-            {
-                "kind": "image",
-                "digest": salted_digest(image, cache_salt),
-                "detail": image.detail,
-                "width": image.width,
-                "height": image.height,
-                "format": image.format,
-            }
-            for image in images
-        ]
+        info = [_image_info(image, cache_salt) for image in images]
+        info += [_audio_info(each, cache_salt) for each in audio_files]
         tensors["media_info"] = inputs.tensor("media_info", [orjson.dumps(info).decode()])
         if cache_salt is not None:
             tensors["cache_salt"] = inputs.tensor("cache_salt", [cache_salt])
     return tensors
+
+
+def _image_info(image: ImageInput, cache_salt: str | None) -> Mapping[str, Any]:
+    return {
+        "kind": "image",
+        "digest": salted_digest(image, cache_salt),
+        "detail": image.detail,
+        "width": image.width,
+        "height": image.height,
+        "format": image.format,
+    }
+
+
+def _audio_info(file: AudioFile, cache_salt: str | None) -> Mapping[str, Any]:
+    return {
+        "kind": "audio",
+        "digest": salted_digest(file, cache_salt),
+        "format": file.format,
+        "max_seconds": file.max_seconds,
+        "max_samples": file.max_samples,
+    }
 
 
 def _for_one_token(request: GenerationRequest) -> GenerationRequest:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, image_tensors
+from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, media_tensors
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     EmbeddingResult,
@@ -43,7 +43,7 @@ class EmbeddingContract:
         if token_ids is not None:
             inputs["prompt_token_ids"] = self._inputs.tensor("prompt_token_ids", token_ids)
         if request.images:
-            inputs |= image_tensors(self._inputs, request.images, request.cache_salt)
+            inputs |= media_tensors(self._inputs, request.images, (), request.cache_salt)
         return inputs
 
     def decode(self, outputs: Outputs) -> EmbeddingResult:

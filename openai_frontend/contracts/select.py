@@ -21,7 +21,7 @@ from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.contracts.whisper import INPUTS, OUTPUT, SUPPORT, WhisperContract
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.modalities import ImageSupport, TranscriptionSupport
+from openai_frontend.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 
 NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings", "whisper", "speech")
 
@@ -35,7 +35,8 @@ class ContractOptions:
     # name -> numpy array [tokens, hidden size]: prompt embeddings that requests can name
     prompt_embedding_tables: Mapping[str, Any] = field(default_factory=dict)
     images: ImageSupport | None = None  # what the engine or the model's files say; None: no images
-    transcription: TranscriptionSupport | None = None  # what the engine says; None: no audio
+    audio: AudioSupport | None = None  # what the engine says; None: prompts contain no audio
+    transcription: TranscriptionSupport | None = None  # what the engine says; None: it hears none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,12 @@ def image_support(chosen: SelectedContracts, reported: ImageSupport | None) -> I
         max_per_request=min((each for each in lengths if each is not None), default=None),
         details=_ALL_DETAILS if inprocess else reported.details,
     )
+
+
+def audio_support(chosen: SelectedContracts, reported: AudioSupport | None) -> AudioSupport | None:
+    """What prompts of the model contain of audio, given what its engine reports."""
+    contract = chosen.generation
+    return reported if contract is not None and contract.supports("audio_files") else None
 
 
 def takes_text(chosen: SelectedContracts) -> bool:
@@ -252,11 +259,15 @@ def _vllm_generation(
     config: Mapping[str, Any], vocabulary: Vocabulary | None, options: ContractOptions
 ) -> Contract:
     inprocess = config.get("backend") == "inprocess"  # it takes token ids
+    media = {
+        "images": options.images,
+        "audio_files": options.audio,
+        "audio": options.transcription,
+    }
     contract = VLLMContract(
         config,
         None if inprocess else vocabulary,
         logprob_arrays=inprocess and vocabulary is not None,
-        images=options.images is not None,
-        audio=options.transcription is not None,
+        takes=[name for name, taken in media.items() if taken is not None],
     )
     return ZeroTokens(DerivedOutputs(contract, vocabulary) if contract.derives else contract)

@@ -1,7 +1,7 @@
 """The tensors of NVIDIA's vLLM backend and of our in-process backend, which adds token ids."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from openai_frontend.contracts import (
     TensorInput,
     Vocabulary,
     declared_names,
-    image_tensors,
+    media_tensors,
 )
 from openai_frontend.contracts.sampling_parameters import SamplingParameters
 from openai_frontend.errors import InferenceFailed, InvalidRequest
@@ -55,12 +55,15 @@ _NEEDS = {
     "images": ("image", None),
     "image_detail": ("media_info", None),
     "audio": ("audio", None),
+    "audio_files": ("audio_file", None),
     "stream_interval": ("stream_interval", None),
     "top_logprobs": ("return_logprobs", "logprobs"),
     "logprob_ids": ("return_logprobs", "logprobs"),
     "running_counts": ("return_num_output_tokens", "num_output_tokens"),
     "kv_transfer": ("kv_transfer", "kv_transfer_params"),
 }
+
+_MEDIA = {"images", "audio_files", "audio"}
 
 # NVIDIA's backend fails on these: it keeps the keys of logit_bias as text, and predates the
 # others.
@@ -94,16 +97,16 @@ class VLLMContract:
         vocabulary: Vocabulary | None = None,
         *,
         logprob_arrays: bool = False,
-        images: bool = False,
-        audio: bool = False,
+        takes: Collection[str] = (),
     ) -> None:
         """`logprob_arrays`: take log probabilities as arrays, because the texts of the tokens are
-        known. `images` and `audio`: whether the model takes them, if it has the input.
+        known. `takes`: which of "images", "audio_files" and "audio" the model takes, if it has the
+        input.
         """
-        self._audio = audio
+        self._media = frozenset(takes)
         self._logprob_arrays = logprob_arrays
         self._inputs = DeclaredInputs(config)
-        self.max_images = self._inputs.length("image") if images else 0
+        self.max_images = self._inputs.length("image") if "images" in takes else 0
         self._outputs = declared_names(config, "output")
         self._vocabulary = vocabulary
         self.derives = _unreported(self._outputs, self._inputs)
@@ -128,7 +131,9 @@ class VLLMContract:
     def _supports(self, field: str) -> bool:
         if field in _OTHER_MODELS_ONLY or (field in _INPROCESS_ONLY and not self._inprocess):
             return False
-        if (field == "images" and self.max_images == 0) or (field == "audio" and not self._audio):
+        if field in _MEDIA and field not in self._media:
+            return False
+        if field == "images" and self.max_images == 0:
             return False
         needed_input, needed_output = _NEEDS.get(field, ("sampling_parameters", None))
         return needed_input in self._inputs and (
@@ -161,8 +166,10 @@ class VLLMContract:
         if request.kv_transfer is not None and "kv_transfer" in takes:
             text = _transfer_json(request.kv_transfer)
             inputs["kv_transfer"] = self._inputs.tensor("kv_transfer", [text])
-        if request.images:
-            inputs |= image_tensors(self._inputs, request.images, request.cache_salt)
+        if request.images or request.audio_files:
+            inputs |= media_tensors(
+                self._inputs, request.images, request.audio_files, request.cache_salt
+            )
         if request.audio is not None:
             inputs |= self._audio_tensors(request.audio, request.cache_salt)
         return inputs
@@ -343,6 +350,7 @@ def _counts(outputs: Outputs) -> TokenCounts | None:
         completion_tokens,
         outputs.item("num_cached_tokens") or 0,
         outputs.item("num_image_tokens") or 0,
+        outputs.item("num_audio_tokens") or 0,
         first_token_s=outputs.item("first_token_latency"),
     )
 

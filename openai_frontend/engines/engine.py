@@ -81,6 +81,8 @@ class ModelFacts:
     # max_tokens_per_image (None: unknown) and placeholder: what stands for an image in a prompt
     # (None: unknown); optional: target and tokens
     images: Mapping[str, Any] | None = None
+    # None: prompts contain no audio. Else fields of AudioSupport
+    audio: Mapping[str, Any] | None = None
     # None: no transcription model. Else the fields of TranscriptionSupport
     transcription: Mapping[str, Any] | None = None
     limitations: tuple[

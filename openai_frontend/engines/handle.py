@@ -84,6 +84,8 @@ class EngineHandle:
             )
             if request.images:
                 self._check_takes_images()
+            if request.audio_files and self.facts.get("audio") is None:
+                raise ValueError("audio: the model does not take audio files")
             transcription = self.facts.get("transcription")
             if request.audio is not None or transcription is not None:
                 check_audio(request.audio, transcription)

@@ -1,4 +1,4 @@
-"""The images and the audio of a request: reads the tensors `image`, `audio` and `media_info`.
+"""The media of a request: reads the tensors `image`, `audio_file`, `audio` and `media_info`.
 
 Nothing is decoded.
 """
@@ -10,13 +10,17 @@ from typing import Any, Protocol
 import orjson
 
 from openai_frontend.json_limits import TooManyParts, check_json_size
-from openai_frontend.modalities import AudioInput, ImageInput, salted
+from openai_frontend.media.audio import FORMATS as AUDIO_FORMATS
+from openai_frontend.modalities import AudioFile, AudioInput, ImageInput, salted
 
 DETAILS = ("auto", "low", "high", "original")
 FORMATS = ("png", "jpeg", "gif", "webp")
 _INFO_BYTES = 64 * 1024  # of `media_info`; an image takes 150
 _DIGEST_CHARACTERS = 64
 _SAMPLE_BYTES = 4
+# Limits on audio files of clients that state none
+MAX_AUDIO_SECONDS = 1500.0
+MAX_AUDIO_SAMPLES = 150_000_000
 
 
 class Strings(Protocol):
@@ -27,9 +31,9 @@ class Strings(Protocol):
     def tolist(self) -> list[Any]: ...
 
 
-def image_digest(base64: str, cache_salt: str | None = None) -> str:
-    """Return the key of an image: hex SHA-256 of its base64 text. With a cache salt, hex SHA-256 of
-    `SALT:DIGEST`, so that requests with different salts share nothing.
+def base64_digest(base64: str, cache_salt: str | None = None) -> str:
+    """Return the key of an image or an audio file: hex SHA-256 of its base64 text. With a cache
+    salt, hex SHA-256 of `SALT:DIGEST`, so that requests with different salts share nothing.
     """
     return salted(hashlib.sha256(base64.encode()).hexdigest(), cache_salt)
 
@@ -81,25 +85,77 @@ def read_images(inputs: Mapping[str, Strings], cache_salt: str | None) -> Sequen
     """
     if (tensor := inputs.get("image")) is None:
         return ()
-    texts = [_base64(each) for each in tensor.tolist()]
+    texts = [_base64(each, "image") for each in tensor.tolist()]
     if (info := inputs.get("media_info")) is None:
         return [
             ImageInput(
-                base64=text, digest=image_digest(text, cache_salt), width=0, height=0, format=""
+                base64=text, digest=base64_digest(text, cache_salt), width=0, height=0, format=""
             )
             for text in texts
         ]
-    described = _read_info(info.item())
-    if len(described) != len(texts):
-        raise ValueError(f"media_info: {len(described)} items for {len(texts)} images")
+    described = _described(info.item(), "image", len(texts), beside="audio_file" in inputs)
     return [_image(text, each) for text, each in zip(texts, described, strict=True)]
 
 
-def _base64(data: bytes) -> str:
+def read_audio_files(inputs: Mapping[str, Strings], cache_salt: str | None) -> Sequence[AudioFile]:
+    """Return the audio files of a request, in order. Without `media_info`, their format is "",
+    which means unknown. Raises ValueError, naming the tensor.
+    """
+    texts = [_base64(each, "audio_file") for each in inputs["audio_file"].tolist()]
+    if (info := inputs.get("media_info")) is None:
+        return [
+            AudioFile(
+                base64=text,
+                digest=base64_digest(text, cache_salt),
+                format="",
+                max_seconds=MAX_AUDIO_SECONDS,
+                max_samples=MAX_AUDIO_SAMPLES,
+            )
+            for text in texts
+        ]
+    described = _described(info.item(), "audio", len(texts), beside="image" in inputs)
+    return [_audio_file(text, each) for text, each in zip(texts, described, strict=True)]
+
+
+def _base64(data: bytes, tensor: str) -> str:
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:
-        raise ValueError("image: not base64") from None
+        raise ValueError(f"{tensor}: not base64") from None
+
+
+def _described(data: bytes, kind: str, count: int, *, beside: bool) -> list[Any]:
+    """The items of `media_info` about one kind; `beside`: whether there is another kind too."""
+    described = _read_info(data)
+    if beside:
+        described = [each for each in described if _kind(each) == kind]
+    if len(described) != count:
+        what = "images" if kind == "image" else "audio files"
+        raise ValueError(f"media_info: {len(described)} items for {count} {what}")
+    return described
+
+
+def _kind(described: Any) -> Any:
+    return described.get("kind") if isinstance(described, dict) else None
+
+
+def _audio_file(base64: str, described: Any) -> AudioFile:
+    digest = _digest(described, "audio")
+    format, limits = described.get("format"), []
+    if format not in AUDIO_FORMATS:
+        raise ValueError(f"media_info: format must be one of {', '.join(AUDIO_FORMATS)}")
+    for name in ("max_seconds", "max_samples"):
+        value = described.get(name)
+        if not (type(value) in (int, float) and value > 0):
+            raise ValueError(f"media_info: {name} must be a positive number")
+        limits.append(value)
+    return AudioFile(
+        base64=base64,
+        digest=digest,
+        format=format,
+        max_seconds=limits[0],
+        max_samples=int(limits[1]),
+    )
 
 
 def _read_info(data: bytes) -> list[Any]:

@@ -41,7 +41,7 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.modalities import AudioInput, ImageInput
+from openai_frontend.modalities import AudioFile, AudioInput, ImageInput
 from openai_frontend.prefix_cache import PrefixCache
 from openai_frontend.triton import error_codes
 
@@ -80,8 +80,11 @@ class MockSettings:
     images_per_prompt: int = 0  # 0: no images
     tokens_per_image: int = 16  # of the prompt, where its placeholder is one
     describe_images: bool = False  # the output says what images arrived, one token each
-    audio_window_s: float = 0.0  # the longest audio, at 16 kHz; 0: no audio
-    describe_audio: bool = False  # the output says what audio arrived, in one token
+    audio_files_per_prompt: int = 0  # 0: no audio in prompts
+    tokens_per_audio: int = 10  # of the prompt, where its placeholder is one
+    audio_window_s: float = 0.0  # the longest audio to transcribe, at 16 kHz; 0: none
+    # The output says what audio arrived: each file in one token, or the samples to transcribe
+    describe_audio: bool = False
 
 
 class _MockRequest:
@@ -89,6 +92,7 @@ class _MockRequest:
 
     __slots__ = (
         "adapter",
+        "audio_tokens",
         "cached_tokens",
         "deltas",
         "image_tokens",
@@ -114,11 +118,19 @@ class _MockRequest:
         self.transfer = request.kv_transfer
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
         images = _check_images(request.images, settings)
-        self.deltas = images if settings.describe_images else None
+        files = _check_audio_files(request.audio_files, settings)
+        self.deltas = _described(
+            [
+                *(images if settings.describe_images else ()),
+                *(files if settings.describe_audio else ()),
+            ]
+        )
         if settings.describe_audio and request.audio is not None:
             self.deltas = [_description(request.audio)]
         self.image_tokens = len(images) * settings.tokens_per_image
-        self.prompt_tokens = len(self.prompt_ids) + self.image_tokens - len(images)
+        self.audio_tokens = len(files) * settings.tokens_per_audio
+        media_tokens, placeholders = self.image_tokens + self.audio_tokens, len(images) + len(files)
+        self.prompt_tokens = len(self.prompt_ids) + media_tokens - placeholders
         room = settings.max_model_len - self.prompt_tokens
         if room <= 0:
             raise EngineError(
@@ -180,6 +192,7 @@ class MockEngine(Engine):
             max_lora_rank=settings.max_lora_rank,
             kv_transfer=_kv_transfer(settings),
             images=_image_facts(settings),
+            audio=_audio_facts(settings),
             transcription=_transcription_facts(settings),
         )
 
@@ -425,17 +438,29 @@ def _last(answer: _MockRequest, delta: CompletionDelta, settings: MockSettings) 
         completion_tokens=answer.length,
         cached_tokens=answer.cached_tokens,
         image_tokens=answer.image_tokens,
+        audio_tokens=answer.audio_tokens,
     )
     _count_transfer(answer, counts, settings)
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
 
 
-def _check_images(images: Sequence[ImageInput], settings: MockSettings) -> list[CompletionDelta]:
-    """Return the descriptions of the images, one delta each."""
+def _check_images(images: Sequence[ImageInput], settings: MockSettings) -> list[str]:
+    """Return the descriptions of the images."""
     if len(images) > settings.images_per_prompt:
         raise ValueError(f"images: at most {settings.images_per_prompt}, not {len(images)}")
-    texts = [f"{i.format} {i.width}x{i.height} {i.detail} {i.digest[:8]}" for i in images]
-    texts[:-1] = [f"{text}; " for text in texts[:-1]]
+    return [f"{i.format} {i.width}x{i.height} {i.detail} {i.digest[:8]}" for i in images]
+
+
+def _check_audio_files(files: Sequence[AudioFile], settings: MockSettings) -> list[str]:
+    """Return the descriptions of the audio files."""
+    if len(files) > settings.audio_files_per_prompt:
+        raise ValueError(f"audio: at most {settings.audio_files_per_prompt}, not {len(files)}")
+    return [f"{each.format} {len(each.base64)} {each.digest[:8]}" for each in files]
+
+
+def _described(texts: Sequence[str]) -> list[CompletionDelta]:
+    """One delta for each text."""
+    texts = [*(f"{text}; " for text in texts[:-1]), *texts[-1:]]
     return [CompletionDelta(text, (number,)) for number, text in enumerate(texts)]
 
 
@@ -445,6 +470,16 @@ def _image_facts(settings: MockSettings) -> dict[str, Any] | None:
     return {
         "max_per_request": settings.images_per_prompt,
         "max_tokens_per_image": settings.tokens_per_image,
+        "placeholder": None,
+    }
+
+
+def _audio_facts(settings: MockSettings) -> dict[str, Any] | None:
+    if not settings.audio_files_per_prompt:
+        return None
+    return {
+        "max_per_request": settings.audio_files_per_prompt,
+        "max_tokens_per_audio": settings.tokens_per_audio,
         "placeholder": None,
     }
 

@@ -281,4 +281,6 @@ def _counts(counts: TokenCounts) -> list[tensors.Output]:
     ]
     if counts.image_tokens:
         outputs.append(tensors.count_output("num_image_tokens", counts.image_tokens))
+    if counts.audio_tokens:
+        outputs.append(tensors.count_output("num_audio_tokens", counts.audio_tokens))
     return [*outputs, *tensors.transfer_outputs(counts)]

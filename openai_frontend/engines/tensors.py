@@ -4,8 +4,9 @@ model repositories work unchanged.
 The shared tensors have the same names, datatypes and meanings as in that backend. Additional ones:
 `prompt_token_ids`, `return_token_ids`, `count_tokens`, `token_ids`, `stop_reason`,
 `num_cached_tokens`, `prompt_logprobs`, `logprob_arrays`, `logprob_tokens`, `logprob_values`,
-`priority`, `cache_salt`, `embedding`, `score_request`, `score`, `audio`, `media_info`,
-`num_image_tokens`, and those of KV transfers, which only the gateway itself may send.
+`priority`, `cache_salt`, `embedding`, `score_request`, `score`, `audio`, `audio_file`,
+`media_info`, `num_image_tokens`, `num_audio_tokens`, and those of KV transfers, which only the
+gateway itself may send.
 """
 
 import json
@@ -17,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from openai_frontend.engines import sampling_parameters
-from openai_frontend.engines.media import read_audio, read_images
+from openai_frontend.engines.media import read_audio, read_audio_files, read_images
 from openai_frontend.engines.sampling_parameters import read_object
 from openai_frontend.generation import (
     Adapter,
@@ -53,6 +54,7 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "embedding_request": ("TYPE_STRING", [1]),
     "score_request": ("TYPE_STRING", [1]),
     "image": ("TYPE_STRING", [-1]),
+    "audio_file": ("TYPE_STRING", [-1]),
     "audio": ("TYPE_FP32", [-1]),
     "media_info": ("TYPE_STRING", [1]),
 }
@@ -71,6 +73,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "num_transferred_tokens": ("TYPE_UINT32", [1]),
     "kv_transfer_params": ("TYPE_STRING", [1]),
     "num_image_tokens": ("TYPE_UINT32", [1]),
+    "num_audio_tokens": ("TYPE_UINT32", [1]),
     "first_token_latency": ("TYPE_FP32", [1]),
     "embedding": ("TYPE_FP32", [-1]),
     "score": ("TYPE_FP32", [1]),
@@ -146,6 +149,7 @@ def read_generation(
         prompt=prompt,
         prompt_token_ids=token_ids,
         images=read_images(inputs, cache_salt),
+        audio_files=read_audio_files(inputs, cache_salt) if "audio_file" in inputs else (),
         audio=read_audio(inputs, cache_salt) if "audio" in inputs else None,
         sampling_params=sampling_params,
         adapter=None if lora_name is None else _adapter(lora_name, adapters),

@@ -61,7 +61,7 @@ def decode(task: Mapping[str, Any], data: memoryview) -> tuple[dict[str, Any], F
     """Decode a file in the format `task["format"]` to `task["rate"]`.
 
     Returns `seconds`, and `cuts`: where pieces of at most `task["window_s"]` begin, in samples.
-    Raises Refused beyond `max_seconds` or `max_samples` (of all channels).
+    Raises Refused beyond `max_seconds`, `model_max_seconds` or `max_samples` (of all channels).
     """
     import soundfile
 
@@ -91,9 +91,12 @@ def _check(task: Mapping[str, Any], frames: int, rate: int, channels: int) -> No
 
 
 def _check_length(task: Mapping[str, Any], seconds: float, samples: int) -> None:
-    if seconds > (limit := task["max_seconds"]):
-        # One decimal above the limit, so that the message never states the limit itself
-        raise Refused(f"it is longer than {limit:g} s (max_audio_seconds): {seconds:.1f} s")
+    for limit, name in (
+        (task["max_seconds"], "max_audio_seconds"),
+        (task.get("model_max_seconds", seconds), "the model's limit"),
+    ):
+        if seconds > limit:
+            raise Refused(f"it is longer than {limit:g} s ({name}): {seconds:.1f} s")
     if samples > (most := task["max_samples"]):
         raise Refused(f"it has more than {most} samples (max_audio_samples): {samples}")
 

@@ -258,7 +258,7 @@ IMAGE_PIXELS = _declare(
 )  # fmt: skip
 AUDIO_BYTES = _declare(
     "audio_bytes", "counter",
-    "Bytes of audio files in requests.",
+    "Bytes of audio files in requests, those of chats included.",
     "Compare with `openai_frontend_audio_seconds`: FLAC or Opus need less network than WAV.",
     labels=_MODEL,
 )  # fmt: skip

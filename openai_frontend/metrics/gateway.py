@@ -17,7 +17,7 @@ from openai_frontend.errors import Rejection
 from openai_frontend.generation import CompletionDelta, UsageCounter
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.catalog import GenerationEnd, MetricSpec, StallPhase, TimeoutKind
-from openai_frontend.modalities import ImageInput
+from openai_frontend.modalities import AudioFile, ImageInput
 
 
 class ModelFamilies:
@@ -196,6 +196,10 @@ class AudioMetrics:
         self._bytes = catalog.counter(registry, catalog.AUDIO_BYTES)
         self._seconds = catalog.counter(registry, catalog.AUDIO_SECONDS)
         self._decoding_s = catalog.histogram(registry, catalog.AUDIO_DECODING)
+
+    def read(self, model: str, files: Sequence[AudioFile]) -> None:
+        """A chat had these files."""
+        self._bytes.labels(model).inc(sum(len(each.base64) * 3 // 4 for each in files))
 
     def decoded(self, model: str, size: int, seconds: float, took_s: float) -> None:
         """A file of so many bytes and seconds was decoded, which took `took_s`."""

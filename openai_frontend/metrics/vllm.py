@@ -169,7 +169,7 @@ FROM_ENGINE = (
         name="openai_frontend_media_stage_seconds", kind="histogram",
         labels=(*_MODEL, "kind", "stage"),
         help="Time of each stage of a new image or new audio in seconds, by kind (image, audio) "
-        "and stage: queue (wait for a process), decode (images), preprocess (by the model's "
+        "and stage: queue (wait for a process), decode (files), preprocess (by the model's "
         "processor).",
         runbook="Long `queue`: all processes are busy; raise `image_processes` or "
         "`audio_processes`, or add CPUs. Long `decode`: clients send larger images than the model "

@@ -15,13 +15,14 @@ from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.select import (
     ContractOptions,
     SelectedContracts,
+    audio_support,
     image_support,
     select_contracts,
     takes_text,
 )
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.modalities import ImageSupport, TranscriptionSupport
+from openai_frontend.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelSource
 from openai_frontend.models.parser_selection import (
@@ -84,6 +85,7 @@ class ModelLoader:
         decoupled = self._server.model_is_decoupled(name, version)
         contracts = _select_contracts(config, facts, options, prompts, decoupled=decoupled)
         images = _image_support(name, facts, contracts, prompts)
+        audio = _audio_support(name, facts, contracts, prompts)
         model = ServedModel(
             name=name,
             model_name=name,
@@ -99,6 +101,7 @@ class ModelLoader:
             transcription=contracts.transcription,
             prompts=prompts,
             images=images,
+            audio=audio,
             output_format=_output_format(name, files, options) if contracts.generation else PLAIN,
             pool=self._pool,
             server=self._server,
@@ -132,12 +135,16 @@ class ModelLoader:
         if engine_facts:
             _check_context(options, engine_facts)
             self._check_role(engine_facts)
-            images, heard = engine_facts.get("images"), engine_facts.get("transcription")
-            return {
-                **engine_facts,
-                "images": ImageSupport(**images) if images else None,
-                "transcription": TranscriptionSupport(**heard) if heard else None,
+            kinds = {
+                "images": ImageSupport,
+                "audio": AudioSupport,
+                "transcription": TranscriptionSupport,
             }
+            supported = {
+                name: support(**taken) if (taken := engine_facts.get(name)) else None
+                for name, support in kinds.items()
+            }
+            return {**engine_facts, **supported}
         source = self._version_source(name, version, config)
         known = model_files.read_facts(source, self._source)
         given = {
@@ -230,6 +237,7 @@ def _select_contracts(
                     options.prompt_embedding_tables
                 ),
                 images=facts.get("images"),
+                audio=facts.get("audio"),
                 transcription=facts.get("transcription"),
             ),
             decoupled=decoupled,
@@ -250,9 +258,24 @@ def _image_support(
         return support
     written = None
     if prompts is not None:
-        written = prompts.take_images(support.placeholder, as_text=takes_text(contracts))
+        as_text = takes_text(contracts)
+        written = prompts.take_media("image", support.placeholder, as_text=as_text)
     if written is None:
         logger.warning("model %s: takes no images: its chat template writes none", name)
+        return None
+    return replace(support, placeholder=written.text)
+
+
+def _audio_support(
+    name: str, facts: Facts, contracts: SelectedContracts, prompts: PromptBuilder | None
+) -> AudioSupport | None:
+    """What prompts of the model contain of audio, by its engine, its tensors and its template."""
+    support = audio_support(contracts, facts.get("audio"))
+    if support is None or prompts is None:
+        return None
+    written = prompts.take_media("audio", support.placeholder, as_text=takes_text(contracts))
+    if written is None:
+        logger.warning("model %s: takes no audio: its chat template writes none", name)
         return None
     return replace(support, placeholder=written.text)
 

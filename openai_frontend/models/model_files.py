@@ -46,6 +46,7 @@ _BLS_ENCODERS = "multimodal_encoders_name"  # without it, the BLS model drops im
 
 # Members of config.json of models that see
 _VISION = {"vision_config", "img_processor", "vision_tower", "mm_vision_tower", "visual"}
+_AUDIO = {"audio_config", "audio_processor"}  # of models that hear, but Whisper
 # TensorRT-LLM's kinds of vision models whose preprocessing takes URLs. The last two apply their
 # chat template themselves, for one image.
 _TENSORRT_LLM_IMAGES = {
@@ -116,6 +117,11 @@ def _of_vllm(source: ModelSource) -> ModelFileFacts:
 def has_vision(folder: Path) -> bool:
     """Whether the config of a Hugging Face model has a part for images."""
     return bool(_VISION & (_read_mapping(folder, "config.json", json.loads) or {}).keys())
+
+
+def has_audio(folder: Path) -> bool:
+    """Whether the config of a Hugging Face model has a part for audio in prompts."""
+    return bool(_AUDIO & (_read_mapping(folder, "config.json", json.loads) or {}).keys())
 
 
 def transcription(folder: Path) -> TranscriptionSupport | None:

@@ -122,7 +122,8 @@ class RemotePrefill:
         """None if there is no reason to ask. Raises PrefillFailed."""
         token_ids = request.prompt_token_ids
         everything = request.sampling_params.prompt_logprobs is not None  # vLLM computes each token
-        if token_ids is None or request.images or everything:  # images are not sent along
+        media = request.images or request.audio_files  # not sent along
+        if token_ids is None or media or everything:
             raise PrefillFailed("unsupported")
         uncached = len(token_ids) - self._cache(model).find(token_ids, owner=_owner(request))
         if uncached < self._min_tokens:
@@ -161,7 +162,8 @@ class RemotePrefill:
         task.add_done_callback(self._rejections.discard)
 
     def _remember(self, model: "TransferringModel", request: GenerationRequest) -> None:
-        if request.prompt_token_ids is not None and not request.images:
+        media = request.images or request.audio_files
+        if request.prompt_token_ids is not None and not media:
             self._cache(model).add(request.prompt_token_ids, owner=_owner(request))
 
     def _cache(self, model: "TransferringModel") -> PrefixCache:

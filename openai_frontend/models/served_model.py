@@ -31,6 +31,7 @@ from openai_frontend.generation import (
 from openai_frontend.lora.weights_upload import WeightsUploader
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
 from openai_frontend.modalities import (
+    AudioSupport,
     ImageSupport,
     SpeechRequest,
     SpeechSupport,
@@ -39,7 +40,7 @@ from openai_frontend.modalities import (
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
-from openai_frontend.prompting.image_placeholder import only_question
+from openai_frontend.prompting.media_placeholder import only_question
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
 from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
 from openai_frontend.triton import ResponseStream
@@ -55,6 +56,7 @@ class Capabilities:
     rerank: bool = False
     tools: bool = False
     images: bool = False
+    audio: bool = False
     transcription: bool = False
     speech: bool = False
 
@@ -77,6 +79,7 @@ class ModelCard:
     error: str | None = None  # why it cannot serve
     loads_on_demand: bool = False  # it is not loaded, and a request loads it
     images: ImageSupport | None = None  # None: it takes no images
+    audio: AudioSupport | None = None  # None: its prompts contain no audio
     transcription: TranscriptionSupport | None = None  # None: it transcribes nothing
 
 
@@ -116,6 +119,7 @@ class ServedModel(TritonModel):
     transcription: TranscriptionSupport | None = None
     output_format: OutputFormat = PLAIN  # the format of its output
     images: ImageSupport | None = None  # None: it takes no images
+    audio: AudioSupport | None = None  # None: its prompts contain no audio
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     alias_of: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # the operator's limit for one completion
@@ -168,11 +172,11 @@ class ServedModel(TritonModel):
         truncation: Truncation | None = None,
         within_context: bool = True,
         extra_characters: int | None = None,
-        images: int = 0,
+        media: Mapping[str, int] | None = None,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         """Render messages with the chat template. Raises InvalidRequest if the template rejects
-        them, or does not write a placeholder for each of the images.
+        them, or does not write a placeholder for each item of the media, counted by kind.
 
         `extra_characters`: length of tools, documents and variables as JSON; None if unknown.
         """
@@ -181,9 +185,9 @@ class ServedModel(TritonModel):
             param="messages",
             truncation=truncation,
             within_context=within_context,
-            images=images,
+            media=media,
         )
-        if images and self.images is not None and self.images.takes_question:
+        if media and self.images is not None and self.images.takes_question:
             return await self.tokenize(only_question(messages), param="messages")
         chat = partial(self._builder().chat, messages, options, **rendering)
         characters = None
@@ -305,7 +309,7 @@ class ServedModel(TritonModel):
         cut = _may_be_cut(request, contract)
         record = request_record.current.get()
         generation_record = None if record is None else record.generation(self.model_name, request)
-        if self.images is not None:
+        if self.images is not None or self.audio is not None:
             self._check_placeholders(request, "prompt")
         async with self.lease:
             stream = self.infer(
@@ -351,7 +355,7 @@ class ServedModel(TritonModel):
             raise InvalidRequest(
                 f"The model '{self.name}' does not support embeddings.", param="model"
             )
-        if self.images is not None:
+        if self.images is not None or self.audio is not None:
             self._check_placeholders(request, "input")
         result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
         self._count_prompt(result.prompt_tokens)
@@ -388,8 +392,10 @@ class ServedModel(TritonModel):
         tokenized.
         """
         if self.prompts is not None and request.prompt is None:
-            token_ids = request.prompt_token_ids or ()
-            self.prompts.check_placeholders(token_ids, len(request.images), param)
+            token_ids, media = request.prompt_token_ids or (), {"image": len(request.images)}
+            if isinstance(request, GenerationRequest):
+                media["audio"] = len(request.audio_files)
+            self.prompts.check_placeholders(token_ids, media, param)
 
     def _count_prompt(self, prompt_tokens: int) -> None:
         self._answer_metrics().prompt_tokens.observe(prompt_tokens)
@@ -419,6 +425,7 @@ class ServedModel(TritonModel):
             limitations=self.facts.get("limitations", ()),
             error=None if ready else self.failure(),
             images=self.images,
+            audio=self.audio,
             transcription=self.transcription,
         )
 
@@ -433,6 +440,7 @@ class ServedModel(TritonModel):
             rerank=bool(self.tasks & {"embed", "score"}),
             tools=chat and self.output_format.tools and self.template_knows("tools"),
             images=self.images is not None,
+            audio=self.audio is not None,
             transcription=self.transcription is not None,
             speech=self.speech_contract is not None,
         )
@@ -483,15 +491,18 @@ _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priorit
 
 
 _AUDIO = "audio: "
-_IMAGE = re.compile(r"image(?:\[(\d+)\])?: ")
+_MEDIA = re.compile(r"(image|audio)(?:\[(\d+)\])?: ")
+_CODES = {"image": "image_parse_error", "audio": "invalid_audio"}
 
 
 def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
     """Set `param` of an engine's error, which starts with the field: `structured_outputs: ...`."""
-    if request.images and (found := _IMAGE.match(refused.message)):
-        at = min(int(found[1] or 0), len(request.images) - 1)
-        param, reason = request.images[at].param, refused.message[found.end() :]
-        return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="image_parse_error")
+    if found := _MEDIA.match(refused.message):
+        items = request.images if found[1] == "image" else request.audio_files
+        if items:
+            param = items[min(int(found[2] or 0), len(items) - 1)].param
+            message = f"Invalid '{param}': {refused.message[found.end() :]}"
+            return InvalidRequest(message, param=param, code=_CODES[found[1]])
     if request.audio is not None and refused.message.startswith(_AUDIO):
         param, reason = request.audio.param, refused.message.removeprefix(_AUDIO)
         return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="invalid_audio")

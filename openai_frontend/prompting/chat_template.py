@@ -6,8 +6,8 @@ developer role. A template supports one of them, which is detected when it is lo
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -15,7 +15,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
-from openai_frontend.prompting import image_placeholder, template_environment
+from openai_frontend.prompting import media_placeholder, template_environment
 from openai_frontend.prompting.prefill import cut_at_prefill, open_prefill
 
 logger = logging.getLogger(__name__)
@@ -91,14 +91,13 @@ class ChatTemplate:
         """Whether the template uses this variable."""
         return name in self._names
 
-    @property
-    def image(self) -> str:
-        """What the template writes for an image; "" if nothing."""
-        return self._shape.image
+    def media(self, kind: str) -> str:
+        """What the template writes for an image or audio; "" if nothing."""
+        return self._shape.media.get(kind, "")
 
-    def write_images_as(self, text: str) -> None:
-        """Write this for an image, because the template itself writes nothing."""
-        self._shape = replace(self._shape, image=text, image_parts=False)
+    def write_media_as(self, kind: str, text: str) -> None:
+        """Write this for an image or audio, because the template itself writes nothing."""
+        self._shape = replace(self._shape, media={**self._shape.media, kind: text})
 
     def accepts(self, name: str, value: str) -> bool:
         """Whether a small chat renders with this value of a variable, if it renders without any."""
@@ -191,8 +190,10 @@ class _Shape:
     null_content: bool  # content of an assistant that only calls tools; otherwise an empty text
     arguments_as_mapping: bool
     developer: bool  # otherwise a developer becomes a system message
-    image: str = ""  # what stands for an image; "": it takes none
-    image_parts: bool = False  # the template writes it, so it needs the parts of the content
+    # Kind of media -> what stands for an item. The template itself writes those of `media_parts`,
+    # so it needs the parts of the content.
+    media: Mapping[str, str] = field(default_factory=dict)
+    media_parts: Collection[str] = ()
 
     def message(self, message: Message, index: int, warn: Callable[[str], None]) -> dict[str, Any]:
         """`warn` gets the path of arguments that are not a JSON object."""
@@ -233,20 +234,27 @@ class _Shape:
         return {**call, "function": function}
 
     def _content(self, content: Any, where: str) -> Any:
-        if self.content_as_parts:
-            return [{"type": "text", "text": content}] if isinstance(content, str) else content
         if isinstance(content, str):
-            return content
-        if self.image_parts and any(part["type"] == "image" for part in content):
-            return content
-        return "\n".join(_text(part, f"{where}[{i}]", self.image) for i, part in enumerate(content))
+            return [{"type": "text", "text": content}] if self.content_as_parts else content
+        if self.content_as_parts or any(part["type"] in self.media_parts for part in content):
+            return self._parts(content)
+        return "\n".join(_text(part, f"{where}[{i}]", self.media) for i, part in enumerate(content))
+
+    def _parts(self, content: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The parts; those that the template would not write are texts."""
+        return [
+            {"type": "text", "text": self.media[kind]}
+            if (kind := part["type"]) in self.media and kind not in self.media_parts
+            else part
+            for part in content
+        ]
 
 
-def _text(part: Mapping[str, Any], where: str, image: str) -> str:
+def _text(part: Mapping[str, Any], where: str, media: Mapping[str, str]) -> str:
     """The text of a content part; `text` and `refusal` parts have it under their own name."""
-    kind = part.get("type")
-    if kind == "image" and image:
-        return image
+    kind = part["type"]
+    if kind in media:
+        return media[kind]
     text = part.get(kind) if kind in ("text", "refusal") else None
     if not isinstance(text, str):
         raise InvalidRequest(f"{where}: this model supports only text parts.", param=where)
@@ -284,14 +292,15 @@ def _detect_shape(source: str, render: Callable[..., str]) -> _Shape:
     with_null = attempt(asked, _probe_call(None, "{}"))
     null = with_null is not None and "None" not in with_null
     with_mapping = attempt(asked, _probe_call(None if null else "", {_PROBE: 1}))
-    image = image_placeholder.probe(attempt)
+    written = {kind: media_placeholder.probe(kind, attempt) for kind in media_placeholder.KINDS}
+    media = {kind: text for kind, text in written.items() if text}
     return _Shape(
         content_as_parts=parts,
         null_content=null,
         arguments_as_mapping=with_mapping is not None and f"'{_PROBE}'" not in with_mapping,
         developer="developer" in source,
-        image=image,
-        image_parts=bool(image),
+        media=media,
+        media_parts=frozenset(media),
     )
 
 

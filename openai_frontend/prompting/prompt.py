@@ -1,15 +1,15 @@
 """Builds prompts: messages or text in, text and token ids out. Blocking: run it in the pool."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.modalities import ImageInput
-from openai_frontend.prompting import fill_in_the_middle, image_placeholder
+from openai_frontend.modalities import AudioFile, ImageInput
+from openai_frontend.prompting import fill_in_the_middle, media_placeholder
 from openai_frontend.prompting.chat_template import ChatTemplate, Message, TemplateArguments
-from openai_frontend.prompting.image_placeholder import ImagePlaceholder
+from openai_frontend.prompting.media_placeholder import MediaPlaceholder
 from openai_frontend.prompting.segment_cache import (
     MANY_IDS,
     SegmentCache,
@@ -36,6 +36,7 @@ class Prompt:
         int
     ]  # a list; a long prompt is an array, which converts to a tensor for free
     images: Sequence[ImageInput] = ()  # in the order of their placeholders
+    audio_files: Sequence[AudioFile] = ()  # in the order of theirs
 
 
 class TokenizeKwargs(TypedDict, total=False):
@@ -54,7 +55,8 @@ class TokenizeOptions:
     add_special_tokens: bool = True
     truncation: Truncation | None = None  # None: a text that is too long is an error
     within_context: bool = True  # False: up to MAX_COUNTED_TOKENS, for counting only
-    images: int = 0  # whose placeholders the text must have
+    # Kind of media -> the items whose placeholders the text must have; None: none
+    media: Mapping[str, int] | None = None
 
 
 # Limit for counting only: writing a million ids blocks the event loop for 20 ms.
@@ -86,34 +88,44 @@ class PromptBuilder:
             for purpose, source in sources.items()
         }
         self._max_model_len = max_model_len
-        self._image: ImagePlaceholder | None = None  # None: the model takes no images
+        self._media: list[MediaPlaceholder] = []  # of the kinds that the model takes
         self._counts_in_text = False
 
-    def take_images(self, default: str | None, *, as_text: bool) -> ImagePlaceholder | None:
-        """Render images from now on. Returns None if no template writes a placeholder and the
-        engine has no `default`.
+    def take_media(
+        self, kind: str, default: str | None, *, as_text: bool
+    ) -> MediaPlaceholder | None:
+        """Render images or audio from now on. Returns None if no template writes a placeholder and
+        the engine has no `default`.
 
         `as_text`: the model tokenizes prompts itself, so placeholders are counted in the text.
         """
         templates = self._templates.values()
-        written = next((each.image for each in templates if each.image), default)
+        found = (media for each in templates if (media := each.media(kind)))
+        written = next(found, default)
         if not written or not templates:
             return None
         for template in templates:
-            if not template.image:
-                template.write_images_as(written)
+            if not template.media(kind):
+                template.write_media_as(kind, written)
         added = self._tokenizer.fast.get_added_tokens_decoder()
-        self._image = image_placeholder.of_text(written, added=added, encode=self.ids)
+        taken = media_placeholder.of_text(kind, written, added=added, encode=self.ids)
+        self._media.append(taken)
         self._counts_in_text = as_text
-        tokens = map(self._tokenizer.fast.id_to_token, self._image.token_ids)
-        placeholders = [token for token in tokens if token] or [written.strip()]
+        placeholders = [text for each in self._media for text in self._guarded_texts(each)]
         self._escaper = SpecialTokenEscaper([*self._guarded, *placeholders])
-        return self._image
+        return taken
 
-    def check_placeholders(self, token_ids: Sequence[int], images: int, param: str) -> None:
-        """Raise InvalidRequest unless the ids have a placeholder for each image."""
-        if self._image is not None:
-            self._image.check(None, token_ids, images, param)
+    def _guarded_texts(self, media: MediaPlaceholder) -> list[str]:
+        """What stays text in what clients write."""
+        tokens = map(self._tokenizer.fast.id_to_token, media.token_ids)
+        return [token for token in tokens if token] or [media.text.strip()]
+
+    def check_placeholders(
+        self, token_ids: Sequence[int], media: Mapping[str, int], param: str
+    ) -> None:
+        """Raise InvalidRequest unless the ids have a placeholder for each item."""
+        for each in self._media:
+            each.check(None, token_ids, media.get(each.kind, 0), param)
 
     @property
     def can_chat(self) -> bool:
@@ -209,8 +221,8 @@ class PromptBuilder:
         special, cut = options.add_special_tokens, options.truncation
         if cut is not None and len(encoding) > cut.tokens:
             kept = self._tokenizer.cut(pieces, cut, add_special_tokens=special)
-            if self._image is not None:
-                self._image.check(None, kept, options.images, options.param)
+            if self._media:
+                self.check_placeholders(kept, options.media or {}, options.param)
             return Prompt(None, _packed(kept))
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         if options.within_context:
@@ -219,9 +231,10 @@ class PromptBuilder:
             message = f"Invalid '{options.param}': it has more than {MAX_COUNTED_TOKENS} tokens."
             raise InvalidRequest(message, param=options.param, code="string_above_max_length")
         ids = list(encoding.ids) if not options.within_context else encoding.ids
-        if self._image is not None:
-            exact = None if self._counts_in_text else ids
-            self._image.check(text, exact, options.images, options.param)
+        if self._media:
+            exact, items = None if self._counts_in_text else ids, options.media or {}
+            for each in self._media:
+                each.check(text, exact, items.get(each.kind, 0), options.param)
         return Prompt(text, _packed(ids) if options.within_context else ids)  # JSON needs a list
 
     def pair(self, first: str, second: str, *, param: str) -> tuple[list[int], list[int]]:

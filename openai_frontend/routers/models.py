@@ -144,6 +144,7 @@ def model_of(card: ModelCard, limits: MediaLimits) -> Model:
         max_model_len=card.max_model_len,
         capabilities=Capabilities(**dataclasses.asdict(card.capabilities)),
         images=None if card.images is None else limits.images.of_model(card.images),
+        input_audio=None if card.audio is None else limits.audio.in_chats(card.audio),
         audio=None if heard is None else limits.audio.of_model(heard),
         description=card.description,
         limitations=list(card.limitations) or None,

@@ -40,8 +40,9 @@ from openai_frontend.serving.output.response_fields import (
 )
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy
-from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.media import NO_MEDIA, MediaReader
+from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
@@ -102,11 +103,11 @@ class ChatCompletions:
         policy: FieldPolicy,
         limiter: ConcurrencyLimiter,
         *,
-        images: ImageReader | None = None,  # None: with the default limits
+        media: MediaReader | None = None,  # None: with the default limits
         stream_defaults: StreamDefaults = NO_DEFAULTS,
     ) -> None:
         self._limits = limits
-        self._images = images or ImageReader(ImageLimits())
+        self._media = media or MediaReader()
         self._stream_defaults = stream_defaults
         self._policy = policy
         self._limiter = limiter
@@ -167,14 +168,15 @@ class ChatCompletions:
         self, request: ChatCompletionRequest, model: ServingModel, plan: _ChatPlan
     ) -> Prompt:
         """Render the conversation with the model's chat template and tokenize it."""
-        parts: list[ImagePart] = []
+        parts: list[MediaPart] = []
         messages = template_messages(request.messages, self._policy, parts)
-        images = await self._images.read(parts, model) if parts else ()
-        if images:
-            self._images.check_choices(images, request.n or 1)
+        media = NO_MEDIA
+        if parts:
+            media = await self._media.read(parts, model)
+            media.check_choices(request.n or 1)
         prompt = await model.render_chat(
             messages,
-            images=len(images),
+            media=media.counts if parts else None,
             tools=plan.tools.for_template,
             documents=request.documents,
             add_generation_prompt=_add_generation_prompt(request),
@@ -185,7 +187,7 @@ class ChatCompletions:
             extra_characters=plan.extra_characters,
         )
         self._limits.check_prompt_tokens(len(prompt.token_ids), "messages")
-        return replace(prompt, images=images) if images else prompt
+        return media.beside(prompt) if parts else prompt
 
     def _budget(
         self, request: ChatCompletionRequest, model: ServingModel, prompt: Prompt

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
@@ -26,8 +25,9 @@ from openai_frontend.serving.pooling import (
     tokenize_inputs,
 )
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_EMBEDDINGS, FieldPolicy
-from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.media import NO_MEDIA, MediaReader
+from openai_frontend.serving.request.media_parts import KINDS, MediaPart, unsupported_media
 from openai_frontend.serving.request.template_inputs import template_messages
 from schemas.chat_completions import ChatCompletionMessageParam
 from schemas.embeddings import EmbeddingRequest, Input
@@ -46,13 +46,13 @@ class Embeddings:
         policy: FieldPolicy,
         limiter: ConcurrencyLimiter,
         *,
-        images: ImageReader | None = None,  # None: with the default limits
+        media: MediaReader | None = None,  # None: with the default limits
         tiktoken: TiktokenDecoder | None = None,  # decodes the token ids of requests
     ) -> None:
         self._limits = limits
         self._policy = policy
         self._limiter = limiter
-        self._images = images or ImageReader(ImageLimits())
+        self._media = media or MediaReader()
         self._tiktoken = tiktoken
         self._slicer = TimeSlicer()
         self._warned: set[str] = set()  # models that received token ids
@@ -105,19 +105,22 @@ class Embeddings:
             message = "Use either 'input' or 'messages'."
             raise InvalidRequest(message, param="messages")
         self._limits.check_messages(len(messages))
-        parts: list[ImagePart] = []
+        parts: list[MediaPart] = []
         shown = template_messages(messages, self._policy, parts)
-        images = await self._images.read(parts, model) if parts else ()
+        for each in parts:
+            if KINDS[each.part["type"]] != "image":
+                raise unsupported_media(each)
+        media = await self._media.read(parts, model) if parts else NO_MEDIA
         prompt = await model.render_chat(
             shown,
-            images=len(images),
+            media=media.counts if parts else None,
             add_special_tokens=bool(request.add_special_tokens),
             truncation=_truncation(request, model),
             add_generation_prompt=bool(request.add_generation_prompt),
             continue_final_message=bool(request.continue_final_message),
             template_kwargs=request.chat_template_kwargs,
         )
-        return replace(prompt, images=images)
+        return media.beside(prompt)
 
     async def _embed(
         self,

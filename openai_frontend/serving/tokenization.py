@@ -10,8 +10,9 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import CompletionJob, request_id
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
-from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.media import NO_MEDIA, MediaReader
+from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.sampling import unsupported
 from openai_frontend.serving.request.template_inputs import template_messages
 from schemas.sampling import SamplingFields
@@ -41,12 +42,12 @@ class Tokenization:
     """POST /tokenize and /detokenize, independent of HTTP."""
 
     def __init__(
-        self, limits: InferenceLimits, policy: FieldPolicy, images: ImageReader | None = None
+        self, limits: InferenceLimits, policy: FieldPolicy, media: MediaReader | None = None
     ) -> None:
-        """`images`: None for the default limits."""
+        """`media`: None for the default limits."""
         self._limits = limits
         self._policy = policy
-        self._images = images or ImageReader(ImageLimits())
+        self._media = media or MediaReader()
 
     async def tokenize(self, request: TokenizeRequest, model: ServingModel) -> TokenizeResponse:
         """The tokens, even if they exceed the context. Raises for unsupported fields."""
@@ -56,7 +57,7 @@ class Tokenization:
         if request.messages is None:
             ids = (await self._text(request, model)).token_ids
         else:
-            ids = _with_images((await self._chat(request, model)).token_ids, model)
+            ids = _with_media((await self._chat(request, model)).token_ids, model)
         return TokenizeResponse.model_construct(  # checking a million ids takes 50 ms
             count=len(ids),
             max_model_len=model.max_model_len,
@@ -97,12 +98,12 @@ class Tokenization:
             raise unsupported("tools")
         opened = bool(request.continue_final_message)
         generation_prompt = request.add_generation_prompt
-        parts: list[ImagePart] = []
+        parts: list[MediaPart] = []
         rendered = template_messages(messages, self._policy, parts)
-        images = await self._images.read(parts, model) if parts else ()
+        media = await self._media.read(parts, model) if parts else NO_MEDIA
         return await model.render_chat(
             rendered,
-            images=len(images),
+            media=media.counts if parts else None,
             add_special_tokens=bool(request.add_special_tokens),
             within_context=False,
             extra_characters=None if request.tools or request.chat_template_kwargs else 0,
@@ -113,9 +114,12 @@ class Tokenization:
         )
 
 
-def _with_images(ids: Sequence[int], model: ServingModel) -> Sequence[int]:
-    """The tokens as the engine counts them, if each image has the same number."""
-    return ids if model.images is None else model.images.expanded(ids)
+def _with_media(ids: Sequence[int], model: ServingModel) -> Sequence[int]:
+    """The tokens as the engine counts them, if all images, and all audio, have the same ones."""
+    for support in (model.images, model.audio):
+        if support is not None:
+            ids = support.expanded(ids)
+    return ids
 
 
 def _one_of_two(request: TokenizeRequest) -> InvalidRequest:
@@ -155,7 +159,7 @@ async def rendered(job: CompletionJob, request: SamplingFields) -> list[Rendered
 
 def _tokens(first: GenerationRequest, model: ServingModel) -> Sequence[int]:
     ids = first.prompt_token_ids or ()
-    return _with_images(ids, model) if first.images else ids
+    return _with_media(ids, model) if first.images or first.audio_files else ids
 
 
 def _sampling_params(job: CompletionJob, first: GenerationRequest) -> dict[str, Any]:

@@ -172,7 +172,8 @@ def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> No
 @contextmanager
 def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     """Start a gateway with these models: `mock` answers at once, `slow` at 10 tokens per second,
-    `mirror` with its request, `vision` with its images, `hears` with its audio; `broken` fails,
+    `mirror` with its request, `vision` with its images and audio files, `hears` with its audio;
+    `broken` fails,
     `teller` fails in a tool call, and each of ODD_ANSWERS gives that answer. `more` options come
     last.
     """
@@ -181,7 +182,7 @@ def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     mock_models.write_with_tokenizer(repository, "mock", tokens=TOKENS, answer_tokens=7)
     slow = {"tokens": TOKENS, "tokens_per_second": 10.0}
     mock_models.write_with_tokenizer(repository, "slow", **slow)
-    mock_models.write_with_images(repository, "vision")
+    mock_models.write_with_media(repository, "vision")
     mock_models.write_with_tokenizer(
         repository, "hears", audio_window_s=30.0, describe_audio=True, answer_tokens=1
     )

@@ -2,13 +2,14 @@
 
 import io
 import json
+from typing import Any
 
 import numpy
 import pytest
 import soundfile
 
-from tests import audio
-from tests.security.guarded import KEY, Guarded, check_refused
+from tests import audio, images
+from tests.security.guarded import CHAT, KEY, TENANTS, Guarded, check_refused
 from tests.unit.routers.mock_gateway import RawResponse, request
 
 ROUTE = "/v1/audio/transcriptions"
@@ -150,3 +151,61 @@ def test_form_of_a_web_page_needs_an_authorization_header(guarded):
     without = guarded.raw(request(f"POST {ROUTE}", FORM, page, body=body))
     assert without.status in (401, 415)
     assert send(guarded, body, page).status == 200
+
+
+def ask(guarded: Guarded, *parts: Any, key: str = KEY) -> RawResponse:
+    """A chat with audio; the engine describes the files that it gets."""
+    messages = [{"role": "user", "content": list(parts)}]
+    body = json.dumps({"model": "vision", "max_tokens": 20, "messages": messages}).encode()
+    return guarded.ask(f"POST {CHAT}", body, f"authorization: Bearer {key}", key=None)
+
+
+def heard(response: RawResponse) -> str:
+    assert response.status == 200, response.body
+    content: str = json.loads(response.body)["choices"][0]["message"]["content"]
+    return content
+
+
+HOSTILE = {
+    "polyglot": b"%PDF-1.7\n" + audio.wav(["one"]),
+    "archive": b"PK\x03\x04" + audio.wav(["one"]),
+    "playlist": b"#EXTM3U\nhttp://127.0.0.1/",
+    "MP4": b"\x00\x00\x00\x18ftypM4A " + bytes(50),
+    "IAMF": b"\x00\x00\x00\x20ftypiamf" + bytes(50),
+    "matroska": b"\x1a\x45\xdf\xa3" + bytes(50),
+    "AIFF": b"FORM\x00\x00\x00\x00AIFF",
+    "image": images.webp(),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_other_files_in_chats_reach_no_decoder(guarded, name):
+    """Whatever their label says: the first bytes decide."""
+    for part in (audio.part(HOSTILE[name]), audio.url_part(HOSTILE[name])):
+        assert refused(ask(guarded, part), 400)[1] == "invalid_file_format"
+
+
+def test_a_name_of_audio_means_nothing_to_another_key(guarded):
+    """Nor is it the name of an image. Keys with caches of their own share no digest."""
+    alice, bob = TENANTS
+    one, two = audio.wav(["one"]), audio.wav(["two"])
+    again = {"type": "input_audio", "uuid": "sound-of-alice"}
+    named = audio.part(one, uuid="sound-of-alice")
+    alices = heard(ask(guarded, named, key=alice))
+
+    assert refused(ask(guarded, again, key=bob), 400)[1] == "invalid_value"
+    bobs = heard(ask(guarded, {**named, **audio.part(two)}, key=bob))
+    assert heard(ask(guarded, again, key=alice)) == alices
+    assert heard(ask(guarded, again, key=bob)) == bobs
+    image = {"type": "image_url", "uuid": "sound-of-alice"}
+    assert refused(ask(guarded, image, key=alice), 400)[1] == "invalid_value"
+    assert heard(ask(guarded, audio.part(one), key=bob)) != alices
+
+
+def test_placeholders_of_audio_come_from_the_template(guarded):
+    """In clients' texts they stay text; in prompts they are refused."""
+    parts = images.text("a <|audio|><|audio|> b"), audio.part(audio.wav(["one"]))
+
+    assert heard(ask(guarded, *parts)).startswith("wav ")
+    response = guarded.post("/v1/completions", {"model": "vision", "prompt": "<|audio|>"})
+    assert refused(response, 400)[1] == "invalid_value"

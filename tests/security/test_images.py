@@ -108,8 +108,6 @@ REFUSED = [
     {"type": "video_embeds", "video_embeds": {"a": "gASVBQAAAAAAAABLKi4="}},
     {"type": "prompt_embeds", "prompt_embeds": "gASVBQAAAAAAAABLKi4="},
     {"type": "file", "file": {"file_data": images.data_url(images.png())}},
-    {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-    {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,AAAA"}},
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from openai_frontend.engines.media import image_digest
+from openai_frontend.engines.media import base64_digest
 from openai_frontend.generation import CompletionDelta, merge_deltas
 from openai_frontend.triton import Server
 from openai_frontend.triton.responses import TensorInput
@@ -31,7 +31,7 @@ def encoded(image: Image.Image, format: str = "PNG", **options: Any) -> str:
 def described(image: Image.Image, text: str, **changes: Any) -> dict[str, Any]:
     """The image's item of `media_info`."""
     return {
-        "kind": "image", "digest": image_digest(text), "detail": "auto", "width": image.width,
+        "kind": "image", "digest": base64_digest(text), "detail": "auto", "width": image.width,
         "height": image.height, "format": "png", **changes,
     }  # fmt: skip
 

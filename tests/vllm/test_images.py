@@ -74,12 +74,12 @@ def picture(seed: int, *, width: int = 320, height: int = 240) -> Image.Image:
 
 def images_of(model: str = MODEL) -> Any:
     host: Any = inprocess.host(model)
-    return host._engine._images
+    return host._engine._media
 
 
 def runs(model: str = MODEL) -> int:
     """How often the model's processor has run."""
-    found: int = images_of(model).cache._pool.runs
+    found: int = images_of(model).caches[0]._pool.runs
     return found
 
 
@@ -249,7 +249,7 @@ async def test_prompt_that_is_too_long_with_its_images(server: Server, prompt):
 
 async def test_cancelled_request_leaves_nothing_behind(server: Server, prompt):
     """A client that leaves while its image is processed. The engine never gets the request."""
-    images, asked = images_of().cache, request(prompt(user(COUNT)))
+    images, asked = images_of().caches[0], request(prompt(user(COUNT)))
     inputs = {**contract(server, MODEL).encode(asked), **tensors([picture(32, width=1500)])}
 
     stream = server.infer(MODEL, inputs, request_id="test")

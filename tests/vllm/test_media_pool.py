@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from openai_frontend.engines.engine import ModelSpec
-from openai_frontend.engines.media import image_digest
+from openai_frontend.engines.media import base64_digest
 from openai_frontend.engines.vllm import arguments
 from openai_frontend.engines.vllm.media import MediaCache, new_pool
 from openai_frontend.engines.vllm.media_worker import ImageRequest
@@ -48,7 +48,7 @@ def pool() -> Iterator[WorkerPool]:
 
 def process(pool: WorkerPool, text: str, **changes: Any) -> Reply:
     """The result for an image whose header was read as `changes` say."""
-    fields = {"width": 80, "height": 60, "format": "png", "digest": image_digest(text), **changes}
+    fields = {"width": 80, "height": 60, "format": "png", "digest": base64_digest(text), **changes}
     request = ImageRequest(**{"key": "k", "cache_salt": None, "low_detail": False, **fields})
     outcome, frames = pool.submit(request, [text.encode()]).result(timeout=300)
     del outcome["stages"]  # their times differ
@@ -56,14 +56,14 @@ def process(pool: WorkerPool, text: str, **changes: Any) -> Reply:
 
 
 def of_red() -> ImageRequest:
-    return ImageRequest("k", image_digest(encoded(RED)), None, 80, 60, "png", low_detail=False)
+    return ImageRequest("k", base64_digest(encoded(RED)), None, 80, 60, "png", low_detail=False)
 
 
 async def test_stages_are_measured_and_reported_to_traces(pool, monkeypatch):
     """Once for an image that two requests need, and not for one that is known."""
     monkeypatch.setattr(LOG, "enabled", True)
     cache, text = MediaCache(pool, "image", max_bytes=1 << 24), encoded(NOISE)
-    asked = ImageRequest("n", image_digest(text), None, 80, 60, "png", low_detail=False)
+    asked = ImageRequest("n", base64_digest(text), None, 80, 60, "png", low_detail=False)
     frames = [text.encode()]
     await asyncio.gather(*(cache.processed(asked, frames, each) for each in ("a", "b")))
     await cache.processed(asked, frames, "c")
@@ -166,7 +166,7 @@ REFUSED = {
         png(10_000, 10_000, rows=10_000), {"width": 10_000, "height": 10_000}, "more than 256 MiB",
     ),
     "another image's digest": (
-        encoded(RED), {"digest": image_digest("AAAA")}, "digest in media_info is that of another",
+        encoded(RED), {"digest": base64_digest("AAAA")}, "digest in media_info is that of another",
     ),
     "another salt's digest": (encoded(RED), {"cache_salt": "tenant"}, "that of another image"),
 }  # fmt: skip

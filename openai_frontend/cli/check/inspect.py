@@ -17,6 +17,7 @@ from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import (
     ContractOptions,
     SelectedContracts,
+    audio_support,
     image_support,
     select_contracts,
     takes_text,
@@ -26,7 +27,7 @@ from openai_frontend.generation import SamplingParams
 from openai_frontend.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.lora.files import LoRARequirements
 from openai_frontend.lora.models import SEPARATOR
-from openai_frontend.modalities import ImageSupport, TranscriptionSupport
+from openai_frontend.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelFileFacts
 from openai_frontend.models.parser_selection import (
@@ -88,7 +89,7 @@ def fill(
     prompts = None
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
-    _fill_in_contract(report, folder, prompts, _reported_images(folder, facts))
+    _fill_in_contract(report, folder, prompts, facts)
     report.audio = _audio(folder)
     report.limitations = load_checks.check_engine(folder, role)
     if (lacking := load_checks.missing_backend(folder.backend, backend_directory)) is not None:
@@ -193,12 +194,46 @@ def _images(
     most = "any number" if support.max_per_request is None else f"at most {support.max_per_request}"
     if support.takes_question:
         return f"{most} per request, of one message; the model applies its own chat template"
-    written = None
-    if prompts is not None:
-        written = prompts.take_images(support.placeholder, as_text=takes_text(chosen))
+    written = _placeholder("image", chosen, support, prompts)
     if written is None:
         return "none: the chat template writes nothing for an image"
-    return f"{most} per request; the chat template writes {written.text!r}"
+    return f"{most} per request; the chat template writes {written!r}"
+
+
+def _placeholder(
+    kind: str,
+    chosen: SelectedContracts,
+    support: ImageSupport | AudioSupport,
+    prompts: PromptBuilder | None,
+) -> str | None:
+    if prompts is None:
+        return None
+    written = prompts.take_media(kind, support.placeholder, as_text=takes_text(chosen))
+    return None if written is None else written.text
+
+
+def _reported_input_audio(folder: ModelDirectory) -> AudioSupport | None:
+    """What the files of an in-process model show."""
+    if folder.engine == "mock":
+        most = folder.arguments.get("audio_files_per_prompt", 0)
+        return AudioSupport(max_per_request=most) if most else None
+    weights = folder.weights() if folder.engine == "vllm" else None
+    hears = weights is not None and weights.is_dir() and model_files.has_audio(weights)
+    return AudioSupport() if hears else None
+
+
+def _input_audio(
+    chosen: SelectedContracts, reported: AudioSupport | None, prompts: PromptBuilder | None
+) -> str:
+    support = audio_support(chosen, reported)
+    if support is None:
+        return ""
+    written = _placeholder("audio", chosen, support, prompts)
+    if written is None:
+        return "none, unless the engine knows a placeholder: the chat template writes nothing"
+    count = support.max_per_request
+    most = "any number of files" if count is None else f"at most {count} files"
+    return f"{most} per request; the chat template writes {written!r}"
 
 
 def _audio(folder: ModelDirectory) -> str:
@@ -232,19 +267,23 @@ def _fill_in_contract(
     report: Report,
     folder: ModelDirectory,
     prompts: PromptBuilder | None,
-    images: ImageSupport | None,
+    facts: ModelFileFacts,
 ) -> None:
     if folder.config is None:
         report.contract = "unknown: a folder of weights, not a model of a repository"
         report.constraints = []
         return
     tasks = _tasks(folder)
+    images, audio = _reported_images(folder, facts), _reported_input_audio(folder)
     try:
         chosen = select_contracts(
             folder.config,
             tasks=tasks,
             options=ContractOptions(
-                name=folder.options.contract, tensors=folder.options.tensors, images=images
+                name=folder.options.contract,
+                tensors=folder.options.tensors,
+                images=images,
+                audio=audio,
             ),
             decoupled=folder.is_decoupled(),
             vocabulary=prompts,
@@ -258,6 +297,7 @@ def _fill_in_contract(
         report.contract, report.serves = chosen.name, [_UNKNOWN]
         return
     report.images = _images(chosen, images, prompts)
+    report.input_audio = _input_audio(chosen, audio, prompts)
     report.serves = _serves(chosen, chats=prompts is not None and prompts.can_chat)
     if chosen.generation is not None:
         _fill_in_generation(report, folder, chosen.generation)

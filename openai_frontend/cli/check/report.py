@@ -30,6 +30,7 @@ class Report:
     max_model_len: int | None = None  # tokens of prompt and output together; None: unknown
     chat_template: str = ""
     images: str = ""  # how many a request may have, and what stands for one in the prompt
+    input_audio: str = ""  # the same for audio in chats; empty if a model takes none
     audio: str = ""  # what a transcription model takes; empty for other models
     tool_calls: str = ""
     reasoning: str = ""

@@ -328,11 +328,14 @@ IMAGES = Capability(
 )
 AUDIO = Capability(
     name="audio",
-    gives="transcription models such as Whisper; audio is preprocessed in processes of their own",
-    without="transcription models are not loaded",
+    gives="transcription models such as Whisper, and audio in chats; preprocessed in processes",
+    without="transcription models are not loaded, and models that hear get text only",
     requirements=IMAGES.requirements.rstrip()
     + """
         vllm.multimodal.processing.processor:EncDecMultiModalProcessor.apply(inputs, timing_ctx)
+        vllm.multimodal.processing.context:BaseProcessingInfo.data_parser
+        vllm.multimodal.parse:MultiModalDataParser.audio_resampler
+        vllm.multimodal.audio:AudioResampler.target_sr
         vllm.inputs.engine:EncoderDecoderInput
         vllm.inputs.engine:tokens_input(prompt_token_ids)
         vllm.config:ModelConfig.is_encoder_decoder

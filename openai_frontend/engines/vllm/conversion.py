@@ -141,7 +141,9 @@ class RequestTemplates:
         for other parameters, media or an adapter, and to refuse a prompt.
         """
         known = self._known.get(id(params))
-        if known is None or request.adapter is not None or request.images:
+        if known is None or request.adapter is not None:
+            return None
+        if request.images or request.audio_files:
             return None
         if not 0 < len(token_ids) < self._max_model_len:
             return None

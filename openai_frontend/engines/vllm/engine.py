@@ -23,16 +23,16 @@ from openai_frontend.engines.vllm import (
     audio,
     capabilities,
     conversion,
-    images,
     kv_transfer,
     processes,
+    prompt_media,
     versions,
 )
 from openai_frontend.engines.vllm.audio import PromptAudio
 from openai_frontend.engines.vllm.grammars import GrammarPreparer
-from openai_frontend.engines.vllm.images import PromptImages
 from openai_frontend.engines.vllm.lora import LoRALoader
 from openai_frontend.engines.vllm.media import MediaCache, max_items
+from openai_frontend.engines.vllm.prompt_media import AUDIO, IMAGE, PromptMedia
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
     Adapter,
@@ -91,7 +91,7 @@ class VLLMEngine(Engine):
             self._grammars.start()
         self._steps = self._step_loop(model)
         self._audio = self._prompt_audio(model)
-        self._images = self._prompt_images(model)
+        self._media = self._prompt_media(model)
         self._adapters = LoRALoader(self._engine)
         lora = self._engine.vllm_config.lora_config
         return ModelFacts(
@@ -105,9 +105,10 @@ class VLLMEngine(Engine):
             description=model.parameters.get("description"),
             max_lora_rank=None if lora is None else lora.max_lora_rank,
             kv_transfer=kv_transfer.facts(self._engine),
-            images=None if self._images is None else self._images.facts(),
+            images=None if self._media is None else self._media.facts(IMAGE),
+            audio=None if self._media is None else self._media.facts(AUDIO),
             transcription=None if self._audio is None else self._audio.facts(),
-            limitations=(*self._vllm.reports(), *self._image_limitations),
+            limitations=(*self._vllm.reports(), *self._media_limitations),
         )
 
     async def warm_up(self) -> None:
@@ -193,11 +194,12 @@ class VLLMEngine(Engine):
         """vLLM's input, or a task that returns it."""
         if self._audio is not None and isinstance(request, GenerationRequest):
             return self._audio.prepare(request)
-        if not request.images:
+        if not (request.images or (isinstance(request, GenerationRequest) and request.audio_files)):
             return conversion.prompt(request.prompt, request.prompt_token_ids, salt)
-        if self._images is None:
-            raise ValueError("image: the model does not take images")
-        return self._images.prepare(request)
+        if self._media is None:
+            kind, what = ("image", "images") if request.images else ("audio", "audio files")
+            raise ValueError(f"{kind}: the model does not take {what}")
+        return self._media.prepare(request)
 
     def _check_thinking_budget(self) -> None:
         """vLLM would refuse too, but with the names of its command-line flags."""
@@ -297,9 +299,10 @@ class VLLMEngine(Engine):
             yield from cache.samples()
 
     def _media_caches(self) -> Iterator[MediaCache]:
-        for media in (self._images, self._audio):
-            if media is not None:
-                yield media.cache
+        if self._media is not None:
+            yield from self._media.caches
+        if self._audio is not None:
+            yield self._audio.cache
 
     def _prompt_audio(self, model: ModelSpec) -> PromptAudio | None:
         """None if the model transcribes no audio. Blocks until processes are ready.
@@ -312,17 +315,22 @@ class VLLMEngine(Engine):
             raise ValueError(f"audio is refused: {self._vllm.missing[capabilities.AUDIO.name]}")
         return audio.start(self._engine, model.parameters)
 
-    def _prompt_images(self, model: ModelSpec) -> PromptImages | None:
-        """None if the model, or this vLLM, takes no images. Blocks until processes are ready."""
-        self._image_limitations: list[str] = []
-        if not (self._vllm.has(capabilities.IMAGES) and max_items(self._engine, images.MODALITY)):
+    def _prompt_media(self, model: ModelSpec) -> PromptMedia | None:
+        """None if the model, or this vLLM, takes no media in prompts. Blocks until processes are
+        ready.
+        """
+        self._media_limitations: list[str] = []
+        if not self._vllm.has(capabilities.IMAGES):
             return None
-        try:
-            return images.start(self._engine, model.parameters)
-        except RuntimeError as error:
-            logger.warning("model %s: images are refused: %s", model.name, error)
-            self._image_limitations.append(f"images are refused: {error}")
-            return None
+        taken = [each for each in (IMAGE, AUDIO) if max_items(self._engine, each)]
+        if AUDIO in taken and not (self._audio is None and self._vllm.has(capabilities.AUDIO)):
+            taken.remove(AUDIO)
+        media, failures = prompt_media.start(self._engine, taken, model.parameters)
+        for modality, reason in failures.items():
+            refused = "images are refused" if modality == IMAGE else "audio is refused"
+            logger.warning("model %s: %s: %s", model.name, refused, reason)
+            self._media_limitations.append(f"{refused}: {reason}")
+        return media
 
     def _step_loop(self, model: ModelSpec) -> StepLoop | None:
         # Pooling and vLLM's own statistics need AsyncLLM's output handler.
@@ -366,8 +374,9 @@ class VLLMEngine(Engine):
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
                     delta = conversion.delta(output, params, begun=begun)
-                    if delta.counts is not None and request.images:
-                        delta.counts.image_tokens = images.image_tokens(prompt)
+                    if delta.counts is not None and (request.images or request.audio_files):
+                        delta.counts.image_tokens = prompt_media.media_tokens(prompt, IMAGE)
+                        delta.counts.audio_tokens = prompt_media.media_tokens(prompt, AUDIO)
                     begun = begun or bool(delta.token_ids)
                     sink.send(delta)
 

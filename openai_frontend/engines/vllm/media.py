@@ -19,7 +19,7 @@ from typing import Any
 from openai_frontend.engines.engine import EngineError, Sample
 from openai_frontend.engines.vllm import processes as vllm_processes
 from openai_frontend.engines.vllm import versions
-from openai_frontend.engines.vllm.media_worker import AudioRequest, ImageRequest
+from openai_frontend.engines.vllm.media_worker import ItemRequest
 from openai_frontend.engines.vllm.stats import Histogram, histogram_samples
 from openai_frontend.media.fork_server import Frames, PoolUnavailable
 from openai_frontend.media.pool import WorkerPool
@@ -75,7 +75,7 @@ class MediaCache:
         return [self._known(key) for key in keys]
 
     async def processed(
-        self, request: ImageRequest | AudioRequest, frames: Frames, request_id: str
+        self, request: ItemRequest, frames: Frames, request_id: str
     ) -> ProcessedItem:
         """Return an item, processed if it is new. `request_id` needs it.
 
@@ -126,9 +126,7 @@ class MediaCache:
             labels = {"kind": self._modality, "stage": stage}
             yield from histogram_samples(STAGES, STAGE_S, seconds.snapshot(), labels)
 
-    def _start(
-        self, request: ImageRequest | AudioRequest, frames: Frames
-    ) -> asyncio.Task[ProcessedItem]:
+    def _start(self, request: ItemRequest, frames: Frames) -> asyncio.Task[ProcessedItem]:
         if len(self._running) >= MAX_RUNNING:
             message = f"{MAX_RUNNING} items wait to be processed. Retry when some are done."
             raise EngineError(message, error_codes.UNAVAILABLE)
@@ -137,7 +135,7 @@ class MediaCache:
         self._running[request.key] = task
         return task
 
-    async def _run(self, request: ImageRequest | AudioRequest, frames: Frames) -> ProcessedItem:
+    async def _run(self, request: ItemRequest, frames: Frames) -> ProcessedItem:
         began_ns = monotonic_ns()
         try:
             outcome, found = await asyncio.wrap_future(self._pool.submit(request, frames))

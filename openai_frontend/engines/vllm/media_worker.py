@@ -10,11 +10,12 @@ import hashlib
 import io
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from openai_frontend.media import fork_server
+from openai_frontend.media import audio, fork_server
 from openai_frontend.media.fork_server import Refused
 from openai_frontend.modalities import salted
 
@@ -23,6 +24,8 @@ MAX_PIXELS = 25_000_000  # of an image whose size nobody has checked
 _MAX_TOLD = 4096  # tokens of an image: facts are one message
 _SIZES = ((64, 64), (640, 480), (300, 1200))  # pixels, of images whose tokens are compared
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
+_SOUNDS_S = (1.0, 0.3)  # of audio whose tokens are compared
+MIN_SECONDS = 0.1  # of an audio file, as for transcriptions
 
 Outcome = tuple[dict[str, Any], Sequence[Any]]
 
@@ -47,6 +50,20 @@ class AudioRequest(NamedTuple):
     cache_salt: str | None
 
 
+class AudioFileRequest(NamedTuple):
+    """What a worker gets besides the base64 text."""
+
+    key: str  # of the caches
+    digest: str
+    cache_salt: str | None
+    format: str  # "": unknown
+    max_seconds: float  # the server's limits; a model may have a lower one
+    max_samples: int  # of all channels
+
+
+ItemRequest = ImageRequest | AudioRequest | AudioFileRequest
+
+
 class _Processor:
     """The model's own processor, for one item at a time."""
 
@@ -64,6 +81,10 @@ class _Processor:
         )
         length = model_config.max_model_len
         (self.largest,) = dummy.get_dummy_mm_data(length, {modality: 1}, {})[modality]
+
+    def sample_rate(self) -> int:
+        """That of the audio that the model takes, in Hz."""
+        return int(self.info.data_parser.audio_resampler.target_sr)
 
     def apply(self, item: Any, key: str) -> Outcome:
         """Return what stands for the item in the prompt, and the model's input as vLLM encodes it.
@@ -96,7 +117,8 @@ class _Processor:
 def prepare(data: bytes) -> tuple[dict[str, Any], fork_server.Work]:
     """Make the processor. Facts of images: `target`, the ids of a placeholder, `max_tokens` of an
     image, and `tokens`, which replace the placeholder; None if they depend on the image's size.
-    Facts of audio: `sample_rate` in Hz and `window_s`, the longest audio.
+    Of audio in prompts the same, and `max_seconds`. Of a transcription model: `sample_rate` in Hz
+    and `window_s`, the longest audio.
     """
     import torch
 
@@ -104,31 +126,50 @@ def prepare(data: bytes) -> tuple[dict[str, Any], fork_server.Work]:
     modality, model_config = pickle.loads(data)  # noqa: S301  of our own parent
     processor = _Processor(modality, model_config)
     outcome, _ = processor.apply(processor.largest, "largest")
-    if modality == "audio":
+    if modality == "audio" and model_config.is_encoder_decoder:
         extractor = processor.info.get_feature_extractor()
         facts = {"sample_rate": extractor.sampling_rate, "window_s": extractor.chunk_length}
         return facts, lambda header, frames: _hear(processor, AudioRequest(*header), *frames)
+    facts = {"target": outcome["target"], "max_tokens": outcome["embeds"]}
+    largest = outcome["token_ids"]
+    if modality == "audio":
+        audio.prepare(b"")  # as `_import_decoders`
+        rate = processor.sample_rate()
+        max_s = len(processor.largest) / rate  # of the model's own dummy, which vLLM sizes it by
+        facts |= {"tokens": _fixed_tokens(processor, largest, _sounds(rate)), "max_seconds": max_s}
+        work = partial(_listen, processor, max_s)
+        return facts, lambda header, frames: work(AudioFileRequest(*header), *frames)
     _import_decoders()
-    facts = {
-        "target": outcome["target"],
-        "max_tokens": outcome["embeds"],
-        "tokens": _fixed_tokens(processor, outcome["token_ids"]),
-    }
+    facts["tokens"] = _fixed_tokens(processor, largest, _pictures())
     return facts, lambda header, frames: _see(processor, ImageRequest(*header), *frames)
 
 
-def _fixed_tokens(processor: _Processor, largest: list[int]) -> list[int] | None:
-    """The tokens of any image; None if others than the largest have other tokens."""
+def _pictures() -> Iterator[Any]:
     from PIL import Image
 
-    for size in _SIZES if len(largest) <= _MAX_TOLD else ():
+    return (Image.new("RGB", size) for size in _SIZES)
+
+
+def _sounds(rate: int) -> Iterator[Any]:
+    import numpy as np
+
+    return ((np.zeros(int(seconds * rate)), rate) for seconds in _SOUNDS_S)
+
+
+def _fixed_tokens(
+    processor: _Processor, largest: list[int], others: Iterator[Any]
+) -> list[int] | None:
+    """The tokens of any item; None if others than the largest have other tokens."""
+    if len(largest) > _MAX_TOLD:
+        return None
+    for at, item in enumerate(others):
         try:
-            outcome, _ = processor.apply(Image.new("RGB", size), f"{size}")
-        except Exception:  # noqa: BLE001  such a size may be refused
+            outcome, _ = processor.apply(item, f"other {at}")
+        except Exception:  # noqa: BLE001  such an item may be refused
             return None
         if outcome["token_ids"] != largest:
             return None
-    return largest if len(largest) <= _MAX_TOLD else None
+    return largest
 
 
 def _see(processor: _Processor, request: ImageRequest, text: Any) -> Outcome:
@@ -152,6 +193,40 @@ def _hear(processor: _Processor, request: AudioRequest, samples: Any) -> Outcome
     return _applied(processor, (heard, rate), request.key, f"audio of {len(heard):,} samples")
 
 
+def _listen(
+    processor: _Processor, model_max_s: float, request: AudioFileRequest, text: Any
+) -> Outcome:
+    began_ns = monotonic_ns()
+    data, rate = _from_base64(request, bytes(text)), processor.sample_rate()
+    if (format := request.format or audio.format_of(data)) is None:
+        raise Refused(f"none of the formats {', '.join(sorted(audio.FORMATS))}")
+    task = {
+        "format": format,
+        "rate": rate,
+        "window_s": request.max_seconds + 1,  # it is not cut
+        "max_seconds": request.max_seconds,
+        "max_samples": request.max_samples,
+        "model_max_seconds": model_max_s,
+    }
+    found, (samples,) = audio.decode(task, memoryview(data))
+    if found["seconds"] < MIN_SECONDS:
+        raise Refused(f"it is shorter than {MIN_SECONDS} s: {found['seconds']:.3f} s")
+    decoded_ns = monotonic_ns()
+    described = f"audio of {found['seconds']:.3f} s"
+    outcome, frames = _applied(processor, (samples, rate), request.key, described)
+    outcome["stages"]["decode"] = [began_ns, decoded_ns]
+    return outcome, frames
+
+
+def _from_base64(request: ImageRequest | AudioFileRequest, text: bytes) -> bytes:
+    """Raises Refused, also if the text has another digest."""
+    _check_digest(request, text)
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise Refused("not valid base64") from None
+
+
 def _applied(processor: _Processor, item: Any, key: str, described: str) -> Outcome:
     try:
         return processor.apply(item, key)
@@ -166,11 +241,7 @@ def _decode(request: ImageRequest, text: bytes) -> Any:
     """Return the image in RGB; transparent parts are white. Raises Refused."""
     from PIL import Image, ImageOps
 
-    _check_digest(request, text)
-    try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise Refused("not valid base64") from None
+    data = _from_base64(request, text)
     formats = (request.format.upper(),) if request.format else _FORMATS
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
@@ -186,7 +257,7 @@ def _decode(request: ImageRequest, text: bytes) -> Any:
         raise Refused(f"cannot be decoded as {named}") from None
 
 
-def _check_digest(request: ImageRequest | AudioRequest, data: Any) -> None:
+def _check_digest(request: ItemRequest, data: Any) -> None:
     if salted(hashlib.sha256(data).hexdigest(), request.cache_salt) != request.digest:
         other = "another image" if isinstance(request, ImageRequest) else "other audio"
         raise Refused(f"its digest in media_info is that of {other}")

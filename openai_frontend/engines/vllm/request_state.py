@@ -1,5 +1,6 @@
 """State of each request in the step loop: detokenizer, token counts and sink."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -79,6 +80,7 @@ class TextRequestState:
     """A request that returns plain text, maybe with log probabilities."""
 
     __slots__ = (
+        "audio_tokens",
         "begun",
         "cached_tokens",
         "decode",
@@ -114,7 +116,7 @@ class TextRequestState:
             else sink.text_stream(self.step, self.tokenizer)
         )
         self.prompt_tokens = prompt_tokens
-        self.image_tokens = _image_tokens(request) if request.mm_features else 0
+        self.image_tokens, self.audio_tokens = _media_tokens(request)
         self.cached_tokens = 0
         self.transferred_tokens: int | None = None
         self.begun = False  # the hot path does not update the detokenizer's count
@@ -183,6 +185,7 @@ class TextRequestState:
             self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             image_tokens=self.image_tokens,
+            audio_tokens=self.audio_tokens,
             transferred_tokens=self.transferred_tokens,
             kv_transfer_params=output.kv_transfer_params,
         )
@@ -192,12 +195,17 @@ class TextRequestState:
         self.sink.send(delta)
 
 
-def _image_tokens(request: Any) -> int:
-    return sum(
-        feature.mm_position.get_num_embeds()
-        for feature in request.mm_features
-        if feature.modality == "image"
-    )
+def _media_tokens(request: Any) -> tuple[int, int]:
+    """Prompt tokens that stand for images, and for audio."""
+    if not request.mm_features:
+        return 0, 0
+    counts = Counter[str]()
+    for feature in request.mm_features:
+        place = feature.mm_position
+        # The audio of a model with an encoder of its own is beside the prompt
+        if place.offset + place.length <= len(request.prompt_token_ids):
+            counts[feature.modality] += place.get_num_embeds()
+    return counts["image"], counts["audio"]
 
 
 class DeltaCollector:
@@ -207,7 +215,7 @@ class DeltaCollector:
         self._sink = sink
         self._params = request.sampling_params
         self._begun = False
-        self._image_tokens = _image_tokens(request) if request.mm_features else 0
+        self._media_tokens = _media_tokens(request)
         self.request_id = request.request_id
         self.stats: Any = None  # vLLM's PrefillStats, once it is known
 
@@ -220,7 +228,7 @@ class DeltaCollector:
             delta = conversion.delta(output, self._params, begun=self._begun)
             self._begun = self._begun or bool(delta.token_ids)
             if delta.counts is not None:
-                delta.counts.image_tokens = self._image_tokens
+                delta.counts.image_tokens, delta.counts.audio_tokens = self._media_tokens
                 if self.stats is not None:
                     self._count(delta.counts)
             self._sink.send(delta)

@@ -18,6 +18,7 @@ from openai_frontend.generation import (
     ScoreResult,
 )
 from openai_frontend.modalities import (
+    AudioSupport,
     ImageSupport,
     SpeechRequest,
     SpeechSupport,
@@ -155,6 +156,9 @@ class MeteredModel:
         if not isinstance(work, ScorePairRequest | SpeechRequest) and work.images:
             support = self._model.images or ImageSupport()
             prompt_tokens += len(work.images) * (support.max_tokens_per_image or 0)
+        if isinstance(work, GenerationRequest) and work.audio_files:
+            heard = self._model.audio or AudioSupport()
+            prompt_tokens += len(work.audio_files) * (heard.max_tokens_per_audio or 0)
         if not isinstance(work, GenerationRequest):
             return prompt_tokens
         return work.sequences * (prompt_tokens + self._answer_tokens(work, prompt_tokens))
@@ -277,6 +281,10 @@ class MeteredModel:
         return self._model.images
 
     @property
+    def audio(self) -> AudioSupport | None:
+        return self._model.audio
+
+    @property
     def transcription(self) -> TranscriptionSupport | None:
         return self._model.transcription
 
@@ -323,7 +331,7 @@ class MeteredModel:
         truncation: Truncation | None = None,
         within_context: bool = True,
         extra_characters: int | None = None,
-        images: int = 0,
+        media: Mapping[str, int] | None = None,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         return await self._model.render_chat(
@@ -332,7 +340,7 @@ class MeteredModel:
             truncation=truncation,
             within_context=within_context,
             extra_characters=extra_characters,
-            images=images,
+            media=media,
             **rendering,
         )
 

@@ -13,6 +13,7 @@ from openai_frontend.generation import (
     ScoreResult,
 )
 from openai_frontend.modalities import (
+    AudioSupport,
     ImageSupport,
     SpeechRequest,
     SpeechSupport,
@@ -59,6 +60,8 @@ class ServingModel(Protocol):
     @property
     def images(self) -> ImageSupport | None: ...
     @property
+    def audio(self) -> AudioSupport | None: ...
+    @property
     def transcription(self) -> TranscriptionSupport | None: ...
     @property
     def speech(self) -> SpeechSupport | None: ...
@@ -81,7 +84,7 @@ class ServingModel(Protocol):
         truncation: Truncation | None = None,
         within_context: bool = True,
         extra_characters: int | None = None,
-        images: int = 0,
+        media: Mapping[str, int] | None = None,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt: ...
     async def tokenize(

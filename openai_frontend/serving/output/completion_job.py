@@ -48,6 +48,7 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompts
     image_tokens: int = 0  # of the prompts
+    audio_tokens: int = 0  # of the prompts
     completion_tokens: int = 0
     reasoning_tokens: int = 0  # of the outputs
     # Of each choice that reported some: the model's own measurements
@@ -103,6 +104,7 @@ class CompletionProgress:
                 usage.prompt_tokens += choice.prompt_tokens
                 usage.cached_tokens += choice.cached_tokens
                 usage.image_tokens += choice.image_tokens
+                usage.audio_tokens += choice.audio_tokens
         if self._metrics:
             usage.performance_metrics = [self._metrics[each] for each in sorted(self._metrics)]
         return usage
@@ -195,6 +197,7 @@ def first_request(
         prompt=prompt.text,
         prompt_token_ids=prompt.token_ids or None,
         images=prompt.images,
+        audio_files=prompt.audio_files,
         sampling_params=params,
         stream=bool(request.stream),
         return_token_ids=options.needs_token_ids,

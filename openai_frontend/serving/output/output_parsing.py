@@ -209,6 +209,7 @@ class DeltaParser:
                 usage.completion_tokens - self._counted,
                 usage.cached_tokens,
                 usage.image_tokens,
+                usage.audio_tokens,
             )
 
 

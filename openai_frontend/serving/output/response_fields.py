@@ -42,6 +42,8 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
     details = {"cached_tokens": usage.cached_tokens}
     if usage.image_tokens:
         details["image_tokens"] = usage.image_tokens
+    if usage.audio_tokens:
+        details["audio_tokens"] = usage.audio_tokens
     fields: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

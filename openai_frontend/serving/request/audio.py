@@ -1,27 +1,55 @@
-"""The audio file of a request: checked, decoded in another process, and cut into windows."""
+"""The audio of a request. A file to be transcribed is decoded in another process, and cut into
+windows; files in messages are decoded by the engine that gets them.
+"""
 
 import asyncio
 import hashlib
 import weakref
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
 from typing import Any, Protocol
 
+from pybase64 import b64decode
+
 from openai_frontend import request_record
 from openai_frontend.errors import InvalidRequest, RequestTooLarge, ServerOverloaded
 from openai_frontend.media.audio import FORMATS, format_of, pieces
 from openai_frontend.media.fork_server import PoolUnavailable, Reply
 from openai_frontend.media.stages import Stage
-from openai_frontend.modalities import AudioInput, TranscriptionSupport
+from openai_frontend.modalities import (
+    AudioFile,
+    AudioInput,
+    AudioSupport,
+    TranscriptionSupport,
+)
+from openai_frontend.serving.request import media_parts
+from openai_frontend.serving.request.media_parts import (
+    Base64Text,
+    DataURLs,
+    MediaModel,
+    MediaPart,
+    NamedMedia,
+    NotBase64,
+    PartReader,
+    check_base64,
+)
 from schemas import models as schemas
 
 MIN_SECONDS = 0.1  # OpenAI's
 _SAMPLE_BYTES = 4
 _AT_ONCE = 512 * 1024  # bytes that are hashed on the event loop, in 0.3 ms; more in a thread
 PARAM = "file"
+_KNOWN_FORMATS = 4096
+_HEAD_BYTES = 12  # that show the format
+_URLS = DataURLs(
+    what="audio",
+    example="data:audio/wav;base64,YXVkaW8gYnl0ZXMgaGVyZQ==",
+    code="invalid_audio_url",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +59,25 @@ class AudioLimits:
     max_audio_bytes: int = 25 * 1024 * 1024
     max_audio_seconds: int = 1500
     max_audio_samples: int = 150_000_000  # of all channels, as they are in the file
+    max_audio_files: int = 16  # per chat
+
+    def files_of(self, support: AudioSupport) -> int:
+        """The files that a chat with the model may have."""
+        own = support.max_per_request
+        return self.max_audio_files if own is None else min(own, self.max_audio_files)
+
+    def in_chats(self, support: AudioSupport) -> schemas.InputAudioLimits:
+        """For GET /v1/models."""
+        own = support.max_seconds
+        return schemas.InputAudioLimits(
+            formats=sorted(FORMATS),
+            max_audio_files=self.files_of(support),
+            max_audio_bytes=self.max_audio_bytes,
+            max_audio_seconds=self.max_audio_seconds
+            if own is None
+            else min(own, self.max_audio_seconds),
+            max_tokens_per_audio=support.max_tokens_per_audio,
+        )
 
     def of_model(self, support: TranscriptionSupport) -> schemas.AudioLimits:
         """For GET /v1/models."""
@@ -170,3 +217,94 @@ async def run_codec(codec: Codec, task: Any, data: Any, param: str, code: str) -
         raise ServerOverloaded("Audio cannot be processed at the moment. Retry later.") from error
     except ValueError as error:
         raise InvalidRequest(f"Invalid '{param}': {error}.", param=param, code=code) from None
+
+
+class AudioFileReader(PartReader[AudioFile]):
+    """Reads `input_audio` and `audio_url` parts. One per process: it knows the formats of files
+    that it has seen, and those that clients have named.
+    """
+
+    plural = "audio files"
+
+    def __init__(
+        self,
+        limits: AudioLimits,
+        on_read: Callable[[str, Sequence[AudioFile]], None] | None = None,
+        named: NamedMedia | None = None,
+    ) -> None:
+        """`named`: None for none."""
+        super().__init__(named or NamedMedia(0), on_read)
+        self._limits = limits
+        self._formats: OrderedDict[str, str] = OrderedDict()  # by digest
+
+    def most(self, model: MediaModel) -> int | None:
+        return None if model.audio is None else self._limits.files_of(model.audio)
+
+    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | None:
+        kind: str = each.part["type"]
+        given, param = each.part.get(kind), f"{each.place}.{kind}"
+        if given is None:
+            return None
+        if kind == "input_audio":
+            sent = Base64Text(given["data"], 0, given["format"], f"{param}.data")
+        else:
+            is_object = isinstance(given, dict)
+            url, param = (given["url"], f"{param}.url") if is_object else (given, param)
+            sent = Base64Text(url, _URLS.start(url, param), "", param)
+        self._check_bytes((len(sent.text) - sent.start) * 3 // 4, sent.param)
+        return sent
+
+    def items(self, sent: Sequence[Base64Text | AudioFile]) -> tuple[AudioFile, ...]:
+        return tuple(self._file(each) if isinstance(each, Base64Text) else each for each in sent)
+
+    def stored(self, each: MediaPart, item: AudioFile) -> AudioFile:
+        return item
+
+    def _file(self, sent: Base64Text) -> AudioFile:
+        base64 = sent.text[sent.start :]
+        try:
+            digest = media_parts.digest(base64)
+            format = self._formats.get(digest)
+            if format is None:
+                format = self._formats[digest] = _format(base64, sent.param)
+                if len(self._formats) > _KNOWN_FORMATS:
+                    self._formats.popitem(last=False)
+        except NotBase64:
+            raise _not_base64(sent) from None
+        if sent.option not in ("", format):
+            param = sent.param.removesuffix("data") + "format"
+            message = f"Invalid '{param}': the audio is {format}, not {sent.option}."
+            raise InvalidRequest(message, param=param, code="invalid_file_format")
+        return AudioFile(
+            base64=base64,
+            digest=digest,
+            format=format,
+            max_seconds=self._limits.max_audio_seconds,
+            max_samples=self._limits.max_audio_samples,
+            param=sent.param,
+        )
+
+    def _check_bytes(self, size: int, param: str) -> None:
+        if size > self._limits.max_audio_bytes:
+            message = (
+                f"Invalid '{param}': {size} bytes; the limit is {self._limits.max_audio_bytes} "
+                "bytes per audio file (max_audio_bytes). Send a shorter file, or MP3."
+            )
+            raise InvalidRequest(message, param=param, code="invalid_audio")
+
+
+def _format(base64: str, param: str) -> str:
+    """The format by the first bytes. The whole text is checked, not decoded. Raises NotBase64."""
+    check_base64(base64)
+    found = format_of(b64decode(base64[: _HEAD_BYTES * 4 // 3]))
+    if found is None:
+        message = f"Invalid '{param}': its format is none of the supported: {sorted(FORMATS)}."
+        raise InvalidRequest(message, param=param, code="invalid_file_format")
+    return found
+
+
+def _not_base64(sent: Base64Text) -> InvalidRequest:
+    if sent.start:
+        return _URLS.error(sent.param, "a value that is not valid base64")
+    message = f"Invalid '{sent.param}': expected base64-encoded audio."
+    return InvalidRequest(message, param=sent.param, code="invalid_audio")

@@ -13,7 +13,7 @@ import orjson
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.field_policy import FieldPolicy
-from openai_frontend.serving.request.images import ImagePart
+from openai_frontend.serving.request.media_parts import KINDS, MediaPart
 from schemas.chat_completions import (
     ChatCompletionContentPartParam,
     ChatCompletionMessageParam,
@@ -23,37 +23,37 @@ from schemas.tools import ChatCompletionMessageToolCallParam
 
 _KNOWN = ChatCompletionMessageParam.__annotations__.keys()
 _TEXT_PARTS = ("text", "refusal")
-_IMAGE = {"type": "image"}  # what a template gets of an image
+_MEDIA = {part: {"type": kind} for part, kind in KINDS.items()}  # what a template gets of a part
 _CALL_FIELDS = ("tool_calls", "function_call", "reasoning_content", "reasoning")
 
 Message = Mapping[str, Any]
 
 
 def template_messages(
-    messages: Sequence[ChatCompletionMessageParam], policy: FieldPolicy, images: list[ImagePart]
+    messages: Sequence[ChatCompletionMessageParam], policy: FieldPolicy, media: list[MediaPart]
 ) -> list[Mapping[str, Any]]:
     """The messages without unknown fields. Raises InvalidRequest for unsupported content.
 
-    Appends the image parts to `images`; templates only get their place.
+    Appends the parts with media to `media`; templates only get their place.
     """
     checked = [
-        _checked(message, f"messages[{i}]", policy, images) for i, message in enumerate(messages)
+        _checked(message, f"messages[{i}]", policy, media) for i, message in enumerate(messages)
     ]
-    return for_templates(list(map(_without_images, checked)) if images else checked)
+    return for_templates(list(map(_without_media, checked)) if media else checked)
 
 
-def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_media(message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    parts = [_IMAGE if part["type"] == "image_url" else part for part in content]
+    parts = [_MEDIA.get(part["type"], part) for part in content]
     return {**message, "content": parts}
 
 
 def _checked(
-    message: ChatCompletionMessageParam, place: str, policy: FieldPolicy, images: list[ImagePart]
+    message: ChatCompletionMessageParam, place: str, policy: FieldPolicy, media: list[MediaPart]
 ) -> Mapping[str, Any]:
-    _check_content(message, f"{place}.content", images)
+    _check_content(message, f"{place}.content", media)
     if message.get("tool_calls"):
         _check_calls(message["tool_calls"] or (), f"{place}.tool_calls", policy)
     if message.keys() <= _KNOWN:
@@ -77,14 +77,12 @@ def _check_calls(
         policy.unknown(f"{place}[{i}].{kind}.{key}" for key in unknown)
 
 
-def _check_content(
-    message: ChatCompletionMessageParam, place: str, images: list[ImagePart]
-) -> None:
+def _check_content(message: ChatCompletionMessageParam, place: str, media: list[MediaPart]) -> None:
     content = message.get("content")
     if isinstance(content, list):
         for i, part in enumerate(content):
-            if part["type"] == "image_url":
-                images.append(ImagePart(part, f"{place}[{i}]"))
+            if part["type"] in KINDS:
+                media.append(MediaPart(part, f"{place}[{i}]"))
             else:
                 _check_part(part, f"{place}[{i}]")
     if message["role"] == "assistant":

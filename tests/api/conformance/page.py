@@ -44,6 +44,8 @@ Deliberate differences from `vllm serve` 0.32:
   as content. Malformed arguments of earlier messages become `{}` in both.
 - With `tool_choice: "none"` the model sees no tools, as with vLLM's
   `--exclude-tools-when-tool-choice-none`.
+- Audio in chats: the same limits, errors and `uuid`s as images, and OpenAI's usage
+  (`prompt_tokens_details.audio_tokens`). `format` must be that of the data; vLLM does not read it.
 - Images: only data URLs; nothing is fetched. `detail` is honoured, or refused if the model has no
   input for it; vLLM ignores it. A `uuid` belongs to the key and the content; in vLLM it is a cache
   key shared by all clients. Images and texts stay in the order in which they were sent. The usage

@@ -1,20 +1,19 @@
-"""An image of a chat: an input within the limits, or a 400.
+"""An image or audio of a chat: an input within the limits, or a 400.
 
-The header is that of a plain reading of the bytes, although only pieces of the text are decoded.
+An image's header is that of a plain reading of the bytes, although only pieces of the text are
+decoded.
 """
 
 import base64
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.image_header import read_header
-from openai_frontend.modalities import ImageInput, ImageSupport
-from openai_frontend.serving.request.images import (
-    MAX_RATIO,
-    MAX_SIDE,
-    ImageLimits,
-    ImagePart,
-    ImageReader,
-)
+from openai_frontend.media.audio import format_of
+from openai_frontend.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
+from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits
+from openai_frontend.serving.request.images import MAX_RATIO, MAX_SIDE, ImageLimits, ImageReader
+from openai_frontend.serving.request.media import MediaReader
+from openai_frontend.serving.request.media_parts import MediaPart
 from tests import images
 from tests.fuzz import loop
 from tests.fuzz.draw import Draw
@@ -35,26 +34,52 @@ SEEDS = (
     b"\x01" + images.data_url(images.png()).encode(),
     b"\x01data:image/gif;charset=a;base64,R0lGODlhAgADAIAAAAABAgMEBSwAAAAAAgADAAACAkQBADs=",
     b"\x01http://127.0.0.1/a.png",
+    *(b"\x02" + head + bytes(20) for head in (b"RIFF____WAVEfmt ", b"ID3", b"fLaC", b"OggS")),
+    b"\x03data:audio/wav;base64,UklGRgAAAABXQVZF",
 )  # fmt: skip
 
 
 def check(data: bytes) -> None:
     draw = Draw(data)
-    as_text = bool(draw.byte() & 1)
-    url = draw.rest().decode("latin-1") if as_text else images.data_url(draw.rest())
-    part = ImagePart({"type": "image_url", "image_url": url}, "messages[0].content[0]")
+    kind = draw.byte()
+    audio = bool(kind & 2)
     try:
-        [image] = loop.run(ImageReader(LIMITS).read([part], _Model()))
+        media = loop.run(
+            _READER.read([_part(draw.rest(), as_text=bool(kind & 1), audio=audio)], _Model())
+        )
     except InvalidRequest as error:
         refusal(error, data)
         return
-    _check_image(image)
+    if audio:
+        [file] = media.audio_files
+        _check_audio(file)
+    else:
+        [image] = media.images
+        _check_image(image)
+
+
+def _part(rest: bytes, *, as_text: bool, audio: bool) -> MediaPart:
+    place = "messages[0].content[0]"
+    if audio and not as_text:
+        given = {"data": base64.b64encode(rest).decode(), "format": "wav"}
+        return MediaPart({"type": "input_audio", "input_audio": given}, place)
+    kind = "audio_url" if audio else "image_url"
+    url = rest.decode("latin-1") if as_text else images.data_url(rest)
+    return MediaPart({"type": kind, kind: url}, place)
+
+
+_READER = MediaReader(ImageReader(LIMITS), AudioFileReader(AudioLimits()))
 
 
 class _Model:
     images = ImageSupport()
+    audio = AudioSupport()
     tenant = ""
     model_name = "sees"
+
+
+def _check_audio(file: AudioFile) -> None:
+    assert format_of(base64.b64decode(file.base64, validate=True)) == file.format
 
 
 def _check_image(image: ImageInput) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.engines import tensors
-from openai_frontend.engines.media import audio_digest, image_digest, read_audio, read_images
+from openai_frontend.engines.media import audio_digest, base64_digest, read_audio, read_images
 from openai_frontend.modalities import ImageInput
 from tests import mock_models
 from tests.unit.engines.test_tensors import CONTEXT, Values, text
@@ -51,7 +51,7 @@ def test_images_of_nvidias_clients():
 
     (image,) = tensors.read_generation(inputs, "r", CONTEXT).images
 
-    assert image.digest == image_digest("AAAA", "tenant") != image_digest("AAAA")
+    assert image.digest == base64_digest("AAAA", "tenant") != base64_digest("AAAA")
     assert (image.width, image.height, image.format) == (0, 0, "")
 
 

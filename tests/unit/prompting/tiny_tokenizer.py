@@ -18,7 +18,8 @@ CHATML = (
 VISION = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
     "{% else %}{% for part in m.content %}{% if part.type == 'image' %}<|vision|><image>"
-    "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% elif part.type == 'audio' %}<|audio|>{% else %}{{ part.text }}"
+    "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 

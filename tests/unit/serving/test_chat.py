@@ -171,7 +171,7 @@ async def test_template_gets_every_option_of_the_request():
         "add_special_tokens": True,
         "continue_final_message": False,
         "documents": [document],
-        "images": 0,
+        "media": None,
         "template_kwargs": {"enable_thinking": False},
         "tools": (),
         "truncation": None,

@@ -11,8 +11,9 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.image_header import read_header
-from openai_frontend.modalities import ImageInput, ImageSupport
-from openai_frontend.serving.request.images import ImageLimits, ImagePart, ImageReader
+from openai_frontend.modalities import AudioSupport, ImageInput, ImageSupport
+from openai_frontend.serving.request.images import ImageLimits, ImageReader
+from openai_frontend.serving.request.media_parts import MediaPart
 from tests import images
 
 READ_HEADER = "openai_frontend.serving.request.images.read_header"
@@ -27,6 +28,7 @@ class Model:
     images: ImageSupport | None = field(default_factory=ImageSupport)
     tenant: str = ""
     model_name: str = "sees"
+    audio: AudioSupport | None = None
 
 
 ALL = ImageSupport(details=("auto", "low", "high", "original"))
@@ -38,7 +40,7 @@ async def read(
     reader: ImageReader | None = None,
     **limits: int,
 ) -> tuple[ImageInput, ...]:
-    sent = [ImagePart(each, f"messages[0].content[{i}]") for i, each in enumerate(parts)]
+    sent = [MediaPart(each, f"messages[0].content[{i}]") for i, each in enumerate(parts)]
     reader = reader or ImageReader(ImageLimits(**limits))
     return await reader.read(sent, model or Model(ALL))
 

@@ -4,7 +4,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.field_policy import FieldPolicy
-from openai_frontend.serving.request.images import ImagePart
+from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.template_inputs import template_messages
 
 FUNCTION = {"name": "f", "arguments": "{}"}
@@ -46,7 +46,7 @@ REFUSED = [
             "role": "user",
             "content": [
                 {"type": "text", "text": "what is this?"},
-                {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+                {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
             ],
         },
         "messages[0].content[1].type",
@@ -81,21 +81,26 @@ def test_invalid_message_is_refused_by_path(message, param, code):
     assert (param, code) == (refused.value.param, refused.value.code)
 
 
-def test_image_parts_are_collected_and_templates_get_their_place():
+def test_parts_with_media_are_collected_and_templates_get_their_place():
     """Never the client's URL. Texts around them stay as they are."""
     image = {"type": "image_url", "image_url": {"url": "data:a"}, "uuid": "u"}
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     text = {"type": "text", "text": "a"}
     messages: Any = [
         {"role": "user", "content": "b"},
-        {"role": "tool", "content": [text, image, text], "tool_call_id": "c"},
+        {"role": "tool", "content": [text, image, sound, text], "tool_call_id": "c"},
     ]
-    parts: list[ImagePart] = []
+    parts: list[MediaPart] = []
 
     rendered = template_messages(messages, POLICY, parts)
 
-    assert parts == [ImagePart(image, "messages[1].content[1]")]
+    places = "messages[1].content[1]", "messages[1].content[2]"
+    assert parts == [MediaPart(image, places[0]), MediaPart(sound, places[1])]
     assert rendered[0] is messages[0]
-    assert rendered[1] == {**messages[1], "content": [text, {"type": "image"}, text]}
+    assert rendered[1] == {
+        **messages[1],
+        "content": [text, {"type": "image"}, {"type": "audio"}, text],
+    }
 
 
 def test_custom_call_beside_a_function_call_keeps_its_name_and_input():

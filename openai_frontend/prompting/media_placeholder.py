@@ -1,4 +1,4 @@
-"""What a chat template writes for an image, and how often a prompt contains it.
+"""What a chat template writes for an image or audio, and how often a prompt contains it.
 
 Found by rendering, not by reading the template: a template may write the placeholder in a macro, a
 loop or a branch.
@@ -6,7 +6,7 @@ loop or a branch.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -15,18 +15,21 @@ from openai_frontend.errors import InvalidRequest
 
 Message = Mapping[str, Any]
 
+KINDS = ("image", "audio")  # of media, as templates know them
+
 _TEXT = {"type": "text", "text": "probe-2c9e"}
-_IMAGE = {"type": "image"}
+_NUMBER = re.compile(r"\d")
 _PRINTED = re.compile("[\"']type[\"']")  # a template that prints the parts as they are
 
 
-def probe(render: Callable[[Message], str | None]) -> str:
-    """What a template adds to a user's message for one more image; "" if it ignores images.
+def probe(kind: str, render: Callable[[Message], str | None]) -> str:
+    """What a template adds to a user's message for one more image or audio; "" if it ignores them.
 
     `render` returns None if the template rejects the message.
     """
     none, one, two = (
-        render({"role": "user", "content": [*[_IMAGE] * images, _TEXT]}) for images in range(3)
+        render({"role": "user", "content": [*[{"type": kind}] * items, _TEXT]})
+        for items in range(3)
     )
     if one is None or _TEXT["text"] not in one or _PRINTED.search(one):
         return ""
@@ -57,18 +60,23 @@ def only_question(messages: Sequence[Message]) -> str:
     return "\n".join(part["text"] for part in parts if part["type"] == "text")
 
 
-@dataclass(frozen=True, slots=True)
-class ImagePlaceholder:
-    """What stands for one image in a prompt."""
+# Kind -> what its items are called, and their parts in messages
+_WORDS = {"image": ("images", "image_url"), "audio": ("audio files", "input_audio")}
 
+
+@dataclass(frozen=True, slots=True)
+class MediaPlaceholder:
+    """What stands for one image, or one audio file, in a prompt."""
+
+    kind: str
     text: str  # as the template writes it, with separators, such as "<image>\n"
-    token_ids: Mapping[int, int]  # special token -> how often an image has it; may be empty
+    token_ids: Mapping[int, int]  # special token -> how often an item has it; may be empty
     pattern: re.Pattern[str]  # finds it in text; a number in it may vary
 
     def check(
-        self, prompt: str | None, token_ids: Sequence[int] | None, images: int, param: str
+        self, prompt: str | None, token_ids: Sequence[int] | None, items: int, param: str
     ) -> None:
-        """Raise InvalidRequest unless the prompt has one placeholder for each image.
+        """Raise InvalidRequest unless the prompt has one placeholder for each item.
 
         Token ids are exact. A prompt that is only text may have others in what the client wrote.
         """
@@ -77,29 +85,34 @@ class ImagePlaceholder:
         else:
             found = [len(self.pattern.findall(prompt or ""))]
         for count in found:
-            if count != images:
-                raise _mismatch(count, images, self.text.strip(), param)
+            if count != items:
+                raise self._mismatch(count, items, param)
 
-
-def _mismatch(found: float, images: int, placeholder: str, param: str) -> InvalidRequest:
-    what = f"the prompt has {found:g} image placeholders ('{placeholder}') for {images} images."
-    advice = "Do not write placeholders: they are added for 'image_url' parts."
-    if found < images:
-        advice = (
-            "The model's chat template drops images in messages of other roles than 'user', or the "
-            "prompt was truncated."
+    def _mismatch(self, found: float, items: int, param: str) -> InvalidRequest:
+        what, part = _WORDS[self.kind]
+        placeholder = self.text.strip()
+        counted = (
+            f"the prompt has {found:g} {self.kind} placeholders ('{placeholder}') for {items} "
         )
-    return InvalidRequest(f"Invalid '{param}': {what} {advice}", param=param)
+        advice = f"Do not write placeholders: they are added for '{part}' parts."
+        if found < items:
+            advice = (
+                f"The model's chat template drops {what} in messages of other roles than 'user', "
+                "or the prompt was truncated."
+            )
+        return InvalidRequest(f"Invalid '{param}': {counted}{what}. {advice}", param=param)
 
 
 def of_text(
-    text: str, *, added: Container[int], encode: Callable[[str], Sequence[int]]
-) -> ImagePlaceholder:
-    """The placeholder that a template or an engine writes as `text`. `added`: the ids of the
-    tokenizer's added tokens; `encode`: without special tokens around the text.
+    kind: str, text: str, *, added: Mapping[int, object], encode: Callable[[str], Sequence[int]]
+) -> MediaPlaceholder:
+    """The placeholder that a template or an engine writes as `text`. `added`: the tokenizer's added
+    tokens by id; `encode`: without special tokens around the text.
     """
     pattern = re.compile(re.sub(r"\d+", r"\\d+", re.escape(text.strip())))
-    if re.search(r"\d", text):  # numbered: each image has tokens of its own
-        return ImagePlaceholder(text, {}, pattern)
     ids = Counter(encode(text))
-    return ImagePlaceholder(text, {id: each for id, each in ids.items() if id in added}, pattern)
+    # Tokens with a number are of one item each
+    shared = {
+        id: each for id, each in ids.items() if id in added and not _NUMBER.search(f"{added[id]}")
+    }
+    return MediaPlaceholder(kind, text, shared, pattern)

@@ -7,7 +7,7 @@ import pytest
 
 import chat_templates
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.prompting import image_placeholder, tokenizer
+from openai_frontend.prompting import media_placeholder, tokenizer
 from openai_frontend.prompting.chat_template import ChatTemplate
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeOptions
 from tests.unit.prompting import tiny_tokenizer
@@ -68,12 +68,12 @@ TEMPLATES = {
 def test_placeholder_is_what_the_template_writes_for_one_more_image(name):
     source, expected = TEMPLATES[name]
 
-    assert ChatTemplate(source, {}).image == expected
+    assert ChatTemplate(source, {}).media("image") == expected
 
 
 @pytest.mark.parametrize("name", chat_templates.names())
 def test_built_in_templates_take_no_images(name):
-    assert ChatTemplate(chat_templates.read(name), {}).image == ""
+    assert ChatTemplate(chat_templates.read(name), {}).media("image") == ""
 
 
 def builder(
@@ -82,7 +82,7 @@ def builder(
 ) -> PromptBuilder:  # fmt: skip
     written = tiny_tokenizer.write(folder, chat_template=template, special_tokens=SPECIAL)
     prompts = PromptBuilder(tokenizer.load(written), allow_special_tokens=allow_special_tokens)
-    prompts.take_images(default, as_text=as_text)
+    prompts.take_media("image", default, as_text=as_text)
     return prompts
 
 
@@ -92,7 +92,7 @@ def user(*parts: Any) -> list[dict[str, Any]]:
 
 
 def chat(prompts: PromptBuilder, messages: list[dict[str, Any]], images: int) -> Prompt:
-    options = TokenizeOptions(param="messages", add_special_tokens=False, images=images)
+    options = TokenizeOptions(param="messages", add_special_tokens=False, media={"image": images})
     return prompts.chat(messages, options)
 
 
@@ -153,7 +153,9 @@ def test_prompt_needs_one_placeholder_for_each_image(tmp_path, rendered, words):
 def test_truncation_must_not_cut_images(tmp_path):
     prompts = builder(tmp_path)
     cut = tokenizer.Truncation(4, "left")
-    options = TokenizeOptions(param="messages", add_special_tokens=False, images=1, truncation=cut)
+    options = TokenizeOptions(
+        param="messages", add_special_tokens=False, media={"image": 1}, truncation=cut
+    )
 
     with pytest.raises(InvalidRequest, match="truncated"):
         prompts.chat(user(IMAGE, "a long text behind it"), options)
@@ -170,10 +172,10 @@ def test_prompt_of_a_client_must_not_have_placeholders(tmp_path, as_text):
     with pytest.raises(InvalidRequest, match="Do not write placeholders"):
         prompts.completion("a <|vision|><image> b")
     with pytest.raises(InvalidRequest, match="Do not write placeholders") as refused:
-        prompts.check_placeholders(ids, 0, "prompt")
+        prompts.check_placeholders(ids, {}, "prompt")
     assert refused.value.param == "prompt"
     prompts.completion("a b")
-    prompts.check_placeholders([1, 2], 0, "prompt")
+    prompts.check_placeholders([1, 2], {}, "prompt")
 
 
 def test_placeholders_that_a_backend_would_find_in_text_are_counted(tmp_path):
@@ -192,14 +194,16 @@ def test_model_without_a_placeholder_takes_no_images(tmp_path, template, default
     """Or without a chat template."""
     written = tiny_tokenizer.write(tmp_path, chat_template=template, special_tokens=SPECIAL)
 
-    assert PromptBuilder(tokenizer.load(written)).take_images(default, as_text=False) is None
+    assert (
+        PromptBuilder(tokenizer.load(written)).take_media("image", default, as_text=False) is None
+    )
 
 
 def test_numbered_placeholders_are_counted_in_text(tmp_path):
     """Each has a token of its own."""
     written = tiny_tokenizer.write(tmp_path, special_tokens=["<|image_1|>", "<|image_2|>"])
     builder = PromptBuilder(tokenizer.load(written))
-    placeholder = image_placeholder.of_text("<|image_2|>\n", added=(), encode=builder.ids)
+    placeholder = media_placeholder.of_text("image", "<|image_2|>\n", added={}, encode=builder.ids)
 
     placeholder.check("<|image_1|>\na<|image_2|>\n", [7, 8], 2, "messages")
     with pytest.raises(InvalidRequest):
@@ -216,6 +220,6 @@ def test_numbered_placeholders_are_counted_in_text(tmp_path):
 )
 def test_model_with_its_own_template_takes_one_question(messages):
     with pytest.raises(InvalidRequest, match="a single message"):
-        image_placeholder.only_question(messages)
+        media_placeholder.only_question(messages)
 
-    assert image_placeholder.only_question(user("a", IMAGE, "b")) == "a\nb"
+    assert media_placeholder.only_question(user("a", IMAGE, "b")) == "a\nb"

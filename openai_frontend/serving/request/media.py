@@ -1,0 +1,66 @@
+"""The images and audio of a request, each kind read by its own reader."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.modalities import AudioFile, ImageInput
+from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits
+from openai_frontend.serving.request.images import ImageLimits, ImageReader
+from openai_frontend.serving.request.media_parts import KINDS, MediaModel, MediaPart
+
+MAX_COPIED_BYTES = 64 * 1024 * 1024  # base64 of all choices of a request
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """The media of a request, in the order of its parts."""
+
+    images: tuple[ImageInput, ...] = ()
+    audio_files: tuple[AudioFile, ...] = ()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Items by kind, as chat templates know it."""
+        return {"image": len(self.images), "audio": len(self.audio_files)}
+
+    def beside(self, prompt: Prompt) -> Prompt:
+        """The prompt with this media."""
+        return replace(prompt, images=self.images, audio_files=self.audio_files)
+
+    def check_choices(self, n: int) -> None:
+        """Each choice is a request of its own, with copies of the media."""
+        items: list[ImageInput | AudioFile] = [*self.images, *self.audio_files]
+        size = n * sum(len(each.base64) for each in items)
+        if n > 1 and size > MAX_COPIED_BYTES:
+            message = (
+                f"Invalid 'n': {n} choices with their images and audio are {size} bytes; the "
+                f"limit is {MAX_COPIED_BYTES} bytes per request. Request fewer choices."
+            )
+            raise InvalidRequest(message, param="n", code="integer_above_max_value")
+
+
+NO_MEDIA = Media()
+
+
+class MediaReader:
+    """Reads the media of messages. One per process."""
+
+    def __init__(
+        self, images: ImageReader | None = None, audio: AudioFileReader | None = None
+    ) -> None:
+        """None: with the default limits."""
+        self._images = images or ImageReader(ImageLimits())
+        self._audio = audio or AudioFileReader(AudioLimits())
+
+    async def read(self, parts: Sequence[MediaPart], model: MediaModel) -> Media:
+        """Raises InvalidRequest for the first item of a kind that is invalid or beyond a limit."""
+        by_kind: dict[str, list[MediaPart]] = {"image": [], "audio": []}
+        for each in parts:
+            by_kind[KINDS[each.part["type"]]].append(each)
+        images, audio = by_kind["image"], by_kind["audio"]
+        return Media(
+            await self._images.read(images, model) if images else (),
+            await self._audio.read(audio, model) if audio else (),
+        )

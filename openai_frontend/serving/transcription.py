@@ -72,7 +72,7 @@ class TranscriptionJob:
     task: Task
     format: str
     language: str  # code, of the text
-    timed: bool  # the model writes timestamps
+    timed: bool  # the response has the times that the model writes
     logprobs: bool
     # probability of no speech by window, if the model tells it
     silence: Mapping[int, float] = field(default_factory=dict)
@@ -154,13 +154,18 @@ class Transcriptions:
         language = language_code(request.language, support, detects=probe.detects)
         params = _params(request, model)
         audio = await self._audio.read(file, support, model.model_name)
+        # As OpenAI's own decoder: a model that writes times repeats and skips fewer words. They
+        # would be among the log probabilities of tokens.
+        marked = support.timestamps and not _wants_logprobs(request)
         timed = format in _TIMED and support.timestamps
         if language is None:
             language = await probe.language(audio.windows[0], support.languages)
         shows_silence = timed and format == "verbose_json"
-        start = decoder_start(support, language, task, timed=timed)
+        start = decoder_start(support, language, task, timed=marked)
         prompt = await model.decoder_prompt(start, request.prompt or "")
         sampling = _sampling(request, params, model, len(prompt.token_ids), timed=timed)
+        if marked:
+            sampling = replace(sampling, skip_special_tokens=False)
         requests = _requests(request, prompt, sampling, audio, timed=timed)
         model.reserve(requests[0])
         return TranscriptionJob(
@@ -287,7 +292,6 @@ def _sampling(
         params,
         max_tokens=_max_tokens(request, model, prompt_tokens),
         logprobs=0 if wanted else None,
-        skip_special_tokens=not timed,
     )
 
 

@@ -54,9 +54,9 @@ def test_digits_are_recognised_in_each_file_format(speech, format):
     assert transcribed(speech, file(said, format=format)).text == said.text().strip()
 
 
-@pytest.mark.parametrize(("format", "share"), [("verbose_json", 0.9), ("json", 0.75)])
-def test_fresh_utterances_are_right(speech, format, share):
-    """As the demo model is trained: better if it writes times too."""
+@pytest.mark.parametrize("format", ["verbose_json", "json"])
+def test_fresh_utterances_are_right(speech, format):
+    """At least 90 %, to the letter."""
     said = [recordings.fresh(seed) for seed in range(FRESH)]
 
     def text(each: Recording) -> str:
@@ -70,7 +70,7 @@ def test_fresh_utterances_are_right(speech, format, share):
             for found, each in zip(threads.map(text, said), said, strict=True)
         ]
     wrong = [pair for pair in pairs if pair[0] != pair[1]]
-    assert len(wrong) <= (1 - share) * FRESH, wrong
+    assert len(wrong) <= 0.1 * FRESH, wrong
 
 
 def test_translation_is_english(speech):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -173,15 +174,15 @@ async def test_sampling_fields_reach_each_window(task):
 async def test_defaults_are_greedy_and_fill_the_context():
     (request,) = (await prepared(Model(), language="en")).requests
     assert request.sampling_params.temperature == 0
-    assert request.sampling_params.max_tokens == 448 - 4
-    assert request.sampling_params.skip_special_tokens is True
+    assert request.sampling_params.max_tokens == 448 - 3
+    assert request.sampling_params.skip_special_tokens is False
 
 
 @pytest.mark.honours("transcriptions.language", "translations.language")
 async def test_language_and_task_are_in_the_prompt():
     for task in ("transcribe", "translate"):
         job = await prepared(Model(), None, task, language="German")
-        expected = f"<|startoftranscript|><|de|><|{task}|><|notimestamps|>"
+        expected = f"<|startoftranscript|><|de|><|{task}|>"
         assert job.requests[0].prompt == expected
 
 
@@ -195,10 +196,26 @@ async def test_language_is_detected_among_those_of_the_model():
     assert found["language"] == "german"
 
 
+async def test_times_are_asked_for_unless_tokens_are_reported():
+    """Log probabilities are of each token, and times would be among them. A model without times is
+    told so.
+    """
+    without = replace(WHISPER, timestamps=False)
+    rows: list[tuple[Model, dict[str, Any], bool]] = [
+        (Model(), {}, False),
+        (Model(), {"include": ["logprobs"]}, True),
+        (Model(without), {}, True),
+    ]
+    for model, more, marked in rows:
+        (request,) = (await prepared(model, language="en", **more)).requests
+        assert (request.prompt or "").endswith("<|notimestamps|>") == marked
+        assert request.sampling_params.skip_special_tokens == marked
+
+
 async def test_model_that_cannot_detect_hears_english():
     model = Model(WHISPER, "allowed_token_ids")
     await answered(model)
-    assert texts(model) == ["<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"]
+    assert texts(model) == ["<|startoftranscript|><|en|><|transcribe|>"]
 
 
 async def test_english_only_model_gets_no_language():
@@ -207,7 +224,7 @@ async def test_english_only_model_gets_no_language():
     )
     model = Model(support)
     await answered(model)
-    assert texts(model) == ["<|startoftranscript|><|notimestamps|>"]
+    assert texts(model) == ["<|startoftranscript|>"]
     with pytest.raises(InvalidRequest, match="does not translate"):
         await prepared(model, None, "translate")
 

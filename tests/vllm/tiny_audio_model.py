@@ -1,6 +1,7 @@
 """A Qwen2-Audio model of random weights, which hears: other audio gives another answer."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,7 @@ def _rename(file: Path) -> None:
         name.replace("model.model.", "model."): each for name, each in load_file(file).items()
     }
     save_file(renamed, file, {"format": "pt"})
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,5 +1,10 @@
 """aiperf, in its own environment: every endpoint of ours that it supports."""
 
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 from tests.clients.environments.profilers import (
@@ -12,7 +17,7 @@ from tests.clients.environments.profilers import (
     exported,
     once,
 )
-from tests.gateway_process import GatewayProcess
+from tests.gateway_process import ROOT, GatewayProcess
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -49,6 +54,45 @@ def run(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> Fo
 def test_every_request_succeeds(run, kind):
     """The run exits with 0, counts each request, and reports no error."""
     export = exported(run(kind), "profile_export_aiperf.json")
+
+    assert export["error_summary"] == []
+    assert export["request_count"]["avg"] == REQUESTS
+
+
+AUDIO = ("--audio-length-mean=1", "--audio-length-stddev=0", "--no-server-metrics")
+# A model of random weights may end its answer at once, which aiperf counts as an error
+HEARS = ("-m", "hears", "--extra-inputs=ignore_eos:true", SPECIAL_TOKENS)
+AUDIO_RUNS = {
+    "chat with WAV": (*HEARS, "--streaming", "--audio-format=wav", *AUDIO, *SMALL),
+    "chat with MP3": (*HEARS, "--audio-format=mp3", *AUDIO, *SMALL),
+    "audio_transcription": ("-m", "demo-speech", *AUDIO),
+}
+
+
+@pytest.fixture(scope="module")
+def audio_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FolderOfRun]:
+    """As `run`, of models that hear."""
+    folder = tmp_path_factory.mktemp("audio")
+    # In a process of its own, because transformers changes the environment
+    program = [
+        sys.executable,
+        "-m",
+        "tests.vllm.tiny_audio_model",
+        str(folder / "models" / "hears"),
+    ]
+    subprocess.run(program, cwd=ROOT, check=True, capture_output=True)
+    speech = folder / "models" / "demo-speech"
+    shutil.copytree(ROOT / "model_repository" / "demo-speech", speech)
+    (speech / "openai_frontend.yaml").unlink()  # it is loaded at start
+    with GatewayProcess(folder / "models", folder / "log") as process:
+        process.wait_until_ready()
+        yield once(aiperf, process.url, AUDIO_RUNS, tmp_path_factory)
+
+
+@pytest.mark.parametrize("kind", AUDIO_RUNS)
+def test_every_request_with_audio_succeeds(audio_run, kind):
+    """As without audio; synthetic noise of a second each."""
+    export = exported(audio_run(kind), "profile_export_aiperf.json")
 
     assert export["error_summary"] == []
     assert export["request_count"]["avg"] == REQUESTS

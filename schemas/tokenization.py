@@ -16,6 +16,15 @@ TemplateKwargs = Annotated[dict[Annotated[str, Field(max_length=64)], Scalar], F
 Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
+UncountedMedia = Annotated[
+    list[str] | None,
+    Field(
+        description="Images and audio that count as their placeholder, because only the engine "
+        "knows how many tokens they have."
+    ),
+]
+
+
 class TokenizeRequest(RequestFields):
     """The body of POST /tokenize: a text or a chat; fields after `messages` are only for chats."""
 
@@ -37,6 +46,7 @@ class TokenizeResponse(BaseModel):
     max_model_len: int | None
     tokens: list[int]
     token_strs: list[str | None] | None = None  # as in the vocabulary
+    uncounted_media: UncountedMedia = None
 
 
 class DetokenizeRequest(RequestFields):
@@ -54,7 +64,7 @@ class DetokenizeResponse(BaseModel):
 
 class RenderedPrompt(BaseModel):
     """A request as the model receives it: vLLM's GenerateRequest, the body of POST
-    /inference/v1/generate of vLLM's server. The last three fields are not vLLM's; its clients
+    /inference/v1/generate of vLLM's server. The last four fields are not vLLM's; its clients
     ignore them.
     """
 
@@ -81,3 +91,4 @@ class RenderedPrompt(BaseModel):
     prompt: Annotated[str, Field(description="The text of the tokens.")]
     count: Annotated[int, Field(description="The number of tokens.")]
     max_model_len: int | None
+    uncounted_media: UncountedMedia = None

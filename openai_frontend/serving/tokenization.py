@@ -6,6 +6,7 @@ from typing import Any
 from openai_frontend.contracts import sampling_parameters
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
+from openai_frontend.modalities import AudioFile, ImageInput
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import CompletionJob, request_id
@@ -55,14 +56,17 @@ class Tokenization:
         if (request.prompt is None) == (request.messages is None):
             raise _one_of_two(request)
         if request.messages is None:
-            ids = (await self._text(request, model)).token_ids
+            prompt = await self._text(request, model)
+            ids = prompt.token_ids
         else:
-            ids = _with_media((await self._chat(request, model)).token_ids, model)
+            prompt = await self._chat(request, model)
+            ids = _with_media(prompt.token_ids, model)
         return TokenizeResponse.model_construct(  # checking a million ids takes 50 ms
             count=len(ids),
             max_model_len=model.max_model_len,
             tokens=list(ids),
             token_strs=await model.vocabulary_tokens(ids) if request.return_token_strs else None,
+            uncounted_media=_uncounted(prompt, model),
         )
 
     async def detokenize(
@@ -101,7 +105,7 @@ class Tokenization:
         parts: list[MediaPart] = []
         rendered = template_messages(messages, self._policy, parts)
         media = await self._media.read(parts, model) if parts else NO_MEDIA
-        return await model.render_chat(
+        prompt = await model.render_chat(
             rendered,
             media=media.counts if parts else None,
             add_special_tokens=bool(request.add_special_tokens),
@@ -112,6 +116,7 @@ class Tokenization:
             continue_final_message=opened,
             template_kwargs=request.chat_template_kwargs,
         )
+        return media.beside(prompt)
 
 
 def _with_media(ids: Sequence[int], model: ServingModel) -> Sequence[int]:
@@ -120,6 +125,16 @@ def _with_media(ids: Sequence[int], model: ServingModel) -> Sequence[int]:
         if support is not None:
             ids = support.expanded(ids)
     return ids
+
+
+def _uncounted(prompt: Prompt | GenerationRequest, model: ServingModel) -> list[str] | None:
+    """The places of media whose tokens only the engine knows; None if there are none."""
+    media: list[ImageInput | AudioFile] = []
+    if prompt.images and model.images is not None and model.images.tokens is None:
+        media += prompt.images
+    if prompt.audio_files and model.audio is not None and model.audio.tokens is None:
+        media += prompt.audio_files
+    return [each.param for each in media] or None
 
 
 def _one_of_two(request: TokenizeRequest) -> InvalidRequest:
@@ -151,6 +166,7 @@ async def rendered(job: CompletionJob, request: SamplingFields) -> list[Rendered
             prompt=await _text(first, job.model),
             count=len(ids),
             max_model_len=job.model.max_model_len,
+            uncounted_media=_uncounted(first, job.model),
         )
         for at, first in enumerate(firsts)
         for ids in [_tokens(first, job.model)]

@@ -89,6 +89,7 @@ def test_tokens_of_images_are_counted_as_the_engine_counts_them(client: openai.O
     tokenized = client.post("/tokenize", body={**body, "max_tokens": None}, cast_to=object)
     rendered = client.post("/chat/completions/render", body=body, cast_to=object)
     assert [each["count"] for each in (tokenized, rendered)] == [count, count]  # type: ignore[index]
+    assert tokenized["uncounted_media"] is rendered["uncounted_media"] is None  # type: ignore[index]
     assert [len(tokenized["tokens"]), len(rendered["token_ids"])] == [count] * 2  # type: ignore[index]
 
 

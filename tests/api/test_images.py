@@ -205,6 +205,8 @@ def test_tokens_have_one_placeholder_for_each_image(gateway):
 
     rendered = post(gateway, "/v1/chat/completions/render", messages=chat)
     assert rendered["token_ids"] == tokens
+    places = [f"messages[0].content[{at}].image_url.url" for at in (0, 2)]
+    assert rendered["uncounted_media"] == places
     assert post(gateway, "/detokenize", tokens=tokens)["prompt"].count("<image>") == 2
 
 

@@ -151,13 +151,16 @@ def test_models_state_capability_and_limits(gateway):
 
 
 def test_tokens_have_one_placeholder_for_each_file(gateway):
-    """As the engine gets them, before it expands the placeholders."""
+    """As the engine gets them, before it expands the placeholders; the response says which."""
     chat = user(audio.part(ONE), images.text("a"), audio.part(TWO))
     asked = {"model": "hears", "messages": chat}
-    tokens = httpx.post(f"{gateway.url}/tokenize", json=asked).json()["tokens"]
+    counted = httpx.post(f"{gateway.url}/tokenize", json=asked).json()
+    tokens = counted["tokens"]
 
     rendered = httpx.post(f"{gateway.url}/v1/chat/completions/render", json=asked).json()
     assert rendered["token_ids"] == tokens
+    places = [f"messages[0].content[{at}].input_audio.data" for at in (0, 2)]
+    assert counted["uncounted_media"] == rendered["uncounted_media"] == places
     text = httpx.post(f"{gateway.url}/detokenize", json={"model": "hears", "tokens": tokens})
     assert text.json()["prompt"].count("<|audio|>") == 2
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:  # each collection of the tests would import vLLM, which takes
 
 pytestmark = pytest.mark.engine
 
-OWN = {"prompt", "count", "max_model_len"}
+OWN = {"prompt", "count", "max_model_len", "uncounted_media"}
 # internal to vLLM's server, which sets them for each request
 INTERNAL = {"output_kind", "skip_clone"}
 
 
 @locked_vllm
 def test_fields_have_vllms_names():
-    """The response adds three fields, which vLLM's clients ignore."""
+    """The response adds four fields, which vLLM's clients ignore."""
     from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
 
     assert set(RenderedPrompt.model_fields) - OWN == set(GenerateRequest.model_fields)

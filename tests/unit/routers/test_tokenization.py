@@ -56,6 +56,7 @@ def test_tokenize_uses_the_tokenizer_of_the_model(
         "max_model_len": 4096,
         "tokens": expected,
         "token_strs": None,
+        "uncounted_media": None,
     }
 
 
@@ -182,6 +183,7 @@ RENDERED = {
     "priority": 0,
     "kv_transfer_params": None,
     "ec_transfer_params": None,
+    "uncounted_media": None,
     "max_model_len": 4096,
 }
 

@@ -48,16 +48,19 @@ def answer(
         "rejected": [
             (f"{document['apiVersion']} {document['kind']}", version, reason)
             for version in versions
-            for document in [*documents, *pods_of_custom_resources(documents)]
+            for document in [*documents, *parts_of_custom_resources(documents)]
             if (reason := rejection(document, version))
         ],
     }
 
 
-def pods_of_custom_resources(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Their templates of pods, each as a pod: Kubernetes' schemas know only its own kinds."""
+def parts_of_custom_resources(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What Kubernetes' schemas know of them: the metadata, as a ConfigMap's, and each template of
+    pods, as a pod.
+    """
     for document in documents:
         if document["apiVersion"].partition("/")[0] not in ("v1", "apps"):
+            yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": document["metadata"]}
             for template in templates(document["spec"]):
                 yield {"apiVersion": "v1", "kind": "Pod", **template}
 

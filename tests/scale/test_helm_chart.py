@@ -4,7 +4,6 @@ import copy
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,11 @@ import yaml
 from openai_frontend.cli import ray_init
 from openai_frontend.config import ray_application
 from openai_frontend.config.loader import load
+from openai_frontend.config.ray_application import RayArguments
 from openai_frontend.metrics.catalog import LOAD_KV_CACHE_BLOCK_SIZE, LOAD_KV_CACHE_BLOCKS
 from scripts.setup import clients
 from tests.gateway_process import ROOT
+from tests.scale import custom_resources
 
 CHART = ROOT / "deploy" / "helm" / "openai-frontend"
 VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
@@ -27,77 +28,6 @@ VALUE_SETS = {
 }
 
 WORKLOADS = ("Deployment", "DisaggregatedSet", "LeaderWorkerSet", "RayService")
-
-# Kubernetes' schemas have no custom resources: the fields of those that the chart writes, with
-# their types or values, as in the definitions of KEDA, the Prometheus operator, Gateway API and its
-# Inference Extension, LeaderWorkerSet and KubeRay (docs/decisions/0045 names the commits). `a.b:c`
-# is field b of a, or of each of its entries. Templates of pods are validated as pods.
-CUSTOM_RESOURCES = {
-    "keda.sh/v1alpha1 ScaledObject": """
-        scaleTargetRef.apiVersion:str scaleTargetRef.kind:str scaleTargetRef.name:str
-        minReplicaCount:int maxReplicaCount:int
-        advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.stabilizationWindowSeconds:int
-        advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.type:str
-        advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.value:int
-        advanced.horizontalPodAutoscalerConfig.behavior.scaleDown.policies.periodSeconds:int
-        triggers.type:str triggers.metadata.serverAddress:str triggers.metadata.query:str
-        triggers.metadata.threshold:str triggers.metadata.ignoreNullValues:str
-    """,
-    "disaggregatedset.x-k8s.io/v1 DisaggregatedSet": """
-        roles.name:str roles.spec.replicas:int roles.spec.rolloutStrategy.type:RollingUpdate
-        roles.spec.rolloutStrategy.rollingUpdateConfiguration.maxSurge:int|str
-        roles.spec.rolloutStrategy.rollingUpdateConfiguration.maxUnavailable:int|str
-        roles.spec.leaderWorkerTemplate.size:int
-        roles.spec.leaderWorkerTemplate.restartPolicy:RecreateGroupOnPodRestart|None
-    """,
-    "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": """
-        replicas:int startupPolicy:LeaderCreated|LeaderReady rolloutStrategy.type:RollingUpdate
-        rolloutStrategy.rollingUpdateConfiguration.maxSurge:int|str
-        rolloutStrategy.rollingUpdateConfiguration.maxUnavailable:int|str
-        leaderWorkerTemplate.size:int
-        leaderWorkerTemplate.restartPolicy:RecreateGroupOnPodRestart|None
-    """,
-    "ray.io/v1 RayService": """
-        serveConfigV2:str deploymentUnhealthySecondThreshold:int rayClusterConfig.rayVersion:str
-        rayClusterConfig.authOptions.mode:disabled|token
-        rayClusterConfig.enableInTreeAutoscaling:bool
-        rayClusterConfig.autoscalerOptions.securityContext.allowPrivilegeEscalation:bool
-        rayClusterConfig.autoscalerOptions.securityContext.readOnlyRootFilesystem:bool
-        rayClusterConfig.autoscalerOptions.securityContext.capabilities.drop:list
-        rayClusterConfig.headGroupSpec.rayStartParams.num-cpus:str
-        rayClusterConfig.headGroupSpec.rayStartParams.num-gpus:str
-        rayClusterConfig.workerGroupSpecs.groupName:str
-        rayClusterConfig.workerGroupSpecs.replicas:int
-        rayClusterConfig.workerGroupSpecs.minReplicas:int
-        rayClusterConfig.workerGroupSpecs.maxReplicas:int
-        rayClusterConfig.workerGroupSpecs.rayStartParams.num-cpus:str
-    """,
-    "monitoring.coreos.com/v1 ServiceMonitor": """
-        selector.matchLabels:dict endpoints.port:str endpoints.path:str endpoints.interval:str
-        endpoints.authorization.credentials.name:str endpoints.authorization.credentials.key:str
-    """,
-    "inference.networking.k8s.io/v1 InferencePool": """
-        selector.matchLabels:dict targetPorts.number:int endpointPickerRef.name:str
-        endpointPickerRef.port.number:int endpointPickerRef.failureMode:FailOpen|FailClose
-    """,
-    "gateway.networking.k8s.io/v1 HTTPRoute": """
-        parentRefs.name:str parentRefs.namespace:str hostnames:list
-        rules.matches.path.type:Exact|PathPrefix|RegularExpression rules.matches.path.value:str
-        rules.timeouts.request:str rules.backendRefs.group:str rules.backendRefs.kind:str
-        rules.backendRefs.name:str rules.backendRefs.port:int
-    """,
-}
-
-
-def unknown_fields(kind: str, spec: dict[str, Any]) -> set[str]:
-    """Fields that the definition of a custom resource has not, or with another type or value."""
-    known = dict(each.rsplit(":", 1) for each in CUSTOM_RESOURCES[kind].split())
-    return {
-        f"{name}={value!r}"
-        for name, value in fields(spec)
-        if not {type(value).__name__, value if isinstance(value, str) else None}
-        & set(known.get(name, "").split("|"))
-    }
 
 
 def render(values: dict[str, Any]) -> dict[str, Any]:
@@ -142,9 +72,9 @@ def templates(name: str) -> list[dict[str, Any]]:
     """
     [spec] = [each["spec"] for each in rendered(name)["documents"] if each["kind"] in WORKLOADS]
     if "rayClusterConfig" in spec:
-        head = spec["rayClusterConfig"]["headGroupSpec"]
-        [workers] = spec["rayClusterConfig"]["workerGroupSpecs"]
-        return [head["template"], workers["template"]]
+        cluster = spec["rayClusterConfig"]
+        groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+        return [each["template"] for each in groups]
     if "roles" in spec:
         prefill, decode = (each["spec"]["leaderWorkerTemplate"] for each in spec["roles"])
         return [decode["workerTemplate"], prefill["workerTemplate"]]
@@ -162,51 +92,74 @@ def settings(name: str) -> str:
     return str(document(name, "ConfigMap")["data"]["gateway.yaml"])
 
 
-def fields(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a document with their parents. Templates of pods are left out, and labels are
-    one field.
-    """
-    if isinstance(value, dict) and "containers" in value.get("spec", {}):
-        return
-    if isinstance(value, dict) and not at.endswith("matchLabels"):
-        for key, each in value.items():
-            yield from fields(each, f"{at}.{key}" if at else key)
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for each in value:
-            yield from fields(each, at)
-    else:
-        yield at, value
-
-
 @pytest.mark.parametrize("name", VALUE_SETS)
 def test_documents_are_valid(name):
-    """Kubernetes 1.30 to 1.37 accepts each, without an unknown field, and `helm lint` reports
-    only the missing icon.
+    """Kubernetes 1.30 to 1.37 and the definitions of custom resources accept each, without an
+    unknown field, and `helm lint` reports only the missing icon.
     """
     answer = rendered(name)
-    custom = {(kind, version, "no schema") for kind in CUSTOM_RESOURCES for version in VERSIONS}
-    assert {tuple(each) for each in answer["rejected"]} <= custom
     assert [each["error"] for each in answer["findings"] if "icon" not in each["error"]] == []
-    for each in answer["documents"]:
-        kind = f"{each['apiVersion']} {each['kind']}"
-        if kind in CUSTOM_RESOURCES:
-            assert not unknown_fields(kind, each["spec"]), kind
+    unknown = {kind for kind, _, reason in answer["rejected"] if reason == "no schema"}
+    assert [each for each in answer["rejected"] if each[0] not in unknown] == []
+    custom = [
+        each for each in answer["documents"] if f"{each['apiVersion']} {each['kind']}" in unknown
+    ]
+    assert {
+        each["kind"]: errors for each in custom if (errors := custom_resources.errors(each))
+    } == {}
 
 
-def test_wrong_fields_are_found():
-    """Those of another name, type or value."""
-    pool = copy.deepcopy(document("pool", "InferencePool")["spec"])
-    pool["targetPorts"][0]["number"] = "9000"
-    pool["endpointPickerRef"] |= {"failureMode": "FailSoft", "grace": 1}
-
-    assert unknown_fields("inference.networking.k8s.io/v1 InferencePool", pool) == {
-        "targetPorts.number='9000'",
-        "endpointPickerRef.failureMode='FailSoft'",
-        "endpointPickerRef.grace=1",
-    }
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "an unknown field": ("endpointPickerRef", {"grace": 1}, "'grace' was unexpected"),
+    "a wrong type": ("endpointPickerRef", {"name": 1}, "1 is not of type 'string'"),
+    "a wrong value": ("endpointPickerRef", {"failureMode": "FailSoft"}, "is not one of"),
+    "a name with capitals": ("endpointPickerRef", {"kind": "my service"}, "does not match"),
+    "a number that is too large": ("targetPorts", {"number": 65536}, "65536 is greater than"),
+}
 
 
-@pytest.mark.parametrize("name", [name for name in VALUE_SETS if name != "ray"])
+@pytest.mark.parametrize(("field", "change", "message"), WRONG.values(), ids=WRONG)
+def test_mistakes_in_custom_resources_are_found(field, change, message):
+    """In every release of the definition."""
+    pool = copy.deepcopy(document("pool", "InferencePool"))
+    changed = pool["spec"][field]
+    (changed[0] if isinstance(changed, list) else changed).update(change)
+
+    found = custom_resources.errors(pool)
+    assert [message in each for each in found] == [True, True]
+
+
+def test_releases_of_definitions_differ():
+    """What only a later one allows is found: an InferencePool without a picker, since 1.5."""
+    pool = copy.deepcopy(document("pool", "InferencePool"))
+    del pool["spec"]["endpointPickerRef"]
+
+    [found] = custom_resources.errors(pool)
+    assert found == "v1.0.0 $.spec: 'endpointPickerRef' is a required property"
+
+
+def test_keys_of_lists_are_distinct():
+    """Kubernetes rejects a variable that is there twice, and a field of a pod without a place."""
+    group = copy.deepcopy(document("group", "LeaderWorkerSet"))
+    [container] = group["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]["containers"]
+    container["env"].append({"name": "RAY_ADDRESS", "value": "auto"})
+    container["volumeMount"] = []
+
+    found = " ".join(custom_resources.errors(group))
+    assert found.count("['RAY_ADDRESS'] is there 2 times") == 2
+    assert found.count("'volumeMount' was unexpected") == 2
+
+
+def test_definitions_have_their_source():
+    """The page beside the file has the project, the file and the releases of each."""
+    page = custom_resources.FILE.with_name("README.md").read_text()
+    for repository, path, releases in custom_resources.SOURCES:
+        assert f"| {repository} | `{path}` | {', '.join(releases)} |" in page
+    stored = [tuple(each) for each in custom_resources.definitions().values()]
+    assert stored == [releases for _, _, releases in custom_resources.SOURCES]
+
+
+@pytest.mark.parametrize("name", [name for name in VALUE_SETS if not name.startswith("ray")])
 def test_gateway_accepts_the_settings(name, tmp_path):
     """As the file of `--config`; with a keys file where the secret is mounted."""
     (tmp_path / "gateway.yaml").write_text(settings(name))
@@ -341,25 +294,39 @@ def test_a_group_is_one_ray_cluster():
     assert target["apiVersion"] == scaled["apiVersion"]
 
 
+def ray_arguments(name: str, folder: Path) -> RayArguments:
+    (folder / "gateway.yaml").write_text(document(name, "RayService")["spec"]["serveConfigV2"])
+    return ray_application.read(folder / "gateway.yaml")
+
+
+@pytest.mark.parametrize(("name", "routing", "prefill"), [("ray", "prefix", None)])
+def test_ray_has_the_environment_of_the_gateways(name, routing, prefill, tmp_path):
+    """The variables of each pod are those that `ray init` writes."""
+    arguments = ray_arguments(name, tmp_path)
+    settings = ray_application.settings_of(arguments)
+    for template in templates(name):
+        values = {key: each.get("value", "sk-1") for key, each in variables(template).items()}
+        ray_application.check_environment(values, arguments, settings)
+        given = {"max_replicas": arguments.replicas.max, "routing": routing}
+        written = ray_init.variables({**given, "prefill_replicas": prefill})
+        times = ("_HARD_STOP_AFTER_S", "_TIMEOUT_SERVER_S", "_TIMEOUT_CLIENT_S")  # of the settings
+        secret = written.pop(ray_application.TRANSFER_KEY, None)
+        assert (secret is None) == (prefill is None)
+        same = {name: each for name, each in written.items() if not name.endswith(times)}
+        assert same.items() <= values.items()
+        assert written.keys() <= values.keys()
+
+
 def test_ray_deploys_the_gateways(tmp_path):
-    """The arguments and the variables are those that the Ray application accepts."""
+    """The arguments are those that the Ray application accepts; the pods have what they name."""
     service = document("ray", "RayService")["spec"]
-    (tmp_path / "gateway.yaml").write_text(service["serveConfigV2"])
-    arguments = ray_application.read(tmp_path / "gateway.yaml")
+    arguments = ray_arguments("ray", tmp_path)
     settings = ray_application.settings_of(arguments)
     assert settings.request_timeout_s == 1200
     assert (arguments.replicas.min, arguments.replicas.max, arguments.num_gpus) == (1, 4, 1)
 
     for template in templates("ray"):
         [container] = template["spec"]["containers"]
-        variables = {each["name"]: each.get("value", "") for each in container["env"]}
-        ray_application.check_environment(variables, arguments, settings)
-        given = {"max_replicas": arguments.replicas.max, "routing": "prefix"}
-        written = ray_init.variables({**given, "prefill_replicas": None})
-        times = ("_HARD_STOP_AFTER_S", "_TIMEOUT_SERVER_S", "_TIMEOUT_CLIENT_S")  # of the settings
-        same = {name: each for name, each in written.items() if not name.endswith(times)}
-        assert same.items() <= variables.items()
-        assert written.keys() <= variables.keys()
         mounts = {each["mountPath"] for each in container["volumeMounts"]}
         assert {str(settings.keys_file.parent), *map(str, settings.model_repository)} <= mounts
         [port] = container["ports"]

@@ -8,9 +8,16 @@ import math
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from openai_frontend.config import strict_yaml
 from openai_frontend.config.loader import InvalidSettings, from_values, read_yaml
@@ -44,6 +51,19 @@ _OF_ROLES = ("role", "transfer_host", "transfer_port", "prefill_peers", "transfe
 _SOURCE = "Source ray.env before `ray start`, on every node."
 
 
+def _with_names_of_their_own(resources: dict[str, float]) -> dict[str, float]:
+    for name, own in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
+        if name in resources:
+            raise ValueError(f"{name}: set {own} instead")
+    return resources
+
+
+# Of which nodes have some by `ray start --resources`, so they decide where a replica runs
+CustomResources = Annotated[
+    dict[str, Annotated[float, Field(gt=0)]], AfterValidator(_with_names_of_their_own)
+]
+
+
 class Replicas(BaseModel):
     """Ray adds and removes replicas by the requests that run and wait in them."""
 
@@ -72,6 +92,7 @@ class PrefillReplicas(BaseModel):
     replicas: int = Field(default=1, ge=1)  # Ray sees none of their requests, so it cannot scale
     num_cpus: float = Field(default=1, ge=0)
     num_gpus: float = Field(default=0, ge=0)
+    resources: CustomResources = {}
 
 
 class RayArguments(BaseModel):
@@ -84,6 +105,7 @@ class RayArguments(BaseModel):
     replicas: Replicas = Replicas()
     num_cpus: float = Field(default=1, ge=0)  # that Ray reserves for a replica
     num_gpus: float = Field(default=0, ge=0)
+    resources: CustomResources = {}
     # Resources of the workers of an engine that spans machines, beside those of the replica
     bundles: list[dict[str, float]] = []
     placement: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK"
@@ -212,7 +234,7 @@ def deployment_options(arguments: RayArguments, settings: Settings) -> dict[str,
     """The arguments of `ray.serve.deployment`."""
     options = _placed(arguments, arguments, settings)
     if arguments.bundles:
-        own = {"CPU": arguments.num_cpus, "GPU": arguments.num_gpus}
+        own = {"CPU": arguments.num_cpus, "GPU": arguments.num_gpus, **arguments.resources}
         options["placement_group_bundles"] = [own, *arguments.bundles]
         options["placement_group_strategy"] = arguments.placement
     replicas = arguments.replicas
@@ -243,6 +265,6 @@ def _placed(
         "logging_config": {"enable_access_log": False},  # the gateway's has more fields
         "max_ongoing_requests": _NO_LIMIT,
         "graceful_shutdown_timeout_s": grace_s,
-        "ray_actor_options": {"num_cpus": replica.num_cpus, "num_gpus": replica.num_gpus},
+        "ray_actor_options": replica.model_dump(include={"num_cpus", "num_gpus", "resources"}),
     }
     return {**options, "max_surge_percent": 100} if arguments.surge else options

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from openai_frontend.cli import ray_init
+from openai_frontend.cli import main, ray_init
 from openai_frontend.config import ray_application
 from openai_frontend.config.loader import load
 from openai_frontend.config.ray_application import RayArguments
@@ -299,7 +300,9 @@ def ray_arguments(name: str, folder: Path) -> RayArguments:
     return ray_application.read(folder / "gateway.yaml")
 
 
-@pytest.mark.parametrize(("name", "routing", "prefill"), [("ray", "prefix", None)])
+@pytest.mark.parametrize(
+    ("name", "routing", "prefill"), [("ray", "prefix", None), ("ray-roles", "session", 2)]
+)
 def test_ray_has_the_environment_of_the_gateways(name, routing, prefill, tmp_path):
     """The variables of each pod are those that `ray init` writes."""
     arguments = ray_arguments(name, tmp_path)
@@ -338,6 +341,41 @@ def test_ray_deploys_the_gateways(tmp_path):
     [workers] = service["rayClusterConfig"]["workerGroupSpecs"]
     assert workers["maxReplicas"] == 2 * arguments.replicas.max  # arguments.surge
     assert float(workers["rayStartParams"]["num-cpus"]) == arguments.num_cpus
+
+
+def test_ray_deploys_roles(tmp_path, capsys):
+    """Each kind of replica has pods of its own, which have what it asks for; `check` accepts the
+    files of a pod, once the models are there.
+    """
+    arguments = ray_arguments("ray-roles", tmp_path)
+    prefill = arguments.prefill
+    assert prefill is not None
+    assert (arguments.replicas.min, arguments.replicas.max, prefill.replicas) == (1, 3, 2)
+    assert (arguments.num_gpus, prefill.num_gpus) == (1, 2)
+
+    cluster = document("ray-roles", "RayService")["spec"]["rayClusterConfig"]
+    groups = {each["groupName"]: each for each in cluster["workerGroupSpecs"]}
+    for name, replica in (("decode", arguments), ("prefill", prefill)):
+        [container] = groups[name]["template"]["spec"]["containers"]
+        assert replica.num_gpus == container["resources"]["limits"]["nvidia.com/gpu"]
+        assert replica.num_cpus == float(groups[name]["rayStartParams"]["num-cpus"])
+        offered = {key: float(each) for key, each in groups[name]["resources"].items()}
+        assert replica.resources == offered == {name: 1}
+    counts = [
+        (each["minReplicas"], each["replicas"], each["maxReplicas"]) for each in groups.values()
+    ]
+    assert counts == [(1, 1, 2 * 3), (2, 2, 2 * 2)]  # arguments.surge
+
+    [head, *_] = templates("ray-roles")
+    file, model = tmp_path / "gateway.yaml", ROOT / "model_repository"
+    file.write_text(file.read_text().replace("/models", str(model)))
+    values = {name: each.get("value", "sk-1") for name, each in variables(head).items()}
+    lines = [f"{name}={shlex.quote(value)}\n" for name, value in values.items()]
+    (tmp_path / "ray.env").write_text("".join(lines))
+    assert main(["check", str(file)]) == 0
+    assert "demo" in capsys.readouterr().out
+    (tmp_path / "ray.env").write_text("".join(each for each in lines if "TRANSFER" not in each))
+    assert main(["check", str(file)]) == 2
 
 
 def test_grace_period_follows_the_settings():
@@ -456,7 +494,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "roles that scale": (
         {"roles": ROLES, "autoscaling": {"enabled": True}, "serviceMonitor": {"enabled": True}},
-        "roles: cannot be combined with rayService, autoscaling or group.size",
+        "roles: cannot be combined with group.size, nor with autoscaling unless rayService",
+    ),
+    "roles in Ray without a key": (
+        {"roles": ROLES, "rayService": {"enabled": True}},
+        "transferKey.existingSecret: decode servers need an API key",
+    ),
+    "one role in Ray": (
+        {"roles": {"decode": {}}, "rayService": {"enabled": True}},
+        "roles: prefill and decode are both needed",
     ),
     "an unknown role": ({"roles": {"encode": {}}}, "roles.*encode.*not allowed"),
     "a group of none": ({"group": {"size": 0}}, "group.size.*minimum"),

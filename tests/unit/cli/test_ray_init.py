@@ -34,7 +34,7 @@ def test_files_fit_together(tmp_path, capsys):
     options = ray_application.deployment_options(arguments, settings)
     assert arguments.model == str(REPOSITORY)
     assert options["autoscaling_config"]["max_replicas"] == 5
-    assert options["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 0.5}
+    assert options["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 0.5, "resources": {}}
     assert variables(tmp_path)["RAY_SERVE_HAPROXY_RETRIES"] == "11"  # 5 old, 5 new, Ray's proxy
     assert f"serve deploy {tmp_path / 'gateway.yaml'}" in capsys.readouterr().out
 

@@ -8,6 +8,7 @@ from openai_frontend.config.ray_application import (
     arguments_of,
     check_environment,
     deployment_options,
+    prefill_options,
     settings_of,
 )
 
@@ -30,7 +31,7 @@ def test_fixed_replicas():
 
     assert deployment["num_replicas"] == 3
     assert "autoscaling_config" not in deployment
-    assert deployment["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 2}
+    assert deployment["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 2, "resources": {}}
     assert deployment["max_ongoing_requests"] > 100_000
 
 
@@ -63,10 +64,25 @@ def test_update_without_free_resources():
 
 def test_engine_that_spans_machines():
     """The first bundle is the replica's own; the workers of the engine have the others."""
-    deployment = options(bundles=[{"GPU": 8}, {"GPU": 8}], placement="SPREAD", num_cpus=4)
+    own = {"num_cpus": 4, "resources": {"node-a": 1}}
+    deployment = options(bundles=[{"GPU": 8}, {"GPU": 8}], placement="SPREAD", **own)
 
-    assert deployment["placement_group_bundles"] == [{"CPU": 4, "GPU": 0}, {"GPU": 8}, {"GPU": 8}]
+    first = {"CPU": 4, "GPU": 0, "node-a": 1}
+    assert deployment["placement_group_bundles"] == [first, {"GPU": 8}, {"GPU": 8}]
     assert deployment["placement_group_strategy"] == "SPREAD"
+
+
+def test_kinds_of_replicas_have_nodes_of_their_own():
+    """By resources that only those nodes have."""
+    prefill = {"num_gpus": 2, "resources": {"prefill": 1}}
+    arguments = arguments_of({"model": "m", "resources": {"decode": 1}, "prefill": prefill})
+    settings = settings_of(arguments)
+
+    decode = deployment_options(arguments, settings)["ray_actor_options"]
+    assert decode == {"num_cpus": 1, "num_gpus": 0, "resources": {"decode": 1}}
+    assert arguments.prefill is not None
+    placed = prefill_options(arguments, arguments.prefill, settings)["ray_actor_options"]
+    assert placed == {"num_cpus": 1, "num_gpus": 2, "resources": {"prefill": 1}}
 
 
 def test_queues_are_short():
@@ -84,6 +100,8 @@ def test_queues_are_short():
         ({"model": "m", "replica": 3}, "args.replica: "),
         ({"model": "m", "replicas": {"min": 2, "max": 1}}, "args.replicas: "),
         ({"model": "m", "num_gpus": -1}, "args.num_gpus: "),
+        ({"model": "m", "resources": {"GPU": 1}}, "args.resources: GPU: set num_gpus instead"),
+        ({"model": "m", "resources": {"decode": 0}}, "args.resources.decode: "),
         ({"model": "m", "settings": {"prot": 1}}, "args.settings: unknown setting 'prot'"),
         ({"model": "m", "settings": {"port": 1}}, "args.settings: port: Ray decides"),
         (

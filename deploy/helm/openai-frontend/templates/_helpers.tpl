@@ -103,9 +103,15 @@ true
 {{- fail "autoscaling.minReplicas: it must not exceed autoscaling.maxReplicas" -}}
 {{- end -}}
 {{- int .Values.autoscaling.minReplicas -}}
+{{- else if .Values.roles -}}
+{{- int (default 1 .Values.roles.decode.replicas) -}}
 {{- else -}}
 {{- int .Values.replicas -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "openai-frontend.maxReplicas" -}}
+{{- .Values.autoscaling.enabled | ternary (int .Values.autoscaling.maxReplicas) (include "openai-frontend.minReplicas" . | int) -}}
 {{- end -}}
 
 {{- define "openai-frontend.update" -}}
@@ -117,15 +123,10 @@ true
 
 {{/* Deployment, DisaggregatedSet, LeaderWorkerSet or RayService: what makes the pods. */}}
 {{- define "openai-frontend.workload" -}}
-{{- if .Values.roles -}}
-{{- if not (and .Values.roles.prefill .Values.roles.decode) -}}
+{{- if and .Values.roles (not (and (hasKey .Values.roles "prefill") (hasKey .Values.roles "decode"))) -}}
 {{- fail "roles: prefill and decode are both needed" -}}
 {{- end -}}
-{{- if or .Values.rayService.enabled .Values.autoscaling.enabled (gt (int .Values.group.size) 1) -}}
-{{- fail "roles: cannot be combined with rayService, autoscaling or group.size" -}}
-{{- end -}}
-DisaggregatedSet
-{{- else if .Values.rayService.enabled -}}
+{{- if .Values.rayService.enabled -}}
 {{- range $name, $part := dict "inferencePool" .Values.inferencePool "serviceMonitor" .Values.serviceMonitor "networkPolicy" .Values.networkPolicy -}}
 {{- if $part.enabled -}}
 {{- fail (printf "%s.enabled: cannot be combined with rayService; see docs/kubernetes.md" $name) -}}
@@ -135,6 +136,11 @@ DisaggregatedSet
 {{- fail "group.size: cannot be combined with rayService" -}}
 {{- end -}}
 RayService
+{{- else if .Values.roles -}}
+{{- if or .Values.autoscaling.enabled (gt (int .Values.group.size) 1) -}}
+{{- fail "roles: cannot be combined with group.size, nor with autoscaling unless rayService is enabled" -}}
+{{- end -}}
+DisaggregatedSet
 {{- else if gt (int .Values.group.size) 1 -}}
 LeaderWorkerSet
 {{- else -}}

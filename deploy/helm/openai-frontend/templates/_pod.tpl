@@ -207,13 +207,17 @@ capabilities:
 {{- else }}
 - name: OPENAI_FRONTEND_PREFILL_PEERS
   value: http://{{ include "openai-frontend.name" $ }}-prefill:9100
+{{ include "openai-frontend.transferKey" $ }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "openai-frontend.transferKey" -}}
 - name: OPENAI_FRONTEND_TRANSFER_KEY
   valueFrom:
     secretKeyRef:
-      name: {{ required "transferKey.existingSecret: decode servers need an API key of the scope `transfer`" $.Values.transferKey.existingSecret }}
-      key: {{ $.Values.transferKey.key }}
-{{- end }}
-{{- end -}}
+      name: {{ required "transferKey.existingSecret: decode servers need an API key of the scope `transfer`" .Values.transferKey.existingSecret }}
+      key: {{ .Values.transferKey.key }}
 {{- end -}}
 
 {{- define "openai-frontend.keysMount" -}}
@@ -263,6 +267,16 @@ capabilities:
 {{- end }}
 {{- end -}}
 
+{{/* What a replica reserves in Ray: the list has the root and the group of its pods. */}}
+{{- define "openai-frontend.rayReplica" -}}
+{{- $group := index . 1 -}}
+num_cpus: 1
+num_gpus: {{ int (index ($group.resources.limits | default dict) "nvidia.com/gpu" | default 0) }}
+{{- if (index . 0).Values.roles }}
+resources: {{ printf "{%s: 1}" $group.name }}
+{{- end }}
+{{- end -}}
+
 {{/* A pod of Ray's: the list has the root, the container's name and its resources. */}}
 {{- define "openai-frontend.rayPod" -}}
 {{- $container := index . 1 -}}
@@ -302,7 +316,7 @@ spec:
         - name: RAY_SERVE_HAPROXY_RETRY_ON
           value: conn-failure empty-response 503
         - name: RAY_SERVE_HAPROXY_RETRIES
-          value: {{ .Values.autoscaling.enabled | ternary .Values.autoscaling.maxReplicas .Values.replicas | int | mul 2 | add 1 | quote }}
+          value: {{ include "openai-frontend.maxReplicas" . | int | mul 2 | add 1 | quote }}
         # Lines of HAProxy's configuration, as `openai-frontend ray init --routing` writes them
         - name: RAY_SERVE_HAPROXY_BALANCE_ALGORITHM
           value: |-
@@ -324,6 +338,9 @@ spec:
           value: "1"
         - name: RAY_USAGE_STATS_ENABLED
           value: "0"
+        {{- if .Values.roles }}
+        {{- include "openai-frontend.transferKey" . | nindent 8 }}
+        {{- end }}
         {{- with .Values.env }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

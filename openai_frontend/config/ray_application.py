@@ -106,12 +106,28 @@ class RayArguments(BaseModel):
     num_cpus: float = Field(default=1, ge=0)  # that Ray reserves for a replica
     num_gpus: float = Field(default=0, ge=0)
     resources: CustomResources = {}
-    # Resources of the workers of an engine that spans machines, beside those of the replica
+    # Resources of each worker of an engine that spans machines, beside those of the replica
     bundles: list[dict[str, float]] = []
     placement: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK"
     # Replicas of an update start before the old ones stop, which needs the resources of both.
     surge: bool = True
     prefill: PrefillReplicas | None = None  # None: each replica computes its prompts itself
+
+    @model_validator(mode="after")
+    def _one_worker_in_a_bundle(self) -> "RayArguments":
+        """vLLM refuses a bundle with two GPUs, and waits forever for one that the replica has."""
+        for number, bundle in enumerate(self.bundles):
+            if bundle.get("GPU", 0) > 1:
+                raise ValueError(
+                    f"bundles.{number}: GPU must be at most 1, but is {bundle['GPU']:g}: write a "
+                    "bundle for each worker of the engine"
+                )
+        if self.bundles and self.num_gpus:
+            raise ValueError(
+                f"num_gpus: must be 0 with bundles, but is {self.num_gpus:g}: the workers of the "
+                "engine have the GPUs"
+            )
+        return self
 
 
 def read(path: Path) -> RayArguments:

@@ -63,12 +63,12 @@ def test_update_without_free_resources():
 
 
 def test_engine_that_spans_machines():
-    """The first bundle is the replica's own; the workers of the engine have the others."""
+    """The first bundle is the replica's own; each worker of the engine has one of the others."""
     own = {"num_cpus": 4, "resources": {"node-a": 1}}
-    deployment = options(bundles=[{"GPU": 8}, {"GPU": 8}], placement="SPREAD", **own)
+    deployment = options(bundles=[{"GPU": 1}, {"GPU": 1}], placement="SPREAD", **own)
 
     first = {"CPU": 4, "GPU": 0, "node-a": 1}
-    assert deployment["placement_group_bundles"] == [first, {"GPU": 8}, {"GPU": 8}]
+    assert deployment["placement_group_bundles"] == [first, {"GPU": 1}, {"GPU": 1}]
     assert deployment["placement_group_strategy"] == "SPREAD"
 
 
@@ -109,6 +109,14 @@ def test_queues_are_short():
             "args.settings: role: set `prefill` beside `settings` instead",
         ),
         ({"model": "m", "prefill": {"replicas": 0}}, "args.prefill.replicas: "),
+        (
+            {"model": "m", "bundles": [{"GPU": 1}, {"GPU": 8}]},
+            "args: bundles.1: GPU must be at most 1, but is 8: write a bundle for each worker",
+        ),
+        (
+            {"model": "m", "bundles": [{"GPU": 1}], "num_gpus": 1},
+            "args: num_gpus: must be 0 with bundles, but is 1",
+        ),
         ({"model": "m", "settings": {"queue_timeout_s": -1}}, "args.settings: queue_timeout_s: "),
         (
             {"model": "m", "settings": {"model_repository": ["r"]}},

@@ -18,16 +18,16 @@ honours, accepts, refuses = pytest.mark.honours, pytest.mark.accepts, pytest.mar
 USER = "chat.messages.user.content.image_url"
 
 PNG, JPEG, GIF = images.png(4, 5), images.jpeg(6, 7), images.gif(8, 9)
-PRINTER = "{% for m in messages %}{{ m | tojson }}{% endfor %}{{ flavour }}"
+WRITER = "{% for m in messages %}{{ m | tojson }}{% endfor %}{{ flavour }}"
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """`vision` describes its images; `printer` has none, and its template prints the messages."""
+    """`vision` describes its images; `writer` has none, and its template writes the messages."""
     folder = tmp_path_factory.mktemp("images")
     mock_models.write_with_images(folder / "models", "vision")
-    printer = mock_models.write_with_tokenizer(folder / "models", "printer")
-    tiny_tokenizer.write(printer, chat_template=PRINTER)
+    writer = mock_models.write_with_tokenizer(folder / "models", "writer")
+    tiny_tokenizer.write(writer, chat_template=WRITER)
     with GatewayProcess(folder / "models", folder / "log") as process:
         process.wait_until_ready()
         yield process
@@ -158,7 +158,7 @@ def test_each_choice_gets_the_images(client):
 def test_model_without_images_says_so(client):
     """In OpenAI's words."""
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model="printer", messages=user(images.part(PNG)))
+        client.chat.completions.create(model="writer", messages=user(images.part(PNG)))
 
     assert refused.value.param == "messages[0].content[0].type"
     words = "Invalid content type. image_url is only supported by certain models."
@@ -182,8 +182,8 @@ def test_models_state_capability_and_limits(gateway):
     listed = httpx.get(f"{gateway.url}/v1/models", timeout=10).json()["data"]
     found = {each["id"]: each for each in listed}
 
-    assert found["printer"]["images"] is None
-    assert [found[name]["capabilities"]["images"] for name in ("vision", "printer")] == [
+    assert found["writer"]["images"] is None
+    assert [found[name]["capabilities"]["images"] for name in ("vision", "writer")] == [
         True,
         False,
     ]
@@ -270,13 +270,13 @@ def of_message(message: Any, values: list[str], names: list[str]) -> Any:
 @pytest.mark.parametrize(("message", "values"), [of_message(*row) for row in FIELDS])
 def test_embedded_conversation_is_rendered_as_a_chat(gateway, message, values):
     """Its vector is that of the tokens of the rendered chat."""
-    asked = {"model": "printer", "messages": [message]}
+    asked = {"model": "writer", "messages": [message]}
     tokens = post(gateway, "/tokenize", **asked, add_generation_prompt=False)["tokens"]
-    text = post(gateway, "/detokenize", model="printer", tokens=tokens)["prompt"]
+    text = post(gateway, "/detokenize", model="writer", tokens=tokens)["prompt"]
 
     assert all(value in text for value in values), text
     vector = embedding(gateway, **asked)
-    assert vector == embedding(gateway, model="printer", input=tokens)
+    assert vector == embedding(gateway, model="writer", input=tokens)
 
 
 @honours("embeddings.add_generation_prompt", "embeddings.continue_final_message")
@@ -293,7 +293,7 @@ def test_end_of_an_embedded_conversation_is_as_asked(gateway, field):
 
 @honours("embeddings.chat_template_kwargs")
 def test_variables_of_the_template_reach_an_embedded_conversation(gateway):
-    asked = {"model": "printer", "messages": user(images.text("a"))}
+    asked = {"model": "writer", "messages": user(images.text("a"))}
     variables: list[dict[str, str]] = [{}, {"flavour": "x"}, {}]
     vectors = [embedding(gateway, **asked, chat_template_kwargs=each) for each in variables]
 

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -14,26 +16,43 @@ pytestmark = pytest.mark.slow
 SHORT = ("tests/api/conformance", "tests/api/test_limits.py", "-m", "not engine")
 # smg knows one model of each gateway, and the gateway with engines has several.
 LONG = {"smg": ("tests/api", "-m", "not engine")}
-# Not through a router: the conformance page is compared with the tests of a complete run, and the
-# gateway logs examples with its own address.
-DESELECTED = (
-    "--deselect=tests/api/conformance/test_page.py",
-    "--deselect=tests/api/test_default_repository.py::test_ready_message_has_an_example_of_each_endpoint",
-)
+# It is compared with the tests of a complete run.
+DESELECTED = "--deselect=tests/api/conformance/test_page.py"
 
 
-@pytest.mark.parametrize("router", through.DIFFERENCES)
-def test_api_behaves_the_same_through_a_router(router, request):
-    """Besides the differences in `tests/scale/through.py`, each of which must be there."""
-    selected = LONG.get(router, ("tests/api",)) if request.config.getoption("long") else SHORT
-    command = ["-m", "pytest", "-n", "0", "-q", "-p", "tests.scale.through", f"--through={router}"]
-    done = subprocess.run(
-        [sys.executable, *command, *selected, *DESELECTED],
+Run = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[Run]]]:
+    """By the router of each selected test. Two run at once: each waits half of its time."""
+    long = request.config.getoption("long")
+    selected: list[str] = [
+        str(item.callspec.params["router"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path
+    ]
+    with ThreadPoolExecutor(1 if long else 2) as pool:  # the long form starts engines
+        yield {router: pool.submit(run, router, long=long) for router in selected}
+        pool.shutdown(cancel_futures=True)
+
+
+def run(router: str, *, long: bool) -> Run:
+    selected = LONG.get(router, ("tests/api",)) if long else SHORT
+    through_it = ["-p", "tests.scale.through", f"--through={router}", *selected, DESELECTED]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-rfE", *through_it],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("router", through.DIFFERENCES)
+def test_api_behaves_the_same_through_a_router(router, runs):
+    """Besides the differences in `tests/scale/through.py`, each of which must be there."""
+    done = runs[router].result()
 
     assert done.returncode == 0, done.stdout[-8000:]
     [passed] = re.findall(r"(\d+) passed", done.stdout)

@@ -25,14 +25,14 @@ Run = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[Run]]]:
-    """By the router of each selected test. Two run at once: each waits half of its time."""
+    """By the router of each selected test. They run at once: each waits more than it computes."""
     long = request.config.getoption("long")
     selected: list[str] = [
         str(item.callspec.params["router"])
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.path == request.path
     ]
-    with ThreadPoolExecutor(1 if long else 2) as pool:  # the long form starts engines
+    with ThreadPoolExecutor(1 if long else len(selected)) as pool:  # the long form starts engines
         yield {router: pool.submit(run, router, long=long) for router in selected}
         pool.shutdown(cancel_futures=True)
 

@@ -25,6 +25,9 @@ constexpr size_t kBorrowBytes = 64 * 1024;
 // Text that has piled up leaves in frames of this much: clients may limit the length of a line.
 constexpr size_t kFrameBytes = 16 * 1024;
 
+// Text that is gathered for a slow client; more goes to the writer's buffer, which has a limit.
+constexpr size_t kHeldBytes = 64 * 1024;
+
 constexpr const char* kMixedUp =
     "a stub process that the model uses did not respond to Triton in time; the response may belong "
     "to another request and was discarded";
@@ -366,8 +369,12 @@ bool ResponseQueue::push_text(const std::shared_ptr<InFlight>& in_flight,
   if (!relay->add(response)) return false;
   ++relay->texts;
   ++in_flight->received;
-  if (!relay->held && relay->has_news()) enqueue(in_flight);
+  if (relay->due()) enqueue(in_flight);
   return true;
+}
+
+bool Relay::due() const {
+  return has_news() && (!held || text.size() + frames.size() >= kHeldBytes);
 }
 
 bool Relay::add(const TextResponse& response) {
@@ -516,7 +523,8 @@ void ResponseStream::relay_segments(std::string output, nb::object writer) {
 void ResponseStream::set_relay(std::unique_ptr<Relay> relay, nb::object writer) {
   // Let go of at the end: the end of the one before may run any code.
   const nb::object before_writer = std::exchange(write, std::move(writer));
-  socket_ = nb::isinstance<SocketWriter>(write) ? nb::inst_ptr<SocketWriter>(write) : nullptr;
+  stream_writer_ =
+      nb::isinstance<StreamWriter>(write) ? nb::inst_ptr<StreamWriter>(write) : nullptr;
   const std::lock_guard lock(in_flight_->queue->mutex);
   if (in_flight_->relay != nullptr) {
     relay->text = std::move(in_flight_->relay->text);
@@ -567,7 +575,7 @@ void ResponseStream::resume_relay() {
 
 std::string ResponseStream::next_frames(bool even_if_held) {
   Relay* relay = in_flight_->relay.get();
-  if (relay == nullptr || !relay->has_news() || (relay->held && !even_if_held)) return {};
+  if (relay == nullptr || !(even_if_held ? relay->has_news() : relay->due())) return {};
   std::string frames = relay->logprobs != nullptr ? std::exchange(relay->frames, {})
                                                   : framed(relay->around, relay->text);
   relay->text.clear();
@@ -587,7 +595,7 @@ void ResponseStream::flush_relay() {
 
 bool ResponseStream::written(const std::string& frames) {
   const nb::object kept = write;  // what it calls may stop the relay
-  if (socket_ != nullptr) return socket_->write(frames);
+  if (stream_writer_ != nullptr) return stream_writer_->write(frames);
   const nb::object answer = write(nb::bytes(frames.data(), frames.size()));
   const int held = PyObject_IsTrue(answer.ptr());
   if (held < 0) throw nb::python_error();
@@ -613,7 +621,7 @@ void ResponseStream::stop_relay() {
     const std::lock_guard lock(in_flight_->queue->mutex);
     in_flight_->relay.reset();
   }
-  socket_ = nullptr;  // first: the end of the writer may run any code
+  stream_writer_ = nullptr;  // first: the end of the writer may run any code
   write = nb::none();
 }
 

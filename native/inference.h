@@ -16,7 +16,7 @@
 #include "buffer.h"
 #include "event.h"
 #include "logprob_frames.h"
-#include "socket_writer.h"
+#include "stream_writer.h"
 #include "stubs.h"
 #include "tensor.h"
 #include "text_scanner.h"
@@ -82,6 +82,9 @@ struct Relay {
   // Takes a response. False if it must go the long way: nothing has changed then.
   bool add(const TextResponse& response);
   bool has_news() const { return !text.empty() || !frames.empty(); }
+  // Whether the next drain writes: while the writer holds, text is gathered up to a limit, beyond
+  // which it counts against the limit of the writer's buffer.
+  bool due() const;
 };
 
 // Since the process began, over all streams. How many texts go into a write says whether clients
@@ -210,7 +213,7 @@ class ResponseStream {
   bool written(const std::string& frames);
 
   std::shared_ptr<InFlight> in_flight_;
-  SocketWriter* socket_ = nullptr;  // the writer, where it is one
+  StreamWriter* stream_writer_ = nullptr;  // `write`, where it is one
   friend struct StreamAccess;
 };
 

@@ -16,7 +16,7 @@
 #include "metrics.h"
 #include "server.h"
 #include "server_options.h"
-#include "socket_writer.h"
+#include "stream_writer.h"
 #include "tensor.h"
 #include "text_stream.h"
 #include "trace.h"
@@ -81,7 +81,7 @@ NB_MODULE(_core, module) {
   triton::bind_options(module);
   triton::bind_server(module);
   triton::bind_metrics(module);
-  triton::bind_socket_writer(module);
+  triton::bind_stream_writer(module);
   triton::bind_trace(module);
   triton::bind_logprob_frames(module);
   triton::bind_inference(module);

@@ -75,7 +75,7 @@ from openai_frontend.serving.speech import Speech
 from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.serving.transcription import Transcriptions
 from openai_frontend.tracing import Tracing
-from openai_frontend.triton import Server, json_member
+from openai_frontend.triton import Server, StreamWriter, json_member
 
 logger = logging.getLogger(__name__)
 
@@ -336,7 +336,9 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     chat = ChatCompletions(limits, policy, limiter, media=media, stream_defaults=defaults)
     completions = Completions(limits, policy, limiter, stream_defaults=defaults)
     streams = StreamLimits(
-        buffer_bytes=settings.stream_buffer_bytes, ping_interval_s=settings.sse_ping_interval_s
+        writer=StreamWriter,
+        buffer_bytes=settings.stream_buffer_bytes,
+        ping_interval_s=settings.sse_ping_interval_s,
     )
     _include(app, chat_router(registry, chat, streams, json_member))
     _include(app, completions_router(registry, completions, streams, json_member))

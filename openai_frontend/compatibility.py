@@ -55,7 +55,7 @@ PROTOCOL = PrivateNames(
     (
         "app", "connections", "cycle", "flow", "headers", "loop", "parser", "pipeline", "scope",
         "server_state", "timeout_keep_alive_task", "transport", "url",
-        "connection_made", "connection_lost", "data_received", "pause_writing",
+        "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing",
         "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_message_complete",
         "on_response_complete",
         "_start_asgi_task", "_unsupported_upgrade_warning", "send_400_response",

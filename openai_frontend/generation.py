@@ -69,38 +69,53 @@ class SamplingParams:
     extra_args: Mapping[str, Any] | None = None  # for plug-ins of the engine (`vllm_xargs`)
 
 
-@dataclass(slots=True, eq=False)
-class ChunkedSocket:
-    """A client's socket, written directly as HTTP/1.1 chunks while its transport is idle."""
-
-    fd: int
-    idle: Callable[[], bool]  # whether the transport has nothing to write
-    write_rest: Callable[[bytes], None]  # through the transport, if the socket is full
-    # Set by the writer: called before the transport writes and before it closes.
-    before_write: Callable[[], None] | None = None
-    before_close: Callable[[], int | None] | None = None
-    sent_bytes: int = 0  # without the transport; set by `close`
-
-    def close(self) -> None:
-        """The response has ended, or the descriptor is about to be reused."""
-        self.fd = -1
-        before_close, self.before_close, self.before_write = self.before_close, None, None
-        self.idle, self.write_rest = _never, _nowhere  # break reference cycles
-        if before_close is not None:
-            self.sent_bytes = before_close() or 0
-
-
-def _never() -> bool:
-    return False
-
-
-def _nowhere(rest: bytes) -> None:
-    """Discard: the socket is closed."""
-
-
 # Writes a frame; True pauses the relay until it is resumed.
 FrameWriter = Callable[[bytes], bool]
 Resume = Callable[[], None]
+
+
+class StreamWriter(Protocol):
+    """Writes what follows the headers of one response; native, so that frames made there reach the
+    client's socket without Python. A `FrameWriter`.
+
+    Pieces for a slow client wait up to a limit. Beyond it the client is dropped, because nothing
+    slows the model down.
+    """
+
+    on_drained: Any  # called without arguments when nothing waits any longer
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client is slow, so that pieces wait."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes written so far, without framing and what waits."""
+
+    def __call__(self, piece: bytes, /) -> bool:
+        """Write a piece. True if the client is slow: the caller should wait for `on_drained`."""
+
+    def open(
+        self,
+        write: Callable[[bytes], object],
+        buffered: Callable[[], int],
+        *,
+        fd: int = -1,
+        chunked: bool = True,
+        paused: bool = False,
+    ) -> None:
+        """Write with `write` from now on: the headers are sent. With a socket `fd`, write to it
+        directly while `buffered` returns 0. `chunked`: with the framing of HTTP/1.1.
+        """
+
+    def pause(self) -> None:
+        """The transport's buffer is full: pieces wait."""
+
+    def resume(self) -> None:
+        """The transport has room again."""
+
+    def close(self, error: Exception | None = None) -> None:
+        """Discard what waits, and later pieces; with an error, later pieces raise it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +144,11 @@ class SegmentRelay(Protocol):
         """Continue after the writer has paused the relay."""
 
 
-OpenRelay = Callable[[bytes, bytes, FrameWriter, ChunkedSocket | None], Resume]
-OpenSegments = Callable[[FrameWriter, ChunkedSocket | None], SegmentRelay]
+OpenRelay = Callable[[bytes, bytes, FrameWriter], Resume]
+OpenSegments = Callable[[FrameWriter], SegmentRelay]
 # Adds the JSON of a token before and after its log probability
 AddToken = Callable[[int, bytes, bytes], None]
-OpenLogprobs = Callable[
-    [tuple[bytes, bytes, bytes], int, FrameWriter, ChunkedSocket | None], tuple[AddToken, Resume]
-]
+OpenLogprobs = Callable[[tuple[bytes, bytes, bytes], int, FrameWriter], tuple[AddToken, Resume]]
 
 
 class TextRelay:
@@ -168,37 +181,26 @@ class TextRelay:
         self._open_logprobs = open_logprobs
 
     def take_logprobs(
-        self,
-        around: tuple[bytes, bytes, bytes],
-        top: int,
-        write: FrameWriter,
-        socket: ChunkedSocket | None = None,
+        self, around: tuple[bytes, bytes, bytes], top: int, write: FrameWriter
     ) -> tuple[AddToken, Resume] | None:
         """Like `take`, for deltas of text with log probabilities: each becomes a frame, the text
         between the first two parts, its tokens with `top` alternatives between the last two.
 
         Also returns what makes a token known; deltas with other tokens are not relayed.
         """
-        return (
-            None if self._open_logprobs is None else self._open_logprobs(around, top, write, socket)
-        )
+        return None if self._open_logprobs is None else self._open_logprobs(around, top, write)
 
-    def take_segments(
-        self, write: FrameWriter, socket: ChunkedSocket | None = None
-    ) -> SegmentRelay | None:
+    def take_segments(self, write: FrameWriter) -> SegmentRelay | None:
         """Like `take`, for output that is parsed: only the segments that are begun are relayed."""
-        return None if self._open_segments is None else self._open_segments(write, socket)
+        return None if self._open_segments is None else self._open_segments(write)
 
-    def take(
-        self, before: bytes, after: bytes, write: FrameWriter, socket: ChunkedSocket | None = None
-    ) -> Resume | None:
+    def take(self, before: bytes, after: bytes, write: FrameWriter) -> Resume | None:
         """Write deltas that contain only text as frames from now on: the text, joined if several
         deltas come together, as a JSON string between `before` and `after`.
 
-        Frames go to `socket` while it has room, otherwise to `write`. Returns the function that
-        resumes a paused relay, or None if no relay was offered.
+        Returns the function that resumes a paused relay, or None if no relay was offered.
         """
-        return None if self._open is None else self._open(before, after, write, socket)
+        return None if self._open is None else self._open(before, after, write)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from openai_frontend.generation import StreamWriter
 from openai_frontend.kserve.generate import GenerateService
 from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferService
 from openai_frontend.kserve.models import (
@@ -19,7 +20,7 @@ from openai_frontend.kserve.models import (
 from openai_frontend.routers.openapi import request_body
 from openai_frontend.routers.request import CancelOnDisconnect, principal_of, read_body
 from openai_frontend.routers.routing import InferenceRoute
-from openai_frontend.routers.streaming import StreamedResponse, StreamLimits, StreamWriter
+from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 from openai_frontend.serving.error_reply import ErrorReply
 from schemas.kserve import (
     GenerateRequest,
@@ -135,10 +136,10 @@ class GenerateStream(StreamedResponse):
         """Writes the events of each burst. The stream has no closing event."""
         async with aclosing(self._events) as events:
             async for burst in events:
-                self.start(writer)
-                writer.write(burst)
-        self.start(writer)  # if the model sent no response
-        await writer.drained()
+                self.start()
+                writer(burst)
+        self.start()  # if the model sent no response
+        await self.drained()
         return b""
 
     def failure_body(self, failure: ErrorReply) -> bytes:

@@ -1,18 +1,16 @@
-"""Writes complete responses, and parts of a streamed body, to uvicorn's transport without going
-through ASGI `send`.
-"""
+"""Writes complete responses and streamed bodies to uvicorn's transport, without ASGI's `send`."""
 
 import functools
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from openai_frontend import compatibility
-from openai_frontend.generation import ChunkedSocket
+from openai_frontend.generation import StreamWriter
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -25,36 +23,36 @@ _CLOSE = (b"connection", b"close")
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 
 
+class Connection(Protocol):
+    """The server's protocol object of one connection."""
+
+    # Of the response that is being streamed: the connection pauses, resumes and closes it
+    stream_writer: StreamWriter | None
+
+    def disconnect_slow_client(self) -> None:
+        """Aborts the connection, with all data in its buffer."""
+
+
 class DirectWriter:
-    """Writes a chunk or a complete response at once if the transport is ready.
+    """Writes the response to one request past ASGI.
 
     uvicorn's `send` is a coroutine that takes a dict and handles all kinds of responses: that
     takes 1.5 us more for each event of a stream.
     """
 
-    __slots__ = ("_cycle", "_flow", "_write")
+    __slots__ = ("_connection", "_cycle", "_flow")
 
     # uvicorn's headers of every response, which it replaces each second, as they are and as bytes
     _defaults: ClassVar[tuple[Headers, bytes]] = ((), b"")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, connection: Connection) -> None:
         self._cycle: Any = cycle
         self._flow = cycle.flow
-        self._write = cycle.transport.write
+        self._connection = connection
 
-    def __call__(self, piece: bytes) -> bool:
-        """False if it was not written: then use `send`, which waits or handles the state."""
-        cycle = self._cycle
-        if (
-            not cycle.chunked_encoding  # None before the response starts
-            or cycle.response_complete
-            or cycle.disconnected
-            or self._flow.write_paused
-            or not piece  # an empty chunk would end the body
-        ):
-            return False
-        self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        return True
+    def bypasses(self, send: Send) -> bool:
+        """Whether the server's `send` is this one, not that of a framework around it."""
+        return bool(send == self._cycle.send)
 
     def respond(self, status: int, headers: Headers, body: bytes) -> bool:
         """Write a complete response whose only framing header is `content-length`. False if nothing
@@ -79,7 +77,9 @@ class DirectWriter:
         parts = [part for header in headers for part in (header[0], b": ", header[1], b"\r\n")]
         if _FORBIDDEN.search(b"".join([part for header in headers for part in header])):
             return False
-        self._write(b"".join([_STATUS_LINES[status], self._default_head(), *parts, b"\r\n", body]))
+        cycle.transport.write(
+            b"".join([_STATUS_LINES[status], self._default_head(), *parts, b"\r\n", body])
+        )
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = cycle.chunked_encoding = False
         cycle.message_event.set()
@@ -94,30 +94,30 @@ class DirectWriter:
             DirectWriter._defaults = headers, head
         return head
 
-    def socket(self) -> ChunkedSocket | None:
-        """The connection's socket; None with TLS, or if the connection is lost."""
-        transport = self._cycle.transport
-        if transport.get_extra_info("sslcontext") is not None:
-            return None
-        raw, protocol = transport.get_extra_info("socket"), transport.get_protocol()
-        if raw is None or protocol is None:
-            return None
-        socket = ChunkedSocket(raw.fileno(), self._idle, self._write)
-        protocol.socket = socket  # which closes it with the connection
-        return socket
-
     def drop(self) -> None:
         """Closes the connection of a client that reads too slowly."""
-        if (protocol := self._cycle.transport.get_protocol()) is not None:
-            protocol.disconnect_slow_client()
+        self._connection.disconnect_slow_client()
 
-    def _idle(self) -> bool:
-        cycle = self._cycle
-        return bool(cycle.chunked_encoding) and not (
-            cycle.response_complete
-            or cycle.disconnected
-            or self._flow.write_paused
-            or cycle.transport.get_write_buffer_size()
+    def close(self) -> None:
+        """The response is written."""
+        self._connection.stream_writer = None
+
+    def open(self, writer: StreamWriter) -> None:
+        """Lets `writer` write the body of the response, whose headers were sent. With TLS, only the
+        transport can write to the socket.
+        """
+        if self._cycle.disconnected:
+            writer.close()
+            return
+        transport = self._cycle.transport
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        socket = None if is_tls else transport.get_extra_info("socket")
+        self._connection.stream_writer = writer
+        writer.open(
+            transport.write,
+            transport.get_write_buffer_size,
+            fd=-1 if socket is None else socket.fileno(),
+            paused=self._flow.write_paused,
         )
 
 
@@ -127,9 +127,3 @@ def is_supported() -> bool:
     slower = "each event of a stream is sent through ASGI, which needs more CPU"
     needed = (compatibility.DIRECT_WRITES, compatibility.FLOW)
     return all(compatibility.check(each, otherwise=slower) for each in needed)
-
-
-def direct_writer(send: Send) -> DirectWriter | None:
-    """For the connection of uvicorn's `send`; None for any other `send`."""
-    cycle = getattr(send, "__self__", None)
-    return DirectWriter(cycle) if isinstance(cycle, RequestResponseCycle) else None

@@ -12,7 +12,6 @@ from typing import cast
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.logs import formatters
-from openai_frontend.middleware import direct_writer
 from openai_frontend.middleware.direct_writer import DirectWriter
 
 # Safe in a log line without escaping
@@ -30,7 +29,6 @@ class RequestId:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._writes_directly = direct_writer.is_supported()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,15 +40,16 @@ class RequestId:
         state["request_id"] = request_id
         # For parts of a body, which no other middleware reads.
         state["send_body"] = send
-        connection_send = state.pop("connection_send", send)  # the server's, where `send` wraps it
-        writer = direct_writer.direct_writer(connection_send) if self._writes_directly else None
-        state["direct_writer"] = writer
-        response = _RequestIdHeaders(request_id, send, writer if send is connection_send else None)
+        writer: DirectWriter | None = state.get("direct_writer")
+        if writer is not None and not writer.bypasses(send):
+            writer = None
+        response = _RequestIdHeaders(request_id, send, writer)
         try:
             await self._app(scope, receive, response.send)
         finally:
             # They refer to the object that holds the state: a reference cycle
-            del state["send_body"], state["direct_writer"]
+            del state["send_body"]
+            state.pop("direct_writer", None)
 
 
 class _Sent:

@@ -9,10 +9,8 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend import request_record
-from openai_frontend.generation import ChunkedSocket
 from openai_frontend.logs import formatters
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.middleware.direct_writer import DirectWriter
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.tracing import Tracing, read_trace_context
 
@@ -155,14 +153,10 @@ class Telemetry:
         request_record.current.set(record)
         formatters.context.set(record)
         response = _RecordedResponse(record, send)
-        if self._observers:  # they need the byte count, which costs time for each part of a stream
-            state["send_body"] = _RecordedResponse(record, state["send_body"]).send
-            if (writer := state["direct_writer"]) is not None:
-                state["direct_writer"] = response.direct_writer = _CountingWriter(record, writer)
         try:
             await self._app(scope, receive, response.send)
         finally:
-            response.end()
+            record.body_bytes += state.get("streamed_bytes", 0)  # which bypassed this
             self._end(record, state)
 
     def _end(self, record: RequestRecord, state: dict[str, Any]) -> None:
@@ -183,7 +177,6 @@ class _RecordedResponse:
     def __init__(self, record: RequestRecord, send: Send) -> None:
         self._record = record
         self._send = send
-        self.direct_writer: _CountingWriter | None = None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -191,32 +184,6 @@ class _RecordedResponse:
         else:
             self._record.body_bytes += len(message.get("body", b""))
         await self._send(message)
-
-    def end(self) -> None:
-        if self.direct_writer is not None and self.direct_writer.client is not None:
-            self._record.body_bytes += self.direct_writer.client.sent_bytes
-
-
-class _CountingWriter:
-    """A `DirectWriter` that counts bytes."""
-
-    def __init__(self, record: RequestRecord, write: DirectWriter) -> None:
-        self._record = record
-        self._write = write
-        self.client: ChunkedSocket | None = None
-
-    def __call__(self, piece: bytes) -> bool:
-        written = self._write(piece)
-        if written:
-            self._record.body_bytes += len(piece)
-        return written
-
-    def socket(self) -> ChunkedSocket | None:
-        self.client = self._write.socket()
-        return self.client
-
-    def drop(self) -> None:
-        self._write.drop()
 
 
 def log_request(record: RequestRecord) -> None:

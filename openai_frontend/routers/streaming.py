@@ -5,18 +5,16 @@ Not Starlette's StreamingResponse: its task group costs more than the stream's o
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
-from types import coroutine
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.errors import RequestCancelled
-from openai_frontend.generation import ChunkedSocket, CompletionDelta, FrameWriter, Resume
+from openai_frontend.generation import CompletionDelta, FrameWriter, Resume, StreamWriter
 from openai_frontend.routers.request import CancelOnDisconnect
 from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.error_reply import ErrorReply, log_failure, reply_for
@@ -24,181 +22,51 @@ from openai_frontend.sse import KEEP_ALIVE, error_event
 
 MAX_BUFFER_BYTES = 4 * 1024 * 1024
 
-# While the client is slow, the source gathers text, which counts against the buffer. This interval
-# moves it here; tokens that are gathered together become one frame.
-FLUSH_INTERVAL_S = 0.25
 
+class Sink(Protocol):
+    """Where the body of a stream goes."""
 
-class DirectWriter(Protocol):
-    """The server's direct write to the transport, without ASGI."""
-
-    def __call__(self, piece: bytes, /) -> bool:
-        """Writes a piece of the body; True if it was written."""
-
-    def socket(self) -> ChunkedSocket | None:
-        """The socket itself, to bypass even the transport."""
+    def open(self, writer: StreamWriter, /) -> None:
+        """Lets the writer write: the headers are sent."""
 
     def drop(self) -> None:
-        """Closes the connection of a client that reads too slowly."""
-
-
-class StreamWriter:
-    """Writes the body of one stream, in the order of the calls.
-
-    ASGI's `send` is a coroutine, but one that does not wait unless the client is slow: a callback
-    runs it to its end there and then, without a task or a turn of the event loop. Where the server
-    can write at once, `direct_writer` says of each piece whether it was written.
-
-    Data for a slow client is buffered up to a limit. Beyond it the client is disconnected, because
-    nothing slows the model down.
-    """
-
-    def __init__(
-        self,
-        send: Send,
-        direct_writer: DirectWriter | None = None,
-        *,
-        max_buffer_bytes: int = MAX_BUFFER_BYTES,
-    ) -> None:
-        self._send = send
-        self._direct_writer = direct_writer
-        self._max_waiting_bytes = max_buffer_bytes
-        self._socket: ChunkedSocket | None = None
-        self._idle: Callable[[], bool] = _never
-        self._slow: asyncio.Task[None] | None = None  # waits for a slow client
-        self._flush_timer: asyncio.TimerHandle | None = None
-        self._buffer = bytearray()
-        self._dropped = False
-        self._written = False
-        # Resumes the source after `write` returned True. Also called every FLUSH_INTERVAL_S before
-        # that, so that what the source has gathered counts here.
-        self.on_drained: Callable[[], None] | None = None
-
-    def socket(self) -> ChunkedSocket | None:
-        """The client's socket, for a source that writes many pieces. Call it once."""
-        socket = None if self._direct_writer is None else self._direct_writer.socket()
-        if socket is not None:
-            self._idle, socket.idle = socket.idle, self._idle_to_write
-            self._socket = socket
-        return socket
-
-    def _idle_to_write(self) -> bool:
-        """Whether a piece may bypass this writer."""
-        self._written = True
-        return self._slow is None and self._idle()
-
-    def begin(self, start: Awaitable[None]) -> None:
-        """Sends the start of the response."""
-        self._run(start)  # type: ignore[arg-type]  # as ASGI's `send` makes it: a coroutine
-
-    def write(self, body: bytes) -> bool:
-        """Sends; True if the client is slow and the body is buffered.
-
-        Then the source should wait for `on_drained`.
-        """
-        self._written = True
-        if self._socket is not None and self._socket.before_write is not None:
-            self._socket.before_write()
-        if self._slow is not None:
-            self._keep(body)
-            return True
-        if self._direct_writer is not None and self._direct_writer(body):
-            return False
-        return self._run(self._send(_body(body)))  # type: ignore[arg-type]
-
-    def comment(self, body: bytes) -> None:
-        """Writes a keep-alive comment, which `is_silent` does not count."""
-        self.write(body)
-        self._written = False
-
-    def is_silent(self) -> bool:
-        """Whether nothing was written or buffered since the last call."""
-        silent = not self._written and self._slow is None
-        self._written = False
-        if self._socket is not None and self._socket.before_write is not None:
-            self._socket.before_write()  # the next piece checks whether the transport is idle
-        return silent
-
-    def _run(self, sending: Coroutine[Any, Any, None]) -> bool:
-        """Runs a coroutine up to its first wait; a task then runs the rest."""
-        try:
-            awaited = sending.send(None)
-        except StopIteration:
-            return False
-        self._slow = asyncio.get_running_loop().create_task(self._wait(sending, awaited))
-        self._flush_later()
-        return True
-
-    def _keep(self, body: bytes) -> None:
-        self._buffer += body
-        if len(self._buffer) <= self._max_waiting_bytes and not self._dropped:
-            return
-        self._buffer.clear()
-        if self._direct_writer is None:  # the server cannot disconnect: cancel the request instead
-            raise RequestCancelled("The client reads too slowly.")
-        if not self._dropped:
-            self._dropped = True
-            self._direct_writer.drop()
-
-    def _flush_later(self) -> None:
-        self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._flush)
-
-    def _flush(self) -> None:
-        self._flush_timer = None
-        if self._slow is not None and not self._slow.done():
-            self._flush_later()
-            if self.on_drained is not None:
-                self.on_drained()
-
-    async def _wait(self, sending: Coroutine[Any, Any, None], awaited: Any) -> None:
-        await _resumed(sending, awaited)
-        while self._buffer:
-            body = bytes(self._buffer)
-            self._buffer.clear()
-            await self._send(_body(body))
-        self._slow = None
-        if self.on_drained is not None:
-            self.on_drained()
-
-    async def drained(self) -> None:
-        """Waits until everything is sent; raises what `send` raised."""
-        while self._slow is not None:
-            await asyncio.shield(self._slow)
+        """Ends the response to a client that reads too slowly."""
 
     def close(self) -> None:
-        """Discards buffered data and releases the socket."""
-        self._buffer.clear()
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-            self._flush_timer = None
-        if self._socket is not None:
-            self._socket.close()
-            self._socket, self._idle = None, _never
-        if self._slow is not None:
-            self._slow.cancel()
+        """The writer writes no more."""
 
 
-def _never() -> bool:
-    return False
+class AsgiSink:
+    """ASGI's `send`, for servers other than ours and clients of HTTP/1.0. Sends one message at a
+    time; what comes meanwhile waits in the writer.
+    """
 
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._sending: asyncio.Task[None] | None = None
 
-def _body(body: bytes) -> dict[str, object]:
-    return {"type": "http.response.body", "body": body, "more_body": True}
+    def open(self, writer: StreamWriter) -> None:
+        self._writer = writer
+        writer.open(self._write, int, chunked=False)
 
+    def drop(self) -> None:
+        """The server cannot disconnect the client, so the request is cancelled."""
+        raise RequestCancelled("The client reads too slowly.")
 
-@coroutine
-def _resumed(begun: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
-    """Continues a coroutine that has run up to its first wait, for `awaited`."""
-    try:
-        while True:
-            try:
-                yield awaited
-            except BaseException as error:  # noqa: BLE001  thrown into the coroutine
-                awaited = begun.throw(error)
-            else:
-                awaited = begun.send(None)
-    except StopIteration:
-        return
+    def close(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def _write(self, body: bytes) -> None:
+        self._writer.pause()
+        self._sending = asyncio.get_running_loop().create_task(self._send_body(body))
+
+    async def _send_body(self, body: bytes) -> None:
+        try:
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        except Exception as error:  # noqa: BLE001  the next write raises it
+            self._writer.close(error)
+        self._writer.resume()
 
 
 HEADERS = [
@@ -211,8 +79,12 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """Limits of one stream."""
+    """Limits of one stream, and what makes its writer.
 
+    `writer` takes the bytes that may wait for a slow client, and what to call beyond that.
+    """
+
+    writer: Callable[[int, Callable[[], None]], StreamWriter]
     buffer_bytes: int = MAX_BUFFER_BYTES  # that may be buffered for a slow client
     ping_interval_s: float = 15.0  # without data, before a comment is sent; 0: never
 
@@ -232,7 +104,9 @@ class StreamedResponse(Response, ABC):
         self.raw_headers = [*HEADERS, *headers]
         self.background = None
         self._limits = limits
-        self._started = False
+        self._starting: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self.resume: Resume | None = None  # of a source that waits for a slow client
 
     @abstractmethod
     async def pump(self, writer: StreamWriter) -> bytes:
@@ -242,23 +116,40 @@ class StreamedResponse(Response, ABC):
         """The data of the event that reports a failure."""
         return failure.body
 
-    def start(self, writer: StreamWriter) -> None:
-        """Sends the status on the first call, before anything is written."""
-        if not self._started:
-            self._started = True
-            writer.begin(self._send({"type": "http.response.start", "status": 200,
-                                     "headers": self.raw_headers}))  # fmt: skip
+    def start(self) -> None:
+        """Sends the status on the first call, before what is written afterwards."""
+        if self._starting is None:
+            self._writer.pause()  # pieces wait for the status
+            self._starting = asyncio.get_running_loop().create_task(self._send_start())
+
+    async def _send_start(self) -> None:
+        message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        try:
+            await self._send(message)
+        except Exception as error:  # noqa: BLE001  the next write raises it
+            self._writer.close(error)
+        self._sink.open(self._writer)
+
+    async def drained(self) -> None:
+        """Returns once nothing waits for a slow client."""
+        while self._writer.paused:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def _on_drained(self) -> None:
+        if self.resume is not None:
+            self.resume()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Middleware only looks at the start of a response, so the body bypasses it.
         state = scope["state"]
-        writer = StreamWriter(
-            state.get("send_body", send),
-            state.get("direct_writer"),
-            max_buffer_bytes=self._limits.buffer_bytes,
-        )
         self._send = send
-        silence = KeepAlive(writer, partial(self.start, writer), self._limits.ping_interval_s)
+        self._sink: Sink = state.get("direct_writer") or AsgiSink(state.get("send_body", send))
+        writer = self._writer = self._limits.writer(self._limits.buffer_bytes, self._sink.drop)
+        writer.on_drained = self._on_drained
+        silence = KeepAlive(writer, self.start, self._limits.ping_interval_s)
         if self.comments:
             silence.watch()
         try:
@@ -271,16 +162,23 @@ class StreamedResponse(Response, ABC):
             log_failure(gone, state["request_id"])
             return
         except (Exception, asyncio.CancelledError) as error:
-            if not self._started:
+            if self._starting is None:
                 raise
             # The status is sent, so the last event reports the failure.
             log_failure(error, state["request_id"])
             last = error_event(self.failure_body(reply_for(error)))
-            await writer.drained()  # after all earlier data
+            await self.drained()  # after all earlier data
         finally:
             silence.stop()
-            writer.close()
+            self._close()
+            state["streamed_bytes"] = writer.body_bytes
         await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+        self._writer.close()
+        self._sink.close()
 
 
 class KeepAlive:
@@ -295,6 +193,7 @@ class KeepAlive:
         self._start = start
         self._every_s = every_s
         self._next: asyncio.TimerHandle | None = None
+        self._body_bytes = 0  # at the last check
 
     def watch(self) -> None:
         """Starts the timer, unless comments are disabled."""
@@ -308,9 +207,11 @@ class KeepAlive:
 
     def _look(self) -> None:
         self.watch()
-        if self._writer.is_silent():
+        written, self._body_bytes = self._body_bytes, self._writer.body_bytes
+        if self._body_bytes == written and not self._writer.paused:
             self._start()
-            self._writer.comment(KEEP_ALIVE)
+            self._writer(KEEP_ALIVE)
+            self._body_bytes += len(KEEP_ALIVE)
 
 
 class EventSource(Protocol):
@@ -320,9 +221,7 @@ class EventSource(Protocol):
     def finished(self) -> bool: ...
     def start(self) -> bytes: ...
     def feed(self, choice: int, deltas: list[CompletionDelta], /) -> bytes: ...
-    def relay(
-        self, write: FrameWriter, socket: Callable[[], ChunkedSocket | None], /
-    ) -> Resume | None: ...
+    def relay(self, write: FrameWriter, /) -> Resume | None: ...
     def relay_segment(self) -> None: ...
     def finish(self) -> bytes: ...
 
@@ -357,15 +256,15 @@ class EventStream(StreamedResponse):
                 if chunks.finished or not (begun or pending):
                     continue
                 if pending:
-                    self.start(writer)
-                    writer.write(pending)
+                    self.start()
+                    writer(pending)
                     pending = b""
                 if not begun:
                     begun = True
-                    writer.on_drained = chunks.relay(writer.write, writer.socket)
+                    self.resume = chunks.relay(writer)
                 chunks.relay_segment()
-            await writer.drained()
+            await self.drained()
         last = pending + chunks.finish()
-        self.start(writer)
-        await writer.drained()
+        self.start()
+        await self.drained()
         return last

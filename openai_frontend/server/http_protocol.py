@@ -16,7 +16,9 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from openai_frontend.generation import ChunkedSocket
+from openai_frontend.generation import StreamWriter
+from openai_frontend.middleware import direct_writer
+from openai_frontend.middleware.direct_writer import DirectWriter
 from openai_frontend.middleware.request_id import new_request_id
 from openai_frontend.server import http1
 from openai_frontend.server.limits import (
@@ -70,8 +72,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._slow_client: SlowClientDetector | None = None
         self._responding: RequestResponseCycle | None = None
         self._lost = self.loop.create_future()
-        # for responses that are written past the transport
-        self.socket: ChunkedSocket | None = None
+        self.stream_writer: StreamWriter | None = None  # of a streamed response
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -87,8 +88,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._cancel_timeout()
         if self._slow_client is not None:
             self._slow_client.stop()
-        if self.socket is not None:
-            self.socket.close()
         self._cancel_responses()  # uvicorn cancels only the last request, which may still be queued
         super().connection_lost(exc)
 
@@ -209,6 +208,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _cancel_responses(self) -> None:
         """Tells running requests that the client has disconnected, and drops queued ones."""
+        if self.stream_writer is not None:
+            self.stream_writer.close()
         self._set_connection_lost()
         self.pipeline.clear()
         for cycle in (self._responding, self.cycle):
@@ -224,6 +225,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         queued behind this one.
         """
         self._responding = cycle
+        if cycle.scope["http_version"] != "1.0" and direct_writer.is_supported():
+            cycle.scope["state"]["direct_writer"] = DirectWriter(cycle, self)
         super()._start_asgi_task(cycle, http1.until_close(cycle, app))
 
     def _set_connection_lost(self) -> None:
@@ -257,7 +260,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The transport's write buffer is full."""
         super().pause_writing()
+        if self.stream_writer is not None:
+            self.stream_writer.pause()
         self._watch_client()
+
+    def resume_writing(self) -> None:
+        """The transport's write buffer has room again."""
+        super().resume_writing()
+        if self.stream_writer is not None:
+            self.stream_writer.resume()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -302,10 +313,6 @@ class WrappedHttpProtocol(LimitedHttpProtocol):
             state = self.server_state  # which copies them once a second
             date = [header for header in state.default_headers if header[0] == b"date"]
             state.default_headers = [*date, *self.encoded_headers]
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: "ASGI3Application") -> None:
-        cycle.scope["state"]["connection_send"] = cycle.send
-        super()._start_asgi_task(cycle, app)
 
 
 def limited_protocol(

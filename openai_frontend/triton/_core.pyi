@@ -204,21 +204,44 @@ class Metric:
 
     def observe(self, arg: float, /) -> None: ...
 
-class SocketWriter:
-    """Writes pieces to a socket as chunks of HTTP/1.1."""
+class StreamWriter:
+    """Writes the body of one response: see `generation.StreamWriter`."""
 
-    def __init__(self, fd: int, idle: Callable[[], bool], write_rest: Callable[[bytes], object], otherwise: Callable[[bytes], bool]) -> None: ...
+    def __init__(self, max_buffer_bytes: int, drop: Callable[[], object]) -> None: ...
+
+    def open(self, write: Callable[[bytes], object], buffered: Callable[[], int], *, fd: int = -1, chunked: bool = True, paused: bool = False) -> None:
+        """
+        The headers are written: write the body with `write`, or to the socket `fd` while `buffered` is 0.
+        """
 
     def __call__(self, piece: bytes, /) -> bool:
-        """True if no other piece may follow for now."""
+        """True while the client is slow: the piece waits."""
 
-    def recheck(self) -> None:
-        """Something else is written through the transport."""
+    def pause(self) -> None:
+        """The transport's buffer is full."""
 
-    def close(self) -> int:
+    def resume(self) -> None:
+        """The transport has room again."""
+
+    def close(self, error: Exception | None = None) -> None:
         """
-        Stops writing to the descriptor; returns the bytes of the pieces written to it.
+        Discard what waits and later pieces; with an error, raise it for later pieces.
         """
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client is slow."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes written so far, without framing and what waits."""
+
+    @property
+    def on_drained(self) -> object:
+        """Called when nothing waits any longer."""
+
+    @on_drained.setter
+    def on_drained(self, arg: object | None, /) -> None: ...
 
 class RequestTrace:
     """When a request was queued, computed and ended in the core."""

@@ -7,7 +7,6 @@ from typing import Any, NoReturn, Protocol
 
 from openai_frontend.generation import (
     AddToken,
-    ChunkedSocket,
     FrameWriter,
     Resume,
     SegmentEnd,
@@ -201,27 +200,18 @@ class ResponseStream:
         errors = [response.error for response in self._native.take()]
         return any(error is None or error[0] == error_codes.CANCELLED for error in errors)
 
-    def relay(
-        self,
-        output: str,
-        before: bytes,
-        after: bytes,
-        write: FrameWriter,
-        socket: ChunkedSocket | None = None,
-    ) -> Resume:
+    def relay(self, output: str, before: bytes, after: bytes, write: FrameWriter) -> Resume:
         """Pass responses with only a text named `output` to `write` instead of the iterator.
 
         Each call of `write` gets the text since the last call, as a JSON string between `before`
         and `after`. A response that arrives while others wait in the iterator goes to the iterator
         too, which keeps the order. If `write` returns True, it is not called again until the
-        returned function is called, and then gets all text since. Its exceptions are raised by the
-        iterator.
+        returned function is called, or 64 KiB have come, and then gets all text since. Its
+        exceptions are raised by the iterator.
 
-        With a socket, native code writes the frames to it as long as it accepts them.
+        A `StreamWriter` is called without Python.
         """
-        self._native.relay(
-            output, before, after, write if socket is None else _socket_writer(socket, write)
-        )
+        self._native.relay(output, before, after, write)
         return self._native.resume_relay
 
     def relay_logprobs(
@@ -231,28 +221,22 @@ class ResponseStream:
         around: tuple[bytes, bytes, bytes],
         top: int,
         write: FrameWriter,
-        socket: ChunkedSocket | None = None,
     ) -> tuple[AddToken, Resume]:
         """Like `relay`, for responses with a text and the log probabilities of its tokens, of which
         each becomes a frame (`TextRelay.take_logprobs`).
 
         `vocabulary` is the number of the tokens' vocabulary; streams share what is known of it.
         """
-        writer = write if socket is None else _socket_writer(socket, write)
-        self._native.relay_logprobs(output, *around, vocabulary, top, writer)
+        self._native.relay_logprobs(output, *around, vocabulary, top, write)
         return partial(_core.add_token, vocabulary), self._native.resume_relay
 
-    def relay_segments(
-        self, output: str, write: FrameWriter, socket: ChunkedSocket | None = None
-    ) -> "SegmentRelay":
+    def relay_segments(self, output: str, write: FrameWriter) -> "SegmentRelay":
         """Like `relay`, but only for the segments that the returned object begins.
 
         Once a segment has ended, the iterator returns all of its text in one response, with the
         number of its tokens in `relayed`, and then what follows.
         """
-        self._native.relay_segments(
-            output, write if socket is None else _socket_writer(socket, write)
-        )
+        self._native.relay_segments(output, write)
         return SegmentRelay(self._native)
 
     def __aiter__(self) -> "ResponseStream":
@@ -321,12 +305,6 @@ class SegmentRelay:
         if end.json is not None:
             return self._begin_json(list(around), *end.json, end.max_bytes)
         return self._begin_text(list(around), list(end.markers), end.max_bytes)
-
-
-def _socket_writer(socket: ChunkedSocket, write: FrameWriter) -> _core.SocketWriter:
-    writer = _core.SocketWriter(socket.fd, socket.idle, socket.write_rest, write)
-    socket.before_write, socket.before_close = writer.recheck, writer.close
-    return writer
 
 
 def native_inputs(inputs: Mapping[str, TensorInput]) -> dict[str, Any]:

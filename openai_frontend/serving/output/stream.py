@@ -8,7 +8,6 @@ from typing import Any
 
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (
-    ChunkedSocket,
     CompletionDelta,
     FrameWriter,
     Resume,
@@ -193,36 +192,31 @@ class ChunkStream:
             return {}
         return {"prompt_token_ids": self._job.prompt_token_ids(choice)}
 
-    def relay(
-        self, write: FrameWriter, socket: Callable[[], ChunkedSocket | None] = lambda: None
-    ) -> Resume | None:
+    def relay(self, write: FrameWriter) -> Resume | None:
         """Send text that needs only its frame to `write` from now on, past `feed`.
 
-        `socket` returns the client's socket if frames may be written to it directly. Returns what
-        resumes the relay after `write` has paused it; None if every delta must be fed, because it
-        is counted or belongs to one of several choices.
+        Returns what resumes the relay after `write` has paused it; None if every delta must be fed,
+        because it is counted or belongs to one of several choices.
         """
         requests, options = self._job.requests, self._options
         relay = requests[0].relay
         if relay is None or len(requests) != 1 or options.continuous_usage:
             return None
         if self._job.parser is None and not options.plain:
-            return self._relay_logprobs(relay, write, socket)
+            return self._relay_logprobs(relay, write)
         if not options.plain:
             return None
         if self._job.parser is None:
-            return relay.take(*self._frames.around_text(0), write, socket())
-        self._segments = relay.take_segments(write, socket())
+            return relay.take(*self._frames.around_text(0), write)
+        self._segments = relay.take_segments(write)
         return None if self._segments is None else self._segments.resume
 
-    def _relay_logprobs(
-        self, relay: TextRelay, write: FrameWriter, socket: Callable[[], ChunkedSocket | None]
-    ) -> Resume | None:
+    def _relay_logprobs(self, relay: TextRelay, write: FrameWriter) -> Resume | None:
         writer, top = next(iter(self._writers), None), self._options.logprobs
         if not isinstance(writer, ChatLogprobs) or top is None or not self._options.only_logprobs:
             return None
         around = self._frames.around_logprobs(0)
-        if (taken := relay.take_logprobs(around, top, write, socket())) is None:
+        if (taken := relay.take_logprobs(around, top, write)) is None:
             return None
         writer.on_rendered, resume = taken
         return resume

@@ -11,8 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from openai_frontend import compatibility
 from openai_frontend.middleware import direct_writer as direct_writer_module
-from openai_frontend.middleware.direct_writer import DirectWriter, direct_writer, is_supported
+from openai_frontend.middleware.direct_writer import DirectWriter, is_supported
 from openai_frontend.middleware.request_id import RequestId, WithoutRequestId
+from openai_frontend.triton import StreamWriter
 from tests.unit.server.test_http_protocol import Address, exchange, request, served
 from tests.unit.test_compatibility import without
 
@@ -41,22 +42,28 @@ async def answered(app: Any, *sent: bytes) -> bytes:
         return await exchange(address, *(sent or (request(),)))
 
 
+def opened(scope: Scope) -> StreamWriter:
+    """The writer of a response whose headers were sent."""
+    direct = scope["state"]["direct_writer"]
+    writer = StreamWriter(1 << 20, direct.drop)
+    direct.open(writer)
+    return writer
+
+
 async def test_chunks_are_written_directly():
-    """Except before the response starts, and empty ones."""
-    written: list[bool] = []
+    """Before the end, which is ASGI's."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        write = scope["state"]["direct_writer"]
-        written.append(write(b"too early"))
         await send(dict(START))
-        written.extend([write(b"a"), write(b""), write(b"b" * 100)])
-        await send({"type": "http.response.body", "body": b"c", "more_body": False})
-        written.append(write(b"too late"))
+        writer = opened(scope)
+        assert [writer(b"a"), writer(b""), writer(b"b" * 100)] == [False] * 3
+        await asyncio.sleep(0.01)  # the transport has written the headers
+        writer(b"c")
+        writer.close()
+        await send({"type": "http.response.body", "body": b"d", "more_body": False})
+        assert writer(b"too late") is False
 
-    response = await answered(app)
-
-    assert written == [False, True, False, True, False]
-    assert body(response) == b"a" + b"b" * 100 + b"c"
+    assert body(await answered(app)) == b"a" + b"b" * 100 + b"cd"
 
 
 async def test_framework_around_the_application():
@@ -67,7 +74,7 @@ async def test_framework_around_the_application():
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(dict(START))
-        assert scope["state"]["direct_writer"](b"a")
+        opened(scope)(b"a")
         await send({"type": "http.response.body", "body": b"b"})
 
     async def framework(scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,16 +93,6 @@ async def test_framework_around_the_application():
     assert seen == ["http.response.start", "http.response.body"]
     assert response.count(b"x-request-id") == response.count(b"x-served-by: replica") == 1
     assert b"server: uvicorn" not in response
-
-
-async def test_body_of_known_length_has_no_chunks():
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(b"content-length", b"1")]
-        await send({**START, "headers": headers})
-        assert not scope["state"]["direct_writer"](b"a")
-        await send({"type": "http.response.body", "body": b"a"})
-
-    assert body(await answered(app)) == b"a"
 
 
 @pytest.fixture
@@ -173,47 +170,55 @@ async def test_failure_after_a_held_start_is_a_500():
     assert (await answered(app)).startswith(b"HTTP/1.1 500 ")
 
 
-async def test_socket_is_ready_after_the_transport():
-    """When the transport has written its buffer."""
+class Writer:
+    """Records what the connection does with a writer."""
+
+    def __init__(self) -> None:
+        self.opened: dict[str, Any] | None = None
+        self.closed: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+    def open(self, write: Any, buffered: Any, **options: Any) -> None:
+        self.opened = options
+
+    def close(self) -> None:
+        if not self.closed.done():
+            fd = -1 if self.opened is None else self.opened["fd"]
+            self.closed.set_result(None if fd < 0 else os.fstat(fd).st_ino)
+
+
+async def test_writer_is_closed_before_its_descriptor():
+    """Which may belong to another connection afterwards."""
+    writer, inodes = Writer(), []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        write = scope["state"]["direct_writer"]
-        socket = write.socket()
-        assert socket is not None
-        idle = [socket.idle()]
         await send(dict(START))
-        write(b"a")
-        idle.append(socket.idle())
-        await asyncio.sleep(0.01)
-        idle.append(socket.idle())
-        os.write(socket.fd, b"1\r\nb\r\n")
-        await send({"type": "http.response.body", "body": b"c", "more_body": False})
-        idle.append(socket.idle())
-        assert idle == [False, False, True, False]
-
-    assert body(await answered(app)) == b"abc"
-
-
-async def test_closed_socket_is_not_written_to():
-    """Its descriptor may belong to another connection."""
-    closed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        socket = scope["state"]["direct_writer"].socket()
-        assert socket is not None
-        first = socket.fd
-        # The descriptor is open when this is called: it cannot have been given to anyone else.
-        socket.before_close = lambda: closed.set_result(os.fstat(first).st_ino)
-        inode = os.fstat(first).st_ino
-        await send(dict(START))
-        while not closed.done():
-            await send({"type": "http.response.body", "body": b"a" * 1000, "more_body": True})
-            await asyncio.sleep(0.001)
-        assert (socket.fd, closed.result()) == (-1, inode)
+        scope["state"]["direct_writer"].open(writer)
+        assert writer.opened is not None
+        inodes.append(os.fstat(writer.opened["fd"]).st_ino)
+        await scope["state"]["connection_lost"]
 
     async with served(RequestId(app)) as address:
         await leave(address)
-        assert await asyncio.wait_for(closed, 10) > 0
+        assert [await asyncio.wait_for(writer.closed, 10)] == inodes
+
+
+async def test_rejection_closes_the_writer():
+    """Invalid data after a request ends its response."""
+    closed: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(dict(START))
+        writer = opened(scope)
+        writer(b"a")
+        await scope["state"]["connection_lost"]
+        closed.append(writer(b"b") or writer.body_bytes == 1)
+
+    async with served(RequestId(app)) as address:
+        sent = request(close=False), b"invalid\r\n\r\n"
+        response = await exchange(address, *sent, pause_s=0.05)
+
+    assert closed == [True]
+    assert response.endswith(b"1\r\na\r\n")
 
 
 async def leave(address: Address) -> None:
@@ -224,26 +229,24 @@ async def leave(address: Address) -> None:
     writer.transport.abort()
 
 
-async def test_lost_connection_has_no_socket():
-    """A body that is begun after the connection was lost gets no socket."""
-    found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+async def test_writer_of_a_lost_connection_is_closed():
+    """It is never opened."""
+    writer = Writer()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        write = scope["state"]["direct_writer"]
+        direct = scope["state"]["direct_writer"]
         await scope["state"]["connection_lost"]
         await asyncio.sleep(0)  # the transport lets go of its protocol behind it
-        try:
-            found.set_result(write.socket())
-        except Exception as error:  # noqa: BLE001  it is what the test is about
-            found.set_exception(error)
+        direct.open(writer)
 
     async with served(RequestId(app)) as address:
-        _, writer = await asyncio.open_connection(*address)
-        writer.write(request())
+        _, client = await asyncio.open_connection(*address)
+        client.write(request())
         await asyncio.sleep(0.02)
-        writer.transport.abort()
-        async with asyncio.timeout(5):
-            assert await found is None
+        client.transport.abort()
+        assert await asyncio.wait_for(writer.closed, 5) is None
+
+    assert writer.opened is None
 
 
 async def test_http_1_0_has_no_chunks():
@@ -251,7 +254,7 @@ async def test_http_1_0_has_no_chunks():
     written: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        written.append(scope["state"]["direct_writer"])
+        written.append(scope["state"].get("direct_writer"))
         await send(dict(START))
         for piece in (b"a", b"", b"bc"):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -292,7 +295,7 @@ async def test_body_goes_through_send_if_uvicorn_lacks_a_name(monkeypatch, caplo
     written: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        written.append(scope["state"]["direct_writer"])
+        written.append(scope["state"].get("direct_writer"))
         await send(dict(START))
         await send({"type": "http.response.body", "body": b"a", "more_body": True})
         await send({"type": "http.response.body", "body": b"b"})
@@ -301,10 +304,3 @@ async def test_body_goes_through_send_if_uvicorn_lacks_a_name(monkeypatch, caplo
     assert written == [None]
     (line,) = caplog.messages
     assert f"has no {name}, so each event of a stream is sent through ASGI" in line
-
-
-async def test_other_send_has_no_direct_writer():
-    async def send(message: Any) -> None:
-        raise AssertionError(message)
-
-    assert direct_writer(send) is None

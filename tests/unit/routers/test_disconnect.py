@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from openai_frontend import triton
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
+from openai_frontend.generation import StreamWriter
 from openai_frontend.routers.request import CancelOnDisconnect
-from openai_frontend.routers.streaming import StreamedResponse, StreamLimits, StreamWriter
+from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 
 
 class Client:
@@ -165,14 +167,14 @@ class Stream(StreamedResponse):
 
     async def pump(self, writer: StreamWriter) -> bytes:
         self.begun = True
-        self.start(writer)
+        self.start()
         return b"end"
 
 
 @pytest.mark.parametrize(("goes", "sent"), [(False, 2), (True, 0)])
 async def test_stream_does_not_start_after_a_disconnect(goes, sent):
     """For example, if the client left while the server was reading a long prompt."""
-    client, stream, messages = Client(), Stream(StreamLimits()), []
+    client, stream, messages = Client(), Stream(StreamLimits(writer=triton.StreamWriter)), []
     client.scope["state"]["request_id"] = "req_1"
 
     async def receive() -> Message:

@@ -3,6 +3,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +24,15 @@ async def served(
     *,
     counts: ProtocolCounts | None = None,
     headers: Sequence[tuple[str, str]] | None = None,
+    tls: Path | None = None,
     **limits: Any,
 ) -> AsyncGenerator[Address, None]:
-    """An application behind the guarded protocol, on a free port."""
+    """An application behind the guarded protocol, on a free port; `tls`: a certificate with key."""
     http = limited_protocol(
         ProtocolLimits(**{"max_header_bytes": LIMIT, **limits}), counts, headers=headers
     )
     options: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False}
+    options |= {} if tls is None else {"ssl_certfile": tls, "ssl_keyfile": tls}
     config = uvicorn.Config(app, port=0, http=http, ws="none", **options)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())

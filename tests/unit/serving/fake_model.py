@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from openai_frontend.admission import NO_LIMITS, QueueKey
@@ -139,7 +140,7 @@ class FakeModel:
                 request.usage.add(burst)
                 yield list(burst)
             if self._failure is not None:
-                raise self._failure
+                raise copy(self._failure)  # whose traceback refers to the whole response
             if self._endless:
                 await asyncio.Event().wait()
         finally:

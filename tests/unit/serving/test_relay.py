@@ -42,9 +42,7 @@ class Way:
         self.opened = 0
         self.resumed = 0
 
-    def _open(
-        self, before: bytes, after: bytes, write: FrameWriter, socket: object
-    ) -> Callable[[], None]:
+    def _open(self, before: bytes, after: bytes, write: FrameWriter) -> Callable[[], None]:
         self.opened += 1
         self._around, self._write = (before, after), write
         return self._resume

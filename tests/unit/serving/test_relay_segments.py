@@ -1,6 +1,8 @@
 """Segments of parsed streams that native code writes: the same bytes as without it."""
 
+import itertools
 import json
+import socket
 import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.generation import (
     CompletionDelta,
+    FrameWriter,
     GenerationRequest,
     SegmentEnd,
     TextRelay,
@@ -36,6 +39,7 @@ from tests.unit.parsing import samples
 from tests.unit.serving.fake_model import FakeModel
 from tests.unit.triton import puppet
 from tests.unit.triton.puppet import Request
+from tests.unit.triton.test_stream_writer import Connection
 
 OFFERED = Tools(functions=samples.TOOLS, choice="auto", allowed=frozenset(samples.TOOLS))
 Tokens = Sequence[str]
@@ -76,7 +80,12 @@ class Reader:
             created=0,
         )
         self.chunks = ChunkStream(job, CHAT_COMPLETION_CHUNK, ChatLogprobs)
-        self.sent = [self.chunks.start()]
+        self.sent: list[bytes] = []
+        self._write(self.chunks.start())
+
+    def _write(self, frames: bytes) -> bool:
+        self.sent.append(frames)
+        return False
 
     def ids(self, tokens: Tokens) -> list[int]:
         """New ids for these texts."""
@@ -91,13 +100,13 @@ class Reader:
                 return
             last = self._parser.parse(delta)
             last.segment = self._parser.segment()
-            self.sent.append(self.chunks.feed(0, [last]))
+            self._write(self.chunks.feed(0, [last]))
 
     def end(self, count: int, reason: Any = "stop") -> list[bytes]:
         """The whole stream, event by event."""
         last = CompletionDelta(finish_reason=reason, counts=TokenCounts(1, count))
         self.feed([last])
-        self.sent.append(self.chunks.finish())
+        self._write(self.chunks.finish())
         return b"".join(self.sent).split(b"\n\n")
 
 
@@ -115,11 +124,11 @@ class Relayed(Reader):
         relay.offer(
             partial(stream.relay, "text_output"), partial(stream.relay_segments, "text_output")
         )
-        assert self.chunks.relay(self._write) is not None
+        self.resume = self.chunks.relay(self._writer())
+        assert self.resume is not None
 
-    def _write(self, frame: bytes) -> bool:
-        self.sent.append(frame)
-        return False
+    def _writer(self) -> FrameWriter:
+        return self._write
 
     def put(self, tokens: Tokens) -> None:
         """A response of the engine; one of several tokens has their ids."""
@@ -149,6 +158,32 @@ class Relayed(Reader):
         self.turn()
         del self._of
         return super().end(count, reason)
+
+
+class Connected(Relayed):
+    """The same to a client that reads slowly: native and Python's frames share a writer."""
+
+    def __init__(self, connection: Connection, paces: Sequence[int], *rest: Any, **options: Any):
+        self._connection = connection
+        self._paces = itertools.cycle(paces)
+        super().__init__(*rest, **options)
+        connection.writer.on_drained = self.resume
+
+    def _write(self, frames: bytes) -> bool:
+        return self._connection.writer(frames)
+
+    def _writer(self) -> FrameWriter:
+        return self._connection.writer
+
+    def turn(self) -> None:
+        if pace := next(self._paces):
+            self._connection.flush()
+            self._connection.read(pace)
+        super().turn()
+
+    def end(self, count: int, reason: Any = "stop") -> list[bytes]:
+        super().end(count, reason)
+        return self._connection.all_of_it().split(b"\n\n")
 
 
 def folded(events: Sequence[bytes]) -> list[Any]:
@@ -283,6 +318,43 @@ async def test_any_chunking_gives_the_same_stream(ask):
 
     collect()
     assert await compare(ask, examples) > len(examples)
+
+
+@pytest.mark.slow
+async def test_slow_clients_get_the_same_stream(ask):
+    """At any pace, with a socket or only a transport, as over TLS."""
+    examples: list[Any] = []
+
+    @settings(WITHIN, max_examples=60)
+    @given(
+        st.sampled_from(SAMPLES),
+        lengths,
+        TURNS,
+        st.lists(st.sampled_from([0, 0, 300, 5_000]), min_size=1, max_size=4),
+        st.booleans(),
+    )
+    def collect(sample, lengths, turns, paces, direct):
+        examples.append((*sample, [[each] for each in cut(sample[1]["text"], lengths)], turns,
+                         paces, direct))  # fmt: skip
+
+    collect()
+    waited = 0
+    for family, output, answers, turns, paces, direct in examples:
+        connection = Connection(direct=direct, high=1_000)
+        connection.server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        one, other = (samples.parser_for(family, output) for _ in range(2))
+        plain = Reader(one, OFFERED)
+        connected = Connected(connection, paces, await ask(), other, OFFERED)
+        for number, tokens in enumerate(answers):
+            plain.feed([CompletionDelta("".join(tokens), plain.ids(tokens))])
+            connected.put(tokens)
+            if turns[number % len(turns)]:
+                connected.turn()
+        waited += connection.writer.paused
+        expected, received = plain.end(len(answers)), connected.end(len(answers))
+        connection.close()
+        assert folded(expected) == folded(received), (family, answers)
+    assert waited
 
 
 MARKERS = ("<", "<t", "<tool_call", "<tool_call>", "</think>", "<think>", "<|im", "_end|>", "\n{")

@@ -9,8 +9,7 @@ import weakref
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.generation import ChunkedSocket
-from openai_frontend.triton import ResponseStream, _core, inprocess
+from openai_frontend.triton import ResponseStream, StreamWriter, _core, inprocess
 from tests.unit.triton import puppet
 from tests.unit.triton.generation_inputs import collect
 from tests.unit.triton.puppet import AFTER, BEFORE, Puppet, unframed
@@ -31,38 +30,42 @@ async def ask(puppet_server):
         yield asked
 
 
-async def test_socket(ask):
-    """Frames go directly to a socket while its transport is idle; the writer gets the others."""
+async def test_stream_writer(ask):
+    """Frames go to a socket without Python. While the client is slow, text is gathered."""
     request = await ask()
     server, client = socket.socketpair()
-    idle = [False, True]
-    chunked = ChunkedSocket(server.fileno(), lambda: idle.pop(0), lambda rest: None)
+    writer = StreamWriter(1 << 20, print)
+    through_transport: list[bytes] = []
     with server, client:
-        request.stream.relay("text_output", BEFORE, AFTER, request.write, chunked)
+        writer.on_drained = request.relay(writer)
+        writer.open(through_transport.append, int, fd=server.fileno())
 
-        for sent in "abc":
+        for sent in "abcd":
             request.send(sent)
             request.turn()
+            if sent == "a":
+                writer.pause()
         received = client.recv(4096)
-        chunked.close()
-        request.send("d")
-        request.turn()
+        writer.resume()
+        resumed = client.recv(4096)
 
-    assert request.texts == ["a", "d"]
-    frames = [BEFORE + text + AFTER for text in (b'"b"', b'"c"')]
-    assert received == b"".join(b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames)
-    assert (idle, chunked.fd) == ([], -1)
+    frames = [BEFORE + text + AFTER for text in (b'"a"', b'"b"', b'"cd"')]
+    chunks = [b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames]
+    assert received == chunks[0]
+    assert resumed == chunks[1] + chunks[2]  # "b" waited in the writer
+    assert through_transport == []
 
 
-async def test_socket_whose_transport_fails(ask):
-    """Its exception ends the stream, like a writer's failure."""
+async def test_stream_writer_whose_transport_fails(ask):
+    """Its exception ends the stream, like that of any other writer."""
     request = await ask()
 
-    def idle() -> bool:
+    def write(data: bytes) -> None:
         raise ValueError("no transport")
 
-    chunked = ChunkedSocket(0, idle, lambda rest: None)
-    request.stream.relay("text_output", BEFORE, AFTER, request.write, chunked)
+    writer = StreamWriter(1 << 20, print)
+    writer.open(write, int)
+    request.relay(writer)
     request.send("a")
     request.turn()
 
@@ -88,6 +91,19 @@ async def test_paused_writer(ask):
     request.turn()
 
     assert (held, request.texts) == (["a"], ["a", "bc", "d"])
+
+
+async def test_text_beyond_a_limit_is_not_gathered(ask):
+    """A paused writer gets it, since what waits there is bounded."""
+    request = await ask()
+    request.hold = True
+    request.relay()
+
+    for sent in ("a", "b" * 65_535, "c", "d"):
+        request.send(sent)
+        request.turn()
+
+    assert request.texts == ["a", "b" * 65_535 + "c"]
 
 
 async def test_writer_pauses_again(ask):

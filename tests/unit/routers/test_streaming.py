@@ -1,0 +1,389 @@
+"""Streamed responses through ASGI: status, bodies, comments and failures, in order."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import httptools
+import pytest
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_frontend import generation
+from openai_frontend.errors import RequestCancelled
+from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.routers.streaming import AsgiSink, StreamedResponse, StreamLimits
+from openai_frontend.sse import KEEP_ALIVE
+from openai_frontend.triton import StreamWriter
+from tests.unit.cli.certificates import Authority
+from tests.unit.server.test_http_protocol import Address, request, served
+
+
+class Client:
+    """An ASGI `send` that waits while `open` is cleared, as uvicorn's does, before it writes."""
+
+    def __init__(self, *, slow: bool = False) -> None:
+        self.open = asyncio.Event()
+        if not slow:
+            self.open.set()
+        self.bodies: list[bytes] = []
+        self.statuses: list[int] = []
+        self.failure: Exception | None = None
+        self.cancelled = 0
+
+    async def send(self, message: Any) -> None:
+        try:
+            if not self.open.is_set():
+                await self.open.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.failure is not None:
+            raise self.failure
+        if message["type"] == "http.response.start":
+            assert self.bodies == []
+            self.statuses.append(message["status"])
+        else:
+            assert message["type"] == "http.response.body"
+            self.bodies.append(message["body"])
+
+
+def opened(client: Client, limit: int = 1 << 20) -> tuple[StreamWriter, AsgiSink]:
+    """A writer whose headers were sent."""
+    sink = AsgiSink(client.send)
+    writer = StreamWriter(limit, sink.drop)
+    sink.open(writer)
+    return writer, sink
+
+
+async def turns(number: int = 5) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def test_bodies_for_a_slow_client_are_joined():
+    """`write` returns True while one is sent. Bodies written meanwhile are sent as one."""
+    client, drained = Client(slow=True), []
+    writer, _ = opened(client)
+    writer.on_drained = lambda: drained.append(b"".join(client.bodies))
+
+    assert [writer(body) for body in (b"a", b"b", b"c")] == [True, True, True]
+    await turns()
+    assert (client.bodies, drained) == ([], [])
+    client.open.set()
+    await turns()
+
+    assert (client.bodies, drained) == ([b"a", b"bc"], [b"abc"])
+    assert not writer.paused
+
+
+async def test_close_cancels_the_send_and_drops_what_waits():
+    client = Client(slow=True)
+    writer, sink = opened(client)
+    writer(b"a")
+    writer(b"b")
+    await turns()
+
+    writer.close()
+    sink.close()
+    await turns()
+    client.open.set()
+    await turns()
+
+    assert (client.bodies, client.cancelled) == ([], 1)
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_write_raises_what_an_earlier_send_raised():
+    """No later body is sent."""
+    client = Client()
+    client.failure = OSError("gone")
+    writer, _ = opened(client)
+    writer(b"a")
+    writer(b"b")
+    await turns()
+    client.failure = None
+
+    with pytest.raises(OSError, match="gone"):
+        writer(b"c")
+    await turns()
+    assert (client.bodies, writer.paused) == ([], False)
+
+
+async def test_full_buffer_cancels_the_request():
+    """The server cannot drop the client, so the request ends as if it had disconnected."""
+    writer, _ = opened(Client(slow=True), limit=4)
+    writer(b"under way")
+    writer(b"abcd")
+
+    with pytest.raises(RequestCancelled):
+        writer(b"e")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(["open", "shut", "turn"]) | st.binary(max_size=3)),
+    factory=st.sampled_from([asyncio.new_event_loop, uvloop.new_event_loop]),
+)
+def test_every_byte_is_sent_once_and_in_order(steps, factory):
+    """At any speed of the client. A writer that is not paused has sent everything."""
+
+    async def run() -> None:
+        client = Client()
+        writer, _ = opened(client)
+        written = b""
+        for step in steps:
+            if isinstance(step, bytes):
+                writer(step)
+                written += step
+            elif step == "open":
+                client.open.set()
+            elif step == "shut":
+                client.open.clear()
+            else:
+                await asyncio.sleep(0)
+            assert writer.paused or b"".join(client.bodies) == written
+        client.open.set()
+        while writer.paused:  # noqa: ASYNC110  a turn each
+            await asyncio.sleep(0)
+        assert written == b"".join(client.bodies)
+        assert writer.body_bytes == len(written)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(run())
+
+
+# ---- responses ----
+
+
+class Stream(StreamedResponse):
+    """Its body is what a function writes and returns."""
+
+    def __init__(
+        self,
+        pump: Callable[["Stream", generation.StreamWriter], Awaitable[bytes]],
+        *,
+        ping_s: float = 0.0,
+        scope: Any = None,
+    ) -> None:
+        super().__init__(StreamLimits(writer=StreamWriter, ping_interval_s=ping_s))
+        self._pump = pump
+        self.scope = scope
+
+    async def pump(self, writer: generation.StreamWriter) -> bytes:
+        return await self._pump(self, writer)
+
+
+async def answer(client: Client, stream: Stream) -> dict[str, Any]:
+    """The request's state once the response has ended."""
+    state: dict[str, Any] = {"request_id": "req_1"}
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    async with asyncio.timeout(5):
+        await stream({"type": "http", "state": state}, receive, client.send)
+    return state
+
+
+async def writes(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    stream.start()
+    writer(b"a")
+    writer(b"b")
+    await stream.drained()
+    return b"c"
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_status_is_sent_before_the_bodies(slow):
+    """Even if it has to wait. The bytes that bypass the middleware are counted."""
+    client = Client(slow=slow)
+    asyncio.get_running_loop().call_later(0.01, client.open.set)
+
+    state = await answer(client, Stream(writes))
+
+    assert (client.statuses, client.bodies) == ([200], [b"ab", b"c"])
+    assert state["streamed_bytes"] == 2
+
+
+async def test_failure_before_the_first_data_keeps_its_status():
+    async def fails(stream: Stream, writer: generation.StreamWriter) -> bytes:
+        raise ValueError("no answer")
+
+    client = Client()
+    with pytest.raises(ValueError, match="no answer"):
+        await answer(client, Stream(fails))
+    assert client.statuses == []
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_later_failure_is_the_last_event(slow):
+    """After all data, even if the client is slow."""
+
+    async def fails(stream: Stream, writer: generation.StreamWriter) -> bytes:
+        stream.start()
+        writer(b"a")
+        raise ValueError("no answer")
+
+    client = Client(slow=slow)
+    asyncio.get_running_loop().call_later(0.01, client.open.set)
+    await answer(client, Stream(fails))
+
+    assert client.bodies[0] == b"a"
+    assert b'"error"' in client.bodies[1]
+    assert len(client.bodies) == 2
+
+
+async def test_failed_send_of_the_status_ends_the_stream():
+    """Nothing waits for it."""
+
+    async def endless(stream: Stream, writer: generation.StreamWriter) -> bytes:
+        stream.start()
+        while True:
+            writer(b"a")
+            await asyncio.sleep(0)
+
+    client = Client()
+    client.failure = OSError("gone")
+    with pytest.raises(OSError, match="gone"):
+        await answer(client, Stream(endless))
+    assert client.bodies == []
+
+
+async def test_source_is_resumed_once_a_slow_client_has_read_everything():
+    """What it writes then is sent before the end."""
+
+    async def pump(stream: Stream, writer: generation.StreamWriter) -> bytes:
+        left = [b"c", b"b"]
+
+        def resume() -> None:
+            if left:
+                writer(left.pop())
+
+        stream.resume = resume
+        stream.start()
+        writer(b"a")
+        await stream.drained()
+        return b"."
+
+    client = Client()
+    await answer(client, Stream(pump))
+
+    assert client.bodies == [b"a", b"b", b"c", b"."]
+
+
+async def test_idle_stream_sends_comments():
+    """Also before the first data, and not while data is written or waits."""
+
+    async def pump(stream: Stream, writer: generation.StreamWriter) -> bytes:
+        while len(client.bodies) < 3:  # noqa: ASYNC110  it has no event
+            await asyncio.sleep(0.001)
+        for _ in range(40):
+            writer(b"a")
+            await asyncio.sleep(0.001)
+        client.open.clear()
+        writer(b"b")
+        await asyncio.sleep(0.04)
+        client.open.set()
+        await stream.drained()
+        return b"c"
+
+    client = Client()
+    await answer(client, Stream(pump, ping_s=0.01))
+
+    assert client.bodies[:3] == [KEEP_ALIVE] * 3
+    text = b"".join(client.bodies[3:])
+    assert text.replace(KEEP_ALIVE, b"") == b"a" * 40 + b"bc"
+    assert text.startswith(b"a" * 20)
+    assert text.endswith(b"bc")
+
+
+# ---- over sockets ----
+
+Answers = Sequence[Sequence[bytes]]
+
+
+def bodies(received: bytes) -> list[bytes]:
+    """Of each complete response, as an HTTP client reads them."""
+    found: list[bytes] = []
+    parts: list[bytes] = []
+
+    class Response:
+        def on_body(self, part: bytes) -> None:
+            parts.append(part)
+
+        def on_message_complete(self) -> None:
+            found.append(b"".join(parts))
+            parts.clear()
+
+    httptools.HttpResponseParser(Response()).feed_data(received)
+    return found
+
+
+async def read_slowly(
+    address: Address, tls: ssl.SSLContext | None, count: int, sizes: Sequence[int]
+) -> bytes:
+    """What arrives after that many requests, sent at once."""
+    client = socket.create_connection(address)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    host = None if tls is None else "localhost"
+    reader, writer = await asyncio.open_connection(
+        sock=client, ssl=tls, server_hostname=host, limit=65_536
+    )
+    sent = [request(b"x-n: %d" % at, close=at == count - 1) for at in range(count)]
+    writer.write(b"".join(sent))
+    received, turn = b"", 0
+    async with asyncio.timeout(20):
+        while part := await reader.read(sizes[turn % len(sizes)]):
+            received, turn = received + part, turn + 1
+            await asyncio.sleep(0)
+    writer.close()
+    return received
+
+
+sizes = st.lists(st.integers(2_000, 60_000), min_size=1, max_size=4)
+pieces = st.lists(
+    st.binary(min_size=1, max_size=9) | st.integers(1, 200_000).map(lambda size: b"x" * size),
+    max_size=8,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secure", [False, True])
+def test_pipelined_streams_arrive_in_order(tmp_path, secure):
+    """At any pace of a client, over TLS or not: a response starts when the one before has ended."""
+    answers: list[Answers] = []
+
+    async def pump(stream: Stream, writer: generation.StreamWriter) -> bytes:
+        number = next(int(value) for name, value in stream.scope["headers"] if name == b"x-n")
+        for piece in answers[-1][number]:
+            stream.start()
+            writer(piece)
+            if len(piece) % 2:
+                await asyncio.sleep(0)
+        stream.start()
+        await stream.drained()
+        return b"."
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Stream(pump, scope=scope)(scope, receive, send)
+
+    file = Authority(tmp_path, "authority").certificate("server") if secure else None
+    context = ssl._create_unverified_context() if secure else None  # noqa: S323
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        server = served(RequestId(app), tls=file)
+        address = runner.run(server.__aenter__())
+
+        @settings(max_examples=40, deadline=None)
+        @given(st.lists(pieces, min_size=1, max_size=3), sizes)
+        def check(each: Answers, sizes: Sequence[int]) -> None:
+            answers.append(each)
+            received = runner.run(read_slowly(address, context, len(each), sizes))
+            assert [b"".join(parts) + b"." for parts in each] == bodies(received)
+
+        check()
+        runner.run(server.__aexit__(None, None, None))

@@ -253,7 +253,7 @@ class GenerationRequest:
     prompt_token_ids: Sequence[int] | None = None  # None if the model accepts only text
     images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
     audio_files: Sequence[AudioFile] = ()  # in the order of their placeholders in the prompt
-    audio: AudioInput | None = None  # what a transcription model hears
+    audio: AudioInput | None = None  # the input of a transcription model
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stream: bool = False
     return_token_ids: bool = False  # report token ids in each delta

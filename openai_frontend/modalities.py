@@ -104,7 +104,7 @@ class AudioSupport:
 
 @dataclass(slots=True, kw_only=True)
 class AudioInput:
-    """The sound that a transcription model hears: at most one window of it."""
+    """The input of a transcription model: at most one window of sound."""
 
     samples: memoryview  # little-endian float32, mono, at the model's sampling rate
     digest: str  # hex SHA-256 of the bytes of `samples`; of a request to an engine: salted

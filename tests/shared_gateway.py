@@ -40,9 +40,9 @@ def write_repository(repository: Path) -> Path:
     return repository
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def url(gateway: GatewayProcess) -> str:
-    """The base URL for OpenAI's clients."""
+    """The base URL for OpenAI's clients, of the module's own gateway if it has one."""
     return f"{gateway.url}/v1"
 
 

@@ -36,7 +36,7 @@ class ContractOptions:
     prompt_embedding_tables: Mapping[str, Any] = field(default_factory=dict)
     images: ImageSupport | None = None  # what the engine or the model's files say; None: no images
     audio: AudioSupport | None = None  # what the engine says; None: prompts contain no audio
-    transcription: TranscriptionSupport | None = None  # what the engine says; None: it hears none
+    transcription: TranscriptionSupport | None = None  # what the engine says; None: no speech
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

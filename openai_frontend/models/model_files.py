@@ -46,7 +46,7 @@ _BLS_ENCODERS = "multimodal_encoders_name"  # without it, the BLS model drops im
 
 # Members of config.json of models that see
 _VISION = {"vision_config", "img_processor", "vision_tower", "mm_vision_tower", "visual"}
-_AUDIO = {"audio_config", "audio_processor"}  # of models that hear, but Whisper
+_AUDIO = {"audio_config", "audio_processor"}  # of models that accept audio, but Whisper
 # TensorRT-LLM's kinds of vision models whose preprocessing takes URLs. The last two apply their
 # chat template themselves, for one image.
 _TENSORRT_LLM_IMAGES = {

@@ -57,6 +57,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     limits = ProtocolLimits()
     counts: ProtocolCounts = NullCounts()
+    writes_directly = False  # past ASGI
     app_root_path = ""  # uvicorn would prefix every path with its own `root_path`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -225,7 +226,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         queued behind this one.
         """
         self._responding = cycle
-        if cycle.scope["http_version"] != "1.0" and direct_writer.is_supported():
+        if self.writes_directly and cycle.scope["http_version"] != "1.0":
             cycle.scope["state"]["direct_writer"] = DirectWriter(cycle, self)
         super()._start_asgi_task(cycle, http1.until_close(cycle, app))
 
@@ -326,7 +327,12 @@ def limited_protocol(
 
     `headers` of all responses, if another framework makes the Config and wraps the application.
     """
-    attributes = {"limits": limits, "counts": counts or NullCounts(), "app_root_path": root_path}
+    attributes = {
+        "limits": limits,
+        "counts": counts or NullCounts(),
+        "app_root_path": root_path,
+        "writes_directly": direct_writer.is_supported(),
+    }
     if headers is None:
         return type("LimitedHttpProtocol", (LimitedHttpProtocol,), attributes)
     encoded = [(name.encode(), value.encode()) for name, value in headers]

@@ -32,13 +32,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         yield process
 
 
-@pytest.fixture
-def client(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
-    url = f"{gateway.url}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as made:
-        yield made
-
-
 def user(*parts: Any) -> Any:
     return [{"role": "user", "content": list(parts)}]
 

@@ -191,13 +191,20 @@ def _images(
     support = image_support(chosen, reported)
     if support is None:
         return "none"
-    most = "any number" if support.max_per_request is None else f"at most {support.max_per_request}"
+    most = _most(support)
     if support.takes_question:
-        return f"{most} per request, of one message; the model applies its own chat template"
+        return f"{most}, of one message; the model applies its own chat template"
     written = _placeholder("image", chosen, support, prompts)
     if written is None:
         return "none: the chat template writes nothing for an image"
-    return f"{most} per request; the chat template writes {written!r}"
+    return f"{most}; the chat template writes {written!r}"
+
+
+def _most(support: ImageSupport | AudioSupport) -> str:
+    """An engine in process sets its limit when it is loaded; `/v1/models` then has it."""
+    if support.max_per_request is None:
+        return "no limit in its files"
+    return f"at most {support.max_per_request} per request"
 
 
 def _placeholder(
@@ -218,8 +225,8 @@ def _reported_input_audio(folder: ModelDirectory) -> AudioSupport | None:
         most = folder.arguments.get("audio_files_per_prompt", 0)
         return AudioSupport(max_per_request=most) if most else None
     weights = folder.weights() if folder.engine == "vllm" else None
-    hears = weights is not None and weights.is_dir() and model_files.has_audio(weights)
-    return AudioSupport() if hears else None
+    accepts = weights is not None and weights.is_dir() and model_files.has_audio(weights)
+    return AudioSupport() if accepts else None
 
 
 def _input_audio(
@@ -231,9 +238,7 @@ def _input_audio(
     written = _placeholder("audio", chosen, support, prompts)
     if written is None:
         return "none, unless the engine knows a placeholder: the chat template writes nothing"
-    count = support.max_per_request
-    most = "any number of files" if count is None else f"at most {count} files"
-    return f"{most} per request; the chat template writes {written!r}"
+    return f"{_most(support)}; the chat template writes {written!r}"
 
 
 def _audio(folder: ModelDirectory) -> str:

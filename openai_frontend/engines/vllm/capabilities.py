@@ -329,7 +329,7 @@ IMAGES = Capability(
 AUDIO = Capability(
     name="audio",
     gives="transcription models such as Whisper, and audio in chats; preprocessed in processes",
-    without="transcription models are not loaded, and models that hear get text only",
+    without="transcription models are not loaded, and models with audio get text only",
     requirements=IMAGES.requirements.rstrip()
     + """
         vllm.multimodal.processing.processor:EncDecMultiModalProcessor.apply(inputs, timing_ctx)

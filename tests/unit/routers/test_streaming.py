@@ -9,7 +9,7 @@ from typing import Any
 import httptools
 import pytest
 import uvloop
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from openai_frontend import generation
@@ -387,8 +387,12 @@ def test_pipelined_streams_arrive_in_order(tmp_path, secure):
 
         # The first failure ends it: each failing example waits for its timeout.
         @settings(
-            max_examples=15, deadline=None, phases=[Phase.generate], report_multiple_bugs=False
+            max_examples=15,
+            deadline=None,
+            phases=[Phase.explicit, Phase.generate],
+            report_multiple_bugs=False,
         )
+        @example([[b"x" * 400_000] * 4], [2_000])  # so much that the writer must wait
         @given(st.lists(pieces, min_size=1, max_size=3), sizes)
         def check(each: Answers, sizes: Sequence[int]) -> None:
             answers.append(each)

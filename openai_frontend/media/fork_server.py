@@ -24,9 +24,9 @@ Frames = Sequence[Any]  # of bytes-like objects
 Reply = tuple[Any, list[memoryview]]
 Work = Callable[[Any, Frames], tuple[Any, Frames]]  # JSON and frames in, JSON and frames out
 
+_PR_SET_PDEATHSIG = 1
 _MIB = 1 << 20
 _RESERVE = 64 * _MIB  # to answer with, once the memory limit is reached
-_PR_SET_PDEATHSIG = 1
 # Keep the memory of one image for the next: mapping and clearing it anew took 12 of 29 ms of CPU
 # time for an image of 1,024 x 1,024 pixels. 32 MiB is the most that glibc accepts.
 _MALLOC_OPTIONS = {-3: 32 * _MIB, -1: 64 * _MIB}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
@@ -86,8 +86,16 @@ def run(control: socket.socket, module: str, memory_mib: int, data: bytes) -> No
     _fork_workers(control, work, memory_mib)
 
 
+def end_with(parent: int) -> None:
+    """In a fork: the kernel kills this process when the process that forked it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
+
+
 def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:
     """Fork and kill workers until the parent closes the socket."""
+    parent = os.getpid()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 64, 1)
         if not message:
@@ -99,6 +107,7 @@ def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:
             continue
         with socket.socket(fileno=descriptors[0]) as connection:
             if (worker := os.fork()) == 0:
+                end_with(parent)
                 control.close()
                 _serve(connection, work, memory_mib)
         control.send(str(worker).encode())
@@ -106,7 +115,6 @@ def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:
 
 def _serve(connection: socket.socket, work: Work, memory_mib: int) -> NoReturn:
     """Work until the connection ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     memory = _limit(memory_mib)
     try:
         while True:

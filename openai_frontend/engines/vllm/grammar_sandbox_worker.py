@@ -10,7 +10,6 @@ Its socket has lines of JSON: first `{"vocabulary", "cpu_s", "memory_mib"}`, the
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import resource
@@ -29,11 +28,11 @@ from openai_frontend.engines.vllm.grammar_preprocess import (
     reason_of,
 )
 from openai_frontend.engines.vllm.patterns import repeat_bound_exceeded
+from openai_frontend.media.fork_server import end_with
 
 STACK_MIB = 4  # half of the engine's thread stacks
 MAX_FORKS = 4  # so that a slow grammar does not block others
 NICENESS = 10  # the engine has priority
-_PR_SET_PDEATHSIG = 1
 _ENDED = float("inf")  # deadline of a fork that was killed at its deadline
 _ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidance
 
@@ -108,9 +107,10 @@ class SandboxWorker:
 
     def _begin(self, request: dict[str, Any]) -> None:
         read_fd, write_fd = os.pipe()
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _try(GrammarSpec(request["kind"], request["text"]), self._limits, write_fd)
+            _try(GrammarSpec(request["kind"], request["text"]), self._limits, write_fd, parent)
         os.close(write_fd)
         deadline = time.monotonic() + 2 * self._limits.cpu_s
         self._running[read_fd] = _Fork(request["id"], pid, deadline)
@@ -145,11 +145,11 @@ def _limits(message: dict[str, Any]) -> _Limits:
     return _Limits(vocabulary, message["cpu_s"], message["memory_mib"])
 
 
-def _try(form: GrammarSpec, limits: _Limits, write_fd: int) -> NoReturn:
+def _try(form: GrammarSpec, limits: _Limits, write_fd: int, parent: int) -> NoReturn:
     """Runs in the fork."""
     exit_code = 1
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with(parent)
         _limit(limits)
         with open(write_fd, "wb") as output:
             output.write(_line(_tried(form, limits.vocabulary)))

@@ -15,11 +15,14 @@ import httpx
 import psutil
 import pytest
 
+from tests import fork_server
+from tests.fork_server import ForkedProcess
+
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("openai-frontend")
 _LOG_CHARACTERS = 8000
 _BACKEND_ABORT = "boost::interprocess::lock_exception"
-_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+_ENVIRONMENT = fork_server.ENVIRONMENT
 
 
 class GatewayProcess:
@@ -46,8 +49,11 @@ class GatewayProcess:
         self._environment = {**os.environ, **_ENVIRONMENT, **environment}
         self._process = self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes] | ForkedProcess:
         with self.log.open("w") as output:
+            if fork_server.has_environment(self._environment):
+                cwd = self.log.parent
+                return ForkedProcess(self._command, output, cwd, self._environment)
             return subprocess.Popen(
                 self._command,
                 stdout=output,

@@ -68,7 +68,7 @@ from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.images import ImageLimits, ImageReader
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.media import MediaReader
-from openai_frontend.serving.request.media_parts import NamedMedia
+from openai_frontend.serving.request.media_parts import Fetching, NamedMedia
 from openai_frontend.serving.request.response_options import StreamDefaults
 from openai_frontend.serving.scoring import Reranking, Scoring
 from openai_frontend.serving.speech import Speech
@@ -361,9 +361,11 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
 
 def _media_reader(settings: Settings, state: AppState) -> MediaReader:
     named = NamedMedia(settings.max_stored_image_bytes)
+    fetcher = state.media_fetcher
+    fetching = None if fetcher is None else Fetching(fetcher, state.body_memory)
     return MediaReader(
-        ImageReader(_image_limits(settings), state.metrics.images.read, named),
-        AudioFileReader(_audio_limits(settings), state.metrics.audio.read, named),
+        ImageReader(_image_limits(settings), state.metrics.images.read, named, fetching),
+        AudioFileReader(_audio_limits(settings), state.metrics.audio.read, named, fetching),
     )
 
 

@@ -13,6 +13,7 @@ from openai_frontend.auth.authenticator import Authenticator, build_authenticato
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
+from openai_frontend.media.fetch import MediaFetcher, internet
 from openai_frontend.media.pool import WorkerPool
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
@@ -109,6 +110,7 @@ class AppState:
     tracing: Tracing | None  # None: tracing is off
     engine_supervisor: EngineSupervisor
     codec: WorkerPool  # decodes and encodes audio
+    media_fetcher: MediaFetcher | None = None  # None: nothing is fetched
     prefill_peers: PrefillPeers | None = None  # None: not a decode server
 
     @contextlib.asynccontextmanager
@@ -136,6 +138,8 @@ class AppState:
                 await self.on_demand.close()
             if self.prefill_peers is not None:
                 await self.prefill_peers.close()
+            if self.media_fetcher is not None:
+                await self.media_fetcher.close()
             self.registry.close()
             await asyncio.to_thread(self.codec.close)
             await self.server.stop()
@@ -190,6 +194,7 @@ def build_state(settings: Settings, server: Server) -> AppState:
         tracing=tracing,
         engine_supervisor=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
         codec=codec_pool(),
+        media_fetcher=_media_fetcher(settings, metrics),
         prefill_peers=peers,
     )
 
@@ -202,6 +207,14 @@ def codec_pool() -> WorkerPool:
         timeout_s=_CODEC_TIMEOUT_S,
         memory_mib=_CODEC_MEMORY_MIB,
     )
+
+
+def _media_fetcher(settings: Settings, metrics: GatewayMetrics) -> MediaFetcher | None:
+    domains = settings.allowed_media_domains
+    if not domains:
+        return None
+    logger.info("images and audio of chats may be fetched by URL: hosts=%s", ",".join(domains))
+    return MediaFetcher(domains, internet(), metrics.media_fetched)
 
 
 def _prefill_peers(settings: Settings) -> PrefillPeers | None:

@@ -156,7 +156,7 @@ _SOURCES = (
 # The settings that `check` uses
 _CHECKED = {
     "model_repository", "model_option", "chat_template", "tool_call_parser", "reasoning_parser",
-    "backend_directory",
+    "backend_directory", "allowed_media_domains",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from openai_frontend.config.types import (
     SECRET,
     ApiKeys,
     ByModel,
+    Domains,
     Hosts,
     Networks,
     Origins,
@@ -294,6 +295,12 @@ class Limits(BaseModel):
         ge=0,
         description="Maximum bytes of base64 stored for images and audio that requests named with "
         "a `uuid` (docs/multimodal.md). Beyond it, the oldest are dropped; 0 stores none.",
+    )
+    allowed_media_domains: Domains = Field(
+        default=[],
+        description="Host name (or `*.example.com` for its subdomains) from which images and audio "
+        "of chats may be fetched by https URL; repeatable. Default: nothing is fetched "
+        "(docs/multimodal.md).",
     )
     max_audio_bytes: int = Field(
         default=25 * 1024 * 1024,

@@ -183,6 +183,17 @@ def _hosts(value: list[str]) -> list[str]:
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
 
 
+def _domains(value: list[str]) -> list[str]:
+    """Complete names of hosts: addresses and names of one label are in private networks."""
+    for domain in value:
+        if not _DOMAIN.fullmatch(domain):
+            raise ValueError(f"'{domain}' must have the form HOST.DOMAIN or *.HOST.DOMAIN")
+    return value
+
+
+_DOMAIN = re.compile(r"(\*\.)?([a-z0-9_-]{1,63}\.)+[a-z][a-z0-9-]{0,62}")
+
+
 @dataclass(frozen=True)
 class ApiKey:
     """An API key; only its digest is kept."""
@@ -264,6 +275,7 @@ Names = Annotated[list[str], _parsed(_list)]
 ModelNames = Annotated[list[Name], _parsed(_list)]
 Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]
 Hosts = Annotated[list[str], _parsed(_list), AfterValidator(_hosts)]
+Domains = Annotated[list[str], _parsed(_list), AfterValidator(_domains)]
 ApiKeys = Annotated[list[ApiKey], _parsed(_api_keys)]
 Networks = Annotated[list[str], _parsed(_list), AfterValidator(_networks)]
 Peers = Annotated[list[str], _parsed(_list), AfterValidator(_peers)]

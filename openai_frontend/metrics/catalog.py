@@ -274,6 +274,18 @@ AUDIO_DECODING = _declare(
     "Grows with the length of files. Long for short files: all processes are busy; add CPUs.",
     labels=_MODEL, bounds=_QUEUE_S,
 )  # fmt: skip
+MEDIA_FETCHES = _declare(
+    "media_fetches", "counter",
+    "URLs of images and audio in requests, by result: fetched, not_allowed (host or form), "
+    "unresolved, refused_address (not public), unreachable (also TLS and protocol errors), "
+    "timeout, status (not 200), compressed, chunks (too many), too_large, busy (too many fetches), "
+    "aborted (by the client, another URL's failure or a memory limit). Zero unless "
+    "`allowed_media_domains` is set.",
+    "`not_allowed`: clients use hosts that are not in `allowed_media_domains`. "
+    "`refused_address`: an allowed name resolves to a private address; check who controls it. "
+    "Others: see the log lines `media was not fetched`.",
+    labels=("result",),
+)  # fmt: skip
 REPLICA_INFO = _declare(
     "replica_info", "gauge",
     "1, with the gateway's `replica_name`, which the response header `x-served-by` carries too.",

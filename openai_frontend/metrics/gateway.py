@@ -234,6 +234,7 @@ class GatewayMetrics:
         self.prefills = PrefillMetrics(self.registry)
         self.images = ImageMetrics(self.registry)
         self.audio = AudioMetrics(self.registry)
+        self._media_fetches = catalog.counter(self.registry, catalog.MEDIA_FETCHES)
         self._by_model: dict[str, ModelMetrics] = {}
         self._generations: dict[GenerationLabels, GenerationMetrics] = {}
         self.registry.register(_OutputTokens(self._generations))
@@ -277,6 +278,10 @@ class GatewayMetrics:
     def slow_client_disconnected(self) -> None:
         """A stream was ended because its client did not read."""
         self._slow_clients.inc()
+
+    def media_fetched(self, result: str) -> None:
+        """A URL in a request was fetched, or not: see the metric's help for the results."""
+        self._media_fetches.labels(result).inc()
 
     def timed_out(self, kind: TimeoutKind) -> None:
         self._timeouts.labels(kind).inc()

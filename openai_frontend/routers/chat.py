@@ -39,7 +39,8 @@ def chat_router(
         """Answers a conversation, complete or as a stream of chunks."""
         chat_request, known = await reader.read_known(await read_body(request.receive))
         model = await resolve_model(request, registry, chat_request.model, "chat")
-        answer = await chat.prepare(chat_request, model, known.plans)
+        with CancelOnDisconnect(request.scope):  # fetching media may take seconds
+            answer = await chat.prepare(chat_request, model, known.plans)
         adjusted = adjusted_parameters(answer.adjusted)
         if chat_request.stream:
             headers = [(name.encode(), value.encode()) for name, value in adjusted.items()]

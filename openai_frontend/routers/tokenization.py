@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.request import read_body, resolve_model
+from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
@@ -35,7 +35,8 @@ def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> 
         """Tokenizes a text or a chat."""
         asked = await texts.read(await read_body(request.receive))
         model = await resolve_model(request, registry, asked.model, None)
-        return _json(await tokenization.tokenize(asked, model))
+        with CancelOnDisconnect(request.scope):  # fetching media may take seconds
+            return _json(await tokenization.tokenize(asked, model))
 
     async def detokenize(request: Request) -> Response:
         """Converts tokens to text."""
@@ -74,7 +75,8 @@ def render_router(
         """Renders the prompt of a conversation without running the model."""
         asked = await chats.read(await read_body(request.receive))
         model = await resolve_model(request, registry, asked.model, "chat")
-        answer = await chat.build_job(asked, model)
+        with CancelOnDisconnect(request.scope):
+            answer = await chat.build_job(asked, model)
         [only] = await rendered(answer, asked)
         return _json(only, adjusted_parameters(answer.adjusted))
 

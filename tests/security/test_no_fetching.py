@@ -1,16 +1,26 @@
 """The gateway never connects to an address in a request (CVE-2025-6242, CVE-2026-24779). It fetches
-nothing, so redirects, DNS rebinding and URL parser tricks have no effect.
+nothing, so redirects, DNS rebinding and URL parser tricks have no effect. If an operator allows
+hosts from which media is fetched, it connects to nothing else.
 
-tests/backends/test_images.py shows that no model gets an address either.
+tests/backends/test_images.py shows that no model gets an address either, and
+tests/unit/media/test_fetch.py how redirects and DNS rebinding fail.
 """
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tests.security.guarded import CHAT, check_refused
+from tests.security.guarded import (
+    CHAT,
+    EMBEDDINGS,
+    Guarded,
+    check_refused,
+    guarded_gateway,
+    unharmed,
+)
 
 
 class Listener:
@@ -45,6 +55,21 @@ def listener() -> Iterator[Listener]:
     started = Listener()
     yield started
     started.close()
+
+
+@pytest.fixture(scope="module")
+def fetching_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("fetching")
+    allowed = [f"--allowed-media-domains={each}" for each in ("media.invalid", "*.cdn.invalid")]
+    with guarded_gateway(folder, *allowed) as started:
+        yield started
+
+
+@pytest.fixture
+def fetching(fetching_process: Guarded) -> Iterator[Guarded]:
+    """A gateway that may fetch from two names, which nobody can have."""
+    with unharmed(fetching_process) as each:
+        yield each
 
 
 def addresses(port: int) -> list[str]:
@@ -95,6 +120,57 @@ def test_content_parts_with_an_address_get_400(guarded, listener, model):
             messages = [{"role": "user", "content": [part]}]
             response = guarded.post(CHAT, {"model": model, "messages": messages})
             check_refused(response, echoed=address)
+
+    assert listener.connections == 0
+
+
+def disguised(port: int) -> list[str]:
+    """The port on this machine, beside the name of an allowed host."""
+    return [
+        f"https://media.invalid@127.0.0.1:{port}/",
+        f"https://media.invalid:{port}@127.0.0.1/",
+        f"https://127.0.0.1:{port}\\@media.invalid/",
+        f"https://127.0.0.1:{port}#@media.invalid/",
+        f"https://127.0.0.1:{port}?@media.invalid/",
+        f"https://127.0.0.1:{port}/media.invalid",
+        f"https://media.invalid:{port}/",
+        f"https://media.invalid\r\nhost: 127.0.0.1:{port}/",
+        f"https://localhost:{port}/.cdn.invalid",
+        f"http://media.invalid:{port}/",
+        "https://media.invalid./",
+        "https://other.invalid/",
+        "https://cdn.invalid/",
+        "https://media.invalid.other.invalid/",
+    ]
+
+
+@pytest.mark.parametrize("model", ["mock", "vision"])
+def test_hosts_that_are_not_allowed_are_not_reached(fetching, listener, model):
+    """Every request gets 400 and an error that names none of the allowed hosts. Those cannot be
+    resolved.
+    """
+    allowed = ["https://media.invalid/a.png", "https://a.cdn.invalid/"]
+    for address in [*addresses(listener.port), *disguised(listener.port), *allowed]:
+        for part in parts(address):
+            messages = [{"role": "user", "content": [part]}]
+            response = fetching.post(CHAT, {"model": model, "messages": messages})
+            check_refused(response, echoed=address)
+            assert b".invalid" not in response.body
+            reached = model == "vision" and part["type"] in ("image_url", "audio_url")
+            failed = b"could not be fetched" in response.body
+            assert failed == (reached and address in allowed)
+
+    assert listener.connections == 0
+
+
+@pytest.mark.parametrize("path", [EMBEDDINGS, "/tokenize", f"{CHAT}/render"])
+def test_other_endpoints_reach_no_host_either(fetching, listener, path):
+    """All read media by the same code."""
+    for address in [*addresses(listener.port), *disguised(listener.port)]:
+        part = {"type": "image_url", "image_url": {"url": address}}
+        body = {"model": "vision", "messages": [{"role": "user", "content": [part]}]}
+        response = fetching.ask(f"POST {path}", json.dumps(body).encode())
+        check_refused(response, echoed=address)
 
     assert listener.connections == 0
 

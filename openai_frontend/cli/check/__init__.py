@@ -12,6 +12,7 @@ from typing import Any
 from openai_frontend.cli import model_directory
 from openai_frontend.cli.check import inspect
 from openai_frontend.cli.check.report import Report, as_line, as_text
+from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelUnavailable
@@ -27,7 +28,7 @@ def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
     try:
         options = settings.options_by_model()
         folder = model_directory.find(name_or_path, settings.model_repository, options)
-        inspect.fill(report, folder, settings.backend_directory, settings.role)
+        _fill(report, folder, settings)
         _check_steps(report, [folder.path.parent, *settings.model_repository])
     except Unservable as error:
         report.no_endpoint, report.problem = True, error.message
@@ -35,6 +36,17 @@ def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
         report.problem = error.message
     _write(asdict(report) if as_json else as_text(report))
     return 0 if report.problem is None else 1
+
+
+def _fill(report: Report, folder: ModelDirectory, settings: Settings) -> None:
+    """Raises ModelUnavailable for a model that cannot be served."""
+    inspect.fill(report, folder, settings.backend_directory, settings.role)
+    hosts = settings.allowed_media_domains
+    takes_media = any(
+        takes and not takes.startswith("none") for takes in (report.images, report.input_audio)
+    )
+    if hosts and takes_media:
+        report.media_urls = f"https from {', '.join(hosts)} (allowed_media_domains)"
 
 
 def _check_steps(report: Report, repositories: Sequence[Path]) -> None:
@@ -67,7 +79,7 @@ def _report(path: Path, options: Mapping[str, ModelOptions], settings: Settings)
         if not model_directory.is_model(path):
             raise ModelUnavailable("it has neither a config.pbtxt nor a version folder")
         folder = model_directory.read(path, options)
-        inspect.fill(report, folder, settings.backend_directory, settings.role)
+        _fill(report, folder, settings)
     except Unservable as error:
         report.no_endpoint, report.problem = True, error.message
     except ModelUnavailable as error:

@@ -30,11 +30,14 @@ from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.media_parts import (
     Base64Text,
     DataURLs,
+    Fetching,
     MediaModel,
     MediaPart,
+    MemoryBudget,
     NamedMedia,
     NotBase64,
     PartReader,
+    RemoteItem,
     check_base64,
 )
 from schemas import models as schemas
@@ -90,15 +93,6 @@ class AudioLimits:
             max_audio_bytes=self.max_audio_bytes,
             max_audio_seconds=self.max_audio_seconds,
         )
-
-
-class MemoryBudget(Protocol):
-    """The memory that request bodies share."""
-
-    used_bytes: int
-
-    def take(self, length: int) -> None:
-        """Raises ServerOverloaded."""
 
 
 class AudioObserver(Protocol):
@@ -225,33 +219,34 @@ class AudioFileReader(PartReader[AudioFile]):
     """
 
     plural = "audio files"
+    urls = _URLS
 
     def __init__(
         self,
         limits: AudioLimits,
         on_read: Callable[[str, Sequence[AudioFile]], None] | None = None,
         named: NamedMedia | None = None,
+        fetching: Fetching | None = None,
     ) -> None:
         """`named`: None for none."""
-        super().__init__(named or NamedMedia(0), on_read)
+        super().__init__(named or NamedMedia(0), on_read, limits.max_audio_bytes, fetching)
         self._limits = limits
         self._formats: OrderedDict[str, str] = OrderedDict()  # by digest
 
     def most(self, model: MediaModel) -> int | None:
         return None if model.audio is None else self._limits.files_of(model.audio)
 
-    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | None:
+    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | RemoteItem | None:
         kind: str = each.part["type"]
         given, param = each.part.get(kind), f"{each.place}.{kind}"
         if given is None:
             return None
-        if kind == "input_audio":
-            sent = Base64Text(given["data"], 0, given["format"], f"{param}.data")
-        else:
+        if kind == "audio_url":
             is_object = isinstance(given, dict)
             url, param = (given["url"], f"{param}.url") if is_object else (given, param)
-            sent = Base64Text(url, _URLS.start(url, param), "", param)
-        self._check_bytes((len(sent.text) - sent.start) * 3 // 4, sent.param)
+            return self.at(url, "", param)
+        sent = Base64Text(given["data"], 0, given["format"], f"{param}.data")
+        self.check_bytes(sent)
         return sent
 
     def items(self, sent: Sequence[Base64Text | AudioFile]) -> tuple[AudioFile, ...]:
@@ -284,13 +279,12 @@ class AudioFileReader(PartReader[AudioFile]):
             param=sent.param,
         )
 
-    def _check_bytes(self, size: int, param: str) -> None:
-        if size > self._limits.max_audio_bytes:
-            message = (
-                f"Invalid '{param}': {size} bytes; the limit is {self._limits.max_audio_bytes} "
-                "bytes per audio file (max_audio_bytes). Send a shorter file, or MP3."
-            )
-            raise InvalidRequest(message, param=param, code="invalid_audio")
+    def oversized(self, size: str, param: str) -> InvalidRequest:
+        message = (
+            f"Invalid '{param}': {size} bytes; the limit is {self._limits.max_audio_bytes} "
+            "bytes per audio file (max_audio_bytes). Send a shorter file, or MP3."
+        )
+        return InvalidRequest(message, param=param, code="invalid_audio")
 
 
 def _format(base64: str, param: str) -> str:

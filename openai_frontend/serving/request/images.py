@@ -26,11 +26,13 @@ from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.media_parts import (
     Base64Text,
     DataURLs,
+    Fetching,
     MediaModel,
     MediaPart,
     NamedMedia,
     NotBase64,
     PartReader,
+    RemoteItem,
     check_base64,
 )
 from schemas import models as schemas
@@ -89,22 +91,25 @@ class ImageReader(PartReader[ImageInput]):
     """
 
     plural = "images"
+    urls = _URLS
 
     def __init__(
         self,
         limits: ImageLimits,
         on_read: Callable[[str, Sequence[ImageInput]], None] | None = None,
         named: NamedMedia | None = None,
+        fetching: Fetching | None = None,
     ) -> None:
         """`named`: None for names of images alone."""
-        super().__init__(named or NamedMedia(limits.max_stored_image_bytes), on_read)
+        named = named or NamedMedia(limits.max_stored_image_bytes)
+        super().__init__(named, on_read, limits.max_image_bytes, fetching)
         self._limits = limits
         self._headers: OrderedDict[str, Header] = OrderedDict()  # by digest
 
     def most(self, model: MediaModel) -> int | None:
         return None if model.images is None else self._limits.images_of(model.images)
 
-    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | None:
+    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | RemoteItem | None:
         given = each.part.get("image_url")
         image_url = given if isinstance(given, dict) else {"url": given}
         url, detail = image_url.get("url"), _detail(image_url)
@@ -112,9 +117,7 @@ class ImageReader(PartReader[ImageInput]):
         if url is None:
             return None
         param = f"{each.place}.image_url" + (".url" if given is image_url else "")
-        start = _URLS.start(url, param)
-        self._check_bytes((len(url) - start) * 3 // 4, param)
-        return Base64Text(url, start, detail, param)
+        return self.at(url, detail, param)
 
     def stored(self, each: MediaPart, item: ImageInput) -> ImageInput:
         """With the detail of this request."""
@@ -132,13 +135,12 @@ class ImageReader(PartReader[ImageInput]):
             )
         return images
 
-    def _check_bytes(self, size: int, param: str) -> None:
-        if size > self._limits.max_image_bytes:
-            raise _too_large(
-                param,
-                f"the image has {size} bytes; the limit is {self._limits.max_image_bytes} bytes "
-                "per image (max_image_bytes)",
-            )
+    def oversized(self, size: str, param: str) -> InvalidRequest:
+        return _too_large(
+            param,
+            f"the image has {size} bytes; the limit is {self._limits.max_image_bytes} bytes "
+            "per image (max_image_bytes)",
+        )
 
     def _input(self, sent: Base64Text) -> ImageInput:
         base64 = sent.text[sent.start :]

@@ -12,9 +12,20 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic_ns
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from openai_frontend.errors import InvalidRequest
+from openai_frontend import request_record
+from openai_frontend.errors import InvalidRequest, ServerOverloaded
+from openai_frontend.media.fetch import (
+    TIMEOUT_S,
+    FetchesBusy,
+    FetchFailed,
+    FetchTooLarge,
+    MediaFetcher,
+    MediaURL,
+)
+from openai_frontend.media.stages import Stage
 from openai_frontend.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 
 # Type of a part -> the kind of its media, as chat templates know it
@@ -23,6 +34,7 @@ KINDS: Mapping[str, str] = {"image_url": "image", "input_audio": "audio", "audio
 _HEAD = 256  # characters, in which a data URL's comma must come
 _STEP = 256 * 1024  # characters: hashing and checking them hold the GIL for 0.3 ms
 _AT_ONCE = 128 * 1024  # characters of all items of a kind; more are hashed in a thread
+MAX_FETCHED_BYTES = 64 * 1024 * 1024  # base64 of all items of a kind that a request fetches
 _OVERHEAD_BYTES = 1024  # of a stored item, however small it is
 
 _NOT_BASE64 = bytes(range(128)).translate(
@@ -70,15 +82,77 @@ class Base64Text(NamedTuple):
     param: str
 
 
+class RemoteItem(NamedTuple):
+    """An item on another server, from which it may be fetched."""
+
+    url: MediaURL
+    option: str  # as in Base64Text
+    param: str
+
+
+class MemoryBudget(Protocol):
+    """The memory that request bodies share."""
+
+    used_bytes: int
+
+    def take(self, length: int) -> None:
+        """Raises ServerOverloaded."""
+
+
+class Fetching(NamedTuple):
+    """What fetches items, and the memory in which they count."""
+
+    fetcher: MediaFetcher
+    memory: MemoryBudget
+
+
+class FetchedMemory:
+    """The memory of what a request has fetched. It counts like the request's body, until the task
+    that serves the request ends.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        """To be made by the request's task."""
+        self._budget = budget
+        self._bytes = 0
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("FetchedMemory needs a running task")
+        task.add_done_callback(self._give_back)
+
+    def take(self, length: int) -> None:
+        """Raises InvalidRequest beyond the limit of a request, ServerOverloaded beyond all."""
+        if self._bytes + length > MAX_FETCHED_BYTES:
+            message = (
+                "Invalid 'messages': what is fetched by URL has more than "
+                f"{MAX_FETCHED_BYTES} bytes of base64 in all. Send fewer URLs, or smaller media."
+            )
+            raise InvalidRequest(message, param="messages")
+        self._budget.take(length)
+        self._bytes += length
+
+    def _give_back(self, task: object) -> None:
+        self._budget.used_bytes -= self._bytes
+
+
 class PartReader(ABC, Generic[Item]):
     """Reads the parts of one kind. One per process: it knows the items that clients have named."""
 
     plural: str  # what the items are called
+    urls: "DataURLs"
 
     def __init__(
-        self, named: "NamedMedia", on_read: Callable[[str, Sequence[Item]], None] | None
+        self,
+        named: "NamedMedia",
+        on_read: Callable[[str, Sequence[Item]], None] | None,
+        max_bytes: int,
+        fetching: Fetching | None,
     ) -> None:
-        """`on_read` is told of the items of each request, with the model's name in Triton."""
+        """`on_read` is told of the items of each request, with the model's name in Triton.
+        `max_bytes` limits one item. `fetching`: None if nothing is fetched.
+        """
+        self._fetching = fetching
+        self._max_bytes = max_bytes
         self._named = named
         self._on_read: Callable[[str, Sequence[Item]], None] | None = on_read
 
@@ -87,12 +161,16 @@ class PartReader(ABC, Generic[Item]):
         """How many items a request to the model may have; None if it takes none."""
 
     @abstractmethod
-    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | None:
+    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | RemoteItem | None:
         """Where the data is; None if the part has only a `uuid`. Raises InvalidRequest."""
 
     @abstractmethod
     def items(self, sent: Sequence[Base64Text | Item]) -> tuple[Item, ...]:
         """The items, checked. Blocks for 1 ms per MB that is new. May run in a thread."""
+
+    @abstractmethod
+    def oversized(self, size: str, param: str) -> InvalidRequest:
+        """The error for an item of this many bytes, a number or `more than` one."""
 
     @abstractmethod
     def stored(self, each: MediaPart, item: Item) -> Item:
@@ -106,7 +184,10 @@ class PartReader(ABC, Generic[Item]):
             raise unsupported_media(parts[0])
         if len(parts) > most:
             raise _too_many(self.plural, most, len(parts))
-        sent = [self._sent_or_named(each, model) for each in parts]
+        found = [self._sent_or_named(each, model) for each in parts]
+        sent = cast(list[Base64Text | Item], found)
+        if self._fetching is not None and any(isinstance(each, RemoteItem) for each in found):
+            sent = await self._fetched(found, self._fetching)
         characters = sum(len(each.text) for each in sent if isinstance(each, Base64Text))
         if characters <= _AT_ONCE:
             items = self.items(sent)
@@ -119,7 +200,68 @@ class PartReader(ABC, Generic[Item]):
             self._on_read(model.model_name, items)
         return items
 
-    def _sent_or_named(self, each: MediaPart, model: MediaModel) -> Base64Text | Item:
+    def at(self, url: str, option: str, param: str) -> Base64Text | RemoteItem:
+        """The item of a URL. Raises InvalidRequest for one that is neither data nor allowed."""
+        if self._fetching is not None and is_remote(url):
+            allowed = self._fetching.fetcher.allowed(url)
+            if allowed is None:
+                raise self.urls.not_allowed(param)
+            return RemoteItem(allowed, option, param)
+        text = Base64Text(url, self.urls.start(url, param), option, param)
+        self.check_bytes(text)
+        return text
+
+    def check_bytes(self, sent: Base64Text) -> None:
+        """Raises InvalidRequest beyond the limit of one item."""
+        size = (len(sent.text) - sent.start) * 3 // 4
+        if size > self._max_bytes:
+            raise self.oversized(str(size), sent.param)
+
+    async def _fetched(
+        self, found: Sequence[Base64Text | RemoteItem | Item], fetching: Fetching
+    ) -> list[Base64Text | Item]:
+        """The items with those that were remote, which are fetched at the same time. The first
+        that fails ends the others.
+        """
+        memory = FetchedMemory(fetching.memory)
+        fetches = {
+            at: asyncio.create_task(self._fetch(each, fetching.fetcher, memory))
+            for at, each in enumerate(found)
+            if isinstance(each, RemoteItem)
+        }
+        try:
+            await asyncio.gather(*fetches.values())
+        finally:
+            for each in fetches.values():
+                each.cancel()
+            await asyncio.wait(fetches.values())
+        return [
+            fetches[at].result() if isinstance(each, RemoteItem) else each
+            for at, each in enumerate(found)
+        ]
+
+    async def _fetch(
+        self, item: RemoteItem, fetcher: MediaFetcher, memory: FetchedMemory
+    ) -> Base64Text:
+        began_ns = monotonic_ns()
+        accept = f"{self.urls.what}/*"
+        try:
+            text = await fetcher.fetch(
+                item.url, accept=accept, max_bytes=self._max_bytes, take=memory.take
+            )
+        except FetchTooLarge:
+            raise self.oversized(f"more than {self._max_bytes}", item.param) from None
+        except FetchesBusy:
+            message = "Too many media URLs are being fetched at the moment. Retry later."
+            raise ServerOverloaded(message) from None
+        except FetchFailed:
+            raise self.urls.not_fetched(item.param) from None
+        if (record := request_record.current.get()) is not None:
+            stage = Stage(f"{self.urls.what} fetch", began_ns, monotonic_ns())
+            record.media_stages.append(stage)
+        return Base64Text(text, 0, item.option, item.param)
+
+    def _sent_or_named(self, each: MediaPart, model: MediaModel) -> Base64Text | RemoteItem | Item:
         if (sent := self.sent(each, model)) is not None:
             return sent
         kind = each.part["type"]
@@ -162,11 +304,7 @@ class DataURLs:
         head, comma, _ = url[:_HEAD].partition(",")
         scheme = head[:8].lower()
         if is_remote(url):
-            raise self._invalid(
-                param,
-                f"This server fetches nothing. Send the {self.what} itself, as a base64-encoded "
-                f"data URL (e.g. '{self.example}').",
-            )
+            raise self._invalid(param, f"This server fetches nothing. {self._advice}")
         mime, *options = head[5:].lower().split(";")
         if not scheme.startswith("data:") or not comma:
             raise self.error(param, "a value that is not a data URL")
@@ -180,6 +318,27 @@ class DataURLs:
         if len(url) == len(head) + 1:
             raise self.error(param, "empty base64-encoded bytes")
         return len(head) + 1
+
+    def not_allowed(self, param: str) -> InvalidRequest:
+        """The URL of another server that must not be fetched; does not say which may."""
+        return self._invalid(
+            param,
+            "This server fetches only https URLs, on port 443 and without a user name, of the "
+            f"host names that its operator allows. {self._advice}",
+        )
+
+    def not_fetched(self, param: str) -> InvalidRequest:
+        """Whatever the reason was: it could tell a client about the server's network."""
+        return self._invalid(
+            param,
+            f"The {self.what} could not be fetched. Its server must have a public address and "
+            f"answer within {TIMEOUT_S:g} seconds with status 200, without a redirect and without "
+            f"compression. {self._advice}",
+        )
+
+    @property
+    def _advice(self) -> str:
+        return f"Send the {self.what} itself, as a base64-encoded data URL (e.g. '{self.example}')."
 
     def error(self, param: str, got: str) -> InvalidRequest:
         """A URL that contains something else."""

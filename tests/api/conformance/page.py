@@ -46,10 +46,11 @@ Deliberate differences from `vllm serve` 0.32:
   `--exclude-tools-when-tool-choice-none`.
 - Audio in chats: the same limits, errors and `uuid`s as images, and OpenAI's usage
   (`prompt_tokens_details.audio_tokens`). `format` must be that of the data; vLLM does not read it.
-- Images: only data URLs; nothing is fetched. `detail` is honoured, or refused if the model has no
-  input for it; vLLM ignores it. A `uuid` belongs to the key and the content; in vLLM it is a cache
-  key shared by all clients. Images and texts stay in the order in which they were sent. The usage
-  has `prompt_tokens_details.image_tokens`; vLLM's is `multimodal_tokens`. `/tokenize` and `/render`
+- Images: data URLs; other URLs only from hosts that the operator allows, over https, while vLLM
+  fetches from all by default. `detail` is honoured, or refused if the model has no input for it;
+  vLLM ignores it. A `uuid` belongs to the key and the content; in vLLM it is a cache key shared by
+  all clients. Images and texts stay in the order in which they were sent. The usage has
+  `prompt_tokens_details.image_tokens`; vLLM's is `multimodal_tokens`. `/tokenize` and `/render`
   count an image as the engine does if all have the same tokens, and else as one placeholder
   ([multimodal.md](multimodal.md)).
 - Transcriptions: `text`, `srt` and `vtt` are text, a stream has OpenAI's events, and what has no

@@ -488,6 +488,21 @@ def test_images_are_reported_with_their_placeholder(
     }
 
 
+def test_hosts_of_media_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For models that take any, if the setting has hosts."""
+    mock_models.write_with_images(tmp_path, "sees")
+    mock_models.write_with_tokenizer(tmp_path, "text")
+    repository = f"--model-repository={tmp_path}"
+    hosts = ["--allowed-media-domains=a.example", "--allowed-media-domains=*.b.example"]
+
+    assert report(capsys, "sees", repository)["media_urls"] == ""
+    assert report(capsys, "text", repository, *hosts)["media_urls"] == ""
+    found = [each["media_urls"] for each in report(capsys, repository, *hosts)]
+    told = "https from a.example, *.b.example (allowed_media_domains)"
+    assert report(capsys, "sees", repository, *hosts)["media_urls"] == told
+    assert found == [told, ""]
+
+
 def test_audio_of_transcription_models_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -238,6 +238,28 @@ def test_valid_cors_origins(origin: str) -> None:
     assert load(flags={"cors_origins": [origin]}).cors_origins == [origin]
 
 
+@pytest.mark.parametrize("domain", ["a.example", "*.a.example", "a-b.c_d.example", "xn--a.b.xn--c"])
+def test_valid_media_domains(domain: str) -> None:
+    """A complete name, or its subdomains."""
+
+    assert load(flags={"allowed_media_domains": [domain]}).allowed_media_domains == [domain]
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        "*", "*.example", "*example.com", "a.*.example", "example", "localhost", "127.0.0.1",
+        "0x7f.0x1", "[::1]", "https://a.example", "a.example:443", "a.example/", "a.example.",
+        "A.example", ".a.example", "b\u00fccher.example",
+    ],
+)  # fmt: skip
+def test_invalid_media_domains(domain: str) -> None:
+    """Addresses, names without a domain, every name, and URLs."""
+
+    with pytest.raises(InvalidSettings, match=r"allowed.media.domains: '.*' must have the form"):
+        load(flags={"allowed_media_domains": [domain]})
+
+
 @pytest.mark.parametrize("origin", ["https://a.example/", "a.example", "https://A.example", "null"])
 def test_invalid_cors_origins(origin: str) -> None:
     """Browsers never send these forms, so the setting would have no effect."""

@@ -175,6 +175,7 @@ def build_state(settings: Settings, server: Server) -> AppState:
     metrics.set_callback(catalog.LOG_LINES_DROPPED, dropped_lines)
     limiter = _limiter(settings, drain_state, metrics)
     body_memory = BodyMemoryBudget(settings.max_buffered_body_bytes)
+    metrics.set_callback(catalog.BUFFERED_BODY_BYTES, lambda: body_memory.used_bytes)
     server.unreleased.observers += [limiter, body_memory, registry.leases]
     if tracing is not None:
         metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)

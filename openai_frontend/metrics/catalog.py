@@ -97,6 +97,12 @@ REQUESTS_IN_PROGRESS = _declare(
     "Requests with a body that have not been answered completely.",
     "Above zero on an idle server: a client keeps a connection open without reading or sending.",
 )  # fmt: skip
+BUFFERED_BODY_BYTES = _declare(
+    "buffered_body_bytes", "gauge",
+    "Bytes of request bodies in memory, with the decoded audio of transcriptions.",
+    "Near `max_buffered_body_bytes`: requests get 503; add machines, or raise the limit. Above "
+    "zero on an idle server: see `openai_frontend_unreleased_requests`.",
+)  # fmt: skip
 STREAMS_OPEN = _declare(
     "streams_open", "gauge",
     "Open streaming responses.",

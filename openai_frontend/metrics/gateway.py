@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
@@ -164,8 +164,9 @@ class PrefillMetrics:
             self._remote.labels(model).inc()
 
 
-# Counters kept elsewhere and read at each scrape
-_CALLBACK_COUNTERS = (
+# Values kept elsewhere and read at each scrape
+_CALLBACKS = (
+    catalog.BUFFERED_BODY_BYTES,
     catalog.FAST_PATH_TOKENS,
     catalog.FAST_PATH_WRITES,
     catalog.LOG_LINES_DROPPED,
@@ -218,7 +219,7 @@ class GatewayMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._callbacks: dict[str, Callable[[], float]] = {}
-        self.registry.register(_CallbackCounters(self._callbacks))
+        self.registry.register(_CallbackValues(self._callbacks))
         self._requests = catalog.counter(self.registry, catalog.REQUESTS)
         self._request_s = catalog.histogram(self.registry, catalog.REQUEST_DURATION)
         self.at_work = catalog.gauge(self.registry, catalog.REQUESTS_IN_PROGRESS).labels()
@@ -291,7 +292,7 @@ class GatewayMetrics:
         self._lag_s.observe(seconds)
 
     def set_callback(self, spec: MetricSpec, read: Callable[[], float]) -> None:
-        """`read` returns the value of the counter at each scrape; until it is set, 0."""
+        """`read` returns the value at each scrape; until it is set, 0."""
         self._callbacks[spec.name] = read
 
     def of(self, model: str) -> ModelMetrics:
@@ -311,15 +312,16 @@ class GatewayMetrics:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _CallbackCounters(Collector):
-    """Counters whose values are kept outside of this registry."""
+class _CallbackValues(Collector):
+    """Counters and gauges whose values are kept outside of this registry."""
 
-    callbacks: Mapping[str, Callable[[], float]]  # name -> reads the counter
+    callbacks: Mapping[str, Callable[[], float]]  # name -> reads the value
 
     def collect(self) -> Iterable[Metric]:
-        for spec in _CALLBACK_COUNTERS:
+        for spec in _CALLBACKS:
+            family = GaugeMetricFamily if spec.kind == "gauge" else CounterMetricFamily
             read = self.callbacks.get(spec.name, int)  # int() is 0
-            yield CounterMetricFamily(spec.name, spec.help, value=read())
+            yield family(spec.name, spec.help, value=read())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,10 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families
 REQUIRED_GAUGES = (
     "openai_frontend_requests_running",
     "openai_frontend_unreleased_requests",
+    "openai_frontend_buffered_body_bytes",
     "nv_inference_pending_request_count",
 )
 _IN_HAND = re.compile(
-    r"openai_frontend_\w*(running|waiting|unreleased|queued|at_work|in_flight|active|streams|open)\w*"
+    r"openai_frontend_\w*"
+    r"(running|waiting|unreleased|queued|at_work|in_flight|active|streams|open|buffered)\w*"
     r"|nv_inference_pending_request_count"
 )
 TRACES = (

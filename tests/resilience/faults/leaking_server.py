@@ -16,6 +16,7 @@ KEPT: list[object] = []
 IN_HAND = {
     "openai_frontend_requests_running": 0,
     "openai_frontend_unreleased_requests": 0,
+    "openai_frontend_buffered_body_bytes": 0,
     "nv_inference_pending_request_count": 0,
 }
 
@@ -75,6 +76,7 @@ ACTIONS = {
     "/task": drop_failed_task,
     "/stuck": lambda: IN_HAND.update(openai_frontend_requests_running=1),
     "/unreleased": lambda: IN_HAND.update(openai_frontend_unreleased_requests=1),
+    "/buffered": lambda: IN_HAND.update(openai_frontend_buffered_body_bytes=4096),
     "/pending": lambda: IN_HAND.update(nv_inference_pending_request_count=1),
     "/renamed": lambda: IN_HAND.pop("openai_frontend_requests_running"),
 }

@@ -53,6 +53,7 @@ LEAKS = {
     "memory": r"memory: 4[78]\.\d MiB more than before",
     "stuck": "in hand: openai_frontend_requests_running{} is 1",
     "unreleased": "in hand: openai_frontend_unreleased_requests{} is 1",
+    "buffered": "in hand: openai_frontend_buffered_body_bytes{} is 4096",
     "pending": "in hand: nv_inference_pending_request_count{} is 1",
     "traceback": r"log: Traceback \(most recent call last\)",
     "task": "log: never retrieved",

@@ -125,12 +125,14 @@ async def test_concurrent_requests(gateway, gate):
 
 
 async def test_input_memory(gateway, gate):
-    """It counts against the limit of buffered bodies until Triton releases it."""
+    """It counts against the limit of buffered bodies until Triton releases it; a metric says so."""
     bodies = gateway.state.body_memory
     await asyncio.gather(ask(gateway), ask(gateway))
     await until(lambda: gateway.state.limiter.unreleased == 2)
 
     assert bodies.used_bytes >= 2 * len(TEXT)
+    lines = (await gateway.client.get("/metrics")).text.splitlines()
+    assert f"openai_frontend_buffered_body_bytes {bodies.used_bytes:.1f}" in lines
     gate.touch()
     await until(lambda: bodies.used_bytes == 0)
 

@@ -88,7 +88,7 @@ fuzz: setup ## fuzz each parser of untrusted bytes for SECONDS=600; TARGET=name 
 	$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) \
 		$(TARGET:%=--target %) $(ARGS)
 
-soak: setup ## put random load on a gateway for MINUTES=20 or HOURS=; ARGS=--seed=1 repeats a run
+soak: setup ## put random load on a gateway for MINUTES=20 or HOURS=; ARGS=--seed=1 repeats a run, ARGS=--media is only images and audio
 	$(BIN)/python -m tests.resilience.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
 
 audit: setup ## report known vulnerabilities of the locked packages

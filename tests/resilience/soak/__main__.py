@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.resilience.soak.scenarios import ENGINE_ROWS, ROWS
+from tests.resilience.soak.scenarios import ENGINE_ROWS, MEDIA, ROWS
 from tests.resilience.soak.soak import Plan, soak
 
 NAMES = [row.name for row in (*ROWS, *ENGINE_ROWS)]
@@ -23,8 +23,9 @@ def main() -> int:
         seconds=60 * minutes,
         seed=options.seed,
         clients=options.clients,
-        engine=options.engine,
-        scenarios=options.scenario or (),
+        pause_s=options.pause_s,
+        engine=options.engine or options.media,
+        scenarios=options.scenario or [play.__name__ for play in MEDIA if options.media],
         leak_bytes=options.leak_bytes,
         noise_mb=options.noise_mb,
     )
@@ -43,8 +44,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hours", type=float, help="in place of minutes")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--pause-s", type=float, default=0.05, help="between a client's requests")
     parser.add_argument("--scenario", action="append", choices=NAMES, help="only these")
-    parser.add_argument("--engine", action="store_true", help="with the demo model, in vLLM")
+    parser.add_argument("--engine", action="store_true", help="with the demo models, in vLLM")
+    parser.add_argument("--media", action="store_true", help="the same, only images and audio")
     parser.add_argument("--leak-bytes", type=int, default=0, help="that each request leaves behind")
     parser.add_argument(
         "--noise-mb", type=float, default=3, help="growth that is no leak; a short run needs more"

@@ -1,7 +1,7 @@
 """The client of the scenarios: httpx for normal requests, bare sockets to misbehave."""
 
 import asyncio
-import json
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -69,24 +69,49 @@ class Client:
         """Yield a streamed completion on its own socket after its first event; leaving resets the
         connection.
         """
+        request = self.request("/v1/completions", json={**body, "stream": True})
+        async with self._raw() as (reader, writer):
+            writer.write(_as_sent(request))
+            await reader.readuntil(b"data: ")
+            yield reader, writer
+
+    async def abandon(self, request: httpx.Request, *, sent: float, after_s: float) -> None:
+        """Send this part of a request, from 0 to 1, and reset its connection after a time, whatever
+        has come back.
+        """
+        data = _as_sent(request)
+        async with self._raw() as (_, writer):
+            writer.write(data[: int(sent * len(data))])
+            with contextlib.suppress(TimeoutError, ConnectionError):  # a refusal closes it too
+                async with asyncio.timeout(after_s):
+                    await writer.drain()
+                    await asyncio.Event().wait()
+
+    def request(self, path: str, **content: Any) -> httpx.Request:
+        """Return a request with httpx's `json`, or `files` and `data`."""
+        return self._http.build_request("POST", path, **content)
+
+    @asynccontextmanager
+    async def _raw(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Yield a connection of its own; leaving resets it."""
         connection = socket.create_connection(("127.0.0.1", self.gateway.port))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         connection.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
         try:
-            content = json.dumps({**body, "stream": True}).encode()
-            writer.write(
-                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
-                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
-                % (len(content), content)
-            )
-            await reader.readuntil(b"data: ")
             yield reader, writer
         finally:
             writer.transport.abort()
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+def _as_sent(request: httpx.Request) -> bytes:
+    """The bytes of a request in HTTP/1.1."""
+    lines = [f"{name}: {value}\r\n" for name, value in request.headers.items()]
+    head = f"{request.method} {request.url.path} HTTP/1.1\r\n{''.join(lines)}\r\n"
+    return head.encode() + request.read()
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[str]:

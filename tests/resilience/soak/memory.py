@@ -2,10 +2,11 @@
 gateway.
 """
 
+import contextlib
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import psutil
@@ -23,22 +24,22 @@ class Sample:
     below_bytes: int  # of all its descendants
     threads: int
     descriptors: int
+    each_below: Mapping[str, int] = field(default_factory=dict)  # bytes by name and process id
 
 
 def sample(process: psutil.Process) -> Sample:
     """Measure a process. A descendant that has just ended counts as zero."""
-    below = 0
+    below = dict[str, int]()
     for child in process.children(recursive=True):
-        try:
-            below += child.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            below[f"{child.name()} {child.pid}"] = child.memory_info().rss
     return Sample(
         time.monotonic(),
         process.memory_info().rss,
-        below,
+        sum(below.values()),
         process.num_threads(),
         process.num_fds(),
+        below,
     )
 
 
@@ -46,6 +47,25 @@ def second_half(samples: Sequence[Sample]) -> Sequence[Sample]:
     """Drop the first half, in which a process fills its pools and caches."""
     middle = (samples[0].at_s + samples[-1].at_s) / 2
     return [each for each in samples if each.at_s >= middle]
+
+
+def slopes_mb_h(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return how fast the memory of each process grows that has all samples, and all memory below
+    the first one.
+    """
+    always = set.intersection(*(set(each.each_below) for each in samples))
+    series = {
+        "memory": [each.memory_bytes for each in samples],
+        "memory of processes below": [each.below_bytes for each in samples],
+        **{
+            f"memory of {name}": [each.each_below[name] for each in samples]
+            for name in sorted(always)
+        },
+    }
+    times = [each.at_s for each in samples]
+    return {
+        name: slope_mb_h(list(zip(times, values, strict=True))) for name, values in series.items()
+    }
 
 
 def slope_mb_h(points: Sequence[tuple[float, float]]) -> float:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ ANSWER_TOKENS = 24
 FAILS_AFTER = 3
 WINDOW_S = 4.0
 ENGINES = ("demo", "demo-vision", "demo-speech")
+HEARS_CHATS = "tiny-audio"
 ADAPTER = "style"
 CALL = test_tools.tool_call("get_weather", city="Paris")
 
@@ -26,7 +29,7 @@ LEAKING = mock_models.CONFIG.replace('"mock"', f'"{leaking_engine.__name__}:Leak
 def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> None:
     """`talker` answers at once, `slow` at 50 tokens per second; scenarios load and unload `spare`;
     `ensemble` has two Python models; `sees` takes images, `hears` audio. With `engine`, `demo`,
-    `demo-vision` and `demo-speech` are vLLM's.
+    `demo-vision` and `demo-speech` are vLLM's, and so is `tiny-audio`, which takes audio in chats.
     """
     told: dict[str, Any] = {"answer_tokens": ANSWER_TOKENS, "tokens": [TEXT]}
     leak: dict[str, Any] = {"config": LEAKING, "leak_bytes": leak_bytes} if leak_bytes else {}
@@ -53,14 +56,22 @@ def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> Non
             ignore=shutil.ignore_patterns("openai_frontend.yaml"),  # all are loaded at start
         )
     if engine:
-        _fill_caches_soon(repository / "demo-vision")
+        # in a process of its own: torch would take memory of this one
+        module, folder = "tests.vllm.tiny_audio_model", str(repository / HEARS_CHATS)
+        command = [sys.executable, "-m", module, folder]
+        subprocess.run(command, check=True, cwd=ROOT)
+        for name in ("demo-vision", "demo-speech", HEARS_CHATS):
+            _fill_caches_soon(repository / name)
 
 
 def _fill_caches_soon(model: Path) -> None:
-    """Otherwise new images would add memory for as long as a leak would."""
+    """Otherwise new images and audio would add memory for as long as a leak would."""
     config, arguments = model / "config.pbtxt", model / "1" / "model.json"
-    size = 'parameters { key: "image_cache_mib" value: { string_value: "2" } }\n'
-    config.write_text(config.read_text() + size)
+    sizes = [
+        f'parameters {{ key: "{modality}_cache_mib" value: {{ string_value: "2" }} }}\n'
+        for modality in ("image", "audio")
+    ]
+    config.write_text(config.read_text() + "".join(sizes))
     small = {**json.loads(arguments.read_text()), "mm_processor_cache_gb": 0.002}
     arguments.write_text(json.dumps(small))
 

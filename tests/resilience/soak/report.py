@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from tests.resilience.soak.memory import Sample, second_half, slope_mb_h
+from tests.resilience.soak.memory import Sample, second_half, slopes_mb_h
 
 
 @dataclass
@@ -29,8 +29,8 @@ class Report:
     errors: dict[str, dict[str, int]]  # scenario -> kind -> how many
     latency_ms: dict[str, tuple[int, float, float]]  # scenario -> requests, p50, p99.9
     memory_mb: tuple[float, float, float]  # at the start, most, at the end
-    slope_mb_h: float
-    slope_below_mb_h: float  # of its descendants: the Python models' stubs, vLLM's engine
+    # of the gateway, and of its descendants: stubs of Python models, vLLM's engines, media workers
+    slopes_mb_h: dict[str, float]
     allowed_mb_h: float
     threads: tuple[int, int]  # at the start and at the end of the load
     descriptors: tuple[int, int]
@@ -50,9 +50,11 @@ class Report:
             for scenario, (count, *_) in self.latency_ms.items()
             if not count
         ]
-        for whose, slope in (("", self.slope_mb_h), (" of processes below", self.slope_below_mb_h)):
-            if slope > self.allowed_mb_h:
-                found.append(f"memory{whose} grows by {slope:.1f} MB an hour")
+        found += [
+            f"{memory} grows by {slope:.1f} MB an hour"
+            for memory, slope in self.slopes_mb_h.items()
+            if slope > self.allowed_mb_h
+        ]
         return found + ([self.left] if self.left else [])
 
     def json(self) -> bytes:
@@ -63,27 +65,27 @@ class Report:
     def samples_csv(self) -> str:
         """Return all samples, with their time in seconds since the first one."""
         start = self.samples[0].at_s
-        names = [each.name for each in dataclasses.fields(Sample)]
+        names = ["at_s", "memory_bytes", "below_bytes", "threads", "descriptors"]
         rows = [
-            [f"{each.at_s - start:.1f}", *map(str, dataclasses.astuple(each)[1:])]
+            [f"{each.at_s - start:.1f}", *(str(getattr(each, name)) for name in names[1:])]
             for each in self.samples
         ]
         return "".join(",".join(row) + "\n" for row in (names, *rows))
 
     def text(self) -> str:
         rows = [
-            f"  {name:<14} {count:>8} {median:>10.1f} {tail:>10.1f} {sum(self._kinds(name)):>7}"
+            f"  {name:<16} {count:>8} {median:>10.1f} {tail:>10.1f} {sum(self._kinds(name)):>7}"
             for name, (count, median, tail) in self.latency_ms.items()
         ]
         start, most, end = self.memory_mb
         return "\n".join(
             [
                 f"soak of {self.minutes:.1f} minutes, seed {self.seed}: {self.requests} requests",
-                f"  {'scenario':<14} {'requests':>8} {'p50 ms':>10} {'p99.9 ms':>10} {'errors':>7}",
+                f"  {'scenario':<16} {'requests':>8} {'p50 ms':>10} {'p99.9 ms':>10} {'errors':>7}",
                 *rows,
                 f"memory: {start:.0f} MB at the start, {most:.0f} at most, {end:.0f} at the end",
-                f"slope over the second half: {self.slope_mb_h:+.1f} MB/h,"
-                f" processes below {self.slope_below_mb_h:+.1f} (allowed {self.allowed_mb_h:.1f})",
+                f"slopes over the second half, in MB/h (allowed {self.allowed_mb_h:.1f}):",
+                *(f"  {memory}: {slope:+.1f}" for memory, slope in self.slopes_mb_h.items()),
                 "threads {} -> {}, descriptors {} -> {}".format(*self.threads, *self.descriptors),
                 "nothing is left" if not self.left else f"LEFT: {self.left}",
                 *(f"FAILED: {each}" for each in self.failures),
@@ -116,8 +118,7 @@ def report(
         errors={name: dict(each.errors) for name, each in tallies.items() if each.errors},
         latency_ms={name: _latency(each.seconds) for name, each in sorted(tallies.items())},
         memory_mb=(memory[0], max(memory), memory[-1]),
-        slope_mb_h=slope_mb_h([(each.at_s, each.memory_bytes) for each in half]),
-        slope_below_mb_h=slope_mb_h([(each.at_s, each.below_bytes) for each in half]),
+        slopes_mb_h=slopes_mb_h(half),
         allowed_mb_h=max(slope_limit_mb_h, noise_mb / hours),
         threads=(samples[0].threads, samples[-1].threads),
         descriptors=(samples[0].descriptors, samples[-1].descriptors),

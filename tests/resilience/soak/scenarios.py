@@ -308,15 +308,17 @@ async def engine(client: Client, chance: random.Random) -> None:
 
 
 async def engine_pictures(client: Client, chance: random.Random) -> None:
-    """Have vLLM's processes decode new and known images, and one that cannot be decoded."""
+    """Have vLLM's processes decode new and known images, and some that cannot be decoded."""
     asked: dict[str, Any] = {"model": "demo-vision", "messages": showing(chance), "max_tokens": 8}
     if chance.random() < 0.2:
-        broken = images.png(64, 64).replace(b"IDAT", b"IDAx")
+        whole = images.png(64, 64)
+        broken = chance.choice([whole.replace(b"IDAT", b"IDAx"), whole[:-30]])
         asked["messages"][0]["content"][0] = images.part(broken)
         await client.post(CHAT, 400, **asked)
         return
     answer = await client.post(CHAT, **asked)
-    expect(answer["usage"]["prompt_tokens_details"]["image_tokens"] % 16, 0, "image tokens")
+    count = len(asked["messages"][0]["content"]) - 1
+    expect(answer["usage"]["prompt_tokens_details"]["image_tokens"], 16 * count, "image tokens")
 
 
 async def engine_audio(client: Client, chance: random.Random) -> None:
@@ -325,6 +327,79 @@ async def engine_audio(client: Client, chance: random.Random) -> None:
     file = audio.file(samples, chance.choice(["WAV", "FLAC"]))
     answer = await client.upload(TRANSCRIPTIONS, file, model="demo-speech", language="en")
     expect(answer["text"], recordings.read("english").text().strip(), "text")
+
+
+SOUNDS = [audio.spoken(words) for words in (["one", "two"], ["three", "nine"], ["five", "zero"])]
+SOUND_TOKENS = 25  # of a second, with this model
+
+
+def sound(chance: random.Random) -> dict[str, Any]:
+    """Return a part of a chat with audio that every client sends, or with new audio."""
+    samples = chance.choice(SOUNDS) * chance.choice([1.0, chance.uniform(0.5, 1.0)])
+    format = chance.choice(["wav", "flac"])
+    return audio.part(audio.file(samples, format.upper()), format)
+
+
+def hearing(chance: random.Random) -> dict[str, Any]:
+    """Return the fields of a chat with audio."""
+    parts = [sound(chance) for _ in range(chance.randint(1, 3))]
+    messages = [{"role": "user", "content": [*parts, images.text("What is said?")]}]
+    return {"model": models.HEARS_CHATS, "messages": messages, "max_tokens": 8}
+
+
+async def engine_sounds(client: Client, chance: random.Random) -> None:
+    """Have vLLM's processes decode new and known audio of chats, and some that is none."""
+    asked = hearing(chance)
+    parts = asked["messages"][0]["content"]
+    if chance.random() < 0.2:
+        file = chance.choice([FILES["WAV", False][:40], FILES["FLAC", True][:200]])
+        parts[0] = audio.part(file, "wav" if file.startswith(b"RIFF") else "flac")
+        await client.post(CHAT, 400, **asked)
+        return
+    answer = await client.post(CHAT, **asked)
+    counted = answer["usage"]["prompt_tokens_details"]["audio_tokens"]
+    expect(counted, SOUND_TOKENS * (len(parts) - 1), "audio tokens")
+
+
+async def engine_abandoned(client: Client, chance: random.Random) -> None:
+    """Reset the connection while media is sent, decoded, or answered."""
+    way = chance.randrange(3)
+    if way == 0:
+        asked = {"model": "demo-vision", "messages": showing(chance), "max_tokens": 50}
+        request = client.request(CHAT, json={**asked, "ignore_eos": True, "stream": True})
+    elif way == 1:
+        request = client.request(CHAT, json={**hearing(chance), "ignore_eos": True})
+    else:
+        file = {"file": FILES[chance.choice([*FILES])]}
+        request = client.request(TRANSCRIPTIONS, files=file, data={"model": "demo-speech"})
+    sent = chance.choice([1.0, chance.random()])
+    await client.abandon(request, sent=sent, after_s=chance.uniform(0, 0.2))
+
+
+async def fill_media_pools(client: Client) -> None:
+    """Have as much new media at once as to start every thread and process of the media pools, which
+    start only for work that would wait.
+    """
+    chance = random.Random(0)
+    said = recordings.read("english").samples
+    for _ in range(2):
+        loud = [audio.part(audio.file(SAID * chance.uniform(0.5, 1.0))) for _ in range(24)]
+        seen = [images.part(picture(chance)) for _ in range(48)]
+        content = [
+            *((models.HEARS_CHATS, loud[at : at + 3]) for at in range(0, 24, 3)),
+            *(("demo-vision", seen[at : at + 6]) for at in range(0, 48, 6)),
+        ]
+        chats = [
+            client.post(CHAT, model=model, messages=[{"role": "user", "content": parts}])
+            for model, parts in content
+        ]
+        long = [
+            audio.file(numpy.tile(said * chance.uniform(0.5, 1.0), 16), "MP3") for _ in range(4)
+        ]
+        uploads = [
+            client.upload(TRANSCRIPTIONS, file, model="demo-speech", language="en") for file in long
+        ]
+        await asyncio.gather(*chats, *uploads)
 
 
 Scenario = Callable[[Client, random.Random], Awaitable[None]]
@@ -364,7 +439,17 @@ ROWS = (
     Row(transcription, 5),
     Row(bad_audio, 3),
 )
-ENGINE_ROWS = (Row(engine, 8), Row(engine_pictures, 8), Row(engine_audio, 4))
+ENGINE_ROWS = (
+    Row(engine, 8),
+    Row(engine_pictures, 8),
+    Row(engine_audio, 4),
+    Row(engine_sounds, 4),
+    Row(engine_abandoned, 4),
+)
+MEDIA = (
+    look, pictures, bad_pictures, transcription, bad_audio, engine_pictures, engine_audio,
+    engine_sounds, engine_abandoned,
+)  # fmt: skip
 
 FAILURES = (Unexpected, httpx.HTTPError, OSError, EOFError, TimeoutError, ValueError, LookupError)
 """What a scenario may raise: all of it is an error of the soak's."""

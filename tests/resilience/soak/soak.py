@@ -15,12 +15,13 @@ from tests.resilience.soak import models
 from tests.resilience.soak.client import Client
 from tests.resilience.soak.memory import Sample, sample
 from tests.resilience.soak.report import Report, Tally, report
-from tests.resilience.soak.scenarios import ENGINE_ROWS, FAILURES, ROWS, Row
+from tests.resilience.soak.scenarios import ENGINE_ROWS, FAILURES, ROWS, Row, fill_media_pools
 
 OPTIONS = (
     "--model-control-mode=explicit",
     "--enable-model-management",
     "--send-timeout-s=3",  # shorter than the longest stall of a client
+    "--max-stored-image-bytes=4000000",  # full soon: see `models.write`
 )
 # Makes glibc's allocator return freed memory at once. By default it keeps up to 100 MB more,
 # in steps of 25 as large prompts come and go, and grows slowly for an hour without a leak.
@@ -69,6 +70,8 @@ class Soak:
         pools.
         """
         chance = random.Random(self._plan.seed)
+        if self._plan.engine:
+            await fill_media_pools(self._client)
         for row in self._plan.rows:
             times = _BURST if row.weight >= _FREQUENT else 1
             await asyncio.gather(*[self._play(row, chance) for _ in range(times)])

@@ -2,6 +2,7 @@
 
 import csv
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,21 @@ def test_the_csv_has_every_sample() -> None:
         }
         for at_s, held in (("0.0", "100000000"), ("1.0", "101500000"))
     ]
+
+
+def test_growth_of_one_process_below_is_found() -> None:
+    """Even if another one shrinks. A process that ends or starts midway has no slope."""
+    seen = [
+        replace(
+            each, below_bytes=500_000_000,
+            each_below={"worker 5": 10**8 + at * 5000, f"worker {90 + at // 3000}": 1},
+        )
+        for at, each in enumerate(samples([100.0] * 3600))
+    ]  # fmt: skip
+    found = report({}, seen, seed=1, left="", slope_limit_mb_h=1, noise_mb=3)
+
+    assert found.failures == ["memory of worker 5 grows by 18.0 MB an hour"]
+    assert [*found.slopes_mb_h] == ["memory", "memory of processes below", "memory of worker 5"]
 
 
 def failures(memory: list[float], tally: Tally, left: str = "") -> list[str]:

@@ -1,6 +1,7 @@
 """Streamed responses through ASGI: status, bodies, comments and failures, in order."""
 
 import asyncio
+import itertools
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -307,26 +308,30 @@ Answers = Sequence[Sequence[bytes]]
 
 
 def bodies(received: bytes) -> list[bytes]:
-    """Of each complete response, as an HTTP client reads them."""
+    """Of each response, as an HTTP client reads them; the last may be incomplete."""
     found: list[bytes] = []
-    parts: list[bytes] = []
 
     class Response:
-        def on_body(self, part: bytes) -> None:
-            parts.append(part)
+        def on_message_begin(self) -> None:
+            found.append(b"")
 
-        def on_message_complete(self) -> None:
-            found.append(b"".join(parts))
-            parts.clear()
+        def on_body(self, part: bytes) -> None:
+            found[-1] += part
 
     httptools.HttpResponseParser(Response()).feed_data(received)
     return found
 
 
 async def read_slowly(
-    address: Address, tls: ssl.SSLContext | None, count: int, sizes: Sequence[int]
+    address: Address,
+    tls: ssl.SSLContext | None,
+    count: int,
+    sizes: Sequence[int],
+    leaves: int | None,
 ) -> bytes:
-    """What arrives after that many requests, sent at once."""
+    """What arrives after that many requests, sent at once. The client `leaves` after so many
+    bytes; None: it stays.
+    """
     client = socket.create_connection(address)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     host = None if tls is None else "localhost"
@@ -340,6 +345,8 @@ async def read_slowly(
         async with asyncio.timeout(20):
             while part := await reader.read(sizes[turn % len(sizes)]):
                 received, turn = received + part, turn + 1
+                if leaves is not None and len(received) > leaves:
+                    break
                 await asyncio.sleep(0)
     finally:
         writer.transport.abort()  # the server does not wait for this client if the test fails
@@ -347,6 +354,7 @@ async def read_slowly(
 
 
 sizes = st.lists(st.integers(2_000, 60_000), min_size=1, max_size=4)
+leaving = st.none() | st.integers(0, 400_000)  # bytes
 pieces = st.lists(
     st.binary(min_size=1, max_size=9)
     | st.sampled_from([1, 70_000, 400_000]).map(lambda size: b"x" * size),
@@ -354,30 +362,58 @@ pieces = st.lists(
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("secure", [False, True])
-def test_pipelined_streams_arrive_in_order(tmp_path, secure):
-    """At any pace of a client, over TLS or not: a response starts when the one before has ended."""
-    answers: list[Answers] = []
-    waited: list[bool] = []
+class Answering:
+    """An app whose responses are `answers`, by the header `x-n` of their requests."""
 
-    async def pump(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    def __init__(self) -> None:
+        self.answers: Answers = []
+        self.endless = False  # the last of them does not end
+        self.waited = False  # any of them, for a slow client
+        self.running: set[asyncio.Task[Any] | None] = set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        transport = scope["state"]["direct_writer"]._cycle.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        self.running.add(asyncio.current_task())
+        try:
+            await Stream(self._pump, scope=scope)(scope, receive, send)
+        finally:
+            self.running.remove(asyncio.current_task())
+
+    async def _pump(self, stream: Stream, writer: generation.StreamWriter) -> bytes:
         number = next(int(value) for name, value in stream.scope["headers"] if name == b"x-n")
-        for piece in answers[-1][number]:
+        for piece in self.answers[number]:
             stream.start()
             await asyncio.sleep(0)  # the headers
-            waited.append(writer(piece))
+            self.waited |= writer(piece)
             if len(piece) % 2:
                 await asyncio.sleep(0)
         stream.start()
+        if self.endless and number == len(self.answers) - 1:
+            await asyncio.Event().wait()
         await stream.drained()
         return b"."
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        transport = scope["state"]["direct_writer"]._cycle.transport
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
-        await Stream(pump, scope=scope)(scope, receive, send)
+    async def ended(self) -> None:
+        """Returns once no response is under way."""
+        async with asyncio.timeout(20):
+            while self.running:  # noqa: ASYNC110  a turn each
+                await asyncio.sleep(0)
 
+    async def cancel(self) -> None:
+        """End what a failed test leaves: the server would wait for it."""
+        for task in self.running:
+            assert task is not None
+            task.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secure", [False, True])
+def test_pipelined_streams_arrive_in_order(tmp_path, secure):
+    """At any pace of a client, over TLS or not: a response starts when the one before has ended.
+    A client that leaves has the beginning of them, and ends an answer that would not end.
+    """
+    app = Answering()
     file = Authority(tmp_path, "authority").certificate("server") if secure else None
     context = ssl._create_unverified_context() if secure else None  # noqa: S323
 
@@ -392,15 +428,24 @@ def test_pipelined_streams_arrive_in_order(tmp_path, secure):
             phases=[Phase.explicit, Phase.generate],
             report_multiple_bugs=False,
         )
-        @example([[b"x" * 400_000] * 4], [2_000])  # so much that the writer must wait
-        @given(st.lists(pieces, min_size=1, max_size=3), sizes)
-        def check(each: Answers, sizes: Sequence[int]) -> None:
-            answers.append(each)
-            received = runner.run(read_slowly(address, context, len(each), sizes))
-            assert [b"".join(parts) + b"." for parts in each] == bodies(received)
+        @example([[b"x" * 400_000] * 4], [2_000], None)  # so much that the writer must wait
+        @example([[b"x" * 400_000] * 4] * 2, [2_000], 500_000)
+        @given(st.lists(pieces, min_size=1, max_size=3), sizes, leaving)
+        def check(each: Answers, sizes: Sequence[int], leaves: int | None) -> None:
+            app.answers, app.endless = each, leaves is not None
+            if leaves is not None:
+                leaves = min(leaves, sum(map(len, itertools.chain(*each))))
+            received = runner.run(read_slowly(address, context, len(each), sizes, leaves))
+            expected, found = [b"".join(parts) + b"." for parts in each], bodies(received)
+            if app.endless:
+                del expected[len(found) :]
+                expected[-1] = expected[-1][: len(found[-1])]
+            assert expected == found
+            runner.run(app.ended())
 
         try:
             check()
         finally:
+            runner.run(app.cancel())
             runner.run(server.__aexit__(None, None, None))
-    assert any(waited)
+    assert app.waited

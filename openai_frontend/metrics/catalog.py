@@ -270,7 +270,9 @@ AUDIO_BYTES = _declare(
 )  # fmt: skip
 AUDIO_SECONDS = _declare(
     "audio_seconds", "counter",
-    "Seconds of audio, by direction: input (to be transcribed), output (spoken).",
+    "Seconds of audio, by direction: input (to be transcribed, or in chats), output (spoken). Of "
+    "chats, vLLM's engine in process counts it, with the label `version`: once per choice, known "
+    "audio included.",
     "Its rate is seconds of audio per second: compare with `openai_frontend_generations`.",
     labels=(*_MODEL, "direction"),
 )  # fmt: skip

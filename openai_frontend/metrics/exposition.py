@@ -52,12 +52,14 @@ class _Families:
 
 
 def _joined(own: Iterable[Metric], core: str) -> tuple[list[Metric], str]:
-    """Merges metrics that both report: NVIDIA's vLLM backend uses the names that we use for our own
-    engine's models, and a scrape may contain a metric only once. Returns ours and the rest of
-    the core's text.
+    """Merges metrics that several report, because a scrape may contain a metric only once: the
+    gateway and its engines, and NVIDIA's vLLM backend, which uses the names that we use for our own
+    engine's models. Returns ours and the rest of the core's text.
     """
-    families = list(_without_created(own))
-    by_name = {family.name: family for family in families}
+    by_name: dict[str, Metric] = {}
+    for family in _without_created(own):
+        if (known := by_name.setdefault(family.name, family)) is not family:
+            known.samples += family.samples
     rest = []
     for block in _BLOCKS.split(core):
         ours = by_name.get(_NAME.sub("", block.partition("\n")[0]))
@@ -66,7 +68,7 @@ def _joined(own: Iterable[Metric], core: str) -> tuple[list[Metric], str]:
             continue
         for theirs in text_string_to_metric_families(block):
             ours.samples += [_with_decimal_bound(sample) for sample in theirs.samples]
-    return families, "".join(rest)
+    return [*by_name.values()], "".join(rest)
 
 
 def _without_created(families: Iterable[Metric]) -> Iterator[Metric]:

@@ -254,7 +254,9 @@ def vllm_gauges(gauges: Mapping[str, float]) -> dict[str, float]:
 
 
 def families(own: CollectorRegistry, models: Iterable[VLLMModel]) -> Iterator[Metric]:
-    """vLLM's metrics of these models; nothing without models."""
+    """vLLM's metrics of these models, and their seconds of audio under our own name; nothing if
+    there are no models.
+    """
     listed = list(models)
     if not listed:
         return
@@ -267,7 +269,7 @@ def families(own: CollectorRegistry, models: Iterable[VLLMModel]) -> Iterator[Me
         yield _counter(family, samples[sample])
     yield _counter(SUCCESS, _successes(own, known))
     yield _counter(BY_SOURCE, _by_source(samples))
-    for family in FROM_ENGINE:
+    for family in (*FROM_ENGINE, catalog.AUDIO_SECONDS):
         yield _from_engine(family, listed)
 
 

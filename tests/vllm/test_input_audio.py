@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
 
 from openai_frontend.app import create_app
 from openai_frontend.config.settings import Settings
@@ -170,6 +171,30 @@ async def test_known_audio_is_not_decoded_again(client):
     await ask(client, part, part)
 
     assert runs() - before == 1
+
+
+async def heard_s(client: openai.AsyncOpenAI) -> float:
+    """Seconds of audio that /metrics counts for the model."""
+    async with httpx.AsyncClient(base_url=str(client.base_url).removesuffix("/v1/")) as http:
+        families = text_string_to_metric_families((await http.get("/metrics")).text)
+    [family] = [each for each in families if each.name == "openai_frontend_audio_seconds"]
+    return sum(
+        each.value
+        for each in family.samples
+        if (each.labels["model"], each.labels["direction"]) == (MODEL, "input")
+    )
+
+
+async def test_seconds_are_counted_for_each_choice(client):
+    """Of new and known audio; not of audio that was refused."""
+    before, part = await heard_s(client), audio.part(audio.wav(["six", "six", "six"]))
+
+    await ask(client, part, audio.part(ONE), TEXT)  # 1.5 s and 1 s
+    await ask(client, part, TEXT, n=2)
+    with pytest.raises(openai.BadRequestError):
+        await ask(client, part, audio.part(silence(31)))
+
+    assert await heard_s(client) - before == pytest.approx(1.5 + 1 + 2 * 1.5)
 
 
 @needs_step_loop

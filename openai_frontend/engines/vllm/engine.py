@@ -295,8 +295,10 @@ class VLLMEngine(Engine):
         for each in capabilities.CAPABILITIES:
             yield CAPABILITY, {"capability": each.name}, float(self._vllm.has(each))
         yield from () if steps is None else steps.samples()
-        for cache in self._media_caches():
-            yield from cache.samples()
+        if self._media is not None:
+            yield from self._media.samples()
+        if self._audio is not None:
+            yield from self._audio.cache.samples()
 
     def _media_caches(self) -> Iterator[MediaCache]:
         if self._media is not None:

@@ -47,6 +47,7 @@ class ProcessedItem:
     embeds: int  # tokens that stand for the item
     nbytes: int
     stages: Sequence[Stage] = ()  # of the run that made it
+    seconds: float = 0.0  # of an audio file
 
 
 class MediaCache:
@@ -176,6 +177,7 @@ class MediaCache:
             outcome["embeds"],
             sum(len(frame) for frame in frames),
             stages,
+            outcome.get("seconds", 0.0),
         )
         self._items[key] = known
         self._bytes += known.nbytes

@@ -215,7 +215,7 @@ def _listen(
     described = f"audio of {found['seconds']:.3f} s"
     outcome, frames = _applied(processor, (samples, rate), request.key, described)
     outcome["stages"]["decode"] = [began_ns, decoded_ns]
-    return outcome, frames
+    return {**outcome, "seconds": found["seconds"]}, frames
 
 
 def _from_base64(request: ImageRequest | AudioFileRequest, text: bytes) -> bytes:

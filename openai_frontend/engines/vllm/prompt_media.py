@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from openai_frontend.engines.engine import Sample
 from openai_frontend.engines.vllm.media import MediaCache, ProcessedItem, max_items, start_cache
 from openai_frontend.engines.vllm.media_worker import AudioFileRequest, ImageRequest
 from openai_frontend.generation import EmbedRequest, GenerationRequest
 from openai_frontend.modalities import AudioFile, ImageInput, positions
 
 IMAGE, AUDIO = "image", "audio"
+AUDIO_SECONDS = "openai_frontend_audio_seconds_total"
 
 Request = GenerationRequest | EmbedRequest
 Item = ImageInput | AudioFile
@@ -34,12 +36,20 @@ class PromptMedia:
         self._modalities = modalities
         self._tokenizer = engine.input_processor.tokenizer
         self._max_model_len = engine.model_config.max_model_len
+        self._audio_s = 0.0  # of all prompts
         self._max_embeds = engine.input_processor.mm_encoder_cache_size
 
     @property
     def caches(self) -> list[MediaCache]:
         """Those of all modalities."""
         return [each.cache for each in self._modalities.values()]
+
+    def samples(self) -> Iterator[Sample]:
+        """Statistics of the caches, and the seconds of audio in prompts."""
+        if AUDIO in self._modalities:
+            yield AUDIO_SECONDS, {"direction": "input"}, self._audio_s
+        for cache in self.caches:
+            yield from cache.samples()
 
     def facts(self, modality: str) -> dict[str, Any] | None:
         """As in `ModelFacts.images` and `ModelFacts.audio`."""
@@ -150,6 +160,7 @@ class PromptMedia:
             end = position + len(self._taken(modality).facts["target"])
         expanded += given[end:]
         self._check_size(len(expanded), found)
+        self._audio_s += sum(item.seconds for item in found.get(AUDIO, ()))
         return mm_input(
             expanded,
             mm_kwargs={each: [item.item for item in items] for each, items in found.items()},

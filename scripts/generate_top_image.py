@@ -1,12 +1,14 @@
-"""Draws docs/images/top.svg: `openai-frontend top` while clients use both demo models.
+"""Draws docs/images/top.svg: `openai-frontend top` while clients use the demo models.
 
-It starts the server with vLLM on the demo models, which takes about a minute.
+It starts the server with vLLM on the demo models, which takes about two minutes.
 """
 
 import asyncio
 import io
 import re
 import tempfile
+import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from rich.console import Console
 from openai_frontend.cli.top.rates import compute_stats
 from openai_frontend.cli.top.scrape import parse_address, scrape
 from openai_frontend.cli.top.view import view
+from tests import images, recordings
 from tests.gateway_process import ROOT, GatewayProcess
 
 IMAGE = ROOT / "docs" / "images" / "top.svg"
@@ -24,7 +27,7 @@ ADDRESS = "http://127.0.0.1:9000"  # the default; the server of this script has 
 STREAMS = 16
 WARM_UP_S = 3
 MEASURED_S = 8
-WIDTH = 120  # columns: enough for every column of the table
+WIDTH = 170  # columns: enough for every column of the table
 
 CHAT: dict[str, Any] = {
     "model": "demo",
@@ -34,13 +37,42 @@ CHAT: dict[str, Any] = {
     "max_tokens": 200,
 }
 EMBEDDING = {"model": "demo-embedding", "input": ["a warm day", "sunny weather"]}
+KNOWN = images.red_circle()
+SPEECH = recordings.EXAMPLE.read_bytes()
+PAUSE_S = 0.05
+
+
+async def ask(client: httpx.AsyncClient) -> None:
+    await _post(client, "chat/completions", json=CHAT)
+
+
+async def embed(client: httpx.AsyncClient) -> None:
+    await _post(client, "embeddings", json=EMBEDDING)
+    await asyncio.sleep(PAUSE_S)
+
+
+async def show(client: httpx.AsyncClient) -> None:
+    """One new image and two that the server knows."""
+    note = images.chunk(b"teXt", uuid.uuid4().bytes)
+    sent = images.png(64, 64, before=note), KNOWN, KNOWN
+    content = [*map(images.part, sent), images.text("Describe the picture.")]
+    message = {"role": "user", "content": content}
+    await _post(client, "chat/completions", json={"model": "demo-vision", "messages": [message]})
+    await asyncio.sleep(PAUSE_S)
+
+
+async def speak(client: httpx.AsyncClient) -> None:
+    form: dict[str, Any] = {"files": {"file": SPEECH}, "data": {"model": "demo-speech"}}
+    await _post(client, "audio/transcriptions", **form)
+    await asyncio.sleep(PAUSE_S)
 
 
 async def recorded(url: str) -> Console:
     """The view of the gateway under load."""
     async with httpx.AsyncClient(base_url=url, timeout=60) as client, asyncio.TaskGroup() as group:
-        loads = [("chat/completions", CHAT, 0.0)] * STREAMS + [("embeddings", EMBEDDING, 0.05)]
-        clients = [group.create_task(_repeat(client, *load)) for load in loads]
+        await asyncio.gather(show(client), speak(client))  # which load their models
+        clients = [group.create_task(_repeat(client, ask)) for _ in range(STREAMS)]
+        clients += [group.create_task(_repeat(client, each)) for each in (embed, show, speak)]
         address = parse_address(url)
         await asyncio.sleep(WARM_UP_S)
         earlier = await asyncio.to_thread(scrape, address)
@@ -55,11 +87,15 @@ async def recorded(url: str) -> Console:
     return console
 
 
-async def _repeat(client: httpx.AsyncClient, path: str, body: Any, pause_s: float) -> None:
+async def _repeat(
+    client: httpx.AsyncClient, request: Callable[[httpx.AsyncClient], Awaitable[None]]
+) -> None:
     while True:
-        response = await client.post(f"/v1/{path}", json=body)
-        response.raise_for_status()
-        await asyncio.sleep(pause_s)
+        await request(client)
+
+
+async def _post(client: httpx.AsyncClient, path: str, **content: Any) -> None:
+    (await client.post(f"/v1/{path}", **content)).raise_for_status()
 
 
 def svg_format() -> str:

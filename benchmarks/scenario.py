@@ -18,6 +18,7 @@ class Scenario:
     title: str
     metrics: tuple[Metric, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, Any] | None = None  # the options of another load at the same time
     length: Literal["stream", "request", "liveness"] = "stream"  # which of the plan's times
     optional: bool = False  # a server that refuses it with 400 skips it
 

@@ -16,6 +16,7 @@ from benchmarks.peers.plan import Plan
 from benchmarks.peers.rounds import Result, Rounds
 from benchmarks.peers.servers import (
     FLAGS,
+    GATEWAY,
     GENERATE,
     LEAN,
     LONG,
@@ -37,6 +38,8 @@ FAILED = 2
 _QUICK = Plan(rounds=1, streams=(32, 64), measured_s=4.0, open_loop=False)
 # What is measured
 _CHATS, _EMBEDDINGS, _KINDS, _IMAGES = "chats", "embeddings", "kinds", "images"
+_BESIDE = "beside-images"
+_IMAGE_CHATS = 64  # beside text streams
 _BATCHES = (1, 32)
 _ENCODINGS = ("float", "base64")
 
@@ -92,11 +95,15 @@ def parser() -> argparse.ArgumentParser:
         (_EMBEDDINGS, "an embedding model instead of streamed chats"),
         (_KINDS, "other requests: tools, schemas, log probabilities, whole answers, prompts"),
         (_IMAGES, "questions about images, new and known"),
+        (_BESIDE, "the gateway's text streams and /health/live, alone and beside 64 image chats"),
     ):
         what.add_argument(
             f"--{name}", dest="what", action="store_const", const=name, help=f"measure {text}"
         )
     parser.set_defaults(what=_CHATS)
+    parser.add_argument(
+        "--image-processes", type=_positive, help="of the gateway's engine (default: its own)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     parser.add_argument(
         "--store", action="store_true", help="write JSON and table to benchmarks/results"
@@ -141,15 +148,24 @@ def _plan(given: argparse.Namespace) -> Plan:
 
 def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Result]:
     # vllm-rs answers /v1/embeddings with 404, and knows no processor of the vision model
-    embeddings, images = given.what == _EMBEDDINGS, given.what == _IMAGES
+    embeddings, images = given.what == _EMBEDDINGS, given.what in (_IMAGES, _BESIDE)
     without_rust = embeddings or images
     names = [name for name in given.servers if not (without_rust and name == VLLM_RUST)]
+    if given.what == _BESIDE:
+        names = [GATEWAY]  # the others have no /health/live
     with tempfile.TemporaryDirectory(prefix="peers-") as folder, ExitStack() as stack:
         path = Path(folder)
         if embeddings:
             setup = Setup(path, model.minilm(), flags, POOLING)
         elif images:
-            setup = Setup(path, model.vision(), flags, SEEING, gateway=["--max-images=32"])
+            setup = Setup(
+                path,
+                model.vision(),
+                flags,
+                SEEING,
+                gateway=["--max-images=32"],
+                image_processes=given.image_processes,
+            )
         elif given.what == _KINDS:
             weights = model.write_llama(path / "weights", model.SMALL | model.LONG)
             setup = Setup(path, weights, flags, LONG, TOOLS)
@@ -166,7 +182,7 @@ def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Res
         else:
             scenarios = _scenarios(given.what, plan)
             if images:
-                rounds.warm_up(scenarios[0])
+                rounds.warm_up(next(plan.images()))
             yield from _each(rounds, plan, scenarios)
         if given.what in (_CHATS, _EMBEDDINGS) and aiperf.is_requested(given):
             yield from _witnesses(rounds, scenarios, setup.model)
@@ -194,6 +210,8 @@ def _each(rounds: Rounds, plan: Plan, scenarios: Sequence[Scenario]) -> Iterator
 def _scenarios(what: str, plan: Plan) -> list[Scenario]:
     if what == _EMBEDDINGS:
         return [plan.embeddings(batch, encoding) for batch in _BATCHES for encoding in _ENCODINGS]
+    if what == _BESIDE:
+        return [plan.beside_images(chats) for chats in (0, _IMAGE_CHATS)]
     return [*(plan.images() if what == _IMAGES else plan.kinds())]
 
 

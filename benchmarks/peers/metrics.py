@@ -61,6 +61,7 @@ ANSWERS = (
     metric.LATENCY_P50,
     metric.LATENCY_P99,
 )
+STREAMS_AND_PROBES = (*CHAT, metric.LIVE_P50, metric.LIVE_P999)
 EMBEDDINGS = (
     metric.LATENCY_P50,
     metric.LATENCY_P99,
@@ -73,4 +74,4 @@ EMBEDDINGS = (
         lambda measured: measured.texts / measured.seconds,
     ),
 )
-ALL = tuple(dict.fromkeys((*CHAT, *ANSWERS, *EMBEDDINGS)))
+ALL = tuple(dict.fromkeys((*STREAMS_AND_PROBES, *ANSWERS, *EMBEDDINGS)))

@@ -1,7 +1,7 @@
 """What a run measures, how often, how long."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.metric import Metric
@@ -12,6 +12,8 @@ from benchmarks.scenario import Scenario
 _OPEN_SHARE = 0.5  # of the slowest server's requests per second at the most streams
 _TEXT_BYTES = 100  # of each text that is embedded
 _CONNECTIONS, _FEW = 32, 8
+_PROBES_PER_S = 200.0
+_LONGER_S = 1.0  # than the load beside which it runs
 _STREAMS = {
     "question_tools": "with tools offered",
     "question_schema": "with a JSON schema",
@@ -98,6 +100,24 @@ class Plan:
             reconnect=False,
             connections=2,
             distinct=False,  # a request has megabytes, and the client keeps each
+        )
+
+    def beside_images(self, chats: int) -> Scenario:
+        """Text streams and probes, beside as many chats with new images."""
+        times = {"warm_up_s": self.warm_up_s, "measured_s": self.measured_s + _LONGER_S}
+        other = self._whole("image_512", "", reconnect=False, connections=chats).options
+        return replace(
+            self._scenario(
+                f"{_FEW} streams" + (f" beside {chats} new images of 512 px" if chats else ""),
+                metrics.STREAMS_AND_PROBES,
+                kind="question",
+                tokens=(self.tokens, self.tokens),
+                gaps=True,
+                connections=_FEW,
+                spread_s=self.warm_up_s / 2,
+                probes_per_s=_PROBES_PER_S,
+            ),
+            beside={**other, **times} if chats else None,
         )
 
     def _kind(self, kind: str, title: str, reconnect: bool) -> Scenario:

@@ -1,10 +1,12 @@
 """Loads in turn: A B C, A B C, each server paused while another one is measured."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from benchmarks import aiperf, client_process
 from benchmarks.aiperf import NoWitness
@@ -64,7 +66,7 @@ class Rounds:
             figures, reasons = {}, []
             with _others_paused(server, self.servers):
                 try:
-                    load = _load(server, scenario)
+                    load = _load(server, scenario.options)
                     figures = aiperf.measure(load, tokenizer, scenario.metrics)
                 except NoWitness as error:
                     reasons.append(str(error))
@@ -126,16 +128,19 @@ def _others_paused(server: PeerServer, servers: Sequence[PeerServer]) -> Iterato
         yield
 
 
-def _load(server: PeerServer, scenario: Scenario) -> Load:
+def _load(server: PeerServer, options: Mapping[str, Any]) -> Load:
     """With images that no earlier load has sent: they would be known."""
-    first = next(_loads) * _NUMBERS if scenario.options["kind"].startswith("image_") else 1
-    return Load(port=server.port, pids=server.pids(), first_number=first, **scenario.options)
+    first = next(_loads) * _NUMBERS if options["kind"].startswith("image_") else 1
+    return Load(port=server.port, pids=server.pids(), first_number=first, **options)
 
 
 def _measure(server: PeerServer, scenario: Scenario) -> Measured:
-    load = _load(server, scenario)
+    load = _load(server, scenario.options)
     try:
-        measured = client_process.measure(load)
+        if scenario.beside is None:
+            measured = client_process.measure(load)
+        else:
+            measured = _measure_beside(load, _load(server, scenario.beside))
     except ClientFailed as error:
         raise ClientFailed(f"{server.name}: {error}\n{server.log()}") from error
     if not measured.latency_s:
@@ -143,8 +148,17 @@ def _measure(server: PeerServer, scenario: Scenario) -> Measured:
     return measured
 
 
+def _measure_beside(load: Load, other: Load) -> Measured:
+    """The first load's figures; the client of the other one does not count as another program."""
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(client_process.measure, other)
+        measured = client_process.measure(load)
+        measured.machine_cpu_s -= beside.result().client_cpu_s
+    return measured
+
+
 def _line(result: Result) -> str:
-    streamed = ("frontend_us", "tokens_per_s", "ttft_p50_ms")
+    streamed = ("frontend_us", "tokens_per_s", "ttft_p50_ms", "gap_p99_ms", "live_p999_ms")
     whole = ("request_frontend_us", "requests_per_s", "text_frontend_us", "texts_per_s")
     values = [
         f"{name} {result.figures[name]:,.1f}"

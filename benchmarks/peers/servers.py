@@ -87,6 +87,7 @@ class Setup:
     arguments: Mapping[str, Any]  # besides ENGINE_ARGUMENTS
     frontend: Mapping[str, Any] = field(default_factory=dict)  # of vLLM's own servers
     gateway: Sequence[str] = ()  # options of the gateway
+    image_processes: int | None = None  # of the gateway's engine; None: its default
 
 
 def environment(name: str, flags: str) -> dict[str, str]:
@@ -141,7 +142,10 @@ def _write_repository(setup: Setup, arguments: Mapping[str, Any]) -> Path:
     repository = setup.folder / "repository"
     version = repository / MODEL / "1"
     version.mkdir(parents=True, exist_ok=True)
-    (version.parent / "config.pbtxt").write_text(_CONFIG)
+    config = _CONFIG
+    if (count := setup.image_processes) is not None:
+        config += f'parameters {{ key: "image_processes" value: {{ string_value: "{count}" }} }}\n'
+    (version.parent / "config.pbtxt").write_text(config)
     (version / "model.json").write_text(json.dumps({"model": str(setup.model), **arguments}))
     return repository
 

@@ -12,7 +12,16 @@ from benchmarks.peers import command, metrics, model, report, rust_binary, serve
 from benchmarks.peers.plan import Plan
 from benchmarks.peers.processes import ENGINE, FRONTEND, SUPERVISOR
 from benchmarks.peers.rounds import Result, doubts, failure
-from benchmarks.peers.servers import DEFAULT, GATEWAY, GENERATE, LEAN, VLLM, VLLM_RUST, Setup
+from benchmarks.peers.servers import (
+    DEFAULT,
+    GATEWAY,
+    GENERATE,
+    LEAN,
+    SEEING,
+    VLLM,
+    VLLM_RUST,
+    Setup,
+)
 from benchmarks.peers.summary import summaries
 
 MEASURED = Measured(
@@ -155,6 +164,27 @@ def test_all_servers_have_the_same_engine_options(flags, tmp_path: Path, monkeyp
         ("VLLM_RUST_FRONTEND_PATH", str(binary)),
     }
     assert environments[0].get("OMP_NUM_THREADS") == ("1" if flags == LEAN else None)
+
+
+def test_image_processes_reach_the_gateways_engine(tmp_path: Path):
+    setup = Setup(tmp_path, tmp_path / "weights", LEAN, SEEING, image_processes=2)
+
+    servers.command(GATEWAY, setup, 1)
+
+    config = (tmp_path / "repository/peer/config.pbtxt").read_text()
+    assert '"image_processes" value: { string_value: "2" }' in config
+
+
+def test_images_run_throughout_the_streams_beside_them():
+    """From the streams' warm-up to after their measured time, each image another one."""
+    alone, beside = Plan().beside_images(0), Plan().beside_images(64)
+
+    assert alone.options == beside.options
+    assert alone.beside is None
+    assert beside.beside is not None
+    assert (beside.beside["connections"], beside.beside["distinct"]) == (64, True)
+    lasts = [load["warm_up_s"] + load["measured_s"] for load in (beside.options, beside.beside)]
+    assert lasts[1] > lasts[0]
 
 
 def test_model_is_reproducible(tmp_path: Path):

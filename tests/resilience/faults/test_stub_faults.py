@@ -126,12 +126,16 @@ async def broken(client: httpx.AsyncClient, model: str) -> bool:
     return not await serves(client, model)
 
 
+_BODIES = f"openai_frontend_buffered_body_bytes{ {} }"
+
+
 async def released(client: httpx.AsyncClient, model: str) -> bool:
-    """Whether the only unfinished requests are those that the core keeps for the model's broken
-    instance.
+    """Whether the only unfinished requests are those that the core keeps for the broken instances
+    of models, with their bodies.
     """
     in_hand = _in_hand((await client.get("/metrics")).text)
-    return in_hand.keys() <= {f"openai_frontend_unreleased_requests{ {'model': model} }"}
+    unreleased = f"openai_frontend_unreleased_requests{ {'model': model} }"
+    return in_hand.keys() <= {unreleased, _BODIES}
 
 
 @pytest.mark.parametrize("model", SIGNALS)

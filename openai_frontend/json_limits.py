@@ -36,19 +36,20 @@ def size_checks(text: bytes) -> Iterator[None]:
         return
     strings = values = 0
     signs = b""
-    for outside, quotes in _windows(text):
+    for window, (outside, quotes) in enumerate(_windows(text)):
         strings, values = strings + quotes, values + outside.count(b",")
         if strings > 2 * MAX_STRINGS:
             raise TooManyParts(f"more than {MAX_STRINGS} strings")
         if values > MAX_VALUES:
             raise TooManyParts(f"more than {MAX_VALUES} values")
-        first, signs = not signs, signs + outside.translate(None, _NO_STRUCTURE)
+        signs += outside.translate(None, _NO_STRUCTURE)
         if len(signs) > 4 * MAX_STRINGS:
             raise TooManyParts(f"more than {2 * MAX_STRINGS} arrays and objects")
-        if first:  # most attacks show here
+        if window == 0:  # most attacks show here
             yield from _level_checks(*_without_innermost(signs))
         yield
-    yield from _level_checks(*_without_innermost(signs))
+    if window > 0:
+        yield from _level_checks(*_without_innermost(signs))
 
 
 def may_have_many_parts(body: bytes) -> bool:
@@ -84,7 +85,7 @@ def _without_innermost(signs: bytes) -> tuple[bytes, int]:
         left = signs
         for part in _INNERMOST:
             left = left.replace(part, b"")
-        if not left or left == signs:
+        if left == signs:
             return signs, taken
         signs = left
     return signs, _PASSES

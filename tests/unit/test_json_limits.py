@@ -98,6 +98,17 @@ def test_window_boundaries_do_not_matter(monkeypatch, window):
     assert (whole, quotes) == (b"".join(outside for outside, _ in cut), sum(q for _, q in cut))
 
 
+@pytest.mark.parametrize("text", [messages(2048), messages(2048)[5:-1]], ids=["body", "member"])
+def test_messages_need_no_loop(text):
+    """Nothing of 2,048 messages is left to count level by level, in a body or on their own."""
+    ((outside, _),) = json_limits._windows(text)
+    signs = outside.translate(None, json_limits._NO_STRUCTURE)
+
+    left, _ = json_limits._without_innermost(signs)
+
+    assert (len(signs) > 8000, left) == (True, b"")
+
+
 def test_steps_are_short():
     """No step over 1.7 MB of escaped text takes more than 2 ms."""
     body = nested(json.dumps('Hello "there"\n über ' * 80_000).encode())

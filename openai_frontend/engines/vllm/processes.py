@@ -7,11 +7,13 @@ imports it: if an import initialized CUDA, processes forked afterwards could not
 """
 
 import gc
+import multiprocessing
 import os
 import socket
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from threading import Thread
 from typing import Any
 
 from openai_frontend import helper_process
@@ -88,6 +90,22 @@ def launch(function: str, connection: socket.socket, arguments: tuple[Any, ...])
     process = _Process(target=_call, args=(function, connection, arguments), daemon=True)
     process.start()
     return process
+
+
+def end_with_parent() -> None:
+    """In an engine's process: end it as soon as the gateway has ended, however that ended.
+
+    vLLM's engines end when the gateway tells them to. A gateway that was killed would leave them,
+    with the memory of their GPUs, in the way of the gateway that a supervisor starts next.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # in the gateway's own process there is none
+        Thread(target=_end_after, args=(parent,), name="end-with-parent", daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)  # nobody is left to answer; vLLM's worker processes end with this one
 
 
 def _call(function: str, connection: socket.socket, arguments: tuple[Any, ...]) -> None:

@@ -33,7 +33,7 @@ from vllm.v1.structured_output.backend_xgrammar import (
     validate_xgrammar_grammar,
 )
 
-from openai_frontend.engines.vllm import versions
+from openai_frontend.engines.vllm import processes, versions
 from openai_frontend.engines.vllm.grammars import prepares_grammars
 from openai_frontend.engines.vllm.patterns import LENGTH, repeat_bound_exceeded
 from openai_frontend.engines.vllm.stats import StatsMixin
@@ -231,7 +231,10 @@ _LLGUIDANCE = (StructuredOutputOptions.JSON, StructuredOutputOptions.CHOICE)
 def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: Any) -> Any:
     """Create vLLM's scheduler, with both grammar backends if the config uses xgrammar for schemas:
     vLLM's XgrammarBackend lacks the filter for control characters.
+
+    The process of every engine calls this, after it has loaded the model.
     """
+    processes.end_with_parent()
     config = vllm_config.structured_outputs_config
     if prepares_grammars(config):
         structured_output_manager.backend = AutoBackend(

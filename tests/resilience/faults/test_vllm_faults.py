@@ -3,9 +3,11 @@ slowly.
 """
 
 import shutil
+import signal
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.gateway_process import ROOT, GatewayProcess
@@ -37,7 +39,8 @@ def _repository(folder: Path) -> Path:
 
 async def test_a_suspended_engine_recovers_and_a_killed_one_is_replaced(tmp_path):
     """A suspended engine process is detected and, once resumed, not restarted; a killed one is
-    detected within 2 s and replaced. Each stream ends with an error event.
+    detected within 2 s and replaced. Each stream ends with an error event. A killed gateway leaves
+    no process.
     """
     repository = _repository(tmp_path / "models")
     with GatewayProcess(repository, tmp_path / "log") as gateway:
@@ -47,6 +50,20 @@ async def test_a_suspended_engine_recovers_and_a_killed_one_is_replaced(tmp_path
             async with no_trace_left(gateway, deadline_s=20, growth_bytes=1 << 30):
                 await _stopped(gateway, client)
                 await _killed(gateway, client)
+        _leaves_no_process(gateway)
+
+
+def _leaves_no_process(gateway):
+    """After SIGKILL, as from the kernel's out-of-memory killer."""
+    children = psutil.Process(gateway.pid).children(recursive=True)
+    assert gateway.engine_processes()[0] in children
+
+    gateway.stop(signal.SIGKILL)
+
+    _, left = psutil.wait_procs(children, timeout=30)
+    for process in left:
+        process.kill()
+    assert left == []
 
 
 async def _stopped(gateway, client):

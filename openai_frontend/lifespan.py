@@ -169,19 +169,11 @@ def build_state(settings: Settings, server: Server) -> AppState:
         if settings.load_on_demand
         else (),
     )
-    tracing = tracing_of(settings)
-    metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: relay_counts()["texts"])
-    metrics.set_callback(catalog.FAST_PATH_WRITES, lambda: relay_counts()["writes"])
-    metrics.set_callback(catalog.LOG_LINES_DROPPED, dropped_lines)
+    tracing, authenticator = tracing_of(settings), authenticator_of(settings)
     limiter = _limiter(settings, drain_state, metrics)
     body_memory = BodyMemoryBudget(settings.max_buffered_body_bytes)
-    metrics.set_callback(catalog.BUFFERED_BODY_BYTES, lambda: body_memory.used_bytes)
     server.unreleased.observers += [limiter, body_memory, registry.leases]
-    if tracing is not None:
-        metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)
-    authenticator = authenticator_of(settings)
-    if authenticator is not None and (shared := authenticator.shared_limits) is not None:
-        metrics.set_callback(catalog.RATE_LIMIT_STORAGE_FAILURES, lambda: shared.failures)
+    _count_when_read(metrics, body_memory, tracing, authenticator)
     return AppState(
         server=server,
         registry=registry,
@@ -198,6 +190,23 @@ def build_state(settings: Settings, server: Server) -> AppState:
         media_fetcher=_media_fetcher(settings, metrics),
         prefill_peers=peers,
     )
+
+
+def _count_when_read(
+    metrics: GatewayMetrics,
+    body_memory: BodyMemoryBudget,
+    tracing: Tracing | None,
+    authenticator: Authenticator | None,
+) -> None:
+    """Metrics whose values other parts of the gateway keep."""
+    metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: relay_counts()["texts"])
+    metrics.set_callback(catalog.FAST_PATH_WRITES, lambda: relay_counts()["writes"])
+    metrics.set_callback(catalog.LOG_LINES_DROPPED, dropped_lines)
+    metrics.set_callback(catalog.BUFFERED_BODY_BYTES, lambda: body_memory.used_bytes)
+    if tracing is not None:
+        metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)
+    if authenticator is not None and (shared := authenticator.shared_limits) is not None:
+        metrics.set_callback(catalog.RATE_LIMIT_STORAGE_FAILURES, lambda: shared.failures)
 
 
 def codec_pool() -> WorkerPool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.generation import CompletionDelta, FrameWriter, Resume, StreamWriter
@@ -62,11 +62,17 @@ class AsgiSink:
         self._sending = asyncio.get_running_loop().create_task(self._send_body(body))
 
     async def _send_body(self, body: bytes) -> None:
-        try:
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
-        except Exception as error:  # noqa: BLE001  the next write raises it
-            self._writer.close(error)
+        message = {"type": "http.response.body", "body": body, "more_body": True}
+        await _send_or_close(self._send, message, self._writer)
         self._writer.resume()
+
+
+async def _send_or_close(send: Send, message: Message, writer: StreamWriter) -> None:
+    """Sends a message of a stream, in a task that nobody awaits."""
+    try:
+        await send(message)
+    except Exception as error:  # noqa: BLE001  the next write raises it
+        writer.close(error)
 
 
 HEADERS = [
@@ -124,10 +130,7 @@ class StreamedResponse(Response, ABC):
 
     async def _send_start(self) -> None:
         message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        try:
-            await self._send(message)
-        except Exception as error:  # noqa: BLE001  the next write raises it
-            self._writer.close(error)
+        await _send_or_close(self._send, message, self._writer)
         self._sink.open(self._writer)
 
     async def drained(self) -> None:

@@ -4,6 +4,7 @@ does what the command does. Each worker of the tests has one such process. Gatew
 of their own are started by the command.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -88,7 +89,7 @@ class ForkedProcess:
 
 @cache
 def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """The process, and a connection to it; it ends when this end is closed."""
+    """The process, and a connection to it; it ends when this end is closed, with the tests."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -98,7 +99,13 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
             env=_AT_START,
             start_new_session=True,
         )
+    atexit.register(_end, ours, process)
     return ours, process
+
+
+def _end(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    connection.close()
+    process.wait(60)
 
 
 def main() -> None:

@@ -470,9 +470,14 @@ def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Inputs in one Triton request: it amortizes the cost of a request, and an engine that gets several
+# such requests always has the next one when it ends one
+MAX_BATCH_INPUTS = 32
+
+
+@dataclass(slots=True, kw_only=True)
 class EmbedRequest:
-    """One input, one vector."""
+    """One input, one vector. Not frozen, as `SamplingParams`."""
 
     request_id: str
     prompt: str | None = None
@@ -480,9 +485,10 @@ class EmbedRequest:
     images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
     cache_salt: str | None = None  # as in GenerationRequest, for the images
     dimensions: int | None = None  # None: the model's own
+    param: str | None = None  # the client's field, for errors about one of several inputs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EmbeddingResult:
     """`embedding` is a buffer of little-endian float32."""
 
@@ -490,16 +496,17 @@ class EmbeddingResult:
     prompt_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ScorePairRequest:
     """A query and a document in one sequence, for a cross-encoder."""
 
     request_id: str
     prompt_token_ids: Sequence[int]
     token_type_ids: Sequence[int] | None = None  # 0 for the query's tokens, 1 for the document's
+    param: str | None = None  # the document's field, for errors about one of several pairs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScoreResult:
     """The relevance of the document, after the model's activation."""
 

@@ -4,6 +4,7 @@ embedding model with a text or token ids in and one vector out.
 
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -31,47 +32,91 @@ class EmbeddingContract:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
-        self._takes_token_ids = config.get("backend") == "inprocess"
+        self.takes_batches = config.get("backend") == "inprocess"
+        self._usual = self._document({}) if self.takes_batches else {}
 
-    def encode(self, request: EmbedRequest) -> dict[str, TensorInput]:
-        """Sends token ids if known, else the text; the ids as a tensor if the model takes one."""
-        token_ids = request.prompt_token_ids if self._takes_token_ids else None
-        document: dict[str, Any] = {"input": _prompt(request)} if token_ids is None else {}
-        if request.dimensions is not None:
-            document["pooling_params"] = {"dimensions": [request.dimensions]}  # NVIDIA's format
-        inputs = _inputs(self._inputs, "embedding_request", document)
-        if token_ids is not None:
-            inputs["prompt_token_ids"] = self._inputs.tensor("prompt_token_ids", token_ids)
-        if request.images:
-            inputs |= media_tensors(self._inputs, request.images, (), request.cache_salt)
+    def encode(self, requests: Sequence[EmbedRequest]) -> dict[str, TensorInput]:
+        """Sends token ids if known, else the text; the ids as a tensor if the model takes one.
+
+        Several requests need `takes_batches`, token ids, the same dimensions and no images.
+        """
+        first = requests[0]
+        as_tensor = self.takes_batches and first.prompt_token_ids is not None
+        if as_tensor and first.dimensions is None:
+            inputs = {**self._usual}
+        else:
+            document: dict[str, Any] = {} if as_tensor else {"input": _prompt(first)}
+            if first.dimensions is not None:
+                document["pooling_params"] = {"dimensions": [first.dimensions]}  # NVIDIA's format
+            inputs = self._document(document)
+        if as_tensor:
+            inputs |= _token_ids(self._inputs, [each.prompt_token_ids or () for each in requests])
+        if first.images:
+            inputs |= media_tensors(self._inputs, first.images, (), first.cache_salt)
         return inputs
 
-    def decode(self, outputs: Outputs) -> EmbeddingResult:
-        """The vector. If it comes as a tensor, it stays in the response's own memory."""
+    def _document(self, document: Mapping[str, Any]) -> dict[str, TensorInput]:
+        return _inputs(self._inputs, "embedding_request", document)
+
+    def decode(self, outputs: Outputs, count: int) -> list[EmbeddingResult]:
+        """The vectors of `count` requests. A tensor stays in the response's own memory."""
         tensor = outputs.tensor("embedding")
-        vector = _parsed(outputs) if tensor is None else memoryview(tensor)
-        return EmbeddingResult(vector, outputs.item("num_input_tokens") or 0)
+        vectors = _parsed(outputs) if tensor is None else memoryview(tensor)
+        if count == 1:
+            return [EmbeddingResult(vectors, outputs.item("num_input_tokens") or 0)]
+        size, rest = divmod(len(vectors), count)
+        if rest:
+            raise InferenceFailed(f"The model returned {len(vectors)} numbers for {count} inputs.")
+        return [
+            EmbeddingResult(vectors[at * size : (at + 1) * size], tokens)
+            for at, tokens in enumerate(_token_counts(outputs, count))
+        ]
 
 
 class ScoreContract:
-    """A JSON document in, a number out. Only our in-process backend has it."""
+    """Token ids in, a number out. Only our in-process backend has it."""
+
+    takes_batches = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
 
-    def encode(self, request: ScorePairRequest) -> dict[str, TensorInput]:
-        """The token ids, and which of them are the document's if the model takes that."""
-        document: dict[str, Any] = {"input": list(request.prompt_token_ids)}
-        if request.token_type_ids is not None:
-            document["token_type_ids"] = list(request.token_type_ids)
-        return _inputs(self._inputs, "score_request", document)
+    def encode(self, requests: Sequence[ScorePairRequest]) -> dict[str, TensorInput]:
+        """The token ids, and which of them are the documents' if the requests say so: all of them,
+        or none.
+        """
+        inputs = _inputs(self._inputs, "score_request", {})
+        inputs |= _token_ids(self._inputs, [each.prompt_token_ids for each in requests])
+        if requests[0].token_type_ids is not None:
+            types = list(chain.from_iterable(each.token_type_ids or () for each in requests))
+            inputs["token_type_ids"] = self._inputs.tensor("token_type_ids", types)
+        return inputs
 
-    def decode(self, outputs: Outputs) -> ScoreResult:
-        """The score and the number of input tokens."""
-        score = outputs.item("score")
-        if score is None:
+    def decode(self, outputs: Outputs, count: int) -> list[ScoreResult]:
+        """The scores of `count` requests, with their numbers of input tokens."""
+        scores = outputs.tolist("score") or []
+        if len(scores) != count:
             raise InferenceFailed("The model returned no score.")
-        return ScoreResult(score, outputs.item("num_input_tokens") or 0)
+        return list(map(ScoreResult, scores, _token_counts(outputs, count)))
+
+
+def _token_ids(
+    declared: DeclaredInputs, prompts: Sequence[Sequence[int]]
+) -> dict[str, TensorInput]:
+    """One prompt after the other; with their lengths if there are several."""
+    if len(prompts) == 1:
+        return {"prompt_token_ids": declared.tensor("prompt_token_ids", prompts[0])}
+    ids = list(chain.from_iterable(prompts))
+    return {
+        "prompt_token_ids": declared.tensor("prompt_token_ids", ids),
+        "prompt_lengths": declared.tensor("prompt_lengths", list(map(len, prompts))),
+    }
+
+
+def _token_counts(outputs: Outputs, count: int) -> Sequence[int]:
+    """Zeros if the model does not count."""
+    counts: Sequence[int] = outputs.tolist("num_input_tokens") or ()
+    return counts if len(counts) == count else (0,) * count
 
 
 def _prompt(request: EmbedRequest) -> str | Sequence[int]:
@@ -100,7 +145,12 @@ def _parsed(outputs: Outputs) -> memoryview:
 
 
 class GenericEmbeddingContract:
-    """One prompt per request. Raises ModelUnavailable if the model's tensors do not fit."""
+    """One prompt per request. Raises ModelUnavailable if the model's tensors do not fit.
+
+    A batch dimension does not prove that the model reads more than the first row.
+    """
+
+    takes_batches = False
 
     def __init__(
         self, config: Mapping[str, Any], tensors: Mapping[str, str] = MappingProxyType({})
@@ -114,8 +164,9 @@ class GenericEmbeddingContract:
         self._output, self._length = _vector(config, tensors)
         self._check_required()
 
-    def encode(self, request: EmbedRequest) -> dict[str, TensorInput]:
+    def encode(self, requests: Sequence[EmbedRequest]) -> dict[str, TensorInput]:
         """The prompt as the text or ids that the model takes. Raises InvalidRequest without it."""
+        (request,) = requests
         if request.dimensions not in (None, self._length):
             message = "This model does not support specifying dimensions."
             raise InvalidRequest(message, param="dimensions", code="unsupported_parameter")
@@ -127,7 +178,7 @@ class GenericEmbeddingContract:
             name: self._inputs.tensor(name, values) for name, values in beside.items()
         }
 
-    def decode(self, outputs: Outputs) -> EmbeddingResult:
+    def decode(self, outputs: Outputs, count: int) -> list[EmbeddingResult]:
         """The vector, in the response's own memory. The gateway counts the tokens."""
         tensor = outputs.tensor(self._output)
         if tensor is None:
@@ -136,7 +187,7 @@ class GenericEmbeddingContract:
         if prod(shape) != (self._length or shape[-1]):
             size = " x ".join(map(str, shape))
             raise InferenceFailed(f"The model returned {size} numbers instead of one vector.")
-        return EmbeddingResult(memoryview(tensor) if view.ndim == 1 else _flat(view), 0)
+        return [EmbeddingResult(memoryview(tensor) if view.ndim == 1 else _flat(view), 0)]
 
     def _tensor(self, values: Sequence[Any]) -> TensorInput:
         return self._inputs.tensor(self._prompt_name, values)

@@ -4,16 +4,16 @@ model repositories work unchanged.
 The shared tensors have the same names, datatypes and meanings as in that backend. Additional ones:
 `prompt_token_ids`, `return_token_ids`, `count_tokens`, `token_ids`, `stop_reason`,
 `num_cached_tokens`, `prompt_logprobs`, `logprob_arrays`, `logprob_tokens`, `logprob_values`,
-`priority`, `cache_salt`, `embedding`, `score_request`, `score`, `audio`, `audio_file`,
-`media_info`, `num_image_tokens`, `num_audio_tokens`, and those of KV transfers, which only the
-gateway itself may send.
+`priority`, `cache_salt`, `embedding`, `score_request`, `score`, `prompt_lengths`,
+`token_type_ids`, `audio`, `audio_file`, `media_info`, `num_image_tokens`, `num_audio_tokens`, and
+those of KV transfers, which only the gateway itself may send.
 """
 
 import json
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from openai_frontend.engines import sampling_parameters
 from openai_frontend.engines.media import read_audio, read_audio_files, read_images
 from openai_frontend.engines.sampling_parameters import read_object
 from openai_frontend.generation import (
+    MAX_BATCH_INPUTS,
     Adapter,
     EmbedRequest,
     GenerationRequest,
@@ -53,6 +54,8 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "logprob_arrays": ("TYPE_BOOL", [1]),
     "embedding_request": ("TYPE_STRING", [1]),
     "score_request": ("TYPE_STRING", [1]),
+    "prompt_lengths": ("TYPE_INT32", [-1]),
+    "token_type_ids": ("TYPE_INT32", [-1]),
     "image": ("TYPE_STRING", [-1]),
     "audio_file": ("TYPE_STRING", [-1]),
     "audio": ("TYPE_FP32", [-1]),
@@ -67,7 +70,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "prompt_logprobs": ("TYPE_STRING", [1]),
     "logprob_tokens": ("TYPE_INT32", [-1, -1]),
     "logprob_values": ("TYPE_FP64", [-1, -1]),
-    "num_input_tokens": ("TYPE_UINT32", [1]),
+    "num_input_tokens": ("TYPE_UINT32", [-1]),
     "num_output_tokens": ("TYPE_UINT32", [1]),
     "num_cached_tokens": ("TYPE_UINT32", [1]),
     "num_transferred_tokens": ("TYPE_UINT32", [1]),
@@ -76,7 +79,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "num_audio_tokens": ("TYPE_UINT32", [1]),
     "first_token_latency": ("TYPE_FP32", [1]),
     "embedding": ("TYPE_FP32", [-1]),
-    "score": ("TYPE_FP32", [1]),
+    "score": ("TYPE_FP32", [-1]),
 }
 
 _SHORT_BYTES = 32 * 1024
@@ -165,45 +168,110 @@ def read_generation(
     )
 
 
-def read_embedding(
+def read_embeddings(
     inputs: Mapping[str, Tensor], request_id: str, max_model_len: int
-) -> EmbedRequest:
-    """Return the embedding request that `embedding_request` holds, and `prompt_token_ids` where
-    the prompt is not in it. Raises ValueError, naming the tensor.
+) -> list[EmbedRequest]:
+    """Return the embedding request that `embedding_request` holds, with `prompt_token_ids` where
+    the prompt is not in it; or one for each of the `prompt_lengths`. Raises ValueError, naming the
+    tensor.
     """
     document = _read_document(inputs, "embedding_request", max_model_len)
-    text, token_ids = document.get("input"), None
-    if isinstance(text, str):
-        pass
-    elif text is None and "prompt_token_ids" in inputs:
-        token_ids = _read_token_ids(inputs["prompt_token_ids"], max_model_len)
-    elif isinstance(text, list):
-        text, token_ids = None, _checked_token_ids(text, "embedding_request: input", max_model_len)
-    else:
-        raise ValueError("embedding_request: input is neither a string nor a list of token ids")
+    text, prompts = _read_inputs(inputs, document, "embedding_request", max_model_len)
     cache_salt = _read_cache_salt(inputs)
-    return EmbedRequest(
-        request_id=request_id,
-        prompt=text,
-        prompt_token_ids=token_ids,
-        images=read_images(inputs, cache_salt),
-        cache_salt=cache_salt,
-        dimensions=_read_dimensions(document),
-    )
+    images = read_images(inputs, cache_salt)
+    if images and len(prompts) > 1:
+        raise ValueError("prompt_lengths: an input with images must be the only one")
+    dimensions = _read_dimensions(document)
+    return [
+        EmbedRequest(
+            request_id=id,
+            prompt=text,
+            prompt_token_ids=token_ids,
+            images=images,
+            cache_salt=cache_salt,
+            dimensions=dimensions,
+        )
+        for id, token_ids in zip(_ids(request_id, len(prompts)), prompts, strict=True)
+    ]
 
 
-def read_score(
+def read_scores(
     inputs: Mapping[str, Tensor], request_id: str, max_model_len: int
-) -> ScorePairRequest:
-    """Return the score request that `score_request` holds. Raises ValueError, naming the tensor."""
+) -> list[ScorePairRequest]:
+    """Return the score request that `score_request` holds, with `prompt_token_ids` and
+    `token_type_ids` where they are not in it; or one for each of the `prompt_lengths`. Raises
+    ValueError, naming the tensor.
+    """
     document = _read_document(inputs, "score_request", max_model_len)
-    ids = _checked_token_ids(document.get("input"), "score_request: input", max_model_len)
+    text, prompts = _read_inputs(inputs, document, "score_request", max_model_len)
+    if text is not None:
+        raise ValueError("score_request: input is not a list of token ids")
+    lengths = [len(ids or ()) for ids in prompts]
+    types = _read_types(inputs, document, lengths, max_model_len)
+    return [
+        ScorePairRequest(request_id=id, prompt_token_ids=ids or (), token_type_ids=of_ids)
+        for id, ids, of_ids in zip(_ids(request_id, len(prompts)), prompts, types, strict=True)
+    ]
+
+
+def _ids(request_id: str, count: int) -> Sequence[str]:
+    """An engine's request ids."""
+    return [request_id] if count == 1 else [f"{request_id}-{at}" for at in range(count)]
+
+
+def _read_inputs(
+    inputs: Mapping[str, Tensor], document: Mapping[str, Any], name: str, max_model_len: int
+) -> tuple[str | None, Sequence[Sequence[int] | None]]:
+    """A text and no token ids, or no text and the token ids of each input."""
+    given = document.get("input")
+    if given is None and "prompt_token_ids" in inputs:
+        if "prompt_lengths" in inputs:
+            return None, _read_batch(inputs, max_model_len)
+        return None, [_read_token_ids(inputs["prompt_token_ids"], max_model_len)]
+    if "prompt_lengths" in inputs:
+        raise ValueError(f"prompt_lengths: requires prompt_token_ids and no input in {name}")
+    if isinstance(given, str):
+        return given, [None]
+    if isinstance(given, list):
+        return None, [_checked_token_ids(given, f"{name}: input", max_model_len)]
+    raise ValueError(f"{name}: input is neither a string nor a list of token ids")
+
+
+def _read_batch(inputs: Mapping[str, Tensor], max_model_len: int) -> list[Sequence[int]]:
+    """The token ids of each input, which follow each other in `prompt_token_ids`."""
+    lengths: list[int] = inputs["prompt_lengths"].tolist()
+    if not 1 <= len(lengths) <= MAX_BATCH_INPUTS:
+        raise ValueError(f"prompt_lengths: from 1 to {MAX_BATCH_INPUTS}, not {len(lengths)}")
+    for at, length in enumerate(lengths):
+        if length < 0:
+            raise ValueError(f"prompt_lengths: input[{at}] has a negative length")
+        _check_count(length, f"input[{at}]", max_model_len)
+    return _parts(_listed(inputs["prompt_token_ids"]), lengths, "prompt_token_ids")
+
+
+def _parts(values: Sequence[int], lengths: Sequence[int], name: str) -> list[Sequence[int]]:
+    if len(values) != sum(lengths):
+        raise ValueError(f"{name}: has {len(values)} numbers for inputs of {sum(lengths)} tokens")
+    bounds = pairwise(accumulate(lengths, initial=0))
+    return [values[begin:end] for begin, end in bounds]
+
+
+def _read_types(
+    inputs: Mapping[str, Tensor],
+    document: Mapping[str, Any],
+    lengths: Sequence[int],
+    max_model_len: int,
+) -> Sequence[Sequence[int] | None]:
+    """The token types of each pair; None without any."""
+    if "token_type_ids" in inputs:
+        return _parts(_listed(inputs["token_type_ids"]), lengths, "token_type_ids")
     types = document.get("token_type_ids")
-    if types is not None:
-        types = _checked_token_ids(types, "score_request: token_type_ids", max_model_len)
-        if len(types) != len(ids):
-            raise ValueError("score_request: token_type_ids must have one number per token")
-    return ScorePairRequest(request_id=request_id, prompt_token_ids=ids, token_type_ids=types)
+    if types is None:
+        return [None] * len(lengths)
+    types = _checked_token_ids(types, "score_request: token_type_ids", max_model_len)
+    if len(lengths) > 1 or len(types) != lengths[0]:
+        raise ValueError("score_request: token_type_ids must have one number per token")
+    return [types]
 
 
 def _read_document(inputs: Mapping[str, Tensor], name: str, max_model_len: int) -> dict[str, Any]:
@@ -257,8 +325,12 @@ def _read_prompt(
 
 
 def _read_token_ids(tensor: Any, max_model_len: int) -> Sequence[int]:
-    """A list costs 20 ns per id, so long inputs stay an array."""
     _check_count(tensor.nbytes // _TOKEN_ID_BYTES, "prompt_token_ids", max_model_len)
+    return _listed(tensor)
+
+
+def _listed(tensor: Any) -> Sequence[int]:
+    """A list costs 20 ns per id, so long inputs stay an array."""
     if tensor.nbytes <= _SHORT_BYTES:
         few: list[int] = tensor.tolist()
         return few
@@ -352,9 +424,9 @@ def json_output(name: str, value: Any) -> Output:
     return bytes_output(name, json.dumps(value))
 
 
-def count_output(name: str, count: int) -> Output:
-    """A UINT32[1] output."""
-    return name, "UINT32", (1,), struct.pack("<I", count)
+def count_output(name: str, *counts: int) -> Output:
+    """A UINT32[n] output."""
+    return name, "UINT32", (len(counts),), struct.pack(f"<{len(counts)}I", *counts)
 
 
 def transfer_outputs(counts: TokenCounts) -> list[Output]:
@@ -367,9 +439,15 @@ def transfer_outputs(counts: TokenCounts) -> list[Output]:
     return outputs
 
 
-def float_output(name: str, value: float) -> Output:
-    """An FP32[1] output."""
-    return name, "FP32", (1,), struct.pack("<f", value)
+def float_output(name: str, *values: float) -> Output:
+    """An FP32[n] output."""
+    return name, "FP32", (len(values),), struct.pack(f"<{len(values)}f", *values)
+
+
+def vectors_output(name: str, vectors: Sequence[memoryview]) -> Output:
+    """An FP32[n] output of vectors that follow each other."""
+    data = vectors[0] if len(vectors) == 1 else b"".join(vectors)
+    return name, "FP32", (memoryview(data).nbytes // 4,), data
 
 
 def token_ids_output(token_ids: Any) -> Output:

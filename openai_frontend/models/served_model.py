@@ -348,27 +348,48 @@ class ServedModel(TritonModel):
             )
             await self.infer_one(self.contract.encode(request), request.request_id)
 
-    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """Embed one input. Cancelling this cancels the request in Triton."""
+    @property
+    def takes_batches(self) -> bool:
+        """Whether one request to the model can embed or score several inputs, given as token ids:
+        at most MAX_BATCH_INPUTS.
+        """
+        contract = self.embedding_contract or self.score_contract
+        return contract is not None and contract.takes_batches
+
+    async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:
+        """Embed inputs with one Triton request: one, or several if the model `takes_batches`.
+        Cancelling this cancels the request in Triton.
+        """
         contract = self.embedding_contract
         if contract is None:
             raise InvalidRequest(
                 f"The model '{self.name}' does not support embeddings.", param="model"
             )
         if self.images is not None or self.audio is not None:
-            self._check_placeholders(request, "input")
-        result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
-        self._count_prompt(result.prompt_tokens)
-        return result
+            for each in requests:
+                self._check_placeholders(each, "input")
+        try:
+            outputs = await self.infer_one(contract.encode(requests), requests[0].request_id)
+        except InvalidRequest as refused:
+            _name_input(refused, requests)
+            raise
+        results = contract.decode(outputs, len(requests))
+        self._count_prompts(results)
+        return results
 
-    async def score(self, request: ScorePairRequest) -> ScoreResult:
-        """Score one pair. Cancelling this cancels the request in Triton."""
+    async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
+        """Score pairs with one Triton request, as `embed`."""
         contract = self.score_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' is not a cross-encoder.", param="model")
-        result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
-        self._count_prompt(result.prompt_tokens)
-        return result
+        try:
+            outputs = await self.infer_one(contract.encode(requests), requests[0].request_id)
+        except InvalidRequest as refused:
+            _name_input(refused, requests)
+            raise
+        results = contract.decode(outputs, len(requests))
+        self._count_prompts(results)
+        return results
 
     async def speak(self, request: SpeechRequest) -> AsyncGenerator[memoryview, None]:
         """Yield the waveform's samples, little-endian float32, as they arrive. Closing the
@@ -397,10 +418,12 @@ class ServedModel(TritonModel):
                 media["audio"] = len(request.audio_files)
             self.prompts.check_placeholders(token_ids, media, param)
 
-    def _count_prompt(self, prompt_tokens: int) -> None:
-        self._answer_metrics().prompt_tokens.observe(prompt_tokens)
+    def _count_prompts(self, results: Sequence[EmbeddingResult | ScoreResult]) -> None:
+        observe = self._answer_metrics().prompt_tokens.observe
+        for each in results:
+            observe(each.prompt_tokens)
         if (record := request_record.current.get()) is not None:
-            record.read(self.model_name, prompt_tokens)
+            record.read(self.model_name, sum(each.prompt_tokens for each in results))
 
     def _answer_metrics(self) -> GenerationMetrics:
         adapter = "" if self.adapter is None else self.adapter.name
@@ -485,6 +508,24 @@ def _offer(
     request.relay.offer(
         partial(stream.relay, output), partial(stream.relay_segments, output), logprobs
     )
+
+
+_INPUT = re.compile(r"input\[(\d+)\]: ")
+
+
+def _name_input(
+    refused: InvalidRequest, requests: Sequence[EmbedRequest] | Sequence[ScorePairRequest]
+) -> None:
+    """Set `param` of an engine's error, which starts with the input's position in the batch. A
+    reason that may be the dimensions keeps none.
+    """
+    found = _INPUT.match(refused.message)
+    if len(requests) == 1 or found is None:
+        return
+    one = requests[int(found[1])]
+    refused.message = refused.message[found.end() :]
+    if not (isinstance(one, EmbedRequest) and one.dimensions):
+        refused.param = one.param
 
 
 _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}

@@ -16,10 +16,11 @@ from openai_frontend.serving.pooling import (
     Text,
     TimeSlicer,
     TokenIds,
-    embedding_cost_us,
     embedding_list,
     embedding_request,
+    gather_batches,
     input_truncation,
+    pooling_cost_us,
     render,
     rendering_cost_us,
     tokenize_inputs,
@@ -129,24 +130,32 @@ class Embeddings:
         model: ServingModel,
         slots: ModelSlots,
     ) -> tuple[list[bytes], int]:
-        """Vectors as JSON, and the usage. Each is rendered on arrival, which frees its tensor."""
+        """Vectors as JSON, and the usage. Rendering a batch on arrival frees its tensor."""
         id = new_id("embd")
         as_base64 = request.encoding_format == "base64"
         prompt_tokens = 0
 
-        async def embed(at: int) -> bytes:
+        async def embed(batch: range) -> list[bytes]:
             nonlocal prompt_tokens
-            await self._slicer.take(embedding_cost_us(prompts[at]))
-            result = await model.embed(
-                embedding_request(f"{id}-{at}", prompts[at], dimensions=request.dimensions)
-            )
-            await self._slicer.take(rendering_cost_us(result.embedding, as_base64=as_base64))
-            # not every backend counts
-            prompt_tokens += result.prompt_tokens or len(prompts[at].token_ids)
-            return render(at, result.embedding, as_base64=as_base64)
+            first, end = batch.start, batch.stop
+            await self._slicer.take(pooling_cost_us(ids[first:end]))
+            data = []
+            for at, result in enumerate(await model.embed(requests[first:end]), first):
+                await self._slicer.take(rendering_cost_us(result.embedding, as_base64=as_base64))
+                # not every backend counts
+                prompt_tokens += result.prompt_tokens or len(ids[at])
+                data.append(render(at, result.embedding, as_base64=as_base64))
+            return data
 
-        model.reserve(embedding_request(id, prompts[0]))
-        data = await slots.gather(embed, range(len(prompts)), model.queue_key(0))
+        ids = [prompt.token_ids for prompt in prompts]
+        requests = [
+            embedding_request(
+                f"{id}-{at}", prompt, dimensions=request.dimensions, param=f"input[{at}]"
+            )
+            for at, prompt in enumerate(prompts)
+        ]
+        model.reserve(requests[0])
+        data = await gather_batches(embed, ids, model, slots)
         return data, prompt_tokens
 
     def _inputs(self, sent: Input) -> list[Text | TokenIds]:

@@ -19,8 +19,9 @@ from openai_frontend.serving.pooling import (
     Text,
     TimeSlicer,
     cosine_similarity,
-    embedding_cost_us,
     embedding_request,
+    gather_batches,
+    pooling_cost_us,
     tokenize_inputs,
 )
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_SCORING, FieldPolicy
@@ -109,17 +110,17 @@ class Scoring:
             self._limits.check_prompt_tokens(tokens, pair[1].param)
             await asyncio.sleep(0)  # a short pair is tokenized on the event loop
 
-        async def score(request: ScorePairRequest) -> ScoreResult:
-            await self._slicer.take(50 + len(request.prompt_token_ids) * 0.1)  # as JSON
-            return await model.score(request)
+        async def score(batch: range) -> list[ScoreResult]:
+            await self._slicer.take(pooling_cost_us(ids[batch.start : batch.stop]))
+            return await model.score(requests[batch.start : batch.stop])
 
+        ids = [request.prompt_token_ids for request in requests]
         model.reserve(requests[0])
-        results = await self._limiter.slots_for(model).gather(score, requests, model.queue_key(0))
+        results = await gather_batches(score, ids, model, self._limiter.slots_for(model))
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
             raise InferenceFailed("The model returned a score that is not finite.")
-        lengths = [len(request.prompt_token_ids) for request in requests]
-        return scores, _prompt_tokens(results, lengths)
+        return scores, _prompt_tokens(results, ids)
 
     async def _compare(
         self, pairs: Sequence[Pair], model: ServingModel, id: str
@@ -130,24 +131,30 @@ class Scoring:
         tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self._limits.check_prompt_tokens(tokens, inputs[-1].param)
 
-        async def embed(at: int) -> EmbeddingResult:
-            await self._slicer.take(embedding_cost_us(prompts[at]))
-            return await model.embed(embedding_request(f"{id}-{at}", prompts[at]))
+        async def embed(batch: range) -> list[EmbeddingResult]:
+            await self._slicer.take(pooling_cost_us(ids[batch.start : batch.stop]))
+            return await model.embed(requests[batch.start : batch.stop])
 
-        model.reserve(embedding_request(id, prompts[0]))
-        slots = self._limiter.slots_for(model)
-        results = await slots.gather(embed, range(len(prompts)), model.queue_key(0))
+        ids = [prompt.token_ids for prompt in prompts]
+        requests = [
+            embedding_request(f"{id}-{at}", prompt, param=inputs[at].param)
+            for at, prompt in enumerate(prompts)
+        ]
+        model.reserve(requests[0])
+        results = await gather_batches(embed, ids, model, self._limiter.slots_for(model))
         vectors = {
             each.text: result.embedding for each, result in zip(inputs, results, strict=True)
         }
         scores = [cosine_similarity(vectors[one.text], vectors[other.text]) for one, other in pairs]
-        return scores, _prompt_tokens(results, [len(prompt.token_ids) for prompt in prompts])
+        return scores, _prompt_tokens(results, ids)
 
 
-def _prompt_tokens(results: Sequence[EmbeddingResult | ScoreResult], lengths: Sequence[int]) -> int:
+def _prompt_tokens(
+    results: Sequence[EmbeddingResult | ScoreResult], prompts: Sequence[Sequence[int]]
+) -> int:
     """The tokens that the model reports, or else the prompts' lengths."""
-    counted = zip(results, lengths, strict=True)  # not every backend counts
-    return sum(result.prompt_tokens or length for result, length in counted)
+    counted = zip(results, prompts, strict=True)  # not every backend counts
+    return sum(result.prompt_tokens or len(prompt) for result, prompt in counted)
 
 
 async def _score_request(id: str, pair: Pair, model: ServingModel) -> ScorePairRequest:
@@ -156,7 +163,10 @@ async def _score_request(id: str, pair: Pair, model: ServingModel) -> ScorePairR
         first.text, second.text, param=second.param
     )
     return ScorePairRequest(
-        request_id=id, prompt_token_ids=token_ids, token_type_ids=token_type_ids
+        request_id=id,
+        prompt_token_ids=token_ids,
+        token_type_ids=token_type_ids,
+        param=second.param,
     )
 
 

@@ -60,7 +60,8 @@ async def embed(model: ServedModel, text: str, **options) -> np.ndarray:
     """Return a sentence's embedding, computed through the real core."""
     prompt = await model.tokenize(text)
     request = EmbedRequest(request_id=request_id(), prompt_token_ids=prompt.token_ids, **options)
-    return np.frombuffer((await model.embed(request)).embedding, dtype="<f4")
+    [result] = await model.embed([request])
+    return np.frombuffer(result.embedding, dtype="<f4")
 
 
 async def test_embeddings_equal_sentence_transformers(models: ModelRegistry):
@@ -89,7 +90,7 @@ async def test_engine_tokenizes_text(models: ModelRegistry):
     prompt = await model.tokenize(SENTENCES[0])
 
     request = EmbedRequest(request_id=request_id(), prompt=SENTENCES[0])
-    result = await model.embed(request)
+    [result] = await model.embed([request])
 
     vector = np.frombuffer(result.embedding, dtype="<f4")
     assert float(vector @ await embed(model, SENTENCES[0])) > 0.9999
@@ -124,7 +125,7 @@ async def test_prompts_that_vllm_refuses_are_invalid_requests(models: ModelRegis
     request = EmbedRequest(request_id=request_id(), prompt_token_ids=token_ids)
 
     with pytest.raises(errors.InvalidRequest):
-        await models.get("minilm").embed(request)
+        await models.get("minilm").embed([request])
 
 
 async def test_embedding_model_does_not_generate(models: ModelRegistry):
@@ -146,7 +147,7 @@ async def test_scores_equal_transformers(models: ModelRegistry, cross_encoder: P
     ids, types = pair["input_ids"], pair["token_type_ids"]
 
     request = ScorePairRequest(request_id=request_id(), prompt_token_ids=ids, token_type_ids=types)
-    result = await models.get("cross").score(request)
+    [result] = await models.get("cross").score([request])
 
     expected = tiny_cross_encoder.score(cross_encoder, ids, types)
     assert result.score == pytest.approx(expected, abs=1e-4)
@@ -163,7 +164,7 @@ async def test_token_types_change_the_score(models: ModelRegistry, cross_encoder
     ids = pair["input_ids"]
 
     untyped = ScorePairRequest(request_id=request_id(), prompt_token_ids=ids)
-    result = await models.get("cross").score(untyped)
+    [result] = await models.get("cross").score([untyped])
 
     expected = tiny_cross_encoder.score(cross_encoder, ids, [0] * len(ids))
     typed = tiny_cross_encoder.score(cross_encoder, ids, pair["token_type_ids"])
@@ -178,4 +179,4 @@ async def test_alternating_token_types_are_refused(models: ModelRegistry):
     )
 
     with pytest.raises(errors.InvalidRequest, match="token_type_ids"):
-        await models.get("cross").score(request)
+        await models.get("cross").score([request])

@@ -176,29 +176,36 @@ class MeteredModel:
             )
         return max_tokens
 
-    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        if request.images:
-            request = replace(request, cache_salt=self._caller.cache_salt(request.cache_salt))
-        return await self._charge(request, self._model.embed(request))
+    async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:
+        salted = [
+            replace(each, cache_salt=self._caller.cache_salt(each.cache_salt))
+            if each.images
+            else each
+            for each in requests
+        ]
+        return await self._charge(salted, self._model.embed(salted))
 
-    async def score(self, request: ScorePairRequest) -> ScoreResult:
-        return await self._charge(request, self._model.score(request))
+    async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
+        return await self._charge(requests, self._model.score(requests))
 
-    async def _charge(self, work: Work, pooling: Coroutine[Any, Any, Pooled]) -> Pooled:
-        """Charge a result its tokens, a cancelled request what it reserved, and a failed one
+    async def _charge(
+        self, works: Sequence[Work], pooling: Coroutine[Any, Any, list[Pooled]]
+    ) -> list[Pooled]:
+        """Charge results their tokens, a cancelled request what it reserved, and a failed one
         nothing.
         """
-        reserved = self._reserve(work)
-        used = 0
+        costs = list(map(self._reserve, works))
+        reserved, used = sum(costs), 0
         try:
-            result = await pooling
-            used = result.prompt_tokens or reserved
+            results = await pooling
+            counted = zip(results, costs, strict=True)
+            used = sum(result.prompt_tokens or cost for result, cost in counted)
         except (asyncio.CancelledError, GeneratorExit):
             used = reserved
             raise
         finally:
             self._reservation.settle(reserved=reserved, used=used)
-        return result
+        return results
 
     async def speak(self, request: SpeechRequest) -> AsyncGenerator[memoryview, None]:
         """Charge the text, and nothing if it fails before the first sample."""
@@ -295,6 +302,10 @@ class MeteredModel:
     @property
     def tenant(self) -> str:
         return self._caller.key.digest
+
+    @property
+    def takes_batches(self) -> bool:
+        return self._model.takes_batches
 
     def supports(self, field: str) -> bool:
         return self._model.supports(field)

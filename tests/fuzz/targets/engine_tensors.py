@@ -68,10 +68,10 @@ def _read_salt(text: bytes) -> str | None:
 
 _READERS = {
     "sampling_parameters": _read_parameters,
-    "embedding_request": lambda text: tensors.read_embedding(
+    "embedding_request": lambda text: tensors.read_embeddings(
         {"embedding_request": _Bytes(text)}, "a", _CONTEXT
     ),
-    "score_request": lambda text: tensors.read_score(
+    "score_request": lambda text: tensors.read_scores(
         {"score_request": _Bytes(text)}, "a", _CONTEXT
     ),
     "cache_salt": _read_salt,

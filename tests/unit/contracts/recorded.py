@@ -40,6 +40,7 @@ INPROCESS = {
         return_num_output_tokens:BOOL return_finish_reason:BOOL
         exclude_input_in_output:BOOL priority:INT32 cache_salt:STRING
         stream_interval:INT32 embedding_request:STRING score_request:STRING
+        prompt_lengths:INT32 token_type_ids:INT32
         """
     ),
     "output": tensors(

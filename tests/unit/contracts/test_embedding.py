@@ -43,14 +43,14 @@ def test_prompt_has_the_models_form(
     options = ContractOptions(name="embeddings", tensors=named)
     chosen = select_contracts(config(inputs, "v:FP32"), options=options)
     assert chosen.embedding is not None
-    sent = chosen.embedding.encode(REQUEST)
+    sent = chosen.embedding.encode([REQUEST])
     assert {name: values(tensor) for name, tensor in sent.items()} == expected
 
 
 def test_batching_model_gets_one_row() -> None:
     """Triton declares its shapes without the batch dimension."""
 
-    sent = GenericEmbeddingContract(config("input_ids:INT64", "v:FP32", batch=8)).encode(REQUEST)
+    sent = GenericEmbeddingContract(config("input_ids:INT64", "v:FP32", batch=8)).encode([REQUEST])
     assert sent["input_ids"][1] == (1, 2)
 
 
@@ -66,7 +66,7 @@ def test_vector_is_not_copied(shape: tuple[int, ...]) -> None:
 
     vector = np.array([1.0, 2.0, 0.5], dtype="<f4").reshape(shape)
     contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32"))
-    result = contract.decode(RecordedOutputs(final=True, v=vector))
+    [result] = contract.decode(RecordedOutputs(final=True, v=vector), 1)
     assert (result.embedding.tolist(), result.embedding.format) == ([1.0, 2.0, 0.5], "f")
     vector[..., 0] = 4.0
     assert result.embedding[0] == 4.0
@@ -79,18 +79,18 @@ def test_several_vectors_are_rejected(length: int) -> None:
     contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32", length=length))
     vectors = np.zeros((1, 4, 3), dtype="<f4")
     with pytest.raises(InferenceFailed, match="instead of one vector"):
-        contract.decode(RecordedOutputs(final=True, v=vectors))
+        contract.decode(RecordedOutputs(final=True, v=vectors), 1)
     with pytest.raises(InferenceFailed, match="no embedding"):
-        contract.decode(RecordedOutputs(final=True))
+        contract.decode(RecordedOutputs(final=True), 1)
 
 
 def test_other_dimensions_are_rejected() -> None:
     """The model's own number of dimensions is accepted."""
 
     contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32"))
-    assert contract.encode(EmbedRequest(request_id="r", prompt="a", dimensions=3))
+    assert contract.encode([EmbedRequest(request_id="r", prompt="a", dimensions=3)])
     with pytest.raises(InvalidRequest) as refused:
-        contract.encode(EmbedRequest(request_id="r", prompt="a", dimensions=2))
+        contract.encode([EmbedRequest(request_id="r", prompt="a", dimensions=2)])
     assert refused.value.param == "dimensions"
 
 
@@ -101,7 +101,7 @@ def test_prompt_of_the_other_form_is_rejected(inputs: str) -> None:
     contract = GenericEmbeddingContract(config(inputs, "v:FP32"))
     known = {"prompt": "a"} if "ids" in inputs else {"prompt_token_ids": [1]}
     with pytest.raises(InvalidRequest, match="only"):
-        contract.encode(EmbedRequest(request_id="r", **known))
+        contract.encode([EmbedRequest(request_id="r", **known)])
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,8 @@ def test_digest_is_salted_as_the_prefix_cache():
 def test_embedding_gets_the_same_tensors():
     asked = EmbedRequest(request_id="r", prompt_token_ids=[7], images=IMAGES, cache_salt="s")
 
-    sent = {name: values(each) for name, each in EmbeddingContract(INPROCESS).encode(asked).items()}
+    tensors = EmbeddingContract(INPROCESS).encode([asked])
+    sent = {name: values(each) for name, each in tensors.items()}
 
     assert sent["image"] == [each.base64 for each in IMAGES]
     assert orjson.loads(sent["media_info"][0])[0]["digest"] == salted_digest(IMAGES[0], "s")

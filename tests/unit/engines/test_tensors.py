@@ -1,6 +1,7 @@
 import json
 import struct
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,16 +217,103 @@ EMBEDDINGS = {
 @pytest.mark.parametrize(("tensor", "request_read"), EMBEDDINGS.values(), ids=EMBEDDINGS)
 def test_read_embedding(tensor, request_read):
     """The tensor `embedding_request` is decoded to a request."""
-    assert tensors.read_embedding({"embedding_request": tensor}, "r", CONTEXT) == request_read
+    assert tensors.read_embeddings({"embedding_request": tensor}, "r", CONTEXT) == [request_read]
 
 
 def test_embedding_of_a_token_id_tensor():
     """If the document has no input, `prompt_token_ids` is used."""
     inputs = {"embedding_request": document(), "prompt_token_ids": Values([1, 2])}
 
-    read = tensors.read_embedding(inputs, "r", CONTEXT)
+    [read] = tensors.read_embeddings(inputs, "r", CONTEXT)
 
     assert read == EmbedRequest(request_id="r", prompt_token_ids=[1, 2])
+
+
+def test_embeddings_of_a_batch():
+    """The prompts follow each other in `prompt_token_ids`; the engine gets a request for each."""
+    inputs = {
+        "embedding_request": document(pooling_params={"dimensions": [4]}),
+        "prompt_token_ids": Values([1, 2, 3]),
+        "prompt_lengths": Values([2, 0, 1]),
+    }
+
+    read = tensors.read_embeddings(inputs, "r", CONTEXT)
+
+    prompts = {"r-0": [1, 2], "r-1": [], "r-2": [3]}
+    assert read == [
+        EmbedRequest(request_id=id, prompt_token_ids=ids, dimensions=4)
+        for id, ids in prompts.items()
+    ]
+
+
+def test_scores_of_a_batch():
+    """The token types follow each other in the same way."""
+    inputs = {
+        "score_request": document(),
+        "prompt_token_ids": Values([1, 2, 3]),
+        "prompt_lengths": Values([2, 1]),
+    }
+    typed = {**inputs, "token_type_ids": Values([0, 1, 0])}
+
+    untyped = [
+        ScorePairRequest(request_id="r-0", prompt_token_ids=[1, 2]),
+        ScorePairRequest(request_id="r-1", prompt_token_ids=[3]),
+    ]
+    assert tensors.read_scores(inputs, "r", CONTEXT) == untyped
+    assert tensors.read_scores(typed, "r", CONTEXT) == [
+        replace(untyped[0], token_type_ids=[0, 1]),
+        replace(untyped[1], token_type_ids=[0]),
+    ]
+
+
+BATCHES = {
+    "no length": ({"prompt_lengths": []}, "prompt_lengths: from 1 to 32, not 0"),
+    "too many": ({"prompt_lengths": [1] * 33}, "prompt_lengths: from 1 to 32, not 33"),
+    "negative": ({"prompt_lengths": [3, -1]}, r"prompt_lengths: input\[1\] has a negative length"),
+    "too long": (
+        {"prompt_lengths": [1, 101]},
+        r"input\[1\]: 101 tokens exceed the model's context length of 100",
+    ),
+    "too few ids": (
+        {"prompt_lengths": [2, 1]},
+        "prompt_token_ids: has 2 numbers for inputs of 3 tokens",
+    ),
+    "too few types": (
+        {"prompt_lengths": [1, 1], "token_type_ids": [0]},
+        "token_type_ids: has 1 numbers for inputs of 2 tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), BATCHES.values(), ids=BATCHES)
+def test_invalid_batch(values, message):
+    """The error names the tensor, or the input by its position."""
+    named = {name: Values(elements) for name, elements in values.items()}
+    inputs = {"score_request": document(), "prompt_token_ids": Values([1, 2]), **named}
+
+    with pytest.raises(ValueError, match=message):
+        tensors.read_scores(inputs, "r", CONTEXT)
+
+
+@pytest.mark.parametrize("ids", [{}, {"prompt_token_ids": Values([1])}])
+def test_batch_has_its_prompts_as_a_tensor(ids):
+    """An input in the document would be another one."""
+    inputs = {"embedding_request": document(input="a"), "prompt_lengths": Values([1]), **ids}
+
+    with pytest.raises(ValueError, match="prompt_lengths: requires prompt_token_ids and no input"):
+        tensors.read_embeddings(inputs, "r", CONTEXT)
+
+
+def test_batch_has_no_images():
+    inputs = {
+        "embedding_request": document(),
+        "prompt_token_ids": Values([1, 2]),
+        "prompt_lengths": Values([1, 1]),
+        "image": text("iVBORw0KGgo="),
+    }
+
+    with pytest.raises(ValueError, match="an input with images must be the only one"):
+        tensors.read_embeddings(inputs, "r", CONTEXT)
 
 
 NO_EMBEDDINGS = {
@@ -245,7 +333,7 @@ NO_EMBEDDINGS = {
 def test_invalid_embedding(tensor, message):
     """An invalid embedding request is refused; the error names the field."""
     with pytest.raises(ValueError, match=message):
-        tensors.read_embedding({"embedding_request": tensor}, "r", CONTEXT)
+        tensors.read_embeddings({"embedding_request": tensor}, "r", CONTEXT)
 
 
 SCORES = {
@@ -257,7 +345,7 @@ SCORES = {
 @pytest.mark.parametrize(("tensor", "types"), SCORES.values(), ids=SCORES)
 def test_read_score(tensor, types):
     """The tensor `score_request` is decoded to a request."""
-    read = tensors.read_score({"score_request": tensor}, "r", CONTEXT)
+    [read] = tensors.read_scores({"score_request": tensor}, "r", CONTEXT)
 
     assert read == ScorePairRequest(request_id="r", prompt_token_ids=[1, 2], **types)
 
@@ -275,7 +363,7 @@ NO_SCORES = {
 def test_invalid_score(tensor, message):
     """An invalid score request is refused; the error names the field."""
     with pytest.raises(ValueError, match=message):
-        tensors.read_score({"score_request": tensor}, "r", CONTEXT)
+        tensors.read_scores({"score_request": tensor}, "r", CONTEXT)
 
 
 def test_config_is_completed():
@@ -311,6 +399,10 @@ OUTPUTS = {
     "json": (tensors.json_output("j", [1]), ("j", "BYTES", (1,), b"\3\0\0\0[1]")),
     "count": (tensors.count_output("c", 258), ("c", "UINT32", (1,), b"\2\1\0\0")),
     "score": (tensors.float_output("score", 0.5), ("score", "FP32", (1,), b"\0\0\0?")),
+    "vectors": (
+        tensors.vectors_output("v", [memoryview(array("f", [at])) for at in (0, 0.5)]),
+        ("v", "FP32", (2,), b"\0\0\0\0\0\0\0?"),
+    ),
     "token ids": (
         tensors.token_ids_output((1, -1)),
         ("token_ids", "INT32", (2,), struct.pack("<2i", 1, -1)),

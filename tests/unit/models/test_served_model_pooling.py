@@ -11,7 +11,12 @@ import pytest
 from openai_frontend.contracts.select import select_contracts
 from openai_frontend.engines.engine import Engine, ModelFacts
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
-from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
+from openai_frontend.generation import (
+    EmbeddingResult,
+    EmbedRequest,
+    GenerationRequest,
+    ScorePairRequest,
+)
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models
@@ -27,8 +32,8 @@ async def test_embedding_is_float32(tmp_path: Path) -> None:
 
     mock_models.write(tmp_path, "m", dimensions=5)
     async with serving(tmp_path) as registry:
-        result = await registry.get("m").embed(EMBEDDING)
-        again = await registry.get("m").embed(EMBEDDING)
+        [result] = await registry.get("m").embed([EMBEDDING])
+        [again] = await registry.get("m").embed([EMBEDDING])
     gc.collect()
     assert (result.embedding.format, result.embedding.nbytes, result.prompt_tokens) == ("f", 20, 3)
     assert struct.unpack("<5f", result.embedding) == tuple(again.embedding)
@@ -40,7 +45,7 @@ async def test_dimensions_reach_the_engine(tmp_path: Path) -> None:
     mock_models.write(tmp_path, "m", dimensions=5)
     async with serving(tmp_path) as registry:
         model = registry.get("m")
-        shorter = await model.embed(EmbedRequest(request_id="e", prompt="a", dimensions=2))
+        [shorter] = await model.embed([EmbedRequest(request_id="e", prompt="a", dimensions=2)])
     assert len(shorter.embedding) == 2
 
 
@@ -51,7 +56,7 @@ async def test_score(tmp_path: Path) -> None:
     untyped = ScorePairRequest(request_id="s", prompt_token_ids=PAIR.prompt_token_ids)
     async with serving(tmp_path) as registry:
         model = registry.get("m")
-        first, again, other = [await model.score(pair) for pair in (PAIR, PAIR, untyped)]
+        [first], [again], [other] = [await model.score([pair]) for pair in (PAIR, PAIR, untyped)]
     assert first == again
     assert first.score != other.score
     assert first.prompt_tokens == 4
@@ -86,8 +91,8 @@ async def test_unsupported_tasks(tmp_path: Path) -> None:
             registry.get("m"), contract=None, embedding_contract=None, score_contract=None
         )
         for asked, message in (
-            (model.embed(EMBEDDING), "does not support embeddings"),
-            (model.score(PAIR), "is not a cross-encoder"),
+            (model.embed([EMBEDDING]), "does not support embeddings"),
+            (model.score([PAIR]), "is not a cross-encoder"),
             (anext(model.generate(GenerationRequest(request_id="g"))), "does not generate text"),
         ):
             with pytest.raises(InvalidRequest, match=message) as refused:
@@ -95,11 +100,107 @@ async def test_unsupported_tasks(tmp_path: Path) -> None:
             assert refused.value.param == "model"
 
 
+BATCH = [
+    EmbedRequest(request_id="e", prompt_token_ids=ids, param=f"input[{at + 5}]")
+    for at, ids in enumerate(([1, 2, 3], [4], [5] * 9, [1, 2, 3]))
+]
+
+
+async def test_batch_of_embeddings(tmp_path: Path) -> None:
+    """Each vector and token count is that of the input alone."""
+
+    mock_models.write(tmp_path, "m", dimensions=5)
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        together = await model.embed(BATCH)
+        alone = [result for each in BATCH for result in await model.embed([each])]
+    gc.collect()
+    assert model.takes_batches
+    assert together == alone
+    assert [each.prompt_tokens for each in together] == [3, 1, 9, 3]
+
+
+async def test_batch_of_scores(tmp_path: Path) -> None:
+    """With token types or without."""
+
+    pairs = [PAIR, dataclasses.replace(PAIR, prompt_token_ids=[1], token_type_ids=[0])]
+    untyped = [dataclasses.replace(each, token_type_ids=None) for each in pairs]
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        for given in (pairs, untyped):
+            alone = [result for each in given for result in await model.score([each])]
+            assert await model.score(given) == alone
+    assert [each.prompt_tokens for each in alone] == [4, 1]
+
+
+async def test_prompt_tokens_of_each_input_are_counted(tmp_path: Path) -> None:
+    """The histogram has an observation for each input of a batch."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        await model.embed(BATCH)
+        [sample] = [
+            each
+            for metric in model.metrics.registry.collect()
+            for each in metric.samples
+            if each.name == "openai_frontend_prompt_tokens_count"
+        ]
+    assert sample.value == 4
+
+
+class Refuses(Engine):
+    """Refuses the input that begins with 5, and returns vectors of any length."""
+
+    running = 0
+
+    def load(self, model):
+        return ModelFacts(max_model_len=10, tasks=("embed",), dimensions=2)
+
+    def generate(self, request, sink):
+        raise AssertionError("a pooling model is never asked to generate")
+
+    async def embed(self, request):
+        Refuses.running += 1
+        try:
+            await asyncio.sleep(0)
+            if request.prompt_token_ids[0] == 5:
+                raise ValueError("fives are refused")
+            if request.prompt_token_ids[0] == 6:
+                return EmbeddingResult(memoryview(b"\0" * 8), 1)
+            await asyncio.Event().wait()
+        finally:
+            Refuses.running -= 1
+
+
+REFUSES = mock_models.CONFIG.replace('"mock"', f'"{__name__}:Refuses"')
+
+
+@pytest.mark.parametrize(("dimensions", "param"), [(None, "input[7]"), (2, None)])
+async def test_engine_refuses_one_input(
+    tmp_path: Path, dimensions: int | None, param: str | None
+) -> None:
+    """The error has the input's field, unless the dimensions may be the reason. The rest of the
+    batch is cancelled.
+    """
+
+    mock_models.write(tmp_path, "m", config=REFUSES)
+    batch = [dataclasses.replace(each, dimensions=dimensions) for each in BATCH]
+    async with serving(tmp_path) as registry:
+        with pytest.raises(InvalidRequest) as refused:
+            await registry.get("m").embed(batch)
+        assert Refuses.running == 0
+    assert (refused.value.message, refused.value.param) == ("fives are refused", param)
+    assert refused.value.foreign
+
+
 class Hangs(Engine):
     """Embeds for ever, and says when it has begun and when it was ended."""
 
     begun: asyncio.Event
     ended: asyncio.Event
+    running = 0
 
     def load(self, model):
         return ModelFacts(max_model_len=10, tasks=("embed",))
@@ -108,27 +209,32 @@ class Hangs(Engine):
         raise AssertionError("a pooling model is never asked to generate")
 
     async def embed(self, request):
+        Hangs.running += 1
         self.begun.set()
         try:
             await asyncio.Event().wait()
         finally:
+            Hangs.running -= 1
             self.ended.set()
 
 
 HANGS = mock_models.CONFIG.replace('"mock"', f'"{__name__}:Hangs"')
 
 
-async def test_cancelled_embedding(tmp_path: Path) -> None:
-    """Cancelling it stops the engine's work."""
+@pytest.mark.parametrize("inputs", [1, 4, 32])
+async def test_cancelled_embedding(tmp_path: Path, inputs: int) -> None:
+    """Cancelling it stops the engine's work on every input."""
 
     mock_models.write(tmp_path, "m", config=HANGS)
     Hangs.begun, Hangs.ended = asyncio.Event(), asyncio.Event()
     async with serving(tmp_path) as registry:
-        waiting = asyncio.create_task(registry.get("m").embed(EMBEDDING))
-        await Hangs.begun.wait()
+        waiting = asyncio.create_task(registry.get("m").embed([EMBEDDING] * inputs))
+        while Hangs.running < inputs:
+            await Hangs.begun.wait()
+            await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait_for(Hangs.ended.wait(), 5)
-    assert waiting.cancelled()
+    assert (waiting.cancelled(), Hangs.running) == (True, 0)
     assert _core.live_counts()["requests"] == 0
 
 
@@ -151,7 +257,8 @@ async def test_invalid_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         model: ServedModel = registry.get("m")
         contract = model.score_contract
         assert contract is not None
-        embedding = {"embedding_request": contract.encode(PAIR)["score_request"]}
-        monkeypatch.setattr(type(contract), "encode", lambda *_: embedding)
+        pair = contract.encode([PAIR])
+        pair["embedding_request"] = pair.pop("score_request")
+        monkeypatch.setattr(type(contract), "encode", lambda *_: pair)
         with pytest.raises(InferenceFailed, match="no score"):
-            await model.score(PAIR)
+            await model.score([PAIR])

@@ -26,6 +26,8 @@ class FakePoolingModel(FakeModel):
         failing: str | None = None,  # the text at which the model fails
         hanging: bool = False,  # the other texts never get an answer
         has_tokenizer: bool = True,
+        takes_batches: bool = True,
+        iterations: int = 1,  # of the event loop, for each text
     ) -> None:
         super().__init__(max_model_len=max_model_len)
         self.tasks = frozenset(tasks)
@@ -34,10 +36,13 @@ class FakePoolingModel(FakeModel):
         self.prompts = Prompts() if has_tokenizer else None
         self.embedded: list[EmbedRequest] = []
         self.scored: list[ScorePairRequest] = []
+        self.takes_batches = takes_batches
+        self.batches: list[int] = []  # inputs of each
         self.most_at_once = 0
         self._vectors = dict(vectors or {})
         self._failing = failing
         self._hanging = hanging
+        self._iterations = iterations
 
     async def tokenize(
         self,
@@ -69,8 +74,12 @@ class FakePoolingModel(FakeModel):
             raise ContextLengthExceeded(f"resulted in {len(token_ids)} tokens", param=param)
         return token_ids, [0] * len(first) + [1] * len(second)
 
-    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        self.embedded.append(request)
+    async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:
+        self.batches.append(len(requests))
+        self.embedded += requests
+        return await asyncio.gather(*map(self._embed, requests))
+
+    async def _embed(self, request: EmbedRequest) -> EmbeddingResult:
         token_ids = request.prompt_token_ids or ()
         text = request.prompt
         if text is None:
@@ -80,9 +89,13 @@ class FakePoolingModel(FakeModel):
         vector = self._vectors.get(text, [text.count("a"), text.count("b"), len(text)])[:size]
         return EmbeddingResult(memoryview(struct.pack(f"<{len(vector)}f", *vector)), len(token_ids))
 
-    async def score(self, request: ScorePairRequest) -> ScoreResult:
+    async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
         """The number of letters of the document that are in the query."""
-        self.scored.append(request)
+        self.batches.append(len(requests))
+        self.scored += requests
+        return await asyncio.gather(*map(self._score, requests))
+
+    async def _score(self, request: ScorePairRequest) -> ScoreResult:
         sides: tuple[list[str], list[str]] = ([], [])
         types = request.token_type_ids or ()
         for token_id, side in zip(request.prompt_token_ids, types, strict=True):
@@ -93,13 +106,14 @@ class FakePoolingModel(FakeModel):
         return ScoreResult(float(points), len(request.prompt_token_ids))
 
     async def _work(self, text: str) -> None:
-        """One iteration of the event loop, counted as open while it runs."""
+        """A few iterations of the event loop, counted as open while they run."""
         self.open += 1
         self.most_at_once = max(self.most_at_once, self.open)
         self.begun.set()
         self.ended.clear()
         try:
-            await asyncio.sleep(0)
+            for _ in range(self._iterations):
+                await asyncio.sleep(0)
             if text == self._failing:
                 raise ValueError("the model failed")
             if self._hanging:

@@ -1,3 +1,4 @@
+import asyncio
 from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
@@ -194,11 +195,11 @@ class PoolingModel:
     def __init__(self, counted):
         self._counted = counted
 
-    async def embed(self, request):
-        return EmbeddingResult(memoryview(b""), self._counted)
+    async def embed(self, requests):
+        return [EmbeddingResult(memoryview(b""), self._counted) for _ in requests]
 
-    async def score(self, request):
-        return ScoreResult(0.5, self._counted)
+    async def score(self, requests):
+        return [ScoreResult(0.5, self._counted) for _ in requests]
 
 
 @pytest.mark.parametrize(("counted", "told"), [(90, 90), (0, 100)])
@@ -206,14 +207,48 @@ async def test_embeddings_and_scores_are_charged_by_the_reported_tokens(counted,
     """If the model reports none, the tokens sent to it count."""
     model, quota = charged(PoolingModel(counted))
 
-    await model.embed(EmbedRequest(request_id="r", prompt_token_ids=PROMPT))
+    await model.embed([EmbedRequest(request_id="r", prompt_token_ids=PROMPT)])
     assert used(quota) == told
-    await model.score(ScorePairRequest(request_id="r", prompt_token_ids=PROMPT))
+    await model.score([ScorePairRequest(request_id="r", prompt_token_ids=PROMPT)])
     assert used(quota) == 2 * told
 
 
+class Uneven(PoolingModel):
+    """Reports the tokens of every second input only."""
+
+    async def embed(self, requests):
+        counts = (self._counted if at % 2 else 0 for at in range(len(requests)))
+        return [EmbeddingResult(memoryview(b""), each) for each in counts]
+
+
+async def test_batch_is_charged_for_each_input():
+    model, quota = charged(Uneven(90))
+    requests = [EmbedRequest(request_id="r", prompt_token_ids=PROMPT)] * 3
+
+    model.reserve(requests[0])
+    await model.embed(requests)
+
+    assert used(quota) == 100 + 90 + 100
+
+
+async def test_cancelled_batch_is_charged_as_reserved():
+    class Hanging:
+        async def embed(self, requests):
+            await asyncio.Event().wait()
+
+    model, quota = charged(Hanging())
+    requests = [EmbedRequest(request_id="r", prompt_token_ids=PROMPT)] * 3
+
+    embedding = asyncio.ensure_future(model.embed(requests))
+    await asyncio.sleep(0)
+    embedding.cancel()
+    await asyncio.wait([embedding])
+
+    assert used(quota) == 300
+
+
 class FailingPoolingModel:
-    async def embed(self, request):
+    async def embed(self, requests):
         raise ModelUnavailable("it is down")
 
     score = embed
@@ -223,9 +258,9 @@ async def test_failed_embeddings_and_scores_are_not_charged():
     model, quota = charged(FailingPoolingModel())
 
     with pytest.raises(ModelUnavailable):
-        await model.embed(EmbedRequest(request_id="r", prompt_token_ids=PROMPT))
+        await model.embed([EmbedRequest(request_id="r", prompt_token_ids=PROMPT)])
     with pytest.raises(ModelUnavailable):
-        await model.score(ScorePairRequest(request_id="r", prompt_token_ids=PROMPT))
+        await model.score([ScorePairRequest(request_id="r", prompt_token_ids=PROMPT)])
     assert used(quota) == 0
 
 

@@ -120,11 +120,11 @@ async def test_text_too_long_to_embed_is_refused_by_path():
 @pytest.mark.parametrize(("task", "length"), [("score", 3), ("embed", 5)])
 async def test_usage_counts_the_prompts_if_the_backend_reports_none(task, length):
     class Uncounted(FakePoolingModel):
-        async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-            return replace(await super().embed(request), prompt_tokens=0)
+        async def _embed(self, request: EmbedRequest) -> EmbeddingResult:
+            return replace(await super()._embed(request), prompt_tokens=0)
 
-        async def score(self, request: ScorePairRequest) -> ScoreResult:
-            return replace(await super().score(request), prompt_tokens=0)
+        async def _score(self, request: ScorePairRequest) -> ScoreResult:
+            return replace(await super()._score(request), prompt_tokens=0)
 
     answer = await create(Uncounted(tasks=[task]), text_1="a", text_2="bc")
 
@@ -143,7 +143,7 @@ async def test_nan_score_is_an_inference_failure(score):
     """JSON has no NaN."""
 
     class Broken(FakePoolingModel):
-        async def score(self, request: ScorePairRequest) -> ScoreResult:
+        async def _score(self, request: ScorePairRequest) -> ScoreResult:
             return ScoreResult(score, 1)
 
     with pytest.raises(InferenceFailed):

@@ -1,8 +1,8 @@
 """Makes model_repository/demo-vision from the text demo's weights: its processor, its weights, its
 score. Downloads nothing.
 
-`OMP_NUM_THREADS=1 python -m scripts.train_demo_vision` takes about 12 minutes of CPU time. The same
-seed and number of threads on the same kind of machine give the same model.
+`OMP_NUM_THREADS=1 python -m scripts.train_demo_vision` takes about half an hour of CPU time. The
+same seed and number of threads on the same kind of machine give the same model.
 """
 
 import logging

@@ -37,7 +37,7 @@ class Recipe:
     tower_steps: int = 1_600
     tower_batch: int = 64
     tower_rate: float = 2e-3
-    chat_steps: int = 900
+    chat_steps: int = 2_700
     chat_batch: int = 24
     chat_rate: float = 1.2e-3
     naming_weight: float = 0.2

@@ -1,5 +1,6 @@
 """aiperf, in its own environment: every endpoint of ours that it supports."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ CHAT = documented("aiperf")
 # past its end) would have no text, which aiperf counts as an error.
 SPECIAL_TOKENS = "--extra-inputs=skip_special_tokens:false"
 DEMO = ("-m", "demo", *SMALL, "--extra-inputs=ignore_eos:true", SPECIAL_TOKENS)
+DEMO_VISION = ("-m", "demo-vision", "--extra-inputs=ignore_eos:true", SPECIAL_TOKENS)
 MINILM = ("-m", "minilm", "--no-server-metrics")
 IMAGES = ("--image-width-mean=512", "--image-height-mean=512", "--no-server-metrics")
 SMALL_RANKING = (
@@ -36,7 +38,7 @@ SMALL_RANKING = (
 
 RUNS = {
     "chat": (*CHAT, SPECIAL_TOKENS),
-    "chat with images": ("-m", "demo-vision", "--streaming", *IMAGES, *SMALL),
+    "chat with images": (*DEMO_VISION, "--streaming", *IMAGES, *SMALL),
     "completions": (*DEMO, "--streaming", "--no-server-metrics"),
     "embeddings": (*MINILM, "--synthetic-input-tokens-mean=20"),
     "cohere_rankings": (*MINILM, *SMALL_RANKING),
@@ -60,8 +62,9 @@ def test_every_request_succeeds(run, kind):
 
 
 AUDIO = ("--audio-length-mean=1", "--audio-length-stddev=0", "--no-server-metrics")
-# A model of random weights may end its answer at once, which aiperf counts as an error
-HEARS = ("-m", "hears", "--extra-inputs=ignore_eos:true", SPECIAL_TOKENS)
+# A model of random weights may answer with no text: it ends at once, or its bytes are no UTF-8
+LETTERS = json.dumps({"structured_outputs": {"regex": "[a-z]{8}"}})
+HEARS = ("-m", "hears", f"--extra-inputs={LETTERS}")
 AUDIO_RUNS = {
     "chat with WAV": (*HEARS, "--streaming", "--audio-format=wav", *AUDIO, *SMALL),
     "chat with MP3": (*HEARS, "--audio-format=mp3", *AUDIO, *SMALL),

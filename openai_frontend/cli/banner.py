@@ -192,11 +192,11 @@ class _Upload:
 _NO_KEY = ', api_key="none"'
 _KEY = ' -H "Authorization: Bearer $OPENAI_API_KEY"'  # OpenAI's SDK reads it too
 
-# A red circle on white, of 64 x 64 pixels
+# A red circle on light grey, of 64 x 64 pixels: drawn like the pictures of the demo's training
 _PICTURE = (
-    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQMAAACQp+OdAAAABlBMVEX////cHh7/Hx2WAAAAS0lEQVR42mNgIBMoQGnmf1"
-    "AG//8GCEP+/wEIw/7/Awij/v8HCOP//x+oDMb///8QYjD///+PaMWYViBsh7sH7kK4m+G+gPtrFBAFAFTZOOI6yUH6AAAA"
-    "AElFTkSuQmCC"
+    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQMAAACQp+OdAAAABlBMVEXIyM3cKCjp5XrTAAAATUlEQVR42u3OsRGAIAAEwQ"
+    "VnTG3BEuxAOrM1SrEMIzCAhFQNvejmPnmesVwg2uYuKYBJFjJiILWpEyPrWF5K4RxLJTc9am97GT//fMgNSo8K5bSJgBcA"
+    "AAAASUVORK5CYII="
 )
 _SEEN = [
     {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PICTURE}"}},

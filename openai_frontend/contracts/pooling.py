@@ -74,17 +74,18 @@ class EmbeddingContract:
 
 
 class ScoreContract:
-    """Token ids in, a number out. Only our in-process backend has it."""
-
-    takes_batches = True
+    """Token ids in, a number out: as tensors of our backend, as JSON of a model in front of it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
+        self.takes_batches = config.get("backend") == "inprocess"
 
     def encode(self, requests: Sequence[ScorePairRequest]) -> dict[str, TensorInput]:
         """The token ids, and which of them are the documents' if the requests say so: all of them,
-        or none.
+        or none. Several requests need `takes_batches`.
         """
+        if not self.takes_batches:
+            return _inputs(self._inputs, "score_request", _pair(requests[0]))
         inputs = _inputs(self._inputs, "score_request", {})
         inputs |= _token_ids(self._inputs, [each.prompt_token_ids for each in requests])
         if requests[0].token_type_ids is not None:
@@ -98,6 +99,13 @@ class ScoreContract:
         if len(scores) != count:
             raise InferenceFailed("The model returned no score.")
         return list(map(ScoreResult, scores, _token_counts(outputs, count)))
+
+
+def _pair(request: ScorePairRequest) -> dict[str, Any]:
+    document: dict[str, Any] = {"input": list(request.prompt_token_ids)}
+    if request.token_type_ids is not None:
+        document["token_type_ids"] = list(request.token_type_ids)
+    return document
 
 
 def _token_ids(

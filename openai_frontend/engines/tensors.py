@@ -83,7 +83,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
 }
 
 _SHORT_BYTES = 32 * 1024
-_TOKEN_ID_BYTES = 4
+_INT32_BYTES = 4
 # Limit of the JSON documents for embeddings and scores: a token id has up to 10 digits plus one for
 # its type; few tokens stand for more than 16 bytes of text.
 _DOCUMENT_BYTES, _DOCUMENT_BYTES_PER_TOKEN = 64 * 1024, 16
@@ -239,19 +239,22 @@ def _read_inputs(
 
 def _read_batch(inputs: Mapping[str, Tensor], max_model_len: int) -> list[Sequence[int]]:
     """The token ids of each input, which follow each other in `prompt_token_ids`."""
+    count = inputs["prompt_lengths"].nbytes // _INT32_BYTES
+    if not 1 <= count <= MAX_BATCH_INPUTS:
+        raise ValueError(f"prompt_lengths: from 1 to {MAX_BATCH_INPUTS}, not {count}")
     lengths: list[int] = inputs["prompt_lengths"].tolist()
-    if not 1 <= len(lengths) <= MAX_BATCH_INPUTS:
-        raise ValueError(f"prompt_lengths: from 1 to {MAX_BATCH_INPUTS}, not {len(lengths)}")
     for at, length in enumerate(lengths):
         if length < 0:
             raise ValueError(f"prompt_lengths: input[{at}] has a negative length")
         _check_count(length, f"input[{at}]", max_model_len)
-    return _parts(_listed(inputs["prompt_token_ids"]), lengths, "prompt_token_ids")
+    return _parts(inputs["prompt_token_ids"], lengths, "prompt_token_ids")
 
 
-def _parts(values: Sequence[int], lengths: Sequence[int], name: str) -> list[Sequence[int]]:
-    if len(values) != sum(lengths):
-        raise ValueError(f"{name}: has {len(values)} numbers for inputs of {sum(lengths)} tokens")
+def _parts(tensor: Tensor, lengths: Sequence[int], name: str) -> list[Sequence[int]]:
+    count = tensor.nbytes // _INT32_BYTES
+    if count != sum(lengths):
+        raise ValueError(f"{name}: has {count} numbers for inputs of {sum(lengths)} tokens")
+    values = _listed(tensor)
     bounds = pairwise(accumulate(lengths, initial=0))
     return [values[begin:end] for begin, end in bounds]
 
@@ -264,7 +267,7 @@ def _read_types(
 ) -> Sequence[Sequence[int] | None]:
     """The token types of each pair; None without any."""
     if "token_type_ids" in inputs:
-        return _parts(_listed(inputs["token_type_ids"]), lengths, "token_type_ids")
+        return _parts(inputs["token_type_ids"], lengths, "token_type_ids")
     types = document.get("token_type_ids")
     if types is None:
         return [None] * len(lengths)
@@ -325,7 +328,7 @@ def _read_prompt(
 
 
 def _read_token_ids(tensor: Any, max_model_len: int) -> Sequence[int]:
-    _check_count(tensor.nbytes // _TOKEN_ID_BYTES, "prompt_token_ids", max_model_len)
+    _check_count(tensor.nbytes // _INT32_BYTES, "prompt_token_ids", max_model_len)
     return _listed(tensor)
 
 

@@ -516,15 +516,17 @@ _INPUT = re.compile(r"input\[(\d+)\]: ")
 def _name_input(
     refused: InvalidRequest, requests: Sequence[EmbedRequest] | Sequence[ScorePairRequest]
 ) -> None:
-    """Set `param` of an engine's error, which starts with the input's position in the batch. A
-    reason that may be the dimensions keeps none.
+    """Set `param` of an engine's error, which starts with the input's position if the batch has
+    several. The message names the input instead where the dimensions may be the reason.
     """
-    found = _INPUT.match(refused.message)
-    if len(requests) == 1 or found is None:
+    found = _INPUT.match(refused.message) if len(requests) > 1 else None
+    if refused.param or not (found or len(requests) == 1):
         return
-    one = requests[int(found[1])]
-    refused.message = refused.message[found.end() :]
-    if not (isinstance(one, EmbedRequest) and one.dimensions):
+    one = requests[int(found[1]) if found else 0]
+    refused.message = refused.message[found.end() if found else 0 :]
+    if one.param and isinstance(one, EmbedRequest) and one.dimensions:
+        refused.message = f"{one.param}: {refused.message}"
+    else:
         refused.param = one.param
 
 

@@ -16,11 +16,11 @@ from openai_frontend.serving.pooling import (
     Text,
     TimeSlicer,
     TokenIds,
+    embedding_cost_us,
     embedding_list,
     embedding_request,
     gather_batches,
     input_truncation,
-    pooling_cost_us,
     render,
     rendering_cost_us,
     tokenize_inputs,
@@ -138,7 +138,7 @@ class Embeddings:
         async def embed(batch: range) -> list[bytes]:
             nonlocal prompt_tokens
             first, end = batch.start, batch.stop
-            await self._slicer.take(pooling_cost_us(ids[first:end]))
+            await self._slicer.take(embedding_cost_us(prompts[first:end]))
             data = []
             for at, result in enumerate(await model.embed(requests[first:end]), first):
                 await self._slicer.take(rendering_cost_us(result.embedding, as_base64=as_base64))
@@ -150,7 +150,10 @@ class Embeddings:
         ids = [prompt.token_ids for prompt in prompts]
         requests = [
             embedding_request(
-                f"{id}-{at}", prompt, dimensions=request.dimensions, param=f"input[{at}]"
+                f"{id}-{at}",
+                prompt,
+                dimensions=request.dimensions,
+                param=f"input[{at}]" if len(prompts) > 1 else None,
             )
             for at, prompt in enumerate(prompts)
         ]

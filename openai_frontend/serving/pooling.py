@@ -174,12 +174,14 @@ def _batches(
             first, cost_us = at, 0.0
         cost_us += added_us
     batches.append(range(first, count))
-    parallel = granted if granted >= count else granted // most
+    # Long prompts make smaller batches, of which more fit into the slots
+    parallel = granted if granted >= count else max(1, granted // max(map(len, batches)))
     return batches, min(parallel, len(batches))
 
 
 # Event loop time, in the gateway and the engine: measured with the mock engine
 _REQUEST_US, _INPUT_US, _TOKEN_US = 50.0, 15.0, 0.03
+_CHARACTER_US = 0.009  # to write a text as JSON, if every character is escaped
 
 
 def pooling_cost_us(prompts: Sequence[Sequence[int]]) -> float:
@@ -187,6 +189,12 @@ def pooling_cost_us(prompts: Sequence[Sequence[int]]) -> float:
     engine.
     """
     return _REQUEST_US + (len(prompts) - 1) * _INPUT_US + sum(map(len, prompts)) * _TOKEN_US
+
+
+def embedding_cost_us(prompts: Sequence[Prompt]) -> float:
+    """As `pooling_cost_us`; a prompt that the backend tokenizes is sent as text."""
+    characters = sum(len(each.text or "") for each in prompts if not each.token_ids)
+    return pooling_cost_us([each.token_ids for each in prompts]) + characters * _CHARACTER_US
 
 
 # Per iteration for all such work, and so what other work waits at most

@@ -19,6 +19,7 @@ from openai_frontend.serving.pooling import (
     Text,
     TimeSlicer,
     cosine_similarity,
+    embedding_cost_us,
     embedding_request,
     gather_batches,
     pooling_cost_us,
@@ -132,7 +133,7 @@ class Scoring:
         self._limits.check_prompt_tokens(tokens, inputs[-1].param)
 
         async def embed(batch: range) -> list[EmbeddingResult]:
-            await self._slicer.take(pooling_cost_us(ids[batch.start : batch.stop]))
+            await self._slicer.take(embedding_cost_us(prompts[batch.start : batch.stop]))
             return await model.embed(requests[batch.start : batch.stop])
 
         ids = [prompt.token_ids for prompt in prompts]

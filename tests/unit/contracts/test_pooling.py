@@ -114,6 +114,17 @@ def test_encode_score_request(types: Any) -> None:
     }
 
 
+def test_score_request_of_a_model_in_front_of_ours() -> None:
+    """An ensemble, for example: it has the document's tensor only, and gets a pair per request."""
+
+    text = {"name": "score_request", "data_type": "TYPE_STRING", "dims": [1]}
+    contract = ScoreContract({"platform": "ensemble", "input": [text]})
+    asked = ScorePairRequest(request_id="r", prompt_token_ids=(1, 2), token_type_ids=(0, 1))
+    inputs = contract.encode([asked])
+    assert document(inputs.pop("score_request")) == {"input": [1, 2], "token_type_ids": [0, 1]}
+    assert (inputs, contract.takes_batches) == ({}, False)
+
+
 def test_batch_of_embedding_requests() -> None:
     """The prompts follow each other in one tensor; another one has their lengths."""
 

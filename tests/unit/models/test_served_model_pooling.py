@@ -177,21 +177,26 @@ class Refuses(Engine):
 REFUSES = mock_models.CONFIG.replace('"mock"', f'"{__name__}:Refuses"')
 
 
-@pytest.mark.parametrize(("dimensions", "param"), [(None, "input[7]"), (2, None)])
+@pytest.mark.parametrize("alone", [False, True], ids=["in a batch", "alone"])
+@pytest.mark.parametrize(
+    ("dimensions", "expected"),
+    [(None, ("fives are refused", "input[7]")), (2, ("input[7]: fives are refused", None))],
+)
 async def test_engine_refuses_one_input(
-    tmp_path: Path, dimensions: int | None, param: str | None
+    tmp_path: Path, dimensions: int | None, expected: tuple[str, str | None], *, alone: bool
 ) -> None:
-    """The error has the input's field, unless the dimensions may be the reason. The rest of the
-    batch is cancelled.
+    """The error has the input's field, or names it where the dimensions may be the reason. The rest
+    of the batch is cancelled.
     """
 
     mock_models.write(tmp_path, "m", config=REFUSES)
-    batch = [dataclasses.replace(each, dimensions=dimensions) for each in BATCH]
+    given = [each for each in BATCH if each.param == "input[7]" or not alone]
+    batch = [dataclasses.replace(each, dimensions=dimensions) for each in given]
     async with serving(tmp_path) as registry:
         with pytest.raises(InvalidRequest) as refused:
             await registry.get("m").embed(batch)
         assert Refuses.running == 0
-    assert (refused.value.message, refused.value.param) == ("fives are refused", param)
+    assert (refused.value.message, refused.value.param) == expected
     assert refused.value.foreign
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.embeddings import Embeddings
-from openai_frontend.serving.pooling import SLICE_US, pooling_cost_us
+from openai_frontend.serving.pooling import SLICE_US, embedding_cost_us, pooling_cost_us
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Reranking, Scoring
@@ -65,6 +66,24 @@ async def test_batch_takes_at_most_one_slice_of_the_event_loop():
 
     assert embedder.batches == [2, 1, 1, 2]
     assert pooling_cost_us([long, long]) < SLICE_US < pooling_cost_us([long, long, long])
+
+
+async def test_small_batches_of_long_inputs_use_all_slots():
+    """More of them run at a time than of batches with 8 inputs, the most for 32 slots."""
+    embedder = model(iterations=50)
+
+    await Endpoints(32).embed(embedder, [[5] * 8_000] * 36)
+
+    assert (embedder.batches, embedder.most_at_once) == ([3] * 12, 30)
+
+
+def test_text_takes_time_to_write():
+    """That of a model which tokenizes itself; token ids are sent instead of their text."""
+    million = "a" * 1_000_000
+
+    known = embedding_cost_us([Prompt(million, [5])])
+    assert known == embedding_cost_us([Prompt("a", [5])]) < SLICE_US
+    assert embedding_cost_us([Prompt(million, [])]) > 5 * SLICE_US
 
 
 @pytest.mark.parametrize("options", [{"takes_batches": False}, {"has_tokenizer": False}])

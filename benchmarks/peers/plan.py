@@ -86,9 +86,9 @@ class Plan:
             )
             yield self._whole("question", f"1 token{suffix}", reconnect)
             for kind, title, size in _PROMPTS:
-                yield self._whole(
-                    kind, f"{title}{suffix}", reconnect, prompt_bytes=size, connections=2
-                )
+                # Aligned: the conversation is known, and no load ends before its first answer
+                options = {"prompt_bytes": size, "connections": 2, "aligned": True}
+                yield self._whole(kind, f"{title}{suffix}", reconnect, **options)
 
     def images(self) -> Iterator[Scenario]:
         """Closed loops of questions about images, with answers of one token."""

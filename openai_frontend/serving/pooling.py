@@ -175,7 +175,7 @@ def _batches(
         cost_us += added_us
     batches.append(range(first, count))
     # Long prompts make smaller batches, of which more fit into the slots
-    parallel = granted if granted >= count else max(1, granted // max(map(len, batches)))
+    parallel = granted if granted >= count else granted // max(map(len, batches))
     return batches, min(parallel, len(batches))
 
 

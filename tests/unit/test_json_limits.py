@@ -20,9 +20,20 @@ def messages(count: int) -> bytes:
     return nested(b"[" + b",".join([b'{"role":"user","content":"hi"}'] * count) + b"]")
 
 
+def alternating(levels: int) -> bytes:
+    """From the inside: objects of one to four members, then an array, and so on."""
+    text = b"1"
+    for level in range(levels):
+        members = level % 5 + 1
+        before = b"".join(b'"%d":1,' % each for each in range(members - 1))
+        text = b"[" + text + b"]" if members == 5 else b"{" + before + b'"x":' + text + b"}"
+    return text
+
+
 HARMLESS = {
     "fields": fields(json_limits.MAX_FIELDS),
     "depth": nested(b"[" * 63 + b"]" * 63),
+    "depth of all kinds": alternating(64),
     "deep text": nested(b'"' + b"[" * 1000 + b'"'),
     "text of fields": nested(json.dumps(fields(1000).decode()).encode()),
     "text of backslashes": nested(b'"' + rb"\\\"[" * 1000 + b'"'),
@@ -45,6 +56,7 @@ FLOODS = {
     "spaced fields": (fields(300).replace(b":", b" \n : "), "256 parameters"),
     "depth": (nested(b"[" * 64 + b"]" * 64), "64 levels of nesting"),
     "deep objects": (b'{"x":' * 65 + b"1" + b"}" * 65, "64 levels of nesting"),
+    "depth of all kinds": (alternating(65), "64 levels of nesting"),
     "unclosed": (b"[" * 100_000, "64 levels of nesting"),
     "late depth": (nested(b'["' + b"x" * 100_000 + b'",' + b"[" * 64), "64 levels of nesting"),
     "escaped quotes": (nested(b'["\\"",' + b"[" * 64), "64 levels of nesting"),

@@ -158,6 +158,7 @@ async def test_fetch_ends_if_the_client_disconnects(
         await gateway.media.closed.wait()
         while not gateway.fetches("aborted"):  # noqa: ASYNC110  a metric has no event
             await asyncio.sleep(0.005)
+    assert (gateway.fetches("aborted"), len(gateway.media.requests)) == (1, 1)
 
 
 async def test_private_address_is_not_dialled(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class Client:
         self._measured.measuring = True
         self._until(before.now_s + self._load.measured_s)
         if self._load.drain:
-            self._until_first_response()
+            self._until_enough_responses()
         after = _Clocks.read(self._load)
         self._measured.measuring = False
         self._take_clocks(before, after)
@@ -124,10 +124,10 @@ class Client:
             while self._measured.all_responses == responses:
                 self._turn_before(end_s)
 
-    def _until_first_response(self) -> None:
+    def _until_enough_responses(self) -> None:
         """On a busy machine a short load may end before any answer, and would have no times."""
         end_s = time.perf_counter() + _LONGEST_ANSWER_S
-        while not self._measured.responses:
+        while self._measured.responses < self._load.least_responses:
             self._turn_before(end_s)
 
     def _drain(self) -> None:

@@ -34,8 +34,8 @@ def test_streamed_chunk_costs_little_cpu(tmp_path):
 
 
 # Calls of Python functions and built-ins on the event loop's thread: they are almost the same in
-# each run, and a call takes 0.2 us or more. A feature that needs more calls states what it costs
-# other requests.
+# each run, on busy machines too, and a call takes 0.2 us or more. A feature that needs more calls
+# states what it costs other requests.
 _MOST_CALLS = {
     "64": 9.8,
     "64_tools": 13.0,  # 92 where the parser read each token

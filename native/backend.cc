@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -116,35 +117,6 @@ Tensor read_input(Input* input) {
   return tensor;
 }
 
-// The bytes of a Python buffer, or of a str as UTF-8, for as long as this lives.
-class ByteView {
- public:
-  explicit ByteView(nb::handle data) {
-    if (PyUnicode_Check(data.ptr())) {
-      begin_ = PyUnicode_AsUTF8AndSize(data.ptr(), &size_);
-      if (begin_ == nullptr) throw nb::python_error();
-      return;
-    }
-    if (PyObject_GetBuffer(data.ptr(), &view_, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
-    begin_ = static_cast<const char*>(view_.buf);
-    size_ = view_.len;
-    borrowed_ = true;
-  }
-  ByteView(const ByteView&) = delete;
-  ByteView& operator=(const ByteView&) = delete;
-  ~ByteView() {
-    if (borrowed_) PyBuffer_Release(&view_);
-  }
-  const char* data() const { return begin_; }
-  size_t size() const { return static_cast<size_t>(size_); }
-
- private:
-  const char* begin_ = nullptr;
-  Py_ssize_t size_ = 0;
-  Py_buffer view_{};
-  bool borrowed_ = false;
-};
-
 char* output_buffer(Output* output, uint64_t byte_size) {
   void* buffer = nullptr;
   MemoryType memory = MemoryType::kCpu;
@@ -165,6 +137,21 @@ void add_output(Response* response, nb::handle described) {
                                    static_cast<uint32_t>(shape.size())));
   char* buffer = output_buffer(output, data.size());
   if (data.size() != 0) std::memcpy(buffer, data.data(), data.size());
+}
+
+template <typename Number>
+int64_t size_of(const std::vector<Number>& numbers) {
+  return static_cast<int64_t>(numbers.size());
+}
+
+template <typename Number>
+void add_numbers(Response* response, const char* name, DataType type,
+                 std::initializer_list<int64_t> shape, const std::vector<Number>& numbers) {
+  Output* output = nullptr;
+  check(backend_api.ResponseOutput(response, &output, name, type, shape.begin(),
+                                   static_cast<uint32_t>(shape.size())));
+  const size_t byte_size = numbers.size() * sizeof(Number);
+  std::memcpy(output_buffer(output, byte_size), numbers.data(), byte_size);
 }
 
 // A response that is not sent is deleted.
@@ -285,12 +272,16 @@ void Execution::send_bytes(const char* name, nb::handle data, bool final) {
 void Execution::send_text(nb::handle text, const std::vector<int32_t>& token_ids) {
   PendingResponse response(new_response());
   add_bytes(response.get(), "text_output", text);
-  const int64_t shape[1] = {static_cast<int64_t>(token_ids.size())};
-  Output* output = nullptr;
-  check(
-      backend_api.ResponseOutput(response.get(), &output, "token_ids", DataType::kInt32, shape, 1));
-  const size_t byte_size = token_ids.size() * sizeof(int32_t);
-  std::memcpy(output_buffer(output, byte_size), token_ids.data(), byte_size);
+  add_numbers(response.get(), "token_ids", DataType::kInt32, {size_of(token_ids)}, token_ids);
+  send_response(response.take(), false);
+}
+
+void Execution::send_logprobs(nb::handle text, const std::vector<int32_t>& ids,
+                              const std::vector<double>& values) {
+  PendingResponse response(new_response());
+  add_bytes(response.get(), "text_output", text);
+  add_numbers(response.get(), "logprob_tokens", DataType::kInt32, {1, size_of(ids)}, ids);
+  add_numbers(response.get(), "logprob_values", DataType::kFp64, {1, size_of(values)}, values);
   send_response(response.take(), false);
 }
 

@@ -16,6 +16,35 @@ namespace triton {
 
 namespace nb = nanobind;
 
+// The bytes of a Python buffer, or of a str as UTF-8, for as long as this lives.
+class ByteView {
+ public:
+  explicit ByteView(nb::handle data) {
+    if (PyUnicode_Check(data.ptr())) {
+      begin_ = PyUnicode_AsUTF8AndSize(data.ptr(), &size_);
+      if (begin_ == nullptr) throw nb::python_error();
+      return;
+    }
+    if (PyObject_GetBuffer(data.ptr(), &view_, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
+    begin_ = static_cast<const char*>(view_.buf);
+    size_ = view_.len;
+    borrowed_ = true;
+  }
+  ByteView(const ByteView&) = delete;
+  ByteView& operator=(const ByteView&) = delete;
+  ~ByteView() {
+    if (borrowed_) PyBuffer_Release(&view_);
+  }
+  const char* data() const { return begin_; }
+  size_t size() const { return static_cast<size_t>(size_); }
+
+ private:
+  const char* begin_ = nullptr;
+  Py_ssize_t size_ = 0;
+  Py_buffer view_{};
+  bool borrowed_ = false;
+};
+
 // One request at the backend, from Execute to its last response. Python owns it and must end it
 // once, by a final response, finish() or fail(); where Python drops it unended, the destructor
 // fails it, so that no caller waits for ever. The request is kept to its end: that is what makes
@@ -34,6 +63,10 @@ class Execution {
   void send_bytes(const char* output, nb::handle data, bool final);
   // A text with the ids of its tokens.
   void send_text(nb::handle text, const std::vector<int32_t>& token_ids);
+  // The text that a token completes, with the ids and log probabilities of that token and of the
+  // likeliest ones.
+  void send_logprobs(nb::handle text, const std::vector<int32_t>& ids,
+                     const std::vector<double>& values);
   void finish();
   void fail(Code code, const char* message);
   bool is_cancelled() const;

@@ -1,6 +1,9 @@
 #include "text_stream.h"
 
+#include <algorithm>
+#include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "backend.h"
@@ -15,6 +18,7 @@ struct Names {
   nb::object finish_reason = nb::str("finish_reason");
   nb::object prefill_stats = nb::str("prefill_stats");
   nb::object new_token_ids = nb::str("new_token_ids");
+  nb::object new_logprobs = nb::str("new_logprobs");
   nb::object request_id = nb::str("request_id");
   nb::object native = nb::str("native");
 };
@@ -40,6 +44,60 @@ TextStream* stream_of(nb::handle request_id, const nb::dict& streams, nb::object
   return nb::isinstance<TextStream>(kept) ? nb::inst_ptr<TextStream>(kept) : nullptr;
 }
 
+// One row of an array as vLLM's engine sends it: [numpy's name of the type, [1, columns], bytes].
+class Row {
+ public:
+  explicit Row(nb::handle sent) {
+    if (!PyList_Check(sent.ptr()) || PyList_GET_SIZE(sent.ptr()) != 3) return;
+    type_ = PyList_GET_ITEM(sent.ptr(), 0);
+    const nb::handle shape = PyList_GET_ITEM(sent.ptr(), 1);
+    bytes_ = PyList_GET_ITEM(sent.ptr(), 2);
+    if (!PyUnicode_Check(type_.ptr()) || !PyList_Check(shape.ptr()) ||
+        PyList_GET_SIZE(shape.ptr()) != 2 || PyObject_CheckBuffer(bytes_.ptr()) == 0)
+      return;
+    int64_t rows = 0;
+    int64_t columns = 0;
+    if (!nb::try_cast(nb::handle(PyList_GET_ITEM(shape.ptr(), 0)), rows) ||
+        !nb::try_cast(nb::handle(PyList_GET_ITEM(shape.ptr(), 1)), columns) || rows != 1)
+      return;
+    columns_ = static_cast<size_t>(columns);
+  }
+
+  size_t columns() const { return columns_; }  // 0 if it is anything else
+
+  // Appends the first numbers of the row. False if they are of another type than the engine has.
+  template <typename Number>
+  bool read(size_t count, std::vector<Number>& into) const {
+    if constexpr (std::is_floating_point_v<Number>) {
+      return (is("<f4") && copy<float>(count, into)) || (is("<f8") && copy<double>(count, into));
+    } else {
+      return (is("<i4") && copy<int32_t>(count, into)) || (is("<i8") && copy<int64_t>(count, into));
+    }
+  }
+
+ private:
+  bool is(const char* type) const {
+    return PyUnicode_CompareWithASCIIString(type_.ptr(), type) == 0;
+  }
+
+  template <typename Element, typename Number>
+  bool copy(size_t count, std::vector<Number>& into) const {
+    const ByteView bytes(bytes_);
+    if (bytes.size() != columns_ * sizeof(Element)) return false;
+    const char* at = bytes.data();
+    for (size_t index = 0; index < count; ++index, at += sizeof(Element)) {
+      Element element;
+      std::memcpy(&element, at, sizeof element);
+      into.push_back(static_cast<Number>(element));
+    }
+    return true;
+  }
+
+  nb::handle bytes_;
+  nb::handle type_;
+  size_t columns_ = 0;
+};
+
 // (outputs that Python has to see, (request id, what went wrong) of those that could not be sent)
 nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
   nb::list rest;
@@ -63,7 +121,7 @@ nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
 }  // namespace
 
 TextStream::TextStream(nb::object execution, nb::object step, nb::object tokenizer,
-                       nb::object pending, bool streamed, bool keeps_ids)
+                       nb::object pending, bool streamed, bool keeps_ids, size_t logprobs)
     : held_(std::move(execution)),
       execution_(nb::cast<Execution*>(held_)),
       step_(std::move(step)),
@@ -71,7 +129,8 @@ TextStream::TextStream(nb::object execution, nb::object step, nb::object tokeniz
       held_pending_(std::move(pending)),
       pending_(nb::cast<PendingDeltas*>(held_pending_)),
       streamed_(streamed),
-      keeps_ids_(keeps_ids) {}
+      keeps_ids_(keeps_ids),
+      logprobs_(logprobs) {}
 
 bool TextStream::advance(nb::handle output) {
   if (!attribute(output, names().finish_reason).is_none()) return false;
@@ -80,6 +139,7 @@ bool TextStream::advance(nb::handle output) {
   if (!PyList_Check(ids.ptr())) return false;
   const Py_ssize_t size = PyList_GET_SIZE(ids.ptr());
   if (size == 0 || (streamed_ && size != 1)) return false;
+  if (logprobs_ != 0 && !read_logprobs(output)) return false;
   if (execution_->ended()) return true;  // its caller has gone
   for (Py_ssize_t at = 0; at < size; ++at) {
     PyObject* token_id = PyList_GET_ITEM(ids.ptr(), at);
@@ -96,9 +156,26 @@ bool TextStream::advance(nb::handle output) {
   return true;
 }
 
+// The engine sends as many columns as the request of the batch that wants most of them.
+bool TextStream::read_logprobs(nb::handle output) {
+  const nb::object sent = attribute(output, names().new_logprobs);
+  if (!PyList_Check(sent.ptr()) || PyList_GET_SIZE(sent.ptr()) < 2) return false;
+  const Row ids(PyList_GET_ITEM(sent.ptr(), 0));
+  const Row values(PyList_GET_ITEM(sent.ptr(), 1));
+  if (ids.columns() == 0 || ids.columns() != values.columns()) return false;
+  const size_t count = std::min(logprobs_, ids.columns());
+  logprob_ids_.clear();
+  logprob_values_.clear();
+  return ids.read(count, logprob_ids_) && values.read(count, logprob_values_);
+}
+
 void TextStream::add(nb::handle token_id, const nb::object& text) {
   begun = true;
   ++count_;
+  if (logprobs_ != 0) {  // a response for each, even if it completes no character
+    execution_->send_logprobs(text.is_none() ? nb::str("") : text, logprob_ids_, logprob_values_);
+    return;
+  }
   // A token may be a part of a character.
   const bool has_text =
       !text.is_none() && !(PyUnicode_Check(text.ptr()) && PyUnicode_GET_LENGTH(text.ptr()) == 0);
@@ -143,13 +220,14 @@ void bind_text_stream(nb::module_& module) {
               "Without text, or buffered for a larger response.")
       .def_rw("whole", &PendingDeltas::whole, "Of requests that do not stream.");
   nb::class_<TextStream>(module, "TextStream",
-                         "One request whose tokens become plain text: a response for each, or all "
-                         "of it in the end.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object, bool, bool>(), "execution"_a,
-           "step"_a, "tokenizer"_a, "pending"_a, nb::kw_only(), "streamed"_a, "keeps_ids"_a,
+                         "One request whose tokens become plain text, maybe with log "
+                         "probabilities: a response for each, or all of it in the end.")
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, bool, bool, size_t>(),
+           "execution"_a, "step"_a, "tokenizer"_a, "pending"_a, nb::kw_only(), "streamed"_a,
+           "keeps_ids"_a, "logprobs"_a = 0,
            nb::sig("def __init__(self, execution: Execution, step: typing.Callable[[typing.Any, "
                    "int], str | None], tokenizer: typing.Any, pending: PendingDeltas, *, "
-                   "streamed: bool, keeps_ids: bool) -> None"))
+                   "streamed: bool, keeps_ids: bool, logprobs: int = 0) -> None"))
       .def("take_count", &TextStream::take_count, "Tokens since the last call.")
       .def("take_text", &TextStream::take_text, "Text that no response had since the last call.")
       .def("take_ids", &TextStream::take_ids, nb::sig("def take_ids(self) -> list[int]"),

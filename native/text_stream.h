@@ -25,12 +25,14 @@ class TextStream {
  public:
   // `step(tokenizer, token id)` gives the text that a token completes, or None
   // (tokenizers.DecodeStream.step). `keeps_ids`: of the tokens that are in no response, or in one
-  // with others.
+  // with others. `logprobs`: the columns that each response of a streamed request has of the
+  // engine's log probabilities; 0 for none.
   TextStream(nb::object execution, nb::object step, nb::object tokenizer, nb::object pending,
-             bool streamed, bool keeps_ids);
+             bool streamed, bool keeps_ids, size_t logprobs);
 
   // Takes what an output of the engine's adds. False where there is more to it than one token:
-  // nothing has been done then. `output` has what vLLM's EngineCoreOutput has.
+  // nothing has been done then. `output` has what vLLM's EngineCoreOutput has, but its
+  // `new_logprobs` is a list of arrays as the engine sends them: token ids, values.
   bool advance(nb::handle output);
   // Tokens since the last call.
   int64_t take_count();
@@ -44,6 +46,7 @@ class TextStream {
  private:
   void add(nb::handle token_id, const nb::object& text);
   void send(const nb::object& text);
+  bool read_logprobs(nb::handle output);
 
   nb::object held_;
   Execution* execution_;
@@ -53,6 +56,9 @@ class TextStream {
   PendingDeltas* pending_;
   bool streamed_;
   bool keeps_ids_;
+  size_t logprobs_;
+  std::vector<int32_t> logprob_ids_;  // of the token that is being sent
+  std::vector<double> logprob_values_;
   int64_t count_ = 0;
   std::string text_;
   std::vector<int32_t> ids_;

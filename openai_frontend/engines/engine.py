@@ -123,11 +123,14 @@ class DeltaSink(Protocol):
         for the last delta.
         """
 
-    def text_stream(self, step: Callable[[Any, int], str | None], tokenizer: Any) -> Any:
+    def text_stream(
+        self, step: Callable[[Any, int], str | None], tokenizer: Any, logprobs: int = 0
+    ) -> Any:
         """Return a native fast path for plain text, for `triton._core.advance_all`.
 
-        `step(tokenizer, token_id)` returns the text that a token completes. None if the request
-        wants more than text.
+        `step(tokenizer, token_id)` returns the text that a token completes. `logprobs` is the
+        number of log probabilities of each token, its own included. None if the request wants more
+        than text and these.
         """
 
     def fail(self, error: Exception) -> None:

@@ -120,14 +120,16 @@ class ResponseWriter:
             self._send_plain(text, token_ids)
 
     def text_stream(
-        self, step: Callable[[Any, int], str | None], tokenizer: Any
+        self, step: Callable[[Any, int], str | None], tokenizer: Any, logprobs: int = 0
     ) -> TextStream | None:
-        """The native fast path for plain text, streamed or whole; None if the request wants more
-        than text.
+        """The native fast path for plain text, streamed or whole, and for streamed text with
+        `logprobs` columns of log probabilities; None if the request wants more than that.
         """
-        if self._stream and (not self._plain or self._interval > 1):
+        if self._counts or self._logprobs != bool(logprobs):
             return None
-        if self._logprobs or self._counts:
+        if logprobs and (self._token_ids or not self._stream):
+            return None
+        if self._stream and not logprobs and (not self._plain or self._interval > 1):
             return None
         self._text = TextStream(
             self._execution,
@@ -136,6 +138,7 @@ class ResponseWriter:
             self._unsent,
             streamed=self._stream,
             keeps_ids=self._token_ids or self._count_tokens,
+            logprobs=logprobs,
         )
         return self._text
 

@@ -438,10 +438,10 @@ class PendingDeltas:
 
 class TextStream:
     """
-    One request whose tokens become plain text: a response for each, or all of it in the end.
+    One request whose tokens become plain text, maybe with log probabilities: a response for each, or all of it in the end.
     """
 
-    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any, pending: PendingDeltas, *, streamed: bool, keeps_ids: bool) -> None: ...
+    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any, pending: PendingDeltas, *, streamed: bool, keeps_ids: bool, logprobs: int = 0) -> None: ...
 
     def take_count(self) -> int:
         """Tokens since the last call."""

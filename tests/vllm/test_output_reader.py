@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 import pytest_asyncio
 
@@ -161,3 +163,34 @@ def test_other_client_types_keep_their_own_task():
         client(AsyncMPClient, task=object()),
     ):
         assert zmq_io.output_reader(other, print) is None
+
+
+def tokens_of(logprobs: Any) -> list[list[Any]]:
+    return [array.tolist() for array in logprobs[:3]]
+
+
+@needs_step_loop
+@pytest.mark.parametrize("columns", [1, 4, 200])
+async def test_step_decoder_restores_log_probabilities(columns):
+    """What vLLM's own decoder makes, also of arrays that are frames of their own."""
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+    from vllm.v1.outputs import LogprobsLists
+    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+    ids = np.arange(columns, dtype=np.int32).reshape(1, -1)
+    logprobs = LogprobsLists(ids, ids.astype(np.float32) / 8, np.array([2]))
+    outputs = [EngineCoreOutput("a", [7], new_logprobs=logprobs), EngineCoreOutput("b", [8])]
+    frames = MsgpackEncoder().encode(EngineCoreOutputs(outputs=outputs, timestamp=5.0))
+    assert (len(frames) > 1) == (columns == 200)
+    decoder = zmq_io.StepDecoder()
+
+    step, vllms = decoder.decode(frames), MsgpackDecoder(EngineCoreOutputs).decode(frames)
+
+    with_logprobs, without = step.outputs
+    assert isinstance(with_logprobs.new_logprobs, list)
+    restored = decoder.logprobs(with_logprobs.new_logprobs)
+    assert tokens_of(restored) == tokens_of(vllms.outputs[0].new_logprobs) == tokens_of(logprobs)
+    with_logprobs.new_logprobs = vllms.outputs[0].new_logprobs = None
+    assert [msgspec.to_builtins(each) for each in (step, with_logprobs, without)] == [
+        msgspec.to_builtins(each) for each in (vllms, *vllms.outputs)
+    ]

@@ -34,7 +34,7 @@ class Sink:
     def send_text(self, text: str, token_ids: Any) -> None:
         self.send(CompletionDelta(text, token_ids))
 
-    def text_stream(self, step: Any, tokenizer: Any) -> None:
+    def text_stream(self, step: Any, tokenizer: Any, logprobs: int = 0) -> None:
         """A stream that receives each delta."""
 
     def fail(self, error: Exception) -> None:

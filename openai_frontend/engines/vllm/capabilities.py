@@ -158,7 +158,12 @@ DIRECT_SOCKETS = Capability(
     requirements="""
         vllm.v1.engine.core_client:AsyncMPClient.input_socket
         vllm.v1.engine.core_client:AsyncMPClient.encoder
-        vllm.v1.engine.core_client:AsyncMPClient.decoder
+        vllm.v1.serial_utils:MsgpackDecoder(t)
+        vllm.v1.serial_utils:MsgpackDecoder.decode(bufs)
+        vllm.v1.serial_utils:MsgpackDecoder.dec_hook
+        vllm.v1.serial_utils:MsgpackDecoder.aux_buffers
+        vllm.v1.engine:EngineCoreOutput(new_logprobs)
+        vllm.v1.outputs:LogprobsLists(logprob_token_ids, logprobs)
         vllm.v1.engine.core_client:AsyncMPClient.core_engine
         vllm.v1.engine.core_client:AsyncMPClient.client_index
         vllm.v1.engine.core_client:AsyncMPClient.ensure_alive

@@ -447,7 +447,7 @@ class _WarmUpSink:
     def send_text(self, text: str, token_ids: Sequence[int]) -> None:
         """Plain text never ends the output."""
 
-    def text_stream(self, step: object, tokenizer: object) -> None:
+    def text_stream(self, step: object, tokenizer: object, logprobs: int = 0) -> None:
         """No fast path: every delta comes to `send`."""
 
     @property

@@ -112,14 +112,19 @@ class TextRequestState:
         # `advance_all` handles tokens that are only text without Python.
         self.native = (
             None
-            if self.stop or self.step is None or self.logprobs is not None
-            else sink.text_stream(self.step, self.tokenizer)
+            if self.stop or self.step is None
+            else sink.text_stream(self.step, self.tokenizer, self._columns)
         )
         self.prompt_tokens = prompt_tokens
         self.image_tokens, self.audio_tokens = _media_tokens(request)
         self.cached_tokens = 0
         self.transferred_tokens: int | None = None
         self.begun = False  # the hot path does not update the detokenizer's count
+
+    @property
+    def _columns(self) -> int:
+        """Log probabilities per token."""
+        return 0 if self.logprobs is None else 1 + self.logprobs
 
     def advance(self, output: Any) -> bool:
         """Send what a step adds. Return whether a stop string ended the request before the engine
@@ -143,7 +148,7 @@ class TextRequestState:
             if self.logprobs is None:
                 self.send_text(text, token_ids)
             else:
-                arrays = _arrays(output, 1 + self.logprobs)
+                arrays = _arrays(output, self._columns)
                 self.sink.send(CompletionDelta(text, token_ids, logprob_arrays=arrays))
             self.begun = True
             return False
@@ -191,7 +196,7 @@ class TextRequestState:
         )
         delta = CompletionDelta(text, token_ids, finish_reason, stop_reason, counts)
         if self.logprobs is not None and output.new_logprobs is not None:
-            delta.logprob_arrays = _arrays(output, 1 + self.logprobs)
+            delta.logprob_arrays = _arrays(output, self._columns)
         self.sink.send(delta)
 
 

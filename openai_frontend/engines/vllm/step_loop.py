@@ -11,7 +11,7 @@ It uses vLLM's internal classes: `capabilities.STEP_LOOP` lists what it needs of
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -73,6 +73,7 @@ class StepLoop:
         self._supported_tasks: Any = None
         self._direct_sockets = zmq_io.is_supported()
         self._writer: zmq_io.RequestSender | None = None
+        self._logprobs: Callable[[Any], Any] | None = None  # from what the engine has sent
         self._media: SentMedia | None = None  # set with the first request that has some
         self.failure: str | None = None  # why the loop has stopped
         self._transfers = engine.vllm_config.kv_transfer_config is not None
@@ -278,6 +279,7 @@ class StepLoop:
         reader = zmq_io.output_reader(self._core, self._step) if self._direct_sockets else None
         if reader is not None:
             self._writer = zmq_io.RequestSender(self._core)
+            self._logprobs = reader.decoder.logprobs
         steps = (
             reader.start() if reader is not None else self._loop.create_task(self._await_steps())
         )
@@ -306,9 +308,7 @@ class StepLoop:
         rest: list[Any] = []
         outputs, failed = _core.advance_all(step.outputs, streams)
         stopped = self._fail_unsent(failed) if failed else []
-        if self._media is not None and self._media.unanswered:
-            outputs = [each for each in outputs if not self._sent_again(self._media, each)]
-        for output in outputs:
+        for output in self._complete(outputs) if outputs else ():
             request_id = output.request_id
             stream = streams.get(request_id)
             if stream is None:
@@ -328,6 +328,15 @@ class StepLoop:
             stopped += self._process_rest(rest, step.timestamp)
         if stopped:
             self._spawn(self._core.abort_requests_async(stopped))
+
+    def _complete(self, outputs: list[Any]) -> list[Any]:
+        """Outputs as vLLM has them, without those whose media the engine gets once more."""
+        if self._media is not None and self._media.unanswered:
+            outputs = [each for each in outputs if not self._sent_again(self._media, each)]
+        for output in outputs:
+            if self._logprobs is not None and output.new_logprobs is not None:
+                output.new_logprobs = self._logprobs(output.new_logprobs)
+        return outputs
 
     def _fail_unsent(self, failed: list[tuple[str, str]]) -> list[str]:
         for request_id, cause in failed:

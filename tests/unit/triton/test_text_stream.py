@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from openai_frontend.triton import _core, error_codes, inprocess
@@ -182,3 +183,77 @@ async def test_output_in_another_format(ask):
 
     assert rest == []
     assert "finish_reason" in json.dumps(failed)
+
+
+def sent(array: Any) -> list[Any]:
+    """As vLLM's engine sends it."""
+    return [array.dtype.str, list(array.shape), memoryview(array.tobytes())]
+
+
+def with_logprobs(request: Request, columns: int) -> Any:
+    native = _core.TextStream(
+        request.execution,
+        decoded,
+        TEXTS,
+        _core.PendingDeltas(),
+        streamed=True,
+        keeps_ids=False,
+        logprobs=columns,
+    )
+    return SimpleNamespace(native=native)
+
+
+@pytest.mark.parametrize("id_type", [np.int32, np.int64])
+@pytest.mark.parametrize("value_type", [np.float32, np.float64])
+async def test_log_probabilities(ask, id_type, value_type):
+    """Each token has a response, also one that completes no character, with as many of the engine's
+    columns as the request wants.
+    """
+    request = await ask()
+    streams = {"r": with_logprobs(request, 2)}
+    ids, values = np.array([[0, 7, 9]], id_type), np.array([[-0.5, -1.5, -3.5]], value_type)
+
+    for token in (0, 1):
+        step = output("r", [token])
+        step.new_logprobs = [sent(ids), sent(values), None, None]
+        assert _core.advance_all([step], streams) == ([], [])
+
+    responses = request.stream._native.take()
+    assert [each.item("text_output") for each in responses] == [b"zero", b""]
+    assert [each.tolist("logprob_tokens") for each in responses] == [[0, 7], [0, 7]]
+    assert [each.tolist("logprob_values") for each in responses] == [[-0.5, -1.5], [-0.5, -1.5]]
+    assert streams["r"].native.take_count() == 2
+
+
+IDS, VALUES = sent(np.array([[0, 7]], np.int32)), sent(np.array([[-0.5, -1.5]], np.float32))
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        None,
+        SimpleNamespace(logprob_token_ids=[[0, 7]], logprobs=[[-0.5, -1.5]]),
+        [IDS],
+        [VALUES, IDS],
+        [IDS, ["<f2", [1, 2], b"1234"]],
+        [IDS, ["<f4", [1, 2], b"1234"]],
+        [IDS, ["<f4", [2, 1], b"12345678"]],
+        [IDS, ["<f4", [1, 1], b"1234"]],
+        [IDS, ["<f4", [1, 2], 1]],
+        [["<i4", [1, 0], b""], ["<f4", [1, 0], b""]],
+        [["<i4", ["1", 2], b"12345678"], VALUES],
+        [["<i4", [2], b"12345678"], VALUES],
+        [[4, [1, 2], b"12345678"], VALUES],
+        [["<i4", [1, 2]], VALUES],
+    ],
+)
+async def test_other_log_probabilities_are_left_to_python(ask, lists):
+    """Nothing of such an output has been sent."""
+    request = await ask()
+    streams, step = {"r": with_logprobs(request, 2)}, output("r", [0])
+    step.new_logprobs = lists
+
+    assert _core.advance_all([step], streams) == ([step], [])
+
+    assert request.taken() == []
+    assert not streams["r"].native.begun

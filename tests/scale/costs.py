@@ -9,6 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+import psutil
+
 from benchmarks import client_process
 from benchmarks.load import Load, Measured
 from tests import mock_models
@@ -16,6 +19,8 @@ from tests.gateway_process import GatewayProcess
 from tests.scale import fleet, routers
 
 STREAMS = 64
+SERVE = "serve"
+REPLICA = "replica in Ray"
 _ROUNDS = 3  # of all loads in turn
 
 
@@ -29,7 +34,11 @@ class Cost:
 
 
 def overhead(load_s: float) -> dict[str, Cost]:
-    """A replica in Ray beside `openai-frontend serve`, with and without HAProxy, in turn."""
+    """A replica in Ray beside `openai-frontend serve`, with and without HAProxy, in turn.
+
+    Without HAProxy, the load goes to the replica's own port: how many tokens come in one write, and
+    so what they cost a gateway, depends on how fast the one that reads them is.
+    """
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
         gateways = running.enter_context(fleet.replicas(_below(folder, "ray"), count=1))
@@ -40,7 +49,8 @@ def overhead(load_s: float) -> dict[str, Cost]:
             routers.running(routers.haproxy, _below(folder, "haproxy"), [alone.port] * 3)
         )
         loads = {
-            "serve": (alone.port, {"gateway": [alone.pid]}),
+            SERVE: (alone.port, {"gateway": [alone.pid]}),
+            REPLICA: (_own_port(replica), {"gateway": [replica.pid]}),
             "serve behind HAProxy": (
                 router.port,
                 {"gateway": [alone.pid], "router": [router.process.pid]},
@@ -51,6 +61,20 @@ def overhead(load_s: float) -> dict[str, Cost]:
             ),
         }
         return _costs(loads, load_s)
+
+
+def _own_port(replica: psutil.Process) -> int:
+    """The one at which the gateway in a replica of Ray's listens."""
+    listening = [each.laddr.port for each in replica.net_connections("tcp") if not each.raddr]
+    [port] = [port for port in listening if _is_gateway(port)]
+    return port
+
+
+def _is_gateway(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health/live").status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def several(load_s: float) -> dict[str, Cost]:

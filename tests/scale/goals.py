@@ -179,7 +179,7 @@ def _scaled(plan: Plan, each: Scaled) -> list[str]:
 
 def goals(found: Found) -> Sequence[Goal]:
     """Those that can be checked on one machine; R7 needs more cores."""
-    serve, *_, replica = found.overhead.values()
+    serve, replica = found.overhead[costs.SERVE], found.overhead[costs.REPLICA]
     return [
         Goal(
             "R1: CPU per token of a replica / of serve", replica.gateway_us / serve.gateway_us, 1.15

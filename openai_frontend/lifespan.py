@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
+from openai_frontend.background_tasks import next_tick, supervise
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
@@ -26,7 +27,6 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.remote_prefill import RemotePrefill
 from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
-from openai_frontend.supervise import supervise
 from openai_frontend.tracing import Tracing
 from openai_frontend.tracing.attributes import ServerAddress
 from openai_frontend.triton import Server, relay_counts
@@ -320,6 +320,5 @@ async def _watch_loop_lag(observe: Callable[[float], None]) -> None:
     """
     loop = asyncio.get_running_loop()
     while True:
-        due_s = loop.time() + _LAG_EVERY_S
-        await asyncio.sleep(_LAG_EVERY_S)
+        due_s = await next_tick(_LAG_EVERY_S)
         observe(max(0.0, loop.time() - due_s))

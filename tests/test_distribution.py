@@ -25,7 +25,7 @@ def test_what_shares_engines_begins_first():
     tests = [
         "tests/unit/test_sse.py::test_a",
         "tests/unit/test_sse.py::test_b",
-        "tests/unit/test_supervise.py::test_c",
+        "tests/unit/test_background_tasks.py::test_c",
         "tests/clients/test_openai.py::test_d",
         "tests/vllm/test_engine.py::test_e",
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from openai_frontend.supervise import supervise
+from openai_frontend.background_tasks import supervise
 from schemas.transfer import PrefillRequest, PrefillResponse
 
 logger = logging.getLogger(__name__)

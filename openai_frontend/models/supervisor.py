@@ -9,6 +9,7 @@ import time
 from collections import defaultdict, deque
 from functools import partial
 
+from openai_frontend.background_tasks import next_tick
 from openai_frontend.config.model_options import EngineLimits
 from openai_frontend.errors import Conflict, EngineStalled, GatewayError, ModelFailed
 from openai_frontend.metrics.gateway import GatewayMetrics
@@ -91,7 +92,7 @@ class EngineSupervisor:
         """Check the engines until cancelled; then cancel recoveries under way."""
         try:
             while True:
-                await asyncio.sleep(CHECK_EVERY_S)
+                await next_tick(CHECK_EVERY_S)
                 await self._check_once()
         finally:
             for task in self._recoveries.values():

@@ -6,6 +6,7 @@ import gc
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from openai_frontend.background_tasks import next_tick
 from openai_frontend.models.registry import ModelRegistry
 
 # Python's defaults are 700, 10 and 10. With these a collection checks at most 20,000 objects, which
@@ -40,7 +41,7 @@ async def _watch_models(registry: ModelRegistry) -> None:
             before, served = served, {(card.name, card.created) for card in registry.cards()}
             if before != served:
                 freeze_heap(gone=before is not None and not before <= served)
-        await asyncio.sleep(_CHECK_INTERVAL_S)
+        await next_tick(_CHECK_INTERVAL_S)
 
 
 def freeze_heap(*, gone: bool = False) -> None:

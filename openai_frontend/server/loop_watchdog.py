@@ -3,12 +3,13 @@
 `lifespan.py` measures shorter delays.
 """
 
-import asyncio
 import logging
 import sys
 import threading
 import time
 import traceback
+
+from openai_frontend.background_tasks import next_tick
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class LoopWatchdog:
         try:
             while True:
                 self._beat_s = time.monotonic()
-                await asyncio.sleep(self._interval_s)
+                await next_tick(self._interval_s)
         finally:
             self._ended.set()
 

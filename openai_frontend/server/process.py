@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import uvicorn
 
 from openai_frontend.auth.authenticator import Authenticator
+from openai_frontend.background_tasks import supervise
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.lifespan import Startup
 from openai_frontend.middleware.drain import DrainState
@@ -26,7 +27,6 @@ from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.internal_server import InternalServer
 from openai_frontend.server.loop_watchdog import STARTUP_THRESHOLD_S, THRESHOLD_S, LoopWatchdog
 from openai_frontend.server.systemd import SystemdNotifier
-from openai_frontend.supervise import supervise
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)

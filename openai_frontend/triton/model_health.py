@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from openai_frontend.background_tasks import next_tick
 from openai_frontend.errors import EngineRestarting, GatewayError, ModelFailed
 
 logger = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class ReadinessMonitor:
         """Take a snapshot every UPDATE_EVERY_S."""
         while not self._closed:
             await self.refresh()
-            await asyncio.sleep(UPDATE_EVERY_S)
+            await next_tick(UPDATE_EVERY_S)
 
     async def refresh(self, changed: str | None = None) -> None:
         """As `try_update`, from the event loop."""

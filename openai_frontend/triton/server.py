@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from openai_frontend import errors, lease, request_record
+from openai_frontend.background_tasks import supervise
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.supervise import supervise
 from openai_frontend.triton import (
     _core,
     backends,

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import openai_frontend
-from openai_frontend import engines, supervise
+from openai_frontend import background_tasks, engines
 from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.logs import configure, formatters, redaction
@@ -90,7 +90,7 @@ IN_REQUEST = {error_reply.logger.name, guard.logger.name}
 # Modules that log exceptions without a request
 WITHOUT_REQUEST = {
     configure.logger.name,  # uncaught exceptions: the operator has only this line
-    supervise.logger.name,
+    background_tasks.logger.name,
     supervisor.logger.name,
     exporter.logger.name,
     loader.logger.name,  # loads

@@ -1,4 +1,4 @@
-"""Restarts background tasks that fail."""
+"""Background tasks: restarted if they fail, and awake at the same times."""
 
 import asyncio
 import logging
@@ -24,3 +24,18 @@ async def supervise(name: str, task: Callable[[], Awaitable[None]]) -> None:
                 "background task '%s' failed; restarting in %g s", name, RESTART_DELAY_S
             )
         await asyncio.sleep(RESTART_DELAY_S)
+
+
+async def next_tick(every_s: float) -> float:
+    """Sleep until the event loop's clock reaches a multiple of `every_s`, half of it ahead at
+    least; return that time.
+
+    Periodic checks then share their wake-ups: in an idle process, waking up costs more than they.
+    """
+    loop = asyncio.get_running_loop()
+    now_s = loop.time()
+    due_s = (now_s // every_s + 1) * every_s
+    if due_s - now_s < every_s / 2:  # timers may be a millisecond early
+        due_s += every_s
+    await asyncio.sleep(due_s - now_s)
+    return due_s

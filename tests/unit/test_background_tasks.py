@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from openai_frontend import supervise as module
-from openai_frontend.supervise import supervise
+from openai_frontend import background_tasks as module
+from openai_frontend.background_tasks import next_tick, supervise
 
 
 class Work:
@@ -52,3 +52,39 @@ async def test_cancellation_ends_the_task():
     with pytest.raises(asyncio.CancelledError):
         await task
     assert work.starts == 1
+
+
+@pytest.mark.parametrize(
+    ("now_s", "due_s"),
+    [(100.0, 100.25), (100.1, 100.25), (100.2, 100.5), (100.2499, 100.5), (100.125, 100.25)],
+)
+async def test_next_tick_is_a_multiple_and_not_too_near(monkeypatch, now_s, due_s):
+    """A timer that fires early does not make a check run twice."""
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    tick_s = await next_tick(0.25)
+    monkeypatch.undo()
+
+    assert tick_s == pytest.approx(due_s)
+    assert slept == [pytest.approx(due_s - now_s)]
+
+
+async def test_checks_share_their_wake_ups():
+    """Those that began at other times too."""
+    loop, ticks = asyncio.get_running_loop(), []
+
+    async def check(delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        for _ in range(3):
+            ticks.append(await next_tick(0.1))
+            assert loop.time() >= ticks[-1] - 0.002
+
+    await asyncio.gather(check(0), check(0.03), check(0.04))
+
+    assert len({round(tick_s, 3) for tick_s in ticks}) <= 5

@@ -46,6 +46,8 @@ from openai_frontend.server.http_protocol import limited_protocol
 
 # Some names below are alpha or private, so a minor version is supported once it is tested.
 SUPPORTED_RAY = "2.60"
+# The gateway sees itself that a client disconnects. Ray would run two more tasks per request.
+_WITHOUT_RAYS_RECEIVE = ("x-request-disconnect-disabled", "?1")
 _POLL_S = 0.05
 _FOLLOW_S, _FOLLOW_TIMEOUT_S = 2.0, 10.0
 # Of the engines' side channels: between Ray's ports for workers (up to 19,999) and for replicas
@@ -133,6 +135,7 @@ class Replica(_Worker):
             self._state.metrics,
             root_path=settings.root_path,
             headers=response_headers(tls=False, replica_name=self._name),
+            request_headers=[_WITHOUT_RAYS_RECEIVE],
         )
 
     def __serve_build_asgi_app__(self) -> WithoutRequestId:

@@ -306,6 +306,7 @@ class WrappedHttpProtocol(LimitedHttpProtocol):
     """For the uvicorn of a framework that wraps the application and its `send`, as Ray does."""
 
     encoded_headers: Sequence[tuple[bytes, bytes]] = ()  # instead of the framework's
+    request_headers: Sequence[tuple[bytes, bytes]] = ()  # for the framework
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -315,6 +316,10 @@ class WrappedHttpProtocol(LimitedHttpProtocol):
             date = [header for header in state.default_headers if header[0] == b"date"]
             state.default_headers = [*date, *self.encoded_headers]
 
+    def on_headers_complete(self) -> None:
+        self.headers += self.request_headers
+        super().on_headers_complete()
+
 
 def limited_protocol(
     limits: ProtocolLimits,
@@ -322,10 +327,12 @@ def limited_protocol(
     *,
     root_path: str = "",
     headers: Sequence[tuple[str, str]] | None = None,
+    request_headers: Sequence[tuple[str, str]] = (),
 ) -> type[LimitedHttpProtocol]:
     """The protocol class with its limits, for `uvicorn.Config(http=...)`.
 
-    `headers` of all responses, if another framework makes the Config and wraps the application.
+    If another framework makes the Config and wraps the application: `headers` of all responses, and
+    `request_headers` that the framework finds in all requests.
     """
     attributes = {
         "limits": limits,
@@ -335,7 +342,10 @@ def limited_protocol(
     }
     if headers is None:
         return type("LimitedHttpProtocol", (LimitedHttpProtocol,), attributes)
-    encoded = [(name.encode(), value.encode()) for name, value in headers]
-    return type(
-        "WrappedHttpProtocol", (WrappedHttpProtocol,), {**attributes, "encoded_headers": encoded}
-    )
+    attributes["encoded_headers"] = _encoded(headers)
+    attributes["request_headers"] = _encoded(request_headers)
+    return type("WrappedHttpProtocol", (WrappedHttpProtocol,), attributes)
+
+
+def _encoded(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers]

@@ -24,12 +24,16 @@ async def served(
     *,
     counts: ProtocolCounts | None = None,
     headers: Sequence[tuple[str, str]] | None = None,
+    request_headers: Sequence[tuple[str, str]] = (),
     tls: Path | None = None,
     **limits: Any,
 ) -> AsyncGenerator[Address, None]:
     """An application behind the guarded protocol, on a free port; `tls`: a certificate with key."""
     http = limited_protocol(
-        ProtocolLimits(**{"max_header_bytes": LIMIT, **limits}), counts, headers=headers
+        ProtocolLimits(**{"max_header_bytes": LIMIT, **limits}),
+        counts,
+        headers=headers,
+        request_headers=request_headers,
     )
     options: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False}
     options |= {} if tls is None else {"ssl_certfile": tls, "ssl_keyfile": tls}
@@ -528,3 +532,18 @@ async def test_slow_reader_stays_connected():
         writer.close()
 
     assert counts.told == []
+
+
+async def test_framework_finds_its_request_headers():
+    """After the client's, so that the last one of a name is not the client's."""
+    seen: list[list[tuple[bytes, bytes]]] = []
+
+    async def framework(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append([*scope["headers"]])
+        await echo(scope, receive, send)
+
+    given = request(b"x-watch: ?0", close=False) + request(b"x-watch: ?0")
+    async with served(framework, headers=[], request_headers=[("x-watch", "?1")]) as address:
+        await exchange(address, given)
+
+    assert [headers[-2:] for headers in seen] == [[(b"x-watch", b"?0"), (b"x-watch", b"?1")]] * 2

@@ -138,7 +138,7 @@ gpu-check: ## check and measure the gateway on an NVIDIA GPU; ARGS=--cpu does so
 bench: setup ## run the benchmarks; ARGS=--help lists the options
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-scale: setup-clients ## measure how routers keep prefixes; ARGS="--goals --store" measures replicas
+bench-scale: setup-clients ## measure how routers keep prefixes; ARGS=--costs or --goals measures replicas
 	$(BIN)/python -m tests.scale.measure $(ARGS)
 
 figures: setup ## print size, shape and coupling of the package

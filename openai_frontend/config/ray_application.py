@@ -278,7 +278,9 @@ def _placed(
 ) -> dict[str, Any]:
     grace_s = _DEREGISTRATION_S + settings.graceful_shutdown_timeout_s + _STOP_CORE_S
     options: dict[str, Any] = {
-        "logging_config": {"enable_access_log": False},  # the gateway's has more fields
+        # The gateway's access log has more fields. Ray would make a record of each request all the
+        # same, and drop it.
+        "logging_config": {"enable_access_log": False, "log_level": "WARNING"},
         "max_ongoing_requests": _NO_LIMIT,
         "graceful_shutdown_timeout_s": grace_s,
         "ray_actor_options": replica.model_dump(include={"num_cpus", "num_gpus", "resources"}),

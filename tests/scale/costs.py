@@ -1,13 +1,14 @@
-"""What a replica, a router and several gateways cost: CPU time per token of `STREAMS` streams at
-full speed, with the mock engine.
+"""What a replica (R1), a router and several gateways (R7) cost: CPU time per token of `STREAMS`
+streams at full speed, with the mock engine. `make bench-scale ARGS=--costs`.
 """
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -21,7 +22,9 @@ from tests.scale import fleet, routers
 STREAMS = 64
 SERVE = "serve"
 REPLICA = "replica in Ray"
-_ROUNDS = 3  # of all loads in turn
+_ROUNDS = 5  # of all loads in turn
+_LOAD_S = 6.0
+_MOST = 1.15  # of a replica's CPU time per token, divided by that of `serve`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,59 @@ class Cost:
     tokens_per_s: float
 
 
-def overhead(load_s: float) -> dict[str, Cost]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """By deployment."""
+
+    overhead: Mapping[str, Cost]  # R1
+    several: Mapping[str, Cost]  # R7
+
+    @property
+    def of_serve(self) -> float:
+        """R1: a replica's CPU time per token, divided by that of `serve`."""
+        return self.overhead[REPLICA].gateway_us / self.overhead[SERVE].gateway_us
+
+
+def run(say: Callable[[str], None]) -> Found:
+    """In about eight minutes; `say` gets each result as soon as it is known."""
+    overhead = _overhead(_LOAD_S)
+    say(f"R1 {overhead}")
+    several = _several(_LOAD_S)
+    say(f"R7 {several}")
+    return Found(overhead=overhead, several=several)
+
+
+def table(found: Found) -> str:
+    """In Markdown."""
+    goal = f"at most {_MOST}{', missed' if found.of_serve > _MOST else ''}"
+    return "\n".join(
+        [
+            f"A replica costs {found.of_serve:.2f} times what `serve` costs ({goal}).",
+            "",
+            *_rows(f"R1, {STREAMS} streams at full speed", found.overhead),
+            *_rows("R7, the same with several gateways on one machine", found.several),
+        ]
+    )
+
+
+def document(found: Found) -> dict[str, Any]:
+    return {"of_serve": found.of_serve, "at_most": _MOST, **asdict(found)}
+
+
+def _rows(title: str, costs: Mapping[str, Cost]) -> list[str]:
+    return [
+        f"| {title} | CPU per token, us | router's, us | tokens/s |",
+        "|---|--:|--:|--:|",
+        *(
+            f"| {name} | {each.gateway_us:.1f} "
+            f"| {f'{each.router_us:.1f}' if each.router_us else ''} | {each.tokens_per_s:,.0f} |"
+            for name, each in costs.items()
+        ),
+        "",
+    ]
+
+
+def _overhead(load_s: float) -> dict[str, Cost]:
     """A replica in Ray beside `openai-frontend serve`, with and without HAProxy, in turn.
 
     Without HAProxy, the load goes to the replica's own port: how many tokens come in one write, and
@@ -77,7 +132,7 @@ def _is_gateway(port: int) -> bool:
         return False
 
 
-def several(load_s: float) -> dict[str, Cost]:
+def _several(load_s: float) -> dict[str, Cost]:
     """One, two and three gateways of one machine behind HAProxy."""
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))

@@ -1,4 +1,4 @@
-"""The goals R1, R3, R4, R5 and R7 of several gateways: `make bench-scale ARGS=--goals`.
+"""The goals R3, R4 and R5 of several gateways: `make bench-scale ARGS=--goals`.
 
 The figures are those of one machine, whose cores gateways, routers and client share.
 """
@@ -11,12 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.scale import changes, costs, fleet
+from tests.scale import changes, fleet
 from tests.scale.changes import Killed, Plan, Scaled, Updated
-from tests.scale.costs import Cost
 from tests.scale.fleet import Fleet
 
-_LOAD_S = 6.0
 _MODEL = {"tokens_per_second": Plan().token_rate, "max_model_len": 65_536}
 _OPTIONS = ("--drain-delay-s=3", "--graceful-shutdown-timeout-s=300")
 
@@ -25,8 +23,6 @@ _OPTIONS = ("--drain-delay-s=3", "--graceful-shutdown-timeout-s=300")
 class Found:
     """By deployment."""
 
-    overhead: Mapping[str, Cost]  # R1
-    several: Mapping[str, Cost]  # R7
     killed: Mapping[str, Killed]  # R3
     updated: Mapping[str, Updated]  # R4
     scaled: Scaled  # R5
@@ -49,10 +45,6 @@ class Goal:
 def run(plan: Plan, say: Callable[[str], None]) -> Found:
     """All of them in turn, in about half an hour; `say` gets each result as soon as it is known."""
     load_average = os.getloadavg()[0]
-    overhead = costs.overhead(_LOAD_S)
-    say(f"R1 {overhead}")
-    several = costs.several(_LOAD_S)
-    say(f"R7 {several}")
     killed: dict[str, Killed] = {}
     updated: dict[str, Updated] = {}
     for router in ("HAProxy", "Envoy"):
@@ -69,8 +61,6 @@ def run(plan: Plan, say: Callable[[str], None]) -> Found:
         scaled = asyncio.run(changes.scale(replicas, plan))
         say(f"R5 Ray Serve {scaled}")
     return Found(
-        overhead=overhead,
-        several=several,
         killed=killed,
         updated=updated,
         scaled=scaled,
@@ -99,8 +89,6 @@ def table(plan: Plan, found: Found) -> str:
             f"Load average before the run: {found.load_average:.1f}.",
             "",
             *_goals(goals(found)),
-            *_costs("R1, 64 streams at full speed", found.overhead),
-            *_costs("R7, the same with several gateways on one machine", found.several),
             *_killed(plan, found.killed),
             *_updated(plan, found.updated),
             *_scaled(plan, found.scaled),
@@ -116,19 +104,6 @@ def _goals(rows: Sequence[Goal]) -> list[str]:
             f"| {each.name} | {each.limit:g} | {each.figure:.3g} "
             f"| {'missed' if each.missed else ''} |"
             for each in rows
-        ),
-        "",
-    ]
-
-
-def _costs(title: str, rows: Mapping[str, Cost]) -> list[str]:
-    return [
-        f"| {title} | CPU per token, us | router's, us | tokens/s |",
-        "|---|--:|--:|--:|",
-        *(
-            f"| {name} | {each.gateway_us:.1f} "
-            f"| {f'{each.router_us:.1f}' if each.router_us else ''} | {each.tokens_per_s:,.0f} |"
-            for name, each in rows.items()
         ),
         "",
     ]
@@ -178,12 +153,8 @@ def _scaled(plan: Plan, each: Scaled) -> list[str]:
 
 
 def goals(found: Found) -> Sequence[Goal]:
-    """Those that can be checked on one machine; R7 needs more cores."""
-    serve, replica = found.overhead[costs.SERVE], found.overhead[costs.REPLICA]
+    """What was measured beside what it may be."""
     return [
-        Goal(
-            "R1: CPU per token of a replica / of serve", replica.gateway_us / serve.gateway_us, 1.15
-        ),
         *(goal for name, each in found.killed.items() for goal in _after_kill(name, each)),
         *(goal for name, each in found.updated.items() for goal in _after_update(name, each)),
         Goal("R5: requests failed while the number of replicas changes", found.scaled.failed, 0),

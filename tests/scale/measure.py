@@ -28,7 +28,7 @@ import psutil
 from benchmarks import machine, results
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
-from tests.scale import changes, goals, ray_cluster, routers
+from tests.scale import changes, costs, goals, ray_cluster, routers
 
 ONE_CACHE = "one gateway"
 GATEWAYS = 3  # as in the configurations of deploy/
@@ -255,12 +255,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--store", action="store_true", help="write scale.json and scale.md to benchmarks/results"
     )
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--costs", action="store_true", help="measure what replicas and routers cost per token"
+    )
+    instead.add_argument(
         "--goals",
         action="store_true",
-        help="measure instead what replicas cost, and what clients see when they change",
+        help="measure what clients see when replicas are killed, updated or scaled",
     )
     given = parser.parse_args(arguments)
+    if given.costs:
+        return _measure_costs(store=given.store)
     if given.goals:
         return _measure_goals(store=given.store)
     plan = Plan()
@@ -270,6 +276,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.store:
         routed = {name: asdict(each) for name, each in found.items()}
         _store("prefixes", {"plan": asdict(plan), "routers": routed}, text)
+    return 0
+
+
+def _measure_costs(*, store: bool) -> int:
+    found = costs.run(_say)
+    text = f"{_head()}\n\n{costs.table(found)}"
+    sys.stdout.write(text)
+    if store:
+        _store("costs", costs.document(found), text)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -58,7 +59,8 @@ class Row {
     int64_t rows = 0;
     int64_t columns = 0;
     if (!nb::try_cast(nb::handle(PyList_GET_ITEM(shape.ptr(), 0)), rows) ||
-        !nb::try_cast(nb::handle(PyList_GET_ITEM(shape.ptr(), 1)), columns) || rows != 1)
+        !nb::try_cast(nb::handle(PyList_GET_ITEM(shape.ptr(), 1)), columns) || rows != 1 ||
+        columns < 1 || columns > std::numeric_limits<int32_t>::max())
       return;
     columns_ = static_cast<size_t>(columns);
   }

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
-from openai_frontend.background_tasks import next_tick, supervise
+from openai_frontend.background_tasks import supervise
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
@@ -316,9 +316,11 @@ def _limiter(
 async def _watch_loop_lag(observe: Callable[[float], None]) -> None:
     """Runs until cancelled; calls `observe` with the delay of a timer in seconds.
 
-    Every stream waits for the longest callback of the event loop.
+    Every stream waits for the longest callback of the event loop. Not at the ticks of the other
+    checks, or it would measure those.
     """
     loop = asyncio.get_running_loop()
     while True:
-        due_s = await next_tick(_LAG_EVERY_S)
+        due_s = loop.time() + _LAG_EVERY_S
+        await asyncio.sleep(_LAG_EVERY_S)
         observe(max(0.0, loop.time() - due_s))

@@ -317,8 +317,10 @@ class WrappedHttpProtocol(LimitedHttpProtocol):
             state.default_headers = [*date, *self.encoded_headers]
 
     def on_headers_complete(self) -> None:
-        self.headers += self.request_headers
         super().on_headers_complete()
+        # The request's task begins later. An upgrade is parsed once more, as a request without it.
+        if self._upgrading is None:
+            self.headers += self.request_headers
 
 
 def limited_protocol(

@@ -20,6 +20,7 @@ from tests.gateway_process import GatewayProcess
 from tests.scale import fleet, routers
 
 STREAMS = 64
+_TOKENS = (128, 384)  # of an answer: what a request costs is part of its tokens' cost
 SERVE = "serve"
 REPLICA = "replica in Ray"
 _ROUNDS = 5  # of all loads in turn
@@ -65,14 +66,23 @@ def table(found: Found) -> str:
         [
             f"A replica costs {found.of_serve:.2f} times what `serve` costs ({goal}).",
             "",
-            *_rows(f"R1, {STREAMS} streams at full speed", found.overhead),
+            *_rows(
+                f"R1, {STREAMS} streams of {_TOKENS[0]} to {_TOKENS[1]} tokens at full speed",
+                found.overhead,
+            ),
             *_rows("R7, the same with several gateways on one machine", found.several),
         ]
     )
 
 
 def document(found: Found) -> dict[str, Any]:
-    return {"of_serve": found.of_serve, "at_most": _MOST, **asdict(found)}
+    return {
+        "of_serve": found.of_serve,
+        "at_most": _MOST,
+        "streams": STREAMS,
+        "tokens": _TOKENS,
+        **asdict(found),
+    }
 
 
 def _rows(title: str, costs: Mapping[str, Cost]) -> list[str]:
@@ -152,7 +162,14 @@ def _costs(loads: dict[str, tuple[int, dict[str, list[int]]]], load_s: float) ->
     measured: dict[str, list[Measured]] = {name: [] for name in loads}
     for _ in range(_ROUNDS):
         for name, (port, pids) in loads.items():
-            load = Load(port=port, pids=pids, connections=STREAMS, warm_up_s=1, measured_s=load_s)
+            load = Load(
+                port=port,
+                pids=pids,
+                connections=STREAMS,
+                tokens=_TOKENS,
+                warm_up_s=1,
+                measured_s=load_s,
+            )
             measured[name].append(client_process.measure(load))
     return {name: _cost(each) for name, each in measured.items()}
 

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from openai_frontend.engines.engine import EngineError
@@ -298,3 +299,27 @@ async def test_collected_request_fails_alone(tokenizer, finished):
     assert [delta.token_ids for delta in sinks["good"].deltas] == [[40]]
     assert set(loop._collected) == set(loop._processor.request_states) == {"good"}
     assert aborted == ([] if finished else ["bad"])
+
+
+async def test_log_probabilities_as_the_engine_sends_them(tokenizer):
+    """vLLM's OutputProcessor gets its own arrays, and outputs of unknown requests are ignored."""
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+    from vllm.v1.engine.output_processor import OutputProcessor
+    from vllm.v1.outputs import LogprobsLists
+    from vllm.v1.serial_utils import MsgpackEncoder
+
+    loop, sink, decoder = step_loop(), Sink(), zmq_io.StepDecoder()
+    loop._processor, loop._logprobs = OutputProcessor(tokenizer, log_stats=False), decoder.logprobs
+    loop._register(with_logprobs("known"), sink, [1, 2])
+    found = LogprobsLists(
+        np.array([[40]], np.int32), np.array([[-0.5]], np.float32), np.array([0], np.int32)
+    )
+    outputs = [EngineCoreOutput(name, [40], new_logprobs=found) for name in ("gone", "known")]
+
+    loop._step(decoder.decode(MsgpackEncoder().encode(EngineCoreOutputs(outputs=outputs))))
+
+    [delta] = sink.deltas
+    assert delta.logprobs is not None
+    assert [{id: entry["logprob"] for id, entry in each.items()} for each in delta.logprobs] == [
+        {40: -0.5}
+    ]

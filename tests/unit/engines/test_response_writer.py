@@ -1,5 +1,8 @@
 """What an engine's sink counts as made but not sent."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from openai_frontend.engines.response_writer import ResponseWriter
@@ -36,3 +39,36 @@ async def test_deltas_without_a_response_are_counted(ask, fields, counted):
         sink.send_text(text, [1])
 
     assert (unsent.streamed, unsent.whole) == counted
+
+
+STREAM, IDS, INTERVAL = {"stream": True}, {"return_token_ids": True}, {"stream_interval": 4}
+
+
+@pytest.mark.parametrize(
+    ("fields", "flag", "logprobs", "native"),
+    [
+        ({}, None, 0, True),
+        (IDS, None, 0, True),
+        (STREAM, None, 0, True),
+        (STREAM | IDS, None, 0, False),
+        (STREAM | INTERVAL, None, 0, False),
+        (STREAM, "return_num_output_tokens", 0, False),
+        (STREAM, "return_logprobs", 3, True),
+        (STREAM | INTERVAL, "return_logprobs", 3, True),  # each token has a response all the same
+        (STREAM | IDS, "return_logprobs", 3, False),
+        (STREAM, "return_logprobs", 0, False),
+        (STREAM, None, 3, False),
+        ({}, "return_logprobs", 3, False),
+    ],
+)
+async def test_native_path_is_for_text_and_its_log_probabilities(
+    ask, fields, flag, logprobs, native
+):
+    request = await ask()
+    generation = GenerationRequest(request_id="r", prompt="p", **fields)
+    inputs: Any = {} if flag is None else {flag: SimpleNamespace(item=lambda: True)}
+    sink = ResponseWriter(request.execution, generation, inputs, {}, PendingDeltas())
+
+    stream = sink.text_stream(lambda tokenizer, token_id: "x", object(), logprobs)
+
+    assert (stream is not None) == native

@@ -547,3 +547,18 @@ async def test_framework_finds_its_request_headers():
         await exchange(address, given)
 
     assert [headers[-2:] for headers in seen] == [[(b"x-watch", b"?0"), (b"x-watch", b"?1")]] * 2
+
+
+async def test_upgraded_request_has_the_framework_headers_once():
+    """It is parsed twice, because an upgrade that is not supported is ignored."""
+    seen: list[list[bytes]] = []
+
+    async def framework(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append([value for name, value in scope["headers"] if name == b"x-watch"])
+        await echo(scope, receive, send)
+
+    given = request(b"upgrade: h2c", b"connection: upgrade", b"http2-settings: AAA", close=False)
+    async with served(framework, headers=[], request_headers=[("x-watch", "?1")]) as address:
+        await exchange(address, given + request())
+
+    assert seen == [[b"?1"], [b"?1"]]

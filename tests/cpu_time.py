@@ -6,10 +6,12 @@ ratio of the times for a fixed piece of work; it never shrinks.
 
 import json
 import time
+from collections.abc import Callable
 from functools import lru_cache
 
 # Time of `_work` on the idle machine of docs/benchmarks.md, measured as in `slowness`.
 _NOMINAL_S = 0.0011
+_ATTEMPTS = 4
 _DOCUMENT = json.dumps([{"role": "user", "content": str(i), "n": i} for i in range(500)])
 
 
@@ -33,6 +35,10 @@ def slowness() -> float:
 
 @lru_cache(maxsize=1)
 def _slowness_in(_period: int) -> float:
+    return _slowness_now()
+
+
+def _slowness_now() -> float:
     least = min(_timed() for _ in range(30))
     return max(1.0, least / _NOMINAL_S)
 
@@ -46,3 +52,16 @@ def _timed() -> float:
 def budget(seconds: float) -> float:
     """The maximum on this machine for `seconds` of CPU time on the reference machine."""
     return seconds * slowness()
+
+
+def within_budget(measure: Callable[[], float], seconds: float) -> bool:
+    """Whether one of a few measurements of CPU time, in seconds, is within the budget.
+
+    For another process: what slows it for a while need not slow this one.
+    """
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(1)
+        if measure() < seconds * _slowness_now():
+            return True
+    return False

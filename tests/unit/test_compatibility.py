@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from openai_frontend import compatibility
 from openai_frontend.compatibility import PrivateNames, UnsupportedPackage
 from openai_frontend.server import http1, http_protocol
-from openai_frontend.server.http_protocol import LimitedHttpProtocol
+from openai_frontend.server.http_protocol import LimitedHttpProtocol, WrappedHttpProtocol
 from openai_frontend.server.internal_server import InternalServer
 from openai_frontend.server.process import GatewayProcess
 
@@ -68,7 +68,8 @@ def test_other_parameters_are_an_error(monkeypatch, theirs, ours, name):
 def test_protocol_uses_no_other_names_of_uvicorn():
     """Names of its own objects that the sources read, beside those that this project defines."""
     used = {*_attributes(http_protocol, "self"), *_attributes(http_protocol, "super")}
-    own = {*vars(LimitedHttpProtocol), *_assigned(http_protocol)} - {*vars(HttpToolsProtocol)}
+    classes = {*vars(LimitedHttpProtocol), *vars(WrappedHttpProtocol)}
+    own = {*classes, *_assigned(http_protocol)} - {*vars(HttpToolsProtocol)}
     cycle = {*_attributes(http_protocol, "cycle"), *_attributes(http1, "cycle")}
 
     assert used - own - {"__init__"} - {*compatibility.PROTOCOL.names} == set()

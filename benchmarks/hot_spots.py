@@ -25,7 +25,7 @@ _ROWS = 45
 _WRITTEN_S = 10.0
 _IDLE_S = 1.5
 _UNPROFILED_S = 0.5
-_LEAST_RESPONSES = 320  # connections are opened once: five or more requests share each
+_LEAST_RESPONSES = 320  # five or more per connection, whose opening counts too
 Function = tuple[str, int, str]  # file, line and name
 Row = tuple[int, int, float, float, Any]  # of cProfile: calls, own and total seconds, callers
 
@@ -74,7 +74,7 @@ def profiles(bench: Bench) -> Iterator[Profile]:
 
 
 class _Profiler:
-    """Of the server; between `with` and its end."""
+    """Profiles the server's event loop inside a `with` block."""
 
     def __init__(self, pid: int, output: Path) -> None:
         self._pid = pid
@@ -100,7 +100,7 @@ class _Profiler:
 def _idle_calls_per_s(bench: Bench, gateway: ServerProcess, profiler: _Profiler) -> float:
     bench.load(gateway, connections=1, measured_s=_UNPROFILED_S)
     rates = []
-    for _ in range(2):  # the lower rate: what is done once after the start is no periodic check
+    for _ in range(2):  # the lower rate, without work that is done once after the start
         with profiler:
             time.sleep(_IDLE_S)
         rates.append(_calls(profiler.rows) / profiler.seconds)

@@ -40,7 +40,7 @@ class Load:
     drain: bool = True  # the last answers run to their end; else the client hangs up
     warm_up_s: float
     measured_s: float
-    least_responses: int = 1  # the measured time goes on until so many have ended; only if drained
+    least_responses: int = 1  # the measured time is extended until so many end; needs `drain`
     probes_per_s: float = 0.0  # /health/live beside the load, on a fixed schedule; 0: none
     core: int | None = None
     seed: int = 1

@@ -26,11 +26,11 @@ async def supervise(name: str, task: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(RESTART_DELAY_S)
 
 
-async def next_tick(every_s: float) -> float:
-    """Sleep until the event loop's clock reaches a multiple of `every_s`, half of it ahead at
-    least; return that time.
+async def next_tick(every_s: float) -> None:
+    """Sleep until the event loop's clock reaches a multiple of `every_s` that is at least half of
+    `every_s` away.
 
-    Periodic checks then share their wake-ups: in an idle process, waking up costs more than they.
+    Periodic checks then share their wake-ups, on which an idle process spends most of its CPU time.
     """
     loop = asyncio.get_running_loop()
     now_s = loop.time()
@@ -38,4 +38,3 @@ async def next_tick(every_s: float) -> float:
     if due_s - now_s < every_s / 2:  # timers may be a millisecond early
         due_s += every_s
     await asyncio.sleep(due_s - now_s)
-    return due_s

@@ -46,7 +46,7 @@ from openai_frontend.server.http_protocol import limited_protocol
 
 # Some names below are alpha or private, so a minor version is supported once it is tested.
 SUPPORTED_RAY = "2.60"
-# The gateway sees itself that a client disconnects. Ray would run two more tasks per request.
+# The gateway detects disconnects itself. Ray would run two more tasks per request to do so.
 _WITHOUT_RAYS_RECEIVE = ("x-request-disconnect-disabled", "?1")
 _POLL_S = 0.05
 _FOLLOW_S, _FOLLOW_TIMEOUT_S = 2.0, 10.0

@@ -45,7 +45,7 @@ class Found:
     several: Mapping[str, Cost]  # R7
 
     @property
-    def of_serve(self) -> float:
+    def ratio_to_serve(self) -> float:
         """R1: a replica's CPU time per token, divided by that of `serve`."""
         return self.overhead[REPLICA].gateway_us / self.overhead[SERVE].gateway_us
 
@@ -61,10 +61,10 @@ def run(say: Callable[[str], None]) -> Found:
 
 def table(found: Found) -> str:
     """In Markdown."""
-    goal = f"at most {_MOST}{', missed' if found.of_serve > _MOST else ''}"
+    goal = f"at most {_MOST}{', missed' if found.ratio_to_serve > _MOST else ''}"
     return "\n".join(
         [
-            f"A replica costs {found.of_serve:.2f} times what `serve` costs ({goal}).",
+            f"A replica costs {found.ratio_to_serve:.2f} times what `serve` costs ({goal}).",
             "",
             *_rows(
                 f"R1, {STREAMS} streams of {_TOKENS[0]} to {_TOKENS[1]} tokens at full speed",
@@ -77,7 +77,7 @@ def table(found: Found) -> str:
 
 def document(found: Found) -> dict[str, Any]:
     return {
-        "of_serve": found.of_serve,
+        "ratio_to_serve": found.ratio_to_serve,
         "at_most": _MOST,
         "streams": STREAMS,
         "tokens": _TOKENS,

@@ -68,10 +68,9 @@ async def test_next_tick_is_a_multiple_and_not_too_near(monkeypatch, now_s, due_
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: now_s)
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    tick_s = await next_tick(0.25)
+    await next_tick(0.25)
     monkeypatch.undo()
 
-    assert tick_s == pytest.approx(due_s)
     assert slept == [pytest.approx(due_s - now_s)]
 
 
@@ -82,9 +81,10 @@ async def test_checks_share_their_wake_ups():
     async def check(delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         for _ in range(3):
-            ticks.append(await next_tick(0.1))
-            assert loop.time() >= ticks[-1] - 0.002
+            await next_tick(0.1)
+            ticks.append(loop.time() // 0.1 if loop.time() % 0.1 < 0.09 else loop.time() // 0.1 + 1)
 
     await asyncio.gather(check(0), check(0.03), check(0.04))
 
-    assert len({round(tick_s, 3) for tick_s in ticks}) <= 5
+    assert len(ticks) == 9
+    assert len({*ticks}) <= 5

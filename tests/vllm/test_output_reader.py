@@ -21,9 +21,8 @@ class EngineEnd:
 
     def __init__(self) -> None:
         import zmq.asyncio
-        from vllm.v1.engine import EngineCoreOutputs
         from vllm.v1.engine.core_client import BackgroundResources
-        from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+        from vllm.v1.serial_utils import MsgpackEncoder
 
         self.context = zmq.asyncio.Context()
         pulls = self.context.socket(zmq.PULL)
@@ -35,7 +34,6 @@ class EngineEnd:
         self.resources.output_socket = pulls
         self.client: Any = SimpleNamespace(
             resources=self.resources,
-            decoder=MsgpackDecoder(EngineCoreOutputs),
             utility_results={},
         )
 
@@ -83,7 +81,9 @@ async def test_steps_arrive_in_order(engine):
     engine.send(*map(step, range(3)))
     await asyncio.sleep(0.05)
     zmq_io.OutputReader(
-        engine.client, lambda step: seen.append(step.outputs[0].new_token_ids[0])
+        engine.client,
+        lambda step: seen.append(step.outputs[0].new_token_ids[0]),
+        zmq_io.StepDecoder(),
     ).start()
     await until(lambda: len(seen) == 3)
 
@@ -102,7 +102,7 @@ async def test_utility_call_results_arrive(engine):
     result = asyncio.get_running_loop().create_future()
     engine.client.utility_results[7] = result
     seen: list[Any] = []
-    zmq_io.OutputReader(engine.client, seen.append).start()
+    zmq_io.OutputReader(engine.client, seen.append, zmq_io.StepDecoder()).start()
 
     engine.send(
         EngineCoreOutputs(utility_output=UtilityOutput(7, result=UtilityResult("slept"))), step(1)
@@ -117,7 +117,7 @@ async def test_dead_engine_is_reported(engine):
     from vllm.v1.engine.exceptions import EngineDeadError
 
     seen: list[Any] = []
-    task = zmq_io.OutputReader(engine.client, seen.append).start()
+    task = zmq_io.OutputReader(engine.client, seen.append, zmq_io.StepDecoder()).start()
     engine.send(step(1))
     engine.dies()
 
@@ -135,7 +135,7 @@ async def test_failing_output_handler_stops_the_reader(engine):
         seen.append(step)
         raise ValueError("no such request")
 
-    task = zmq_io.OutputReader(engine.client, fail).start()
+    task = zmq_io.OutputReader(engine.client, fail, zmq_io.StepDecoder()).start()
     engine.send(step(1), step(2))
 
     with pytest.raises(ValueError, match="no such request"):

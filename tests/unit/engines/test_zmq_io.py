@@ -40,6 +40,11 @@ def test_requests_and_steps_pass(new_loop):
     assert seen == [b"1", b"2", b"3"]
 
 
+_DECODER: Any = SimpleNamespace(
+    decode=lambda frames: SimpleNamespace(utility_output=None, data=frames[0].bytes)
+)
+
+
 async def _exchange() -> tuple[list[bytes], list[bytes]]:
     context = zmq.asyncio.Context()
     requests, engine, outputs, steps = (
@@ -54,7 +59,7 @@ async def _exchange() -> tuple[list[bytes], list[bytes]]:
         await requests.recv_multipart()  # before it, the engine is not known
         client = _client(requests, outputs)
         await steps.send(b"1")
-        reader = zmq_io.OutputReader(client, lambda step: seen.append(step.data)).start()
+        reader = zmq_io.OutputReader(client, lambda step: seen.append(step.data), _DECODER).start()
         await _until(lambda: seen == [b"1"])
         await steps.send(b"2")
         await steps.send(b"3")
@@ -76,9 +81,6 @@ def _client(requests: Any, outputs: Any) -> Any:
     return SimpleNamespace(
         input_socket=requests,
         resources=SimpleNamespace(output_socket=outputs, validate_alive=lambda frames: None),
-        decoder=SimpleNamespace(
-            decode=lambda frames: SimpleNamespace(utility_output=None, data=frames[0].bytes)
-        ),
         encoder=SimpleNamespace(encode=lambda request: [b"request"]),
         ensure_alive=lambda: None,
         core_engine=ENGINE,

@@ -1,8 +1,13 @@
-"""Background tasks: restarted if they fail, and awake at the same times."""
+"""Background tasks, restarted if they fail and awake at the same times, and daemon threads."""
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
@@ -38,3 +43,23 @@ async def next_tick(every_s: float) -> None:
     if due_s - now_s < every_s / 2:  # timers may be a millisecond early
         due_s += every_s
     await asyncio.sleep(due_s - now_s)
+
+
+async def in_daemon_thread(name: str, blocking: Callable[[], Result]) -> Result:
+    """Call a function that may block for minutes, as resolving a host name does, in a new thread.
+
+    At exit the process does not wait for it, as it would for the event loop's own threads. If the
+    caller is cancelled, the thread goes on. Raises RuntimeError if no thread can be started.
+    """
+    outcome = Future[Result]()
+    outcome.set_running_or_notify_cancel()  # so that nothing but the thread ends it
+    threading.Thread(target=_call, args=(outcome, blocking), name=name, daemon=True).start()
+    return await asyncio.wrap_future(outcome)
+
+
+def _call(outcome: Future[Result], blocking: Callable[[], Result]) -> None:
+    try:
+        outcome.set_result(blocking())
+    except Exception as error:  # noqa: BLE001  raised again in the task that awaits the future
+        outcome.set_exception(error)
+        del outcome  # the error's traceback refers to this frame, which would keep a connection

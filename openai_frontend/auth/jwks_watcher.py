@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import Future
+from functools import partial
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO
@@ -15,6 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from openai_frontend.auth.jwt_verifier import InvalidJWKS, JWTVerifier
+from openai_frontend.background_tasks import in_daemon_thread
 from openai_frontend.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class JWKSWatcher:
         """Fetches the keys in a thread, and uses them if they have changed."""
         self._fetched_s = time.monotonic()
         try:
-            content = await asyncio.wrap_future(_read_in_thread(self._source))
+            content = await in_daemon_thread("jwks", partial(_read, self._source))
             if content != self._content:
                 count = self._verifier.set_keys(content)
                 logger.info("%s: loaded %d signing keys", self._source, count)
@@ -101,25 +101,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 _open: Callable[..., IO[bytes]] = urllib.request.build_opener(_NoRedirect).open
-
-
-def _read_in_thread(source: str) -> Future[bytes]:
-    """Runs `_read` in a daemon thread. At exit the process does not wait for it, as it would for
-    the event loop's own threads: resolving a host name can take a minute, and the timeout below
-    does not include it.
-    """
-    outcome = Future[bytes]()
-    threading.Thread(target=_read_into, args=(outcome, source), name="jwks", daemon=True).start()
-    return outcome
-
-
-def _read_into(outcome: Future[bytes], source: str) -> None:
-    outcome.set_running_or_notify_cancel()
-    try:
-        outcome.set_result(_read(source))
-    except Exception as error:  # noqa: BLE001  raised again in the task that awaits the future
-        outcome.set_exception(error)
-        del outcome  # the error's traceback refers to this frame, which would keep a connection
 
 
 def _read(source: str) -> bytes:

@@ -9,13 +9,15 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybase64 import b64encode_as_string
+
+from openai_frontend.background_tasks import in_daemon_thread
 
 if TYPE_CHECKING:
     import httpx
@@ -130,26 +132,18 @@ class NameResolver:
         """The addresses of a complete name, without search domains. Raises OSError."""
         if not self._free.acquire(blocking=False):
             raise OSError("too many lookups are running")
-        outcome = Future[Sequence[str]]()
-        outcome.set_running_or_notify_cancel()  # so that nothing but the thread ends it
-        look_up = threading.Thread(
-            target=self._look_up, args=(outcome, host), name="media lookup", daemon=True
-        )
         try:
-            look_up.start()
+            return await in_daemon_thread("media lookup", partial(self._look_up, host))
         except RuntimeError as error:  # no thread is left
             self._free.release()
             raise OSError(str(error)) from None
-        return await asyncio.wrap_future(outcome)
 
-    def _look_up(self, outcome: Future[Sequence[str]], host: str) -> None:
+    def _look_up(self, host: str) -> Sequence[str]:
         try:
             found = socket.getaddrinfo(
                 f"{host}.", _PORT, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
             )
-            outcome.set_result([str(address[0]) for *_, address in found])
-        except Exception as error:  # noqa: BLE001  raised again in the task that awaits the future
-            outcome.set_exception(error)
+            return [str(address[0]) for *_, address in found]
         finally:
             self._free.release()
 

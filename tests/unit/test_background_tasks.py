@@ -1,12 +1,13 @@
-"""Supervised background tasks restart after a failure."""
+"""Supervised background tasks restart after a failure; daemon threads hold up nothing."""
 
 import asyncio
 import logging
+import threading
 
 import pytest
 
 from openai_frontend import background_tasks as module
-from openai_frontend.background_tasks import next_tick, supervise
+from openai_frontend.background_tasks import in_daemon_thread, next_tick, supervise
 
 
 class Work:
@@ -88,3 +89,35 @@ async def test_checks_share_their_wake_ups():
 
     assert len(ticks) == 9
     assert len({*ticks}) <= 5
+
+
+async def test_daemon_thread_returns_or_raises():
+    """Its function runs in a thread that does not hold up the exit."""
+    seen: list[threading.Thread] = []
+
+    def divide(by: int) -> float:
+        seen.append(threading.current_thread())
+        return 1 / by
+
+    assert await in_daemon_thread("division", lambda: divide(2)) == 0.5
+    with pytest.raises(ZeroDivisionError):
+        await in_daemon_thread("division", lambda: divide(0))
+    assert {(thread.name, thread.daemon) for thread in seen} == {("division", True)}
+
+
+async def test_thread_of_a_cancelled_caller_ends():
+    """And its result, which nobody awaits, is no error."""
+    go_on, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        go_on.wait()
+        ended.set()
+
+    caller = asyncio.create_task(in_daemon_thread("wait", wait))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait([caller])
+
+    assert caller.cancelled()
+    go_on.set()
+    assert await asyncio.to_thread(ended.wait, 10)

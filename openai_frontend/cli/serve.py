@@ -20,6 +20,7 @@ from openai_frontend.cli import banner, cached_repository
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
+from openai_frontend.malloc import keep_freed_memory
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.headers import response_headers
 from openai_frontend.server import gc_tuning
@@ -97,6 +98,7 @@ def build_app(settings: Settings) -> Gateway:
     """The application of this process, with its core. Raises UnsupportedPackage."""
     for overriding in (LimitedHttpProtocol, GatewayProcess, InternalServer):
         compatibility.require_same_parameters("uvicorn", overriding)
+    keep_freed_memory()
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     configure_vllm(settings.log_format, exception_texts=settings.log_exception_texts)

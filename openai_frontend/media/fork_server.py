@@ -20,6 +20,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from openai_frontend.malloc import keep_freed_memory
+
 Frames = Sequence[Any]  # of bytes-like objects
 Reply = tuple[Any, list[memoryview]]
 Work = Callable[[Any, Frames], tuple[Any, Frames]]  # JSON and frames in, JSON and frames out
@@ -27,9 +29,6 @@ Work = Callable[[Any, Frames], tuple[Any, Frames]]  # JSON and frames in, JSON a
 _PR_SET_PDEATHSIG = 1
 _MIB = 1 << 20
 _RESERVE = 64 * _MIB  # to answer with, once the memory limit is reached
-# Keep the memory of one image for the next: mapping and clearing it anew took 12 of 29 ms of CPU
-# time for an image of 1,024 x 1,024 pixels. 32 MiB is the most that glibc accepts.
-_MALLOC_OPTIONS = {-3: 32 * _MIB, -1: 64 * _MIB}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 _LENGTHS = struct.Struct("<II")  # of a message's JSON, and number of frames
 _LENGTH = struct.Struct("<Q")  # of a frame
 
@@ -75,8 +74,7 @@ def run(control: socket.socket, module: str, memory_mib: int, data: bytes) -> No
 
     The work raises Refused for media that cannot be used.
     """
-    for option, value in _MALLOC_OPTIONS.items():
-        ctypes.CDLL(None).mallopt(option, value)
+    keep_freed_memory()
     try:
         facts, work = importlib.import_module(module).prepare(data)
     except Exception as error:

@@ -35,6 +35,7 @@ HARMLESS = {
     "depth": nested(b"[" * 63 + b"]" * 63),
     "depth of all kinds": alternating(64),
     "deep text": nested(b'"' + b"[" * 1000 + b'"'),
+    "deep text in windows of its own": nested(b'"' + b"[" * 300_000 + b'",' + b"[]," * 30 + b"1"),
     "text of fields": nested(json.dumps(fields(1000).decode()).encode()),
     "text of backslashes": nested(b'"' + rb"\\\"[" * 1000 + b'"'),
     "siblings": nested(b"[" + b",".join([b"[[1]]"] * 1000) + b"]"),

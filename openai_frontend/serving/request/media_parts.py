@@ -33,7 +33,7 @@ KINDS: Mapping[str, str] = {"image_url": "image", "input_audio": "audio", "audio
 
 _HEAD = 256  # characters, in which a data URL's comma must come
 _STEP = 256 * 1024  # characters: hashing and checking them hold the GIL for 0.3 ms
-_AT_ONCE = 128 * 1024  # characters of all items of a kind; more are hashed in a thread
+_AT_ONCE = 512 * 1024  # characters of all items of a kind; more are hashed in a thread
 MAX_FETCHED_BYTES = 64 * 1024 * 1024  # base64 of all items of a kind that a request fetches
 _OVERHEAD_BYTES = 1024  # of a stored item, however small it is
 

@@ -15,7 +15,7 @@ _OPTIONS = {
 def keep_freed_memory() -> None:
     """Keep the memory of one request for the next: up to 64 MiB per arena.
 
-    Otherwise glibc returns large pieces to the kernel, which maps and clears them anew: 12 of 29 ms
+    Otherwise glibc returns large pieces to the kernel, which maps and clears them again: 12 of 29 ms
     of CPU time for preprocessing an image of 1,024 x 1,024 pixels, and 9 of 27 ms for a chat with
     30 known images. Options that the environment sets remain. Does nothing with another C library.
     """

@@ -55,9 +55,10 @@ def budget(seconds: float) -> float:
 
 
 def within_budget(measure: Callable[[], float], seconds: float) -> bool:
-    """Whether one of a few measurements of CPU time, in seconds, is within the budget.
+    """Whether one of a few measurements, in seconds, is within the budget.
 
-    For another process: what slows it for a while need not slow this one.
+    For the CPU time of another process, and for times on a clock: what slows them for a while need
+    not slow this process.
     """
     for attempt in range(_ATTEMPTS):
         if attempt:

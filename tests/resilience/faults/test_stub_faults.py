@@ -129,13 +129,13 @@ async def broken(client: httpx.AsyncClient, model: str) -> bool:
 _BODIES = f"openai_frontend_buffered_body_bytes{ {} }"
 
 
-async def released(client: httpx.AsyncClient, model: str) -> bool:
+async def released(client: httpx.AsyncClient) -> bool:
     """Whether the only unfinished requests are those that the core keeps for the broken instances
     of models, with their bodies.
     """
     in_hand = _in_hand((await client.get("/metrics")).text)
-    unreleased = f"openai_frontend_unreleased_requests{ {'model': model} }"
-    return in_hand.keys() <= {unreleased, _BODIES}
+    unreleased = {f"openai_frontend_unreleased_requests{ {'model': name} }" for name in SIGNALS}
+    return in_hand.keys() <= {*unreleased, _BODIES}
 
 
 @pytest.mark.parametrize("model", SIGNALS)
@@ -170,7 +170,7 @@ async def lose_and_replace(gateway: GatewayProcess, model: str) -> None:
         async with events_of(client, STREAM.format(model), {"IN": "go"}) as events:
             assert "word" in await anext(events)
         assert await starts(client, model) == 1
-        await until(partial(released, client, model), 10)
+        await until(partial(released, client), 10)
 
 
 @pytest.mark.parametrize("model", ["second", "ensemble"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import mock_models
-from tests.cpu_time import budget
+from tests.cpu_time import within_budget
 from tests.gateway_process import GatewayProcess
 from tests.unit.routers.mock_gateway import exchange, request
 
@@ -86,11 +86,14 @@ async def lag_s(port: int, sent: bytes, status: int) -> float:
 @pytest.mark.parametrize("model", ["wide", "narrow"])
 @pytest.mark.parametrize("name", PROMPTS)
 def test_long_prompt_delays_no_stream(gateway: GatewayProcess, name: str, model: str) -> None:
-    """The budget is 10 ms. The test allows 30 ms, because the machine may be busy."""
+    """The budget is 10 ms. The test allows 30 ms, and tries again, because the machine may be
+    busy.
+    """
     path, fields = PROMPTS[name]
     fits = model == "wide" or name == "texts to embed"  # each text is short
     sent = posted(path, {"model": model, **fields})
 
-    lags = [asyncio.run(lag_s(gateway.port, sent, 200 if fits else 400)) for _ in range(5)]
+    def least_lag_s() -> float:
+        return min(asyncio.run(lag_s(gateway.port, sent, 200 if fits else 400)) for _ in range(3))
 
-    assert min(lags) < budget(0.03)
+    assert within_budget(least_lag_s, 0.03)

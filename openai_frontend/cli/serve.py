@@ -20,9 +20,9 @@ from openai_frontend.cli import banner, cached_repository
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
-from openai_frontend.malloc import keep_freed_memory
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.headers import response_headers
+from openai_frontend.process_settings import keep_freed_memory, raise_nofile_limit
 from openai_frontend.server import gc_tuning
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.http_protocol import LimitedHttpProtocol, limited_protocol
@@ -32,7 +32,6 @@ from openai_frontend.server.process import (
     GatewayProcess,
     Resources,
     ShutdownTimeouts,
-    raise_nofile_limit,
 )
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Options, Server

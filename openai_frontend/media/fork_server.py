@@ -8,7 +8,6 @@ Messages of its socket (one per packet): to the parent, facts or an error as JSO
 `fork` with a socket, answered with the process id, and `kill ID`.
 """
 
-import ctypes
 import importlib
 import json
 import os
@@ -20,13 +19,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from openai_frontend.malloc import keep_freed_memory
+from openai_frontend.process_settings import end_with, keep_freed_memory
 
 Frames = Sequence[Any]  # of bytes-like objects
 Reply = tuple[Any, list[memoryview]]
 Work = Callable[[Any, Frames], tuple[Any, Frames]]  # JSON and frames in, JSON and frames out
 
-_PR_SET_PDEATHSIG = 1
 _MIB = 1 << 20
 _RESERVE = 64 * _MIB  # to answer with, once the memory limit is reached
 _LENGTHS = struct.Struct("<II")  # of a message's JSON, and number of frames
@@ -82,13 +80,6 @@ def run(control: socket.socket, module: str, memory_mib: int, data: bytes) -> No
         raise
     control.send(json.dumps(facts).encode())
     _fork_workers(control, work, memory_mib)
-
-
-def end_with(parent: int) -> None:
-    """In a fork: the kernel kills this process when the process that forked it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before
-        os._exit(1)
 
 
 def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:

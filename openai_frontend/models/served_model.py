@@ -189,26 +189,29 @@ class ServedModel(TritonModel):
         )
         if media and self.images is not None and self.images.takes_question:
             return await self.tokenize(only_question(messages), param="messages")
-        chat = partial(self._builder().chat, messages, options, **rendering)
+        builder = self._builder()
+        chat = partial(builder.chat, messages, options, **rendering)
         characters = None
         if extra_characters is not None and (written := _characters(messages)) is not None:
             characters = written + extra_characters
-        return await self.pool.run(chat, characters=characters)
+        return await self.pool.run(chat, characters=characters, inline=builder.inline_characters)
 
     async def tokenize(
         self, text: str, *, param: str = "prompt", **how: Unpack[TokenizeKwargs]
     ) -> Prompt:
         """Tokenize a raw prompt, with the special tokens that the tokenizer adds by default."""
-        work = partial(self._builder().completion, text, TokenizeOptions(param=param, **how))
-        return await self.pool.run(work, characters=len(text))
+        builder = self._builder()
+        work = partial(builder.completion, text, TokenizeOptions(param=param, **how))
+        return await self.pool.run(work, characters=len(text), inline=builder.inline_characters)
 
     async def tokenize_all(
         self, texts: Sequence[str], *, params: Sequence[str], **how: Unpack[TokenizeKwargs]
     ) -> list[Prompt]:
         """Tokenize several texts in one thread call; `params` name them in errors."""
         readings = [TokenizeOptions(param=param, **how) for param in params]
-        work = partial(self._builder().completions, texts, readings)
-        return await self.pool.run(work, characters=sum(map(len, texts)))
+        builder, characters = self._builder(), sum(map(len, texts))
+        work = partial(builder.completions, texts, readings)
+        return await self.pool.run(work, characters=characters, inline=builder.inline_characters)
 
     async def decoder_prompt(self, start: str, previous: str = "") -> Prompt:
         """The prompt of a transcription: the special tokens of `start`, after the end of the

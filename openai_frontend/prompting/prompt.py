@@ -10,18 +10,19 @@ from openai_frontend.modalities import AudioFile, ImageInput
 from openai_frontend.prompting import fill_in_the_middle, media_placeholder
 from openai_frontend.prompting.chat_template import ChatTemplate, Message, TemplateArguments
 from openai_frontend.prompting.media_placeholder import MediaPlaceholder
-from openai_frontend.prompting.segment_cache import (
+from openai_frontend.prompting.segment_cache import SegmentCache, SegmentedEncoding
+from openai_frontend.prompting.token_bytes import TokenBytes
+from openai_frontend.prompting.tokenizer import (
     MANY_IDS,
-    SegmentCache,
-    SegmentedEncoding,
+    SpecialTokenEscaper,
     TokenIds,
+    Tokenizer,
+    Truncation,
     pack,
 )
-from openai_frontend.prompting.token_bytes import TokenBytes
-from openai_frontend.prompting.tokenizer import SpecialTokenEscaper, Tokenizer, Truncation
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
+    from openai_frontend.prompting.tokenizer import Encoding
 
 _PREVIOUS, _DECODER_CONTEXT = "<|startofprev|>", 448  # Whisper's
 _BATCH = 128  # texts per batch, whose encodings stay in memory until they are prompts
@@ -79,6 +80,7 @@ class PromptBuilder:
     ) -> None:
         sources = {"default": chat_template} if chat_template else tokenizer.chat_templates
         self._tokenizer = tokenizer
+        self.inline_characters = tokenizer.inline_characters
         self._segments = SegmentCache(tokenizer)
         self._token_bytes = TokenBytes(tokenizer.fast)
         self._guarded = [] if allow_special_tokens else tokenizer.all_special_tokens()

@@ -6,7 +6,6 @@ agent are tokenized once. Text of a client that looks like a special token never
 """
 
 import re
-import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,14 +13,19 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from openai_frontend.prompting.tokenizer import Tokenizer, one_of
+from openai_frontend.prompting.tokenizer import (
+    MANY_IDS,
+    PackedEncoding,
+    TokenIds,
+    Tokenizer,
+    one_of,
+    pack,
+)
 
 if TYPE_CHECKING:
-    from tokenizers import AddedToken, Encoding
+    from tokenizers import AddedToken
 
-    TokenIds = array[int]
-else:
-    TokenIds = array  # a generic class since Python 3.12
+    from openai_frontend.prompting.tokenizer import Encoding
 
 MAX_CHARACTERS = 16 * 1024 * 1024  # of all segments of one tokenizer; about 32 MB with their ids
 
@@ -80,7 +84,7 @@ class SegmentCache:
         """Whether a text's segments have the ids that the tokenizer gives the whole text."""
         text = "".join(f"a {token} b\n{token}{token}c{token}  " for token in boundaries[:8])
         whole = self._tokenizer.encode(text, add_special_tokens=False)
-        return list(self.encode(text).ids) == whole.ids
+        return list(self.encode(text).ids) == list(whole.ids)
 
 
 class SegmentedEncoding:
@@ -108,7 +112,7 @@ class SegmentedEncoding:
             if isinstance(part, array):
                 whole += part
             else:
-                token_ids = pack(part.ids)
+                token_ids = part.packed if isinstance(part, PackedEncoding) else pack(part.ids)
                 self._cache.add(segment, token_ids)
                 whole += token_ids
         return whole.tolist() if len(whole) < MANY_IDS else whole
@@ -139,26 +143,3 @@ def _within(token: str, tokens: set[str]) -> Iterator[str]:
                 yield rest[:end]
         if at:
             yield from (each for each in tokens if each != token and each.startswith(rest))
-
-
-MANY_IDS = 8192
-_PAUSE_S = 50e-6  # lets another thread take the GIL, even on the same core
-
-
-def pack(token_ids: list[int]) -> TokenIds:
-    """The ids as int32: this saves the event loop 13 ns per id when it makes a tensor of them.
-
-    Empties the list of many ids in steps, and sleeps between them: each step holds the GIL, and so
-    does freeing the list, both for 10 ns per id.
-    """
-    if len(token_ids) < MANY_IDS:
-        return TokenIds("i", token_ids)
-    steps = []
-    while token_ids:
-        time.sleep(_PAUSE_S)
-        steps.append(TokenIds("i", token_ids[-MANY_IDS:]))
-        del token_ids[-MANY_IDS:]
-    packed = TokenIds("i")
-    for step in reversed(steps):
-        packed += step
-    return packed

@@ -6,7 +6,6 @@ import logging
 import math
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import sys
@@ -33,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 # After the grace period the core fails the remaining requests; time to send those responses
 _FINAL_RESPONSES_S = 10
-# Descriptors for other things than connections: model files, the core, engines
-RESERVED = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,22 +233,3 @@ def kill(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def raise_nofile_limit(connections: int) -> None:
-    """Raises the soft limit of open files (RLIMIT_NOFILE) for this number of connections, up to the
-    hard limit, and warns if that is too low.
-
-    If descriptors run out all the same, the event loop rejects new connections.
-    """
-    needed = connections + RESERVED
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        logger.warning(
-            "the hard limit for open files is %d, but max_connections needs %d",
-            hard,
-            needed,
-        )
-        needed = hard
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

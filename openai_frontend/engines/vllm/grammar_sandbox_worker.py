@@ -28,7 +28,7 @@ from openai_frontend.engines.vllm.grammar_preprocess import (
     reason_of,
 )
 from openai_frontend.engines.vllm.patterns import repeat_bound_exceeded
-from openai_frontend.media.fork_server import end_with
+from openai_frontend.process_settings import end_with
 
 STACK_MIB = 4  # half of the engine's thread stacks
 MAX_FORKS = 4  # so that a slow grammar does not block others

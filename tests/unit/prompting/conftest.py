@@ -1,5 +1,6 @@
 """Fixtures of a tiny tokenizer, built once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_tokenizer.write(tmp_path_factory.mktemp("tokenizer"))
 
 
-@pytest.fixture(scope="session")
-def tiny(tokenizer_folder: Path) -> tokenizer.Tokenizer:
-    return tokenizer.load(tokenizer_folder)
+@pytest.fixture(scope="session", params=["fastokens", "tokenizers"])
+def tiny(tokenizer_folder: Path, request: pytest.FixtureRequest) -> tokenizer.Tokenizer:
+    """With either library, which must give the same prompts."""
+    loaded = tokenizer.load(tokenizer_folder)
+    assert loaded.fastokens is not None
+    return loaded if request.param == "fastokens" else replace(loaded, fastokens=None)
 
 
 @pytest.fixture(scope="session")

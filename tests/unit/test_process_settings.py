@@ -1,17 +1,18 @@
-"""Memory that a request has freed serves the next one, unless the operator says otherwise."""
+"""Settings of whole processes: the memory that they keep, and the end of their parent."""
 
+import ctypes
 import os
 import subprocess
 import sys
 
 import pytest
 
-from openai_frontend import malloc
+from openai_frontend.process_settings import keep_freed_memory
 
 _PAGES = 3 * (8 << 20) // 4096  # of what `_PROGRAM` holds at a time
 _PROGRAM = """
 import resource
-from openai_frontend.malloc import keep_freed_memory
+from openai_frontend.process_settings import keep_freed_memory
 
 def faults():
     pieces = [bytearray(8 << 20) for _ in range(3)]
@@ -22,6 +23,18 @@ def faults():
 keep_freed_memory()
 faults()
 print(-faults() + faults())
+"""
+_ENDED_BEFORE = """
+import os, sys, time
+from openai_frontend.process_settings import end_with
+
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.001)
+end_with(parent)
+os.write(int(sys.argv[1]), b"runs")
 """
 
 
@@ -34,6 +47,7 @@ print(-faults() + faults())
     ],
 )
 def test_freed_memory_is_kept(environment, kept):
+    """The operator's own options take precedence."""
     inherited = {name: value for name, value in os.environ.items() if "MALLOC_" not in name}
     ended = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
@@ -48,6 +62,17 @@ def test_freed_memory_is_kept(environment, kept):
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch):
-    monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
 
-    malloc.keep_freed_memory()
+    keep_freed_memory()
+
+
+def test_a_fork_ends_if_its_parent_ended_before():
+    """It could not tell the kernel in time that it ends with its parent."""
+    read, write = os.pipe()
+    subprocess.run(
+        [sys.executable, "-c", _ENDED_BEFORE, str(write)], pass_fds=[write], check=True, timeout=60
+    )
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        assert pipe.read() == b""

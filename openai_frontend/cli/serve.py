@@ -103,8 +103,9 @@ def build_app(settings: Settings) -> Gateway:
     configure_vllm(settings.log_format, exception_texts=settings.log_exception_texts)
     raise_nofile_limit(connection_limits(settings).most_connections)
     server = Server(replace(triton_options(settings), log_file=_core_log(settings)))
-    # The pool of prompts bounds the threads that tokenize; the library would add one for each core
+    # The pool of prompts bounds the threads that tokenize; libraries would add one for each core
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     app = create_app(settings, server)
     gc_tuning.freeze_heap()  # and from now on loads cause no full collections
     # The longest pause comes before there is a stream

@@ -103,6 +103,11 @@ class ModelOptions(BaseModel):
         description="Tokenizer folder; a path that starts with a dot is relative to the model's "
         "folder.",
     )
+    use_fastokens: bool = Field(
+        default=True,
+        description="Tokenize with fastokens if it finds the same tokens: ten times as fast, for "
+        "about 1 KB of memory per token of the vocabulary, and as much per tokenizer thread.",
+    )
     chat_template: str | None = Field(
         default=None,
         description="File or built-in name of a chat template; a path that starts with a dot is "

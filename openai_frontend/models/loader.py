@@ -80,7 +80,8 @@ class ModelLoader:
             **self._read_facts(name, version, config, engine_facts, options),
             **_facts_from_options(options),
         }
-        loaded = _tokenizer(name, facts, certain=bool(engine_facts or options.tokenizer))
+        certain = bool(engine_facts or options.tokenizer)
+        loaded = _tokenizer(name, facts, certain=certain, use_fastokens=options.use_fastokens)
         prompts, files = _prompts(loaded, facts, options)
         decoupled = self._server.model_is_decoupled(name, version)
         contracts = _select_contracts(config, facts, options, prompts, decoupled=decoupled)
@@ -199,7 +200,7 @@ def _check_context(options: ModelOptions, engine_facts: Facts) -> None:
         )
 
 
-def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
+def _tokenizer(name: str, facts: Facts, *, certain: bool, use_fastokens: bool) -> Tokenizer | None:
     """Load the model's tokenizer.
 
     One that only another backend's files name may not exist on this machine: then log a warning and
@@ -209,7 +210,7 @@ def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
     if folder is None:
         return None
     try:
-        return tokenizer.load(Path(folder))
+        return tokenizer.load(Path(folder), use_fastokens=use_fastokens)
     except ModelUnavailable as error:
         if certain:
             raise

@@ -5,6 +5,7 @@ Never downloads, never runs code found there.
 """
 
 import asyncio
+import hashlib
 import logging
 import re
 import secrets
@@ -16,7 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, takewhile
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -85,6 +88,33 @@ if TYPE_CHECKING:
     Encoding = HuggingFaceEncoding | PackedEncoding
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class QuickTokenizer:
+    """A tokenizer in fastokens: ten times as fast as `tokenizers`."""
+
+    fastokens: "Fastokens"
+    before: TokenIds  # what `add_special_tokens` adds before a text
+    after: TokenIds
+
+    def encode_all(self, texts: Sequence[str]) -> list[TokenIds] | None:
+        """The ids of each text, without special tokens around it; None if a text needs more than
+        the limits of its regular expressions.
+        """
+        try:
+            ids, ends = self.fastokens.encode_batch_flat(list(texts))
+        except (ValueError, RuntimeError):
+            return None
+        found = TokenIds("i", ids)
+        if len(texts) == 1:
+            return [found]
+        places = struct.unpack(f"<{len(texts) + 1}Q", ends)
+        return [found[begin:end] for begin, end in pairwise(places)]
+
+    def surrounded(self, token_ids: TokenIds) -> TokenIds:
+        """The ids with the special tokens around them."""
+        return self.before + token_ids + self.after
+
+
 @dataclass(frozen=True, slots=True)
 class Truncation:
     """How many tokens of a prompt are kept, and on which side the rest is cut (vLLM's
@@ -107,14 +137,12 @@ class Tokenizer:
     fast: "FastTokenizer"
     chat_templates: Mapping[str, str]  # by purpose: "default", "tool_use", ...
     special_tokens: Mapping[str, str]  # bos_token, eos_token, ...: variables of templates
-    fastokens: "Fastokens | None" = None  # the same tokenizer, ten times as fast (see `fastokens`)
-    # What `add_special_tokens` adds before and after a text, for fastokens
-    around: tuple[TokenIds, TokenIds] = (TokenIds("i"), TokenIds("i"))
+    quick: QuickTokenizer | None = None  # finds the same tokens
 
     @property
     def inline_characters(self) -> int:
         """Length of the texts that are tokenized without a thread."""
-        return INLINE_CHARACTERS if self.fastokens is None else INLINE_CHARACTERS_OF_FASTOKENS
+        return INLINE_CHARACTERS if self.quick is None else INLINE_CHARACTERS_OF_FASTOKENS
 
     def encode(self, text: str, *, add_special_tokens: bool) -> "Encoding":
         """Its length is the number of tokens; its `ids` are a list, or an array of many."""
@@ -127,20 +155,19 @@ class Tokenizer:
         freed 20 times faster than that of `encode`: 0.6 ms against 13 to 60 ms, holding the GIL,
         for a text of 1 MB.
         """
-        packed = self._packed(texts)
-        if packed is None:
-            return self.fast.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        if add_special_tokens:
-            packed = [self._surrounded(each) for each in packed]
-        return [*map(PackedEncoding, packed)]
+        if self.quick is not None and (found := self.quick.encode_all(texts)) is not None:
+            if add_special_tokens:
+                found = [self.quick.surrounded(each) for each in found]
+            return [*map(PackedEncoding, found)]
+        return self.fast.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
 
     def encode_pieces(self, pieces: Sequence[str], *, add_special_tokens: bool) -> "Encoding":
         """Encodes a text in pieces, so that no token crosses a boundary."""
         if len(pieces) == 1:
             return self.encode(pieces[0], add_special_tokens=add_special_tokens)
-        if (packed := self._packed(pieces)) is not None:
-            joined = sum(packed, TokenIds("i"))
-            return PackedEncoding(self._surrounded(joined) if add_special_tokens else joined)
+        if self.quick is not None and (found := self.quick.encode_all(pieces)) is not None:
+            joined = sum(found, TokenIds("i"))
+            return PackedEncoding(self.quick.surrounded(joined) if add_special_tokens else joined)
         from tokenizers import Encoding
 
         each = self.fast.encode_batch_fast(list(pieces), add_special_tokens=False)
@@ -156,28 +183,12 @@ class Tokenizer:
         tokens = max(0, truncation.tokens - special)
         if isinstance(encoding, PackedEncoding):
             kept = replace(truncation, tokens=tokens).kept(encoding.packed)
-            return PackedEncoding(self._surrounded(kept) if add_special_tokens else kept).ids
+            if self.quick is not None and add_special_tokens:
+                kept = self.quick.surrounded(kept)
+            return PackedEncoding(kept).ids
         encoding.truncate(tokens, direction=truncation.side)
         whole = self.fast.post_process(encoding, add_special_tokens=add_special_tokens)
         return list(whole.ids)
-
-    def _packed(self, texts: Sequence[str]) -> list[TokenIds] | None:
-        """The ids of each text, without special tokens around it; None if fastokens cannot."""
-        if self.fastokens is None:
-            return None
-        try:
-            ids, ends = self.fastokens.encode_batch_flat(list(texts))
-        except (ValueError, RuntimeError):  # a limit of its regular expressions
-            return None
-        places = struct.unpack(f"<{len(texts) + 1}Q", ends)
-        found = TokenIds("i", ids)
-        if len(texts) == 1:
-            return [found]
-        return [found[begin:end] for begin, end in pairwise(places)]
-
-    def _surrounded(self, token_ids: TokenIds) -> TokenIds:
-        before, after = self.around
-        return before + token_ids + after
 
     def encode_pair(self, first: str, second: str) -> "HuggingFaceEncoding":
         """Both texts in one sequence, separated by special tokens."""
@@ -200,8 +211,10 @@ class Tokenizer:
         return self.fast.token_to_id(token) is not None
 
 
-def load(folder: Path) -> Tokenizer:
+def load(folder: Path, *, use_fastokens: bool = False) -> Tokenizer:
     """Reads tokenizer.json as is, like Hugging Face's own servers.
+
+    `use_fastokens`: if it finds the same tokens.
 
     `transformers` is imported only here and for rendering: the first import costs 1.2 s of CPU. Its
     AutoTokenizer would import torch too, 5.4 s in total, for the same tokens.
@@ -219,11 +232,9 @@ def load(folder: Path) -> Tokenizer:
     fast = tokenizer.backend_tokenizer
     fast.no_truncation()  # encoder models configure truncation; the gateway checks lengths
     fast.no_padding()
-    quick, around = _fastokens(fast)
     return Tokenizer(
         fast=fast,
-        fastokens=quick,
-        around=around,
+        quick=_shared(fast) if use_fastokens else None,
         chat_templates=_by_purpose(tokenizer.chat_template),
         special_tokens={
             name: token
@@ -253,8 +264,25 @@ _BESIDE = (("", ""), ("a ", " b"), ("a", "b"), ("\n", "\n\n"), ("  ", "  "))  # 
 _MOST_ADDED = 64  # of a tokenizer's added tokens, in the texts that are tried
 
 
-def _fastokens(fast: "FastTokenizer") -> "tuple[Fastokens | None, tuple[TokenIds, TokenIds]]":
-    """The same tokenizer in fastokens, and what `add_special_tokens` adds around a text.
+_quick_tokenizers: WeakValueDictionary[bytes, QuickTokenizer] = WeakValueDictionary()
+_loading = Lock()
+
+
+def _shared(fast: "FastTokenizer") -> QuickTokenizer | None:
+    """As `_quick`: one for all models with this tokenizer, and for a model's next generation. It
+    takes a second to make for 128,000 tokens, and 100 MB.
+    """
+    content = fast.to_str().encode()
+    digest = hashlib.sha256(content).digest()
+    with _loading:
+        found = _quick_tokenizers.get(digest)
+        if found is None and (found := _quick(fast)) is not None:
+            _quick_tokenizers[digest] = found
+        return found
+
+
+def _quick(fast: "FastTokenizer") -> QuickTokenizer | None:
+    """The same tokenizer in fastokens.
 
     None if the package is missing (it has no build for some platforms), if it does not support the
     tokenizer (it is for BPE), or if one of many texts has other ids than in `tokenizers`, which is
@@ -263,12 +291,11 @@ def _fastokens(fast: "FastTokenizer") -> "tuple[Fastokens | None, tuple[TokenIds
     try:
         from fastokens import Tokenizer as Fastokens
 
-        quick = Fastokens.from_json_str(fast.to_str())
+        made = QuickTokenizer(Fastokens.from_json_str(fast.to_str()), *_around(fast))
     except (ImportError, ValueError, RuntimeError) as error:
         logger.debug("tokenized without fastokens: %s", error)
-        return None, (TokenIds("i"), TokenIds("i"))
-    around = _around(fast)
-    tried = Tokenizer(fast, {}, {}, quick, around)
+        return None
+    tried = Tokenizer(fast, {}, {}, made)
     added = [token.content for token in fast.get_added_tokens_decoder().values()][:_MOST_ADDED]
     mixed = [f"{before}{token}{after}" for token in added for before, after in _BESIDE]
     texts = [*_PROBES, *mixed, "".join(_PROBES), " ".join(mixed)]
@@ -277,8 +304,8 @@ def _fastokens(fast: "FastTokenizer") -> "tuple[Fastokens | None, tuple[TokenIds
         found = tried.encode_all(texts, add_special_tokens=special)
         if [list(each.ids) for each in found] != [each.ids for each in expected]:
             logger.info("tokenized without fastokens: it finds other tokens in some texts")
-            return None, around
-    return quick, around
+            return None
+    return made
 
 
 def _around(fast: "FastTokenizer") -> tuple[TokenIds, TokenIds]:

@@ -107,7 +107,7 @@ async def test_changes_lose_no_request(repository, live_gateway):
     """
     write(repository)
     async with live_gateway(**EXPLICIT) as gateway:
-        grown = []
+        resident = []
         async with load(gateway) as seen:
             for cycle in range(CHANGES // 2):
                 write(repository, generation=cycle + 1)
@@ -115,9 +115,10 @@ async def test_changes_lose_no_request(repository, live_gateway):
                 for what in ((again, "load"), *(AWAY if cycle % 2 else ())):
                     changed = await gateway.change(*what)
                     assert changed.status_code == 200, changed.text
-                if cycle % 25 == 24:
-                    grown.append(psutil.Process().memory_info().rss)
+                resident.append(psutil.Process().memory_info().rss)
 
     assert set(seen["chat"]) == {"whole", "503 model_unavailable None"}
     assert {name for name in ASKS if set(seen[name]) != {"whole"}} == {"chat"}, seen
-    assert grown[-1] - grown[1] < 16 * 2**20, grown  # from the middle on, as Triton's tests do
+    # From the middle on, as Triton's tests do. The least: two tokenizers of a model may be alive.
+    quarters = [min(resident[begin : begin + 25]) for begin in range(0, CHANGES // 2, 25)]
+    assert quarters[-1] - quarters[1] < 16 * 2**20, quarters

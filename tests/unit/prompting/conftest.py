@@ -18,9 +18,9 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", params=["fastokens", "tokenizers"])
 def tiny(tokenizer_folder: Path, request: pytest.FixtureRequest) -> tokenizer.Tokenizer:
     """With either library, which must give the same prompts."""
-    loaded = tokenizer.load(tokenizer_folder)
-    assert loaded.fastokens is not None
-    return loaded if request.param == "fastokens" else replace(loaded, fastokens=None)
+    loaded = tokenizer.load(tokenizer_folder, use_fastokens=True)
+    assert loaded.quick is not None
+    return loaded if request.param == "fastokens" else replace(loaded, quick=None)
 
 
 @pytest.fixture(scope="session")

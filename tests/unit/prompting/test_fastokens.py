@@ -3,6 +3,7 @@
 import functools
 import logging
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
 
 from openai_frontend.prompting import tokenizer
 from openai_frontend.prompting.tokenizer import PackedEncoding, Tokenizer, Truncation
@@ -33,8 +35,7 @@ def of_family(family: str) -> Tokenizer:
 
 
 def with_fastokens(fast: Any) -> Tokenizer:
-    quick, around = tokenizer._fastokens(fast)
-    return Tokenizer(fast, {}, {}, quick, around)
+    return Tokenizer(fast, {}, {}, tokenizer._shared(fast))
 
 
 def encoded(text: str) -> bool:
@@ -49,7 +50,7 @@ def encoded(text: str) -> bool:
 @given(text=texts.filter(encoded), special=st.booleans())
 def test_any_text_has_the_same_tokens(family: str, text: str, special: bool) -> None:
     both = of_family(family)
-    assert both.fastokens is not None
+    assert both.quick is not None
 
     found = both.encode(text, add_special_tokens=special)
 
@@ -67,7 +68,7 @@ def test_pieces_are_joined_and_cut_alike(
     pieces: list[str], tokens: int, side: Any, special: bool
 ) -> None:
     quick = of_family("llama3")
-    slow, truncation = replace(quick, fastokens=None), Truncation(tokens, side)
+    slow, truncation = replace(quick, quick=None), Truncation(tokens, side)
 
     for find in (
         lambda each: each.encode_pieces(pieces, add_special_tokens=special).ids,
@@ -78,24 +79,26 @@ def test_pieces_are_joined_and_cut_alike(
 
 @pytest.mark.parametrize("build", [vocabularies.word_piece, vocabularies.of_words])
 def test_other_kinds_of_tokenizers_keep_their_library(build: Any) -> None:
-    assert with_fastokens(build()).fastokens is None
+    assert with_fastokens(build()).quick is None
 
 
 def test_a_missing_package_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no build for some platforms."""
+    fast = of_family("gpt2").fast
     monkeypatch.setitem(sys.modules, "fastokens", None)
 
-    assert with_fastokens(of_family("gpt2").fast).fastokens is None
+    assert tokenizer._quick(fast) is None
 
 
 def test_one_other_token_rules_it_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = of_family("qwen2").fastokens
-    monkeypatch.setattr("fastokens.Tokenizer.from_json_str", lambda text: other, raising=False)
+    other, fast = of_family("qwen2").quick, of_family("llama3").fast
+    assert other is not None
+    monkeypatch.setattr("fastokens.Tokenizer.from_json_str", lambda text: other.fastokens)
     caplog.set_level(logging.INFO)
 
-    assert with_fastokens(of_family("llama3").fast).fastokens is None
+    assert tokenizer._quick(fast) is None
     assert "tokenized without fastokens: it finds other tokens in some texts" in caplog.messages
 
 
@@ -106,8 +109,26 @@ def test_a_text_that_it_cannot_split_is_tokenized_all_the_same(error: Exception)
             raise error
 
     failing: Any = Failing()
-    both = replace(of_family("llama3"), fastokens=failing)
+    both = of_family("llama3")
+    assert both.quick is not None
+    both = replace(both, quick=replace(both.quick, fastokens=failing))
 
     found = both.encode("Hello there", add_special_tokens=True)
 
     assert found.ids == both.fast.encode("Hello there").ids
+
+
+def test_models_with_the_same_tokenizer_share_it() -> None:
+    """Also a reloaded model's next generation; afterwards nothing keeps it."""
+    fast = vocabularies.byte_level("gpt2", ["known to no other test"])
+    one = tokenizer._shared(fast)
+    kept = weakref.ref(one)
+
+    assert one is not None
+    assert tokenizer._shared(FastTokenizer.from_str(fast.to_str())) is one
+    del one
+    assert kept() is None
+
+
+def test_a_model_can_do_without(tokenizer_folder: Path) -> None:
+    assert tokenizer.load(tokenizer_folder, use_fastokens=False).quick is None

@@ -269,9 +269,13 @@ class Counting:
 def test_prompt_is_tokenized_once(tiny: Tokenizer, limit: int) -> None:
     """The same encoding gives the count and the ids, whether they fit or not."""
 
-    field = "fast" if tiny.fastokens is None else "fastokens"
-    counting: Any = Counting(getattr(tiny, field))
-    counted = dataclasses.replace(tiny, **{field: counting})
+    counting: Any = Counting(tiny.fast if tiny.quick is None else tiny.quick.fastokens)
+    if tiny.quick is None:
+        counted = dataclasses.replace(tiny, fast=counting)
+    else:
+        counted = dataclasses.replace(
+            tiny, quick=dataclasses.replace(tiny.quick, fastokens=counting)
+        )
     builder = PromptBuilder(counted, max_model_len=limit)
     counting.encoded.clear()
     with contextlib.suppress(ContextLengthExceeded):

@@ -45,15 +45,23 @@ async def next_tick(every_s: float) -> None:
     await asyncio.sleep(due_s - now_s)
 
 
+class ThreadUnavailable(OSError):
+    """The process cannot start another thread."""
+
+
 async def in_daemon_thread(name: str, blocking: Callable[[], Result]) -> Result:
     """Call a function that may block for minutes, as resolving a host name does, in a new thread.
 
     At exit the process does not wait for it, as it would for the event loop's own threads. If the
-    caller is cancelled, the thread goes on. Raises RuntimeError if no thread can be started.
+    caller is cancelled, the thread goes on. Raises ThreadUnavailable before anything runs.
     """
     outcome = Future[Result]()
     outcome.set_running_or_notify_cancel()  # so that nothing but the thread ends it
-    threading.Thread(target=_call, args=(outcome, blocking), name=name, daemon=True).start()
+    thread = threading.Thread(target=_call, args=(outcome, blocking), name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise ThreadUnavailable(str(error)) from None
     return await asyncio.wrap_future(outcome)
 
 

@@ -1,4 +1,6 @@
-"""Settings of a whole process: open files, memory that glibc keeps, and the end of its parent."""
+"""Settings of a whole process: open files, memory that glibc keeps, priority, and the end of its
+parent.
+"""
 
 import ctypes
 import logging
@@ -11,6 +13,7 @@ logger = logging.getLogger(__name__)
 # Descriptors for other things than connections: model files, the core, engines
 _RESERVED_DESCRIPTORS = 512
 _PR_SET_PDEATHSIG = 1
+_NICENESS = 5  # a third of the weight of a process with the usual priority
 _MIB = 1 << 20
 # mallopt's number and value, and the variable by which an operator sets another value. 32 MiB is
 # the most that glibc accepts for the first.
@@ -66,3 +69,10 @@ def end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before
         os._exit(1)
+
+
+def give_way() -> None:
+    """Lower the priority of this process: the event loop and the engines go first, so that text
+    streams do not wait for new images or grammars.
+    """
+    os.nice(_NICENESS)

@@ -106,7 +106,8 @@ class ModelOptions(BaseModel):
     use_fastokens: bool = Field(
         default=True,
         description="Tokenize with fastokens if it finds the same tokens: ten times as fast, for "
-        "about 1 KB of memory per token of the vocabulary, and as much per tokenizer thread.",
+        "about 1 KB of memory per token of the vocabulary, and as much for each thread that "
+        "tokenizes.",
     )
     chat_template: str | None = Field(
         default=None,

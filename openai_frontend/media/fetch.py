@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pybase64 import b64encode_as_string
 
-from openai_frontend.background_tasks import in_daemon_thread
+from openai_frontend.background_tasks import ThreadUnavailable, in_daemon_thread
 
 if TYPE_CHECKING:
     import httpx
@@ -134,9 +134,9 @@ class NameResolver:
             raise OSError("too many lookups are running")
         try:
             return await in_daemon_thread("media lookup", partial(self._look_up, host))
-        except RuntimeError as error:  # no thread is left
+        except ThreadUnavailable:
             self._free.release()
-            raise OSError(str(error)) from None
+            raise
 
     def _look_up(self, host: str) -> Sequence[str]:
         try:

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from openai_frontend.process_settings import end_with, keep_freed_memory
+from openai_frontend.process_settings import end_with, give_way, keep_freed_memory
 
 Frames = Sequence[Any]  # of bytes-like objects
 Reply = tuple[Any, list[memoryview]]
@@ -97,6 +97,7 @@ def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:
         with socket.socket(fileno=descriptors[0]) as connection:
             if (worker := os.fork()) == 0:
                 end_with(parent)
+                give_way()
                 control.close()
                 _serve(connection, work, memory_mib)
         control.send(str(worker).encode())

@@ -40,11 +40,15 @@ Result = TypeVar("Result")
 Ids = TypeVar("Ids", list[int], TokenIds)
 
 # Shorter prompts are built on the event loop, where they take 0.1 to 0.5 ms; a thread adds 0.1 ms
-# of CPU (docs/decisions/0008). With fastokens, the worst text of 8,192 characters takes 0.8 ms.
-INLINE_CHARACTERS, INLINE_CHARACTERS_OF_FASTOKENS = 2048, 8192
+# of CPU (docs/decisions/0008). With fastokens, 4,096 characters take 0.1 ms, and 2 ms if they are
+# special tokens that stay text.
+INLINE_CHARACTERS, INLINE_CHARACTERS_OF_FASTOKENS = 2048, 4096
 
 MAX_SPECIAL_TOKENS = 1024  # per request: each of their characters is tokenized separately
 MANY_IDS = 8192
+# White space for the regular expressions of fastokens, but not for those of `tokenizers`: the only
+# such character (docs/decisions/0053)
+_OTHER_SPACE = "\u180e"
 _PAUSE_S = 50e-6  # lets another thread take the GIL, even on the same core
 
 
@@ -97,18 +101,28 @@ class QuickTokenizer:
     after: TokenIds
 
     def encode_all(self, texts: Sequence[str]) -> list[TokenIds] | None:
-        """The ids of each text, without special tokens around it; None if a text needs more than
-        the limits of its regular expressions.
+        """The ids of each text, without special tokens around it; None if `tokenizers` must find
+        them.
         """
-        try:
-            ids, ends = self.fastokens.encode_batch_flat(list(texts))
-        except (ValueError, RuntimeError):
+        if (encoded := self._encode(texts)) is None:
             return None
-        found = TokenIds("i", ids)
-        if len(texts) == 1:
-            return [found]
+        found, ends = encoded
         places = struct.unpack(f"<{len(texts) + 1}Q", ends)
         return [found[begin:end] for begin, end in pairwise(places)]
+
+    def encode_joined(self, texts: Sequence[str]) -> TokenIds | None:
+        """The same in one array."""
+        encoded = self._encode(texts)
+        return None if encoded is None else encoded[0]
+
+    def _encode(self, texts: Sequence[str]) -> tuple[TokenIds, bytes] | None:
+        if any(_OTHER_SPACE in text for text in texts):
+            return None
+        try:
+            ids, ends = self.fastokens.encode_batch_flat(list(texts))
+        except (ValueError, RuntimeError):  # a limit of its regular expressions
+            return None
+        return TokenIds("i", ids), ends
 
     def surrounded(self, token_ids: TokenIds) -> TokenIds:
         """The ids with the special tokens around them."""
@@ -165,8 +179,7 @@ class Tokenizer:
         """Encodes a text in pieces, so that no token crosses a boundary."""
         if len(pieces) == 1:
             return self.encode(pieces[0], add_special_tokens=add_special_tokens)
-        if self.quick is not None and (found := self.quick.encode_all(pieces)) is not None:
-            joined = sum(found, TokenIds("i"))
+        if self.quick is not None and (joined := self.quick.encode_joined(pieces)) is not None:
             return PackedEncoding(self.quick.surrounded(joined) if add_special_tokens else joined)
         from tokenizers import Encoding
 
@@ -265,6 +278,7 @@ _MOST_ADDED = 64  # of a tokenizer's added tokens, in the texts that are tried
 
 
 _quick_tokenizers: WeakValueDictionary[bytes, QuickTokenizer] = WeakValueDictionary()
+_unsupported: set[bytes] = set()
 _loading = Lock()
 
 
@@ -276,8 +290,11 @@ def _shared(fast: "FastTokenizer") -> QuickTokenizer | None:
     digest = hashlib.sha256(content).digest()
     with _loading:
         found = _quick_tokenizers.get(digest)
-        if found is None and (found := _quick(fast)) is not None:
-            _quick_tokenizers[digest] = found
+        if found is None and digest not in _unsupported:
+            if (found := _quick(fast)) is None:
+                _unsupported.add(digest)
+            else:
+                _quick_tokenizers[digest] = found
         return found
 
 
@@ -292,20 +309,28 @@ def _quick(fast: "FastTokenizer") -> QuickTokenizer | None:
         from fastokens import Tokenizer as Fastokens
 
         made = QuickTokenizer(Fastokens.from_json_str(fast.to_str()), *_around(fast))
-    except (ImportError, ValueError, RuntimeError) as error:
-        logger.debug("tokenized without fastokens: %s", error)
-        return None
-    tried = Tokenizer(fast, {}, {}, made)
+        if _agrees(made, fast):
+            return made
+        reason = "it finds other tokens in some texts"
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  a panic in a library's Rust code is no Exception
+        reason = str(error).partition("\n")[0]
+    logger.info("tokenized without fastokens: %s", reason)
+    return None
+
+
+def _agrees(quick: QuickTokenizer, fast: "FastTokenizer") -> bool:
     added = [token.content for token in fast.get_added_tokens_decoder().values()][:_MOST_ADDED]
     mixed = [f"{before}{token}{after}" for token in added for before, after in _BESIDE]
     texts = [*_PROBES, *mixed, "".join(_PROBES), " ".join(mixed)]
+    tried = Tokenizer(fast, {}, {}, quick)
     for special in (False, True):
         expected = fast.encode_batch_fast(texts, add_special_tokens=special)
         found = tried.encode_all(texts, add_special_tokens=special)
         if [list(each.ids) for each in found] != [each.ids for each in expected]:
-            logger.info("tokenized without fastokens: it finds other tokens in some texts")
-            return None
-    return made
+            return False
+    return True
 
 
 def _around(fast: "FastTokenizer") -> tuple[TokenIds, TokenIds]:

@@ -7,7 +7,12 @@ import threading
 import pytest
 
 from openai_frontend import background_tasks as module
-from openai_frontend.background_tasks import in_daemon_thread, next_tick, supervise
+from openai_frontend.background_tasks import (
+    ThreadUnavailable,
+    in_daemon_thread,
+    next_tick,
+    supervise,
+)
 
 
 class Work:
@@ -105,19 +110,34 @@ async def test_daemon_thread_returns_or_raises():
     assert {(thread.name, thread.daemon) for thread in seen} == {("division", True)}
 
 
-async def test_thread_of_a_cancelled_caller_ends():
+async def test_thread_of_a_cancelled_caller_ends(monkeypatch):
     """And its result, which nobody awaits, is no error."""
-    go_on, ended = threading.Event(), threading.Event()
+    go_on, threads = threading.Event(), []
+    failures: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
 
     def wait() -> None:
+        threads.append(threading.current_thread())
         go_on.wait()
-        ended.set()
 
     caller = asyncio.create_task(in_daemon_thread("wait", wait))
-    await asyncio.sleep(0)
+    while not threads:  # noqa: ASYNC110  the thread gives no event to this loop
+        await asyncio.sleep(0.001)
     caller.cancel()
     await asyncio.wait([caller])
+    go_on.set()
+    await asyncio.to_thread(threads[0].join, 10)
 
     assert caller.cancelled()
-    go_on.set()
-    assert await asyncio.to_thread(ended.wait, 10)
+    assert not threads[0].is_alive()
+    assert not failures
+
+
+async def test_no_thread_is_an_os_error(monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    with pytest.raises(ThreadUnavailable, match="can't start new thread"):
+        await in_daemon_thread("none", lambda: None)

@@ -238,6 +238,7 @@ def test_worker_opens_neither_files_nor_sockets(pool):
     limits = {name: found.rlimit(name) for name in (psutil.RLIMIT_NOFILE, psutil.RLIMIT_FSIZE)}
 
     assert limits == {psutil.RLIMIT_NOFILE: (0, 0), psutil.RLIMIT_FSIZE: (0, 0)}
+    assert found.nice() == psutil.Process().nice() + 5  # text streams go first
     assert not found.net_connections()
 
 

@@ -24,6 +24,10 @@ PROMPTS: dict[str, tuple[str, dict[str, Any]]] = {
     "text": ("/v1/completions", {"prompt": TEXT}),
     "escaped text": ("/v1/completions", {"prompt": ESCAPED}),
     "token ids": ("/v1/completions", {"prompt": IDS}),
+    "special tokens as text": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": TEXT + "<|im_start|>" * 1024}]},
+    ),
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": TEXT}]}),
     "texts to embed": ("/v1/embeddings", {"input": [TEXT[:1000]] * 256}),
     "documents": ("/v1/rerank", {"query": "a", "documents": [TEXT[:10_000]] * 100}),

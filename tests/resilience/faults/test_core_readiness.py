@@ -18,7 +18,7 @@ from tests.unit.triton.newer_core import NewerCore
 pytestmark = pytest.mark.slow
 
 HANGS_S = 3.0  # the Python backend allows each instance 5 s
-AT_ONCE_S = 1.5
+AT_ONCE_S = 2.5
 BODY = {"prompt": "a", "max_tokens": 2}
 OPTIONS = ("--model-control-mode=explicit", "--load-model=*", "--enable-model-management")
 

@@ -53,7 +53,8 @@ async def in_daemon_thread(name: str, blocking: Callable[[], Result]) -> Result:
     """Call a function that may block for minutes, as resolving a host name does, in a new thread.
 
     At exit the process does not wait for it, as it would for the event loop's own threads. If the
-    caller is cancelled, the thread goes on. Raises ThreadUnavailable before anything runs.
+    caller is cancelled, the thread continues. Raises ThreadUnavailable if the function was not
+    called because no thread could be started.
     """
     outcome = Future[Result]()
     outcome.set_running_or_notify_cancel()  # so that nothing but the thread ends it

@@ -13,7 +13,6 @@ logger = logging.getLogger(__name__)
 # Descriptors for other things than connections: model files, the core, engines
 _RESERVED_DESCRIPTORS = 512
 _PR_SET_PDEATHSIG = 1
-_NICENESS = 5  # a third of the weight of a process with the usual priority
 _MIB = 1 << 20
 # mallopt's number and value, and the variable by which an operator sets another value. 32 MiB is
 # the most that glibc accepts for the first.
@@ -71,8 +70,8 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def give_way() -> None:
-    """Lower the priority of this process: the event loop and the engines go first, so that text
-    streams do not wait for new images or grammars.
+def lower_priority(niceness: int) -> None:
+    """Let the event loop and the engines run first, so that streams of text do not wait for new
+    images or grammars. `niceness` as for nice(2): 5 leaves a third of the usual weight, 10 a tenth.
     """
-    os.nice(_NICENESS)
+    os.nice(niceness)

@@ -19,13 +19,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from openai_frontend.process_settings import end_with, give_way, keep_freed_memory
+from openai_frontend.process_settings import end_with, keep_freed_memory, lower_priority
 
 Frames = Sequence[Any]  # of bytes-like objects
 Reply = tuple[Any, list[memoryview]]
 Work = Callable[[Any, Frames], tuple[Any, Frames]]  # JSON and frames in, JSON and frames out
 
 _MIB = 1 << 20
+_NICENESS = 5
 _RESERVE = 64 * _MIB  # to answer with, once the memory limit is reached
 _LENGTHS = struct.Struct("<II")  # of a message's JSON, and number of frames
 _LENGTH = struct.Struct("<Q")  # of a frame
@@ -97,7 +98,7 @@ def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:
         with socket.socket(fileno=descriptors[0]) as connection:
             if (worker := os.fork()) == 0:
                 end_with(parent)
-                give_way()
+                lower_priority(_NICENESS)
                 control.close()
                 _serve(connection, work, memory_mib)
         control.send(str(worker).encode())

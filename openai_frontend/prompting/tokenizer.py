@@ -42,7 +42,7 @@ Ids = TypeVar("Ids", list[int], TokenIds)
 # Shorter prompts are built on the event loop, where they take 0.1 to 0.5 ms; a thread adds 0.1 ms
 # of CPU (docs/decisions/0008). With fastokens, 4,096 characters take 0.1 ms, and 2 ms if they are
 # special tokens that stay text.
-INLINE_CHARACTERS, INLINE_CHARACTERS_OF_FASTOKENS = 2048, 4096
+INLINE_CHARACTERS, FASTOKENS_INLINE_CHARACTERS = 2048, 4096
 
 MAX_SPECIAL_TOKENS = 1024  # per request: each of their characters is tokenized separately
 MANY_IDS = 8192
@@ -156,7 +156,7 @@ class Tokenizer:
     @property
     def inline_characters(self) -> int:
         """Length of the texts that are tokenized without a thread."""
-        return INLINE_CHARACTERS if self.quick is None else INLINE_CHARACTERS_OF_FASTOKENS
+        return INLINE_CHARACTERS if self.quick is None else FASTOKENS_INLINE_CHARACTERS
 
     def encode(self, text: str, *, add_special_tokens: bool) -> "Encoding":
         """Its length is the number of tokens; its `ids` are a list, or an array of many."""
@@ -283,23 +283,23 @@ _loading = Lock()
 
 
 def _shared(fast: "FastTokenizer") -> QuickTokenizer | None:
-    """As `_quick`: one for all models with this tokenizer, and for a model's next generation. It
-    takes a second to make for 128,000 tokens, and 100 MB.
+    """The result of `_quick`, shared by all models with this tokenizer and by a model's next
+    generation: with 128,000 tokens, it takes a second to make, and 100 MB.
     """
-    content = fast.to_str().encode()
-    digest = hashlib.sha256(content).digest()
+    text = fast.to_str()
+    digest = hashlib.sha256(text.encode()).digest()
     with _loading:
         found = _quick_tokenizers.get(digest)
         if found is None and digest not in _unsupported:
-            if (found := _quick(fast)) is None:
+            if (found := _quick(fast, text)) is None:
                 _unsupported.add(digest)
             else:
                 _quick_tokenizers[digest] = found
         return found
 
 
-def _quick(fast: "FastTokenizer") -> QuickTokenizer | None:
-    """The same tokenizer in fastokens.
+def _quick(fast: "FastTokenizer", text: str) -> QuickTokenizer | None:
+    """The same tokenizer in fastokens; `text` is its tokenizer.json.
 
     None if the package is missing (it has no build for some platforms), if it does not support the
     tokenizer (it is for BPE), or if one of many texts has other ids than in `tokenizers`, which is
@@ -308,13 +308,13 @@ def _quick(fast: "FastTokenizer") -> QuickTokenizer | None:
     try:
         from fastokens import Tokenizer as Fastokens
 
-        made = QuickTokenizer(Fastokens.from_json_str(fast.to_str()), *_around(fast))
+        made = QuickTokenizer(Fastokens.from_json_str(text), *_around(fast))
         if _agrees(made, fast):
             return made
         reason = "it finds other tokens in some texts"
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
-    except BaseException as error:  # noqa: BLE001  a panic in a library's Rust code is no Exception
+    except BaseException as error:  # noqa: BLE001  a panic in Rust code is not an Exception
         reason = str(error).partition("\n")[0]
     logger.info("tokenized without fastokens: %s", reason)
     return None

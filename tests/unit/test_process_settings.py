@@ -64,9 +64,19 @@ def test_freed_memory_is_kept(environment, kept):
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    """Such as musl, which has no mallopt."""
+    asked: list[str] = []
+
+    class Library:
+        def __getattr__(self, name: str) -> object:
+            asked.append(name)
+            raise AttributeError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
 
     keep_freed_memory()
+
+    assert asked == ["mallopt"]
 
 
 def test_a_fork_ends_if_its_parent_ended_before():

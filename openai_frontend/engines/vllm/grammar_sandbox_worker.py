@@ -28,10 +28,11 @@ from openai_frontend.engines.vllm.grammar_preprocess import (
     reason_of,
 )
 from openai_frontend.engines.vllm.patterns import repeat_bound_exceeded
-from openai_frontend.process_settings import end_with, give_way
+from openai_frontend.process_settings import end_with, lower_priority
 
 STACK_MIB = 4  # half of the engine's thread stacks
 MAX_FORKS = 4  # so that a slow grammar does not block others
+NICENESS = 10
 _ENDED = float("inf")  # deadline of a fork that was killed at its deadline
 _ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidance
 
@@ -158,7 +159,7 @@ def _try(form: GrammarSpec, limits: _Limits, write_fd: int, parent: int) -> NoRe
 
 
 def _limit(limits: _Limits) -> None:
-    give_way()
+    lower_priority(NICENESS)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)  # a crash must not write to the server's log
     pages = int(open("/proc/self/statm").read().split()[0])  # noqa: SIM115  the fork ends soon

@@ -18,7 +18,7 @@ from tests.unit.triton.newer_core import NewerCore
 pytestmark = pytest.mark.slow
 
 HANGS_S = 3.0  # the Python backend allows each instance 5 s
-AT_ONCE_S = 2.5
+AT_ONCE_S = 1.5
 BODY = {"prompt": "a", "max_tokens": 2}
 OPTIONS = ("--model-control-mode=explicit", "--load-model=*", "--enable-model-management")
 
@@ -86,6 +86,7 @@ async def test_models_load_and_unload_during_a_hanging_readiness_call(gateway, c
     """An unloaded model is refused at once and serves at once after it is loaded again."""
     core.say("slow", after_s=HANGS_S)
     async with client_of(gateway) as client:
+        took_s = []
         for _ in range(3):
             began_s = time.monotonic()
             assert (await client.post("/v1/models/fast/unload")).status_code == 200
@@ -94,7 +95,8 @@ async def test_models_load_and_unload_during_a_hanging_readiness_call(gateway, c
             assert (await client.post("/v1/models/fast/load")).status_code == 200
             served = await client.post("/v1/completions", json={"model": "fast", **BODY})
             assert served.status_code == 200
-            assert time.monotonic() - began_s < AT_ONCE_S
+            took_s.append(time.monotonic() - began_s)
+        assert sorted(took_s)[1] < AT_ONCE_S  # the median, of a machine that may be busy
     core.say("slow")
 
 

@@ -91,7 +91,7 @@ def test_a_missing_package_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = of_family("gpt2").fast
     monkeypatch.setitem(sys.modules, "fastokens", None)
 
-    assert tokenizer._quick(fast) is None
+    assert tokenizer._quick(fast, fast.to_str()) is None
 
 
 def test_one_other_token_rules_it_out(
@@ -102,7 +102,7 @@ def test_one_other_token_rules_it_out(
     monkeypatch.setattr("fastokens.Tokenizer.from_json_str", lambda text: other.fastokens)
     caplog.set_level(logging.INFO)
 
-    assert tokenizer._quick(fast) is None
+    assert tokenizer._quick(fast, fast.to_str()) is None
     assert "tokenized without fastokens: it finds other tokens in some texts" in caplog.messages
 
 

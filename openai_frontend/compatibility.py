@@ -90,8 +90,11 @@ FLOW = PrivateNames(
 SERVER = PrivateNames(
     "uvicorn",
     "uvicorn:Server",
-    ("capture_signals", "config", "serve", "server_state", "should_exit", "shutdown", "startup"),
-)
+    (
+        "capture_signals", "config", "main_loop", "on_tick", "serve", "server_state", "should_exit",
+        "shutdown", "startup",
+    ),
+)  # fmt: skip
 SERVER_STATE = PrivateNames("uvicorn", "uvicorn.server:ServerState", ("default_headers", "tasks"))
 CONFIG = PrivateNames(
     "uvicorn", "uvicorn:Config", ("encoded_headers", "load", "ssl", "timeout_graceful_shutdown")

@@ -16,6 +16,7 @@ from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.serving.error_reply import http_error
 
 PATH = "/metrics"
+_DATE_EVERY_S = 1.0
 
 _NOT_FOUND = http_error(404, "This port serves only /metrics.", "unknown_url")
 
@@ -39,7 +40,26 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await send_error(scope, send, _NOT_FOUND)
 
 
-class InternalServer(uvicorn.Server):
+class QuietServer(uvicorn.Server):
+    """uvicorn's server, without a look ten times a second whether it should exit."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._exiting = asyncio.Event()
+
+    def exit(self) -> None:
+        """Begins the shutdown."""
+        self.should_exit = True
+        self._exiting.set()
+
+    async def main_loop(self) -> None:
+        """Updates the `date` header until the shutdown begins."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._exiting.wait(), _DATE_EVERY_S)
+
+
+class InternalServer(QuietServer):
     """Starts and stops with the main server, which handles the signals."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:
@@ -56,7 +76,7 @@ class InternalServer(uvicorn.Server):
     async def stop(self) -> None:
         """Stops, and waits for it."""
         if self._serving is not None:
-            self.should_exit = True
+            self.exit()
             await self._serving
 
     @contextlib.contextmanager

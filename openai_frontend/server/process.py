@@ -23,7 +23,7 @@ from openai_frontend.middleware.drain import DrainState
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.server.certificates import Certificate
-from openai_frontend.server.internal_server import InternalServer
+from openai_frontend.server.internal_server import InternalServer, QuietServer
 from openai_frontend.server.loop_watchdog import STARTUP_THRESHOLD_S, THRESHOLD_S, LoopWatchdog
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Server
@@ -79,7 +79,7 @@ class StartupReporter(Protocol):
         """
 
 
-class GatewayProcess(uvicorn.Server):
+class GatewayProcess(QuietServer):
     """The first signal drains and stops the server; a second SIGINT or SIGTERM kills it."""
 
     def __init__(
@@ -179,7 +179,7 @@ class GatewayProcess(uvicorn.Server):
         logger.info("stopping: running_requests=%d grace_s=%g", running, timeouts.grace_s)
         while (requests := self._requests()) and (left_s := self._grace_ends_s - loop.time()) > 0:
             await asyncio.wait(requests, timeout=left_s)
-        self.should_exit = True
+        self.exit()
 
     def _requests(self) -> set[asyncio.Task[None]]:
         servers: list[uvicorn.Server] = [self, *self.internal_servers]
@@ -188,7 +188,7 @@ class GatewayProcess(uvicorn.Server):
     def _stop(self) -> None:
         """Stops after a failed startup."""
         self._drain_state.drain()
-        self.should_exit = True
+        self.exit()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a task until the shutdown cancels it."""

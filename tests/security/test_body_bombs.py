@@ -94,6 +94,7 @@ def test_a_compressed_transfer_encoding_is_refused(guarded):
     check_refused(response, 400, 415, 501)
 
 
+@pytest.mark.slow
 async def test_clients_that_disconnect_within_a_body_leave_nothing(guarded_process):
     """This holds for chunked bodies and for bodies with a Content-Length."""
     headers = {"authorization": f"Bearer {KEY}"}

@@ -69,6 +69,7 @@ def test_other_files_have_no_known_format(data):
         read_header(reading(b"%PDF" + data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", WRITERS)
 @given(data=st.data())
 def test_damaged_headers_raise_nothing_else(format, data):

@@ -59,6 +59,7 @@ def received(socket: "zmq.Socket[bytes]") -> tuple[int, list[Any]]:
     return int.from_bytes(number, "big"), msgspec.msgpack.decode(payload, type=KVEventBatch).events
 
 
+@pytest.mark.slow  # imports vLLM
 async def test_mock_publishes_vllms_events(endpoint, events):
     """Stored blocks with their tokens, parent, adapter and salt, and evicted ones."""
     config = {"enable_kv_cache_events": True, "endpoint": endpoint}
@@ -84,6 +85,7 @@ async def test_mock_publishes_vllms_events(endpoint, events):
     assert last == number + 3
 
 
+@pytest.mark.slow  # imports vLLM
 def test_vllm_listens_on_the_default_endpoint(endpoint, events):
     """vLLM connects to an address without `*` or `::`: no router could then subscribe to it."""
     from vllm.distributed.kv_events import AllBlocksCleared, KVEventBatch, ZmqEventPublisher

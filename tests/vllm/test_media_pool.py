@@ -10,6 +10,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -160,10 +161,12 @@ REFUSED = {
     "format that is not allowed": (encoded(RED, "BMP"), {"format": ""}, "PNG, JPEG, GIF or WEBP"),
     "size": (encoded(RED), {"width": 90}, "80 x 60 pixels, but media_info says 90 x 60"),
     "too large": (
-        png(50_000, 50_000, rows=1), {"width": 0, "height": 0}, "the limit is 25,000,000 in total",
+        partial(png, 50_000, 50_000, rows=1), {"width": 0, "height": 0},
+        "the limit is 25,000,000 in total",
     ),
     "memory": (
-        png(10_000, 10_000, rows=10_000), {"width": 10_000, "height": 10_000}, "more than 256 MiB",
+        partial(png, 10_000, 10_000, rows=10_000), {"width": 10_000, "height": 10_000},
+        "more than 256 MiB",
     ),
     "another image's digest": (
         encoded(RED), {"digest": base64_digest("AAAA")}, "digest in media_info is that of another",
@@ -178,7 +181,7 @@ def test_unusable_image_is_refused(pool, text, changes, message):
     before = worker(pool).pid
 
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
-        process(pool, text, **changes)
+        process(pool, text() if callable(text) else text, **changes)
 
     assert not re.search(r"0x[0-9a-f]+|/|PIL|torch|BytesIO", str(raised.value))
     assert worker(pool).pid == before

@@ -42,7 +42,9 @@ TRACES = (
 MIB = 2**20
 
 _AT_ONCE = 64  # twice the maximum size of Python's default thread pool
-_ROUNDS = 5
+# A busy machine can delay the requests of a round until they come one by one and share a thread.
+_ROUNDS_WITHOUT_A_NEW_THREAD = 3
+_MOST_ROUNDS = 20
 _FILLED: set[psutil.Process] = set()
 
 
@@ -101,16 +103,18 @@ async def no_trace_left(
 
 
 async def _fill_pool(client: httpx.AsyncClient, gateway: Watched) -> None:
-    """Send requests that need a thread, all at once, until that starts no more threads; once for
+    """Send requests that need a thread, all at once, until three rounds start no thread; once for
     each process. Otherwise a fault that needs one thread more than any before it seems to leak it.
     """
     process = psutil.Process(gateway.pid)
     if process in _FILLED:  # psutil compares pid and start time
         return
-    for _ in range(_ROUNDS):
+    unchanged = 0
+    for _ in range(_MOST_ROUNDS):
         threads = process.num_threads()
         await asyncio.gather(*[client.get("/metrics") for _ in range(_AT_ONCE)])
-        if process.num_threads() == threads:
+        unchanged = unchanged + 1 if process.num_threads() == threads else 0
+        if unchanged == _ROUNDS_WITHOUT_A_NEW_THREAD:
             break
     _FILLED.add(process)
 

@@ -161,6 +161,7 @@ def outcome(text, *, as_json):
         return str(refused)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60) | st.lists(ENTRIES, max_size=2).map(lambda each: content(*each)))
 def test_random_files(text):

@@ -11,14 +11,12 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-import uvicorn
 
 from openai_frontend.app import create_app
 from openai_frontend.config.settings import Settings
-from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.triton import Options, Server, inprocess
 from tests import mock_models
+from tests.uvicorn_server import serving
 
 ALL = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
@@ -73,18 +71,8 @@ class KServe:
 @contextlib.asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[str]:
     """Serves the application on a free port and yields its URL."""
-    http = limited_protocol(ProtocolLimits())
-    config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, ws="none")
-    config.timeout_graceful_shutdown = 1
-    process = uvicorn.Server(config)
-    serving = asyncio.create_task(process.serve())
-    while not process.started:  # noqa: ASYNC110  uvicorn has no event for it
-        await asyncio.sleep(0.005)
-    try:
-        yield f"http://127.0.0.1:{process.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        process.should_exit = True
-        await serving
+    async with serving(app, timeout_graceful_shutdown=1) as (_, (host, port)):
+        yield f"http://{host}:{port}"
 
 
 @contextlib.asynccontextmanager

@@ -10,16 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from openai_frontend.app import create_app
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.triton import Server
+from tests.uvicorn_server import serving
 
 
 @dataclass
@@ -60,27 +58,16 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
     chosen = Settings(model_repository=[repository], **{**defaults, **settings})
     server = Server(triton_options(chosen))
     app = create_app(chosen, server)
-    config = uvicorn.Config(
-        app, port=0, http=limited_protocol(ProtocolLimits()), lifespan="on", log_config=None,
-        ws="none", timeout_graceful_shutdown=2,
-    )  # fmt: skip
-    front = uvicorn.Server(config)
-    serving = asyncio.create_task(front.serve())
     registry: ModelRegistry = app.state.registry
-    while not (front.started and registry.has_loaded()):
-        assert not serving.done()
-        assert app.state.startup.failure is None
-        await asyncio.sleep(0.01)
-    host, port = front.servers[0].sockets[0].getsockname()[:2]
-    limits = httpx.Limits(max_connections=None)
-    try:
+    async with serving(app, lifespan="on", timeout_graceful_shutdown=2) as (_, (host, port)):
+        while not registry.has_loaded():
+            assert app.state.startup.failure is None
+            await asyncio.sleep(0.01)
+        limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(
             base_url=f"http://{host}:{port}", timeout=30, limits=limits
         ) as client:
             yield LiveGateway(server, registry, client, app.state.gateway)
-    finally:
-        front.should_exit = True
-        await serving
 
 
 @pytest.fixture

@@ -80,6 +80,12 @@ class Peer:
         head = b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
         writer.write(head + body)
 
+    async def stop(self) -> None:
+        """Without waiting for delayed replies, or until clients close their idle connections."""
+        for handler in self.handlers:
+            handler.cancel()
+        await asyncio.wait(self.handlers)
+
 
 @dataclass
 class Model:
@@ -143,7 +149,7 @@ async def serving(peer: Peer) -> AsyncIterator[World]:
     await asyncio.wait([watching])
     await peers.close()
     server.close()
-    await asyncio.wait(peer.handlers)
+    await peer.stop()
 
 
 @pytest.fixture
@@ -322,4 +328,4 @@ async def test_servers_come_and_go(world: World) -> None:
     world.peers.replace([known.url])
     await until(lambda: world.peers.choose() is not None)
     server.close()
-    await asyncio.wait(other.handlers)
+    await other.stop()

@@ -117,6 +117,7 @@ def _common(one: str, other: str) -> str:
     return one[: same if same is not None else min(len(one), len(other))]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_random_pieces(data: st.DataObject) -> None:

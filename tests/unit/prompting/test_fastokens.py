@@ -50,6 +50,7 @@ def encoded(text: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", vocabularies.SPLITS)
 @given(text=texts.filter(encoded), special=st.booleans())
 def test_any_text_has_the_same_tokens(family: str, text: str, special: bool) -> None:

@@ -1,7 +1,8 @@
 """Token ids of text between special tokens, remembered."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,25 +56,31 @@ def special(content: str, **options: bool) -> AddedToken:
     return AddedToken(content, special=True, **{"normalized": False, **options})
 
 
-TOKENIZERS = {
-    "demo": tokenizers_of_folders.load(DEMO),
-    "bytes": byte_level(*map(special, SPECIAL)),
-    "takes white space": byte_level(
+TOKENIZERS: dict[str, Callable[[], tokenizers_of_folders.Tokenizer]] = {
+    "demo": lambda: tokenizers_of_folders.load(DEMO),  # imports transformers
+    "bytes": lambda: byte_level(*map(special, SPECIAL)),
+    "takes white space": lambda: byte_level(
         special("<|im_start|>", rstrip=True), special("<|im_end|>", lstrip=True)
     ),
-    "first": metaspace("first"),
-    "always": metaspace("always"),
-    "never": metaspace("never"),
-    "prepended": prepended(),
+    "first": lambda: metaspace("first"),
+    "always": lambda: metaspace("always"),
+    "never": lambda: metaspace("never"),
+    "prepended": prepended,
 }
 PIECES = [*SPECIAL, "<s>", "[INST]", "a", "ab", " ", "\n", "  ", "<|", "|>", "é", "<|im_", "x"]
 
 
+@cache
+def loaded(name: str) -> tokenizers_of_folders.Tokenizer:
+    return TOKENIZERS[name]()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=4))
 def test_ids_are_those_of_the_whole_text(name: str, texts: list[str]) -> None:
     """Whatever is known from texts before, for each kind of tokenizer."""
-    tokenizer = TOKENIZERS[name]
+    tokenizer = loaded(name)
     cache = SegmentCache(tokenizer)
 
     for text in [*texts, *texts]:
@@ -84,7 +91,7 @@ def test_ids_are_those_of_the_whole_text(name: str, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["demo", "bytes", "first", "always", "prepended"])
 def test_next_turn_tokenizes_only_what_is_new(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = TOKENIZERS[name]
+    tokenizer = loaded(name)
     first, second = ("<s>", "[INST]") if name not in ("demo", "bytes") else SPECIAL[:2]
     cache = SegmentCache(tokenizer)
     conversation = f"{first}a a{second}\nb"
@@ -125,7 +132,7 @@ def test_texts_are_cut_only_at_tokens_that_are_always_found(added, expected):
 
 
 def test_oldest_segments_are_forgotten():
-    cache = SegmentCache(TOKENIZERS["bytes"], max_characters=40)
+    cache = SegmentCache(loaded("bytes"), max_characters=40)
 
     for text in ("<|im_end|>" + letter * 10 for letter in "abc"):
         assert len(cache.encode(text).ids) > 1
@@ -136,11 +143,11 @@ def test_oldest_segments_are_forgotten():
 
 def test_many_ids_are_an_array():
     """A tensor is made of it without a copy in Python."""
-    cache = SegmentCache(TOKENIZERS["bytes"])
+    cache = SegmentCache(loaded("bytes"))
     text = "<|im_start|>" + "xy" * 5000
 
     new, known = cache.encode(text).ids, cache.encode(text).ids
 
     assert isinstance(new, array)
     assert new == known
-    assert list(new) == TOKENIZERS["bytes"].encode(text, add_special_tokens=False).ids
+    assert list(new) == loaded("bytes").encode(text, add_special_tokens=False).ids

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 
 from openai_frontend import app as app_module
@@ -20,10 +19,10 @@ from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.models.triton_model import ModelLeases
 from openai_frontend.routers.routing import all_routes
-from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.limits import ProtocolLimits
+from openai_frontend.server.internal_server import QuietServer
 from openai_frontend.triton.responses import UnreleasedRequests
 from tests.unit.serving.fake_model import FakeModel
+from tests.uvicorn_server import serving
 
 
 @dataclass
@@ -187,24 +186,7 @@ async def started(world: World) -> World:
 
 
 @contextlib.asynccontextmanager
-async def served(world: World) -> AsyncGenerator[tuple[uvicorn.Server, str], None]:
+async def served(world: World) -> AsyncGenerator[tuple[QuietServer, str], None]:
     """The application behind a real socket: uvicorn's server and the base URL."""
-    config = uvicorn.Config(
-        world.app,
-        port=0,
-        http=limited_protocol(ProtocolLimits()),
-        lifespan="off",
-        log_config=None,
-        ws="none",
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
-        await asyncio.sleep(0.005)
-    host, port = server.servers[0].sockets[0].getsockname()[:2]
-    try:
+    async with serving(world.app, timeout_graceful_shutdown=1) as (server, (host, port)):
         yield server, f"http://{host}:{port}"
-    finally:
-        server.should_exit = True
-        await serving

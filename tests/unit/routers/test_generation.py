@@ -340,7 +340,7 @@ async def test_shutdown_ends_long_streams_with_an_error_event(world):
             model="fake", messages=[{"role": "user", "content": "hi"}], stream=True
         )
         await anext(stream)
-        server.should_exit = True
+        server.exit()
         with pytest.raises(openai.APIError, match="shutting down"):
             async for _ in stream:
                 pass

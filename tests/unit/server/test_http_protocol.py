@@ -1,18 +1,20 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from openai_frontend.server import internal_server
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.limits import ProtocolCounts, ProtocolLimits
 from tests.unit.middleware.asgi import echo
+from tests.uvicorn_server import serving
 
 LIMIT = 4096
 Address = tuple[str, int]
@@ -35,18 +37,9 @@ async def served(
         headers=headers,
         request_headers=request_headers,
     )
-    options: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False}
-    options |= {} if tls is None else {"ssl_certfile": tls, "ssl_keyfile": tls}
-    config = uvicorn.Config(app, port=0, http=http, ws="none", **options)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
-        await asyncio.sleep(0.005)
-    try:
-        yield server.servers[0].sockets[0].getsockname()[:2]
-    finally:
-        server.should_exit = True
-        await serving
+    tls_options: dict[str, Any] = {} if tls is None else {"ssl_certfile": tls, "ssl_keyfile": tls}
+    async with serving(app, http=http, access_log=False, **tls_options) as (_, address):
+        yield address
 
 
 async def exchange(address: Address, *pieces: bytes, pause_s: float = 0.0) -> bytes:
@@ -562,3 +555,25 @@ async def test_upgraded_request_has_the_framework_headers_once():
         await exchange(address, given + request())
 
     assert seen == [[b"?1"], [b"?1"]]
+
+
+async def test_server_exits_without_waiting_for_the_next_date(monkeypatch):
+    monkeypatch.setattr(internal_server, "_DATE_EVERY_S", 3600)
+
+    async with asyncio.timeout(10), served() as address:
+        response = await exchange(address, request())
+
+    assert response.startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_date_changes_without_requests(monkeypatch):
+    monkeypatch.setattr(internal_server, "_DATE_EVERY_S", 0.05)
+
+    async with served() as address:
+        first = await exchange(address, request())
+        await asyncio.sleep(1.2)
+        second = await exchange(address, request())
+
+    dates = [re.findall(rb"^date: (.+)\r$", each, re.MULTILINE) for each in (first, second)]
+    assert [len(each) for each in dates] == [1, 1]
+    assert dates[0] != dates[1]

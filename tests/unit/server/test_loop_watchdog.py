@@ -49,6 +49,7 @@ async def test_blocked_loop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert over.startswith("event loop resumed after ")
 
 
+@pytest.mark.slow
 async def test_each_block_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     await watched(a_careless_callback, a_careless_callback)
 
@@ -70,6 +71,7 @@ async def test_blocked_interpreter_is_logged(caplog: pytest.LogCaptureFixture) -
     assert any("a call held Python's interpreter" in message for message in messages)
 
 
+@pytest.mark.slow
 async def test_threshold_can_be_lowered(caplog: pytest.LogCaptureFixture) -> None:
     """As after the startup: blocks that were ignored before are logged."""
     watchdog = LoopWatchdog(threshold_s=10, interval_s=0.05)

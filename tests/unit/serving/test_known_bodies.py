@@ -66,6 +66,7 @@ _FIELDS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.lists(_VALUES, max_size=3), _FIELDS), min_size=2, max_size=5))
 async def test_same_outcome_as_without_memory(bodies):
     """The same request or the same error, whatever was read before."""

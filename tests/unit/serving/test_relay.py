@@ -73,6 +73,7 @@ def dropped(frame: bytes) -> bool:
     raise AssertionError("nothing is written")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("include_usage", [False, True])
 @given(

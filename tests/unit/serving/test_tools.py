@@ -272,6 +272,7 @@ def read_or_refused(fields: dict[str, Any]) -> Tools | str:
         return (refused.param or "").partition(".")[0].partition("[")[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(fields=REQUESTS)
 def test_any_tools_are_read_or_refused_by_an_existing_path(fields):

@@ -117,6 +117,7 @@ def ids_of(tokenizer: Tokenizer) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, size - 1) | some | st.just(special), max_size=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(data=st.data())
 def test_text_is_that_of_the_tokenizers_own_stream(kind, data):

@@ -1,11 +1,14 @@
 """`ray init`: writes gateway.yaml for `serve deploy`, and ray.env for `ray start` (docs/ray.md)."""
 
 import argparse
+import math
 import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from openai_frontend.auth.api_keys import new_secret
 from openai_frontend.cli.init_repo.options import expanded, holds_weights
@@ -148,14 +151,14 @@ def gateway(given: Mapping[str, Any]) -> str:
 # Written by `openai-frontend ray init`. Deploy it with `serve deploy` (docs/ray.md).
 proxy_location: EveryNode
 http_options:
-  host: {given["host"]}
+  host: {_quoted(given["host"])}
   port: {given["port"]}
 applications:
   - name: gateway
     route_prefix: /
     import_path: openai_frontend.ray:app
     args:
-      model: {model}
+      model: {_quoted(model)}
       settings: {_settings(given)} # the keys of the settings file
       replicas:
         min: {given["min_replicas"]}
@@ -163,6 +166,11 @@ applications:
       num_cpus: {given["num_cpus"]:g}
       num_gpus: {given["num_gpus"]:g}
 {_prefill(given)}"""
+
+
+def _quoted(text: str) -> str:
+    """For YAML, on one line: `::` and a path with ` #` in it would not be read as they are."""
+    return yaml.safe_dump(text, default_style='"', width=math.inf).rstrip("\n")
 
 
 def _settings(given: Mapping[str, Any]) -> str:

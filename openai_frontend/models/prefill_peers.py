@@ -1,15 +1,18 @@
 """The prefill servers of a decode server: which of them are up, and how to ask one."""
 
 import asyncio
+import ipaddress
 import logging
+import socket
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from openai_frontend.background_tasks import supervise
+from openai_frontend.background_tasks import in_daemon_thread, next_tick, supervise
 from schemas.transfer import PrefillRequest, PrefillResponse
 
 logger = logging.getLogger(__name__)
@@ -21,6 +24,9 @@ _PROBE_TIMEOUT_S = 5.0
 # Of an engine's side channel. vLLM would wait 5 s for an address without a listener, and all other
 # handshakes with it (docs/decisions/0035).
 _CONNECT_TIMEOUT_S = 1.0
+_RESOLVE_EVERY_S = 5.0  # as long as CoreDNS lets Kubernetes' names be cached by default
+# Servers behind one name. Each is probed, so as many as the client keeps idle connections.
+_MOST_ADDRESSES = 64
 
 
 class PrefillFailed(Exception):
@@ -30,9 +36,15 @@ class PrefillFailed(Exception):
 class PrefillPeer:
     """One prefill server."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, ip: str | None = None) -> None:
+        """`ip`: of the servers behind the name in `url`, the one at this address."""
+        self.key = (url, ip)
+        self.url = url if ip is None else _with_host(url, ip)
         self.address = url.partition("://")[2]
+        self.resolved = ip is not None or not _has_name(url)
+        # The server and its certificate are known by the name
+        self.headers = {} if ip is None else {"host": self.address}
+        self.extensions = {} if ip is None else {"sni_hostname": urlsplit(url).hostname}
         self.healthy = False
         self.refused_key = False
         self.late = False  # the last probe timed out
@@ -65,36 +77,78 @@ class PrefillPeer:
 
 
 class PrefillPeers:
-    """Asks the healthy server with the fewest requests of this one."""
+    """Asks the healthy server with the fewest requests of this one.
+
+    A name has a server at each of its addresses, which are looked up again and again.
+    """
 
     def __init__(self, urls: Sequence[str], key: str, *, timeout_s: float) -> None:
         """`key` has the scope `transfer` on each server."""
         self.peers = [PrefillPeer(url) for url in urls]
+        self._urls = list(urls)
+        self._addresses: dict[str, list[str]] = {}  # of the names, by URL
+        self._lost: set[str] = set()  # URLs whose last lookup failed
         self._key = key
         self._timeout_s = timeout_s
         self._client: Any = None  # httpx.AsyncClient, which needs 0.1 s to import
         self._probes: asyncio.TaskGroup | None = None  # None: not watched
-        self._probing: dict[str, asyncio.Task[None]] = {}  # by URL
+        self._probing: dict[PrefillPeer, asyncio.Task[None]] = {}
 
     async def watch(self) -> None:
         """Probe all servers until cancelled, so that one that is down costs requests no time."""
         async with asyncio.TaskGroup() as self._probes:
-            self.replace([peer.url for peer in self.peers])
-            await asyncio.Event().wait()  # there may be no server yet
+            self._arrange()
+            await supervise("resolve prefill servers", self._resolve)
 
     def replace(self, urls: Collection[str]) -> None:
         """Use these servers. Those that stay keep their state; requests to the others finish."""
-        known = {peer.url: peer for peer in self.peers}
-        self.peers = [known.get(url) or PrefillPeer(url) for url in dict.fromkeys(urls)]
-        for url in known.keys() - set(urls):
-            if (task := self._probing.pop(url, None)) is not None:
-                task.cancel()
+        self._urls = list(dict.fromkeys(urls))
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Have a peer for each address of a name, and for each URL without a name."""
+        known = {peer.key: peer for peer in self.peers}
+        keys = [
+            (url, ip)
+            for url in self._urls
+            for ip in self._addresses.get(url, [None])[:_MOST_ADDRESSES]
+        ]
+        self.peers = [known.get(key) or PrefillPeer(*key) for key in keys]
+        for peer in self._probing.keys() - set(self.peers):
+            self._probing.pop(peer).cancel()
         if self._probes is None:
             return
         for peer in self.peers:
-            if peer.url not in self._probing:
+            if peer.resolved and peer not in self._probing:
                 probe = supervise(f"probe prefill server {peer.url}", partial(self._watch, peer))
-                self._probing[peer.url] = self._probes.create_task(probe)
+                self._probing[peer] = self._probes.create_task(probe)
+
+    async def _resolve(self) -> None:
+        """Look up the names until cancelled."""
+        while True:
+            for url in [url for url in self._urls if _has_name(url)]:
+                await self._look_up(url)
+            await next_tick(_RESOLVE_EVERY_S)
+
+    async def _look_up(self, url: str) -> None:
+        """Without an answer, as if the name has no address, its servers stay: probes know more."""
+        try:
+            addresses = await _addresses_of(url)
+        except (OSError, ValueError) as error:  # a name that IDNA cannot encode is a ValueError
+            if url not in self._lost:
+                logger.warning("cannot look up a prefill server: url=%s %s", url, error)
+            self._lost.add(url)
+            return
+        self._lost.discard(url)
+        if addresses == self._addresses.get(url):
+            return
+        if len(addresses) > _MOST_ADDRESSES:
+            logger.warning(
+                "prefill servers behind one name are too many: url=%s addresses=%d used=%d",
+                url, len(addresses), _MOST_ADDRESSES,
+            )  # fmt: skip
+        self._addresses[url] = addresses
+        self._arrange()
 
     async def close(self) -> None:
         if self._client is not None:
@@ -114,7 +168,8 @@ class PrefillPeers:
             response = await self._http().post(
                 f"{peer.url}{PREFILL_PATH}",
                 content=request.model_dump_json(),
-                headers={"content-type": "application/json"},
+                headers={"content-type": "application/json", **peer.headers},
+                extensions=peer.extensions,
                 timeout=self._timeout_s,
             )
         except httpx.TimeoutException:
@@ -145,7 +200,12 @@ class PrefillPeers:
         import httpx
 
         try:
-            response = await self._http().get(f"{peer.url}{HEALTH_PATH}", timeout=_PROBE_TIMEOUT_S)
+            response = await self._http().get(
+                f"{peer.url}{HEALTH_PATH}",
+                headers=peer.headers,
+                extensions=peer.extensions,
+                timeout=_PROBE_TIMEOUT_S,
+            )
         except httpx.TimeoutException as error:
             # A busy server may answer one probe late; it still computes prompts.
             peer.mark(peer.healthy and not peer.late, why=repr(error))
@@ -174,3 +234,25 @@ class PrefillPeers:
                 trust_env=False,  # no proxy in between
             )
         return self._client
+
+
+def _has_name(url: str) -> bool:
+    """Whether the host is a name, not an address."""
+    try:
+        ipaddress.ip_address(urlsplit(url).hostname or "")
+    except ValueError:
+        return True
+    return False
+
+
+def _with_host(url: str, ip: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{f'[{ip}]' if ':' in ip else ip}:{parts.port}"
+
+
+async def _addresses_of(url: str) -> list[str]:
+    """Of its host, in an order that does not change. Raises OSError and ValueError."""
+    parts = urlsplit(url)
+    ask = partial(socket.getaddrinfo, parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    found = await in_daemon_thread("resolve prefill servers", ask)
+    return sorted({str(address[0]) for *_, address in found})

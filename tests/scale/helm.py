@@ -1,7 +1,8 @@
 """Renders a Helm chart with several sets of values, and validates the documents.
 
 Runs in the environment of Helm's library, below `.venv/clients`: a JSON object with `chart`,
-`values` and `versions` on stdin, a list with an answer for each set on stdout.
+`sets`, each the name of a release and its values, and `versions` on stdin, a list with an answer
+for each set on stdout.
 """
 
 import json
@@ -18,19 +19,22 @@ from helm_python.errors import HelmError
 def main() -> None:
     given = json.load(sys.stdin)
     chart = Chart.load(given["chart"])
-    answers = [answer(chart, given["chart"], each, given["versions"]) for each in given["values"]]
+    answers = [
+        answer(chart, given["chart"], release, values, given["versions"])
+        for release, values in given["sets"]
+    ]
     json.dump(answers, sys.stdout)
 
 
 def answer(
-    loaded: Chart, chart: str, values: dict[str, Any], versions: list[str]
+    loaded: Chart, chart: str, release: str, values: dict[str, Any], versions: list[str]
 ) -> dict[str, Any]:
     """`refused` with Helm's message; or the rendered documents and notes, the findings of `helm
     lint`, and the documents that each version of Kubernetes rejects.
     """
     try:
         loaded.validate_schema(loaded.merge_values(values))
-        rendered = loaded.render(values, name="chat", namespace="llm")
+        rendered = loaded.render(values, name=release, namespace="llm")
     except HelmError as error:
         return {"refused": str(error)}
     notes = [text for path, text in rendered.items() if path.endswith("NOTES.txt")]

@@ -28,12 +28,13 @@ VALUE_SETS = {
     path.stem.removesuffix("-values"): path for path in sorted((CHART / "ci").glob("*.yaml"))
 }
 
+RAY = [name for name in VALUE_SETS if name.startswith("ray")]
 WORKLOADS = ("Deployment", "DisaggregatedSet", "LeaderWorkerSet", "RayService")
 
 
-def render(values: dict[str, Any]) -> dict[str, Any]:
+def render(values: dict[str, Any], release: str = "chat") -> dict[str, Any]:
     """The answer of `tests/scale/helm.py`."""
-    return rendered_sets()[json.dumps(values)]
+    return rendered_sets()[json.dumps([release, values])]
 
 
 @cache
@@ -42,8 +43,9 @@ def rendered_sets() -> dict[str, dict[str, Any]]:
     second.
     """
     files = [yaml.safe_load(path.read_text()) for path in VALUE_SETS.values()]
-    sets = [*files, *CHANGED, *(values for values, _ in REFUSED.values())]
-    given = {"chart": str(CHART), "values": sets, "versions": VERSIONS}
+    values = [*files, *CHANGED, *BUDGETS, *(values for values, _ in REFUSED.values())]
+    sets = [*(("chat", each) for each in values), *((LONG_NAME, each) for each in NAMED)]
+    given = {"chart": str(CHART), "sets": sets, "versions": VERSIONS}
     done = subprocess.run(
         [
             ROOT / clients.CLIENTS / "kubernetes" / "bin" / "python",
@@ -160,7 +162,7 @@ def test_definitions_have_their_source():
     assert stored == [releases for _, _, releases in custom_resources.SOURCES]
 
 
-@pytest.mark.parametrize("name", [name for name in VALUE_SETS if not name.startswith("ray")])
+@pytest.mark.parametrize("name", [name for name in VALUE_SETS if name not in RAY])
 def test_gateway_accepts_the_settings(name, tmp_path):
     """As the file of `--config`; with a keys file where the secret is mounted."""
     (tmp_path / "gateway.yaml").write_text(settings(name))
@@ -240,6 +242,13 @@ def test_clients_reach_the_decode_servers():
     [of_clients] = services.values()
     assert [of_clients["selector"].items() <= each.items() for each in labels] == [True, False]
     assert [of_prefill["selector"].items() <= each.items() for each in labels] == [False, True]
+    # The name has the addresses of all pods, at the ports on which the pods themselves listen
+    assert of_prefill["clusterIP"] == "None"
+    [container] = prefill["spec"]["containers"]
+    listening = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert {each["targetPort"]: each["port"] for each in of_prefill["ports"]}.items() <= (
+        listening.items()
+    )
     [peer] = [variables(decode)["OPENAI_FRONTEND_PREFILL_PEERS"]["value"]]
     assert peer == f"http://chat-openai-frontend-prefill:{of_prefill['ports'][0]['port']}"
     key = variables(decode)["OPENAI_FRONTEND_TRANSFER_KEY"]["valueFrom"]["secretKeyRef"]
@@ -335,12 +344,102 @@ def test_ray_deploys_the_gateways(tmp_path):
         [port] = container["ports"]
         config = yaml.safe_load(service["serveConfigV2"])
         assert port["containerPort"] == config["http_options"]["port"]
-        [of_service] = document("ray", "Service")["spec"]["ports"]
-        assert of_service["targetPort"] == port["name"]
+        assert port["name"] == "serve"  # from which KubeRay takes the port of its service
     assert "evicted" in rendered("ray")["notes"]
     [workers] = service["rayClusterConfig"]["workerGroupSpecs"]
     assert workers["maxReplicas"] == 2 * arguments.replicas.max  # arguments.surge
     assert float(workers["rayStartParams"]["num-cpus"]) == arguments.num_cpus
+
+
+@pytest.mark.parametrize("name", RAY)
+def test_ray_needs_no_wget_in_the_image(name):
+    """KubeRay adds probes that run it, but only to a container without its own. These ask Ray's
+    agent, and of a worker, whether its proxy can answer clients.
+    """
+    proxy = {"path": "/-/healthz", "port": "serve"}
+    agent = {"path": "/api/healthz", "port": 52365}
+    for container in (template["spec"]["containers"][0] for template in templates(name)):
+        ready = agent if container["name"] == "ray-head" else proxy
+        assert container["readinessProbe"]["httpGet"] == ready
+        assert container["livenessProbe"]["httpGet"] == agent
+        assert "serve" in [each["name"] for each in container["ports"]]
+
+
+def test_clients_reach_the_ray_cluster_in_use():
+    """By KubeRay's service, which an update directs to the new cluster: the labels of pods do not
+    tell one cluster from the other.
+    """
+    assert "Service" not in {each["kind"] for each in rendered("ray")["documents"]}
+    service = document("ray", "RayService")["spec"]["serveService"]
+    name = service["metadata"]["name"]
+    assert name == f"{document('ray', 'RayService')['metadata']['name']}-serve-svc"
+    assert service["spec"] == {"type": "ClusterIP"}
+    config = yaml.safe_load(document("ray", "RayService")["spec"]["serveConfigV2"])
+    [rule] = document("ray", "HTTPRoute")["spec"]["rules"]
+    assert rule["backendRefs"] == [{"name": name, "port": config["http_options"]["port"]}]
+    assert f"service/{name} 9000:9000" in rendered("ray")["notes"]
+
+
+def test_the_old_ray_cluster_completes_its_answers(tmp_path):
+    """It stays for as long as Ray waits for a replica of an update."""
+    settings = ray_application.settings_of(ray_arguments("ray", tmp_path))
+    options = ray_application.deployment_options(ray_arguments("ray", tmp_path), settings)
+    spec = document("ray", "RayService")["spec"]
+    assert spec["rayClusterDeletionDelaySeconds"] == options["graceful_shutdown_timeout_s"] == 645
+    assert "deploymentUnhealthySecondThreshold" not in spec
+
+
+BUDGETS = [
+    {"rayService": {"enabled": True}, "replicas": replicas, "podDisruptionBudget": budget}
+    for replicas, budget in [
+        (3, {}),
+        (3, {"maxUnavailable": 2}),
+        (0, {}),
+        (1, {"maxUnavailable": 3}),
+    ]
+]
+
+
+def test_pods_of_ray_can_be_evicted():
+    """Kubernetes does not know how many pods a RayCluster has, so the budget says how many of the
+    head and the least replicas must stay. If that is none, there is no budget.
+    """
+    for name, stay in (("ray", 1), ("ray-roles", 3)):
+        budget = document(name, "PodDisruptionBudget")["spec"]
+        assert "maxUnavailable" not in budget
+        assert budget["minAvailable"] == stay
+        labels = budget["selector"]["matchLabels"].items()
+        assert all(labels <= each["metadata"]["labels"].items() for each in templates(name))
+    budgets = [
+        [each["spec"] for each in render(values)["documents"] if "Disruption" in each["kind"]]
+        for values in BUDGETS
+    ]
+    assert [[each["minAvailable"] for each in found] for found in budgets] == [[3], [2], [], []]
+
+
+LONG_NAME = "r" * 53  # the longest that Helm allows
+NAMED: list[dict[str, Any]] = [
+    {},
+    {"rayService": {"enabled": True}},
+    {
+        "roles": {"prefill": {}, "decode": {}},
+        "keys": {"existingSecret": "api-keys"},
+        "transferKey": {"existingSecret": "transfer-key"},
+    },
+]
+
+
+def test_names_are_as_long_as_they_may_be():
+    """63 characters of a service, with `-prefill` where there are roles; 47 of a RayService."""
+    lengths = [
+        sorted(
+            len(each["metadata"]["name"])
+            for each in render(values, LONG_NAME)["documents"]
+            if each["kind"] in ("Service", "RayService")
+        )
+        for values in NAMED
+    ]
+    assert lengths == [[63], [47], [55, 63]]
 
 
 def test_ray_deploys_roles(tmp_path, capsys):
@@ -479,6 +578,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a pool in Ray": (
         {"inferencePool": {"enabled": True}, "rayService": {"enabled": True}},
         "inferencePool.enabled: cannot be combined with rayService",
+    ),
+    "a port of Ray's service": (
+        {"service": {"port": 8080}, "rayService": {"enabled": True}},
+        "service.port: it is 9000 with rayService",
+    ),
+    "a share of Ray's pods": (
+        {"podDisruptionBudget": {"maxUnavailable": "25%"}, "rayService": {"enabled": True}},
+        "podDisruptionBudget.maxUnavailable: it must be a number with rayService",
     ),
     "one role": (
         {"roles": {"prefill": {"replicas": 1}}, "keys": KEYS},

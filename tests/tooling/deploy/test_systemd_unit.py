@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from openai_frontend.cli import main
 from tests.gateway_process import ROOT
 
 FOLDER = ROOT / "deploy" / "systemd"
@@ -65,6 +66,15 @@ def test_exposure_is_low(installed: Path) -> None:
     result = analyzed("security", "--offline=true", "--no-pager", "--threshold=25", installed)
 
     assert result.returncode == 0, result.stdout
+
+
+def test_wrong_settings_are_not_tried_again(tmp_path: Path) -> None:
+    """The process ends with the status after which systemd does not restart it."""
+    (tmp_path / "gateway.yaml").write_text("prot: 9000")
+
+    status = main(["serve", "--config", str(tmp_path / "gateway.yaml")])
+
+    assert str(status) == read(UNIT)["Service"]["RestartPreventExitStatus"] == "2"
 
 
 def test_unit_matches_the_process() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+import yaml
 
 from openai_frontend.cli import main
 from openai_frontend.config import ray_application
@@ -44,6 +45,18 @@ def test_names_of_the_hub_stay(tmp_path):
     init(tmp_path, model="acme/tiny")
 
     assert ray_application.read(tmp_path / "gateway.yaml").model == "acme/tiny"
+
+
+@pytest.mark.parametrize("name", ["a: b", "a #b", "[a", 'it\'s "a"', "ä 😀 \\n", "x" * 90 + " y"])
+def test_any_path_and_address_is_read_back(tmp_path, name):
+    """YAML has other meanings for some characters, and breaks long lines."""
+    folder = tmp_path / name
+    folder.mkdir()
+    init(tmp_path, "--host=::", model=folder)
+
+    assert ray_application.read(tmp_path / "gateway.yaml").model == str(folder)
+    options = yaml.safe_load((tmp_path / "gateway.yaml").read_text())["http_options"]
+    assert options == {"host": "::", "port": 9000}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,33 @@
+{{/* Of a service at most 63 characters. KubeRay refuses more than 47, and `-prefill` is added to that of roles. */}}
 {{- define "openai-frontend.name" -}}
+{{- $longest := .Values.rayService.enabled | ternary 47 (.Values.roles | empty | ternary 63 55) -}}
 {{- if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- .Release.Name | trunc $longest | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc $longest | trimSuffix "-" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Where clients connect. KubeRay makes the service of a RayService, which selects the cluster in use, under this name. */}}
+{{- define "openai-frontend.service" -}}
+{{- include "openai-frontend.name" . }}{{ .Values.rayService.enabled | ternary "-serve-svc" "" }}
+{{- end -}}
+
+{{/* KubeRay's service has the port of the pods. */}}
+{{- define "openai-frontend.servicePort" -}}
+{{- .Values.rayService.enabled | ternary 9000 (int .Values.service.port) -}}
+{{- end -}}
+
+{{/* How many of Ray's pods must stay: evictions are counted from the least number, that of all groups and the head. */}}
+{{- define "openai-frontend.rayMinAvailable" -}}
+{{- if kindIs "string" .Values.podDisruptionBudget.maxUnavailable -}}
+{{- fail "podDisruptionBudget.maxUnavailable: it must be a number with rayService, because Kubernetes cannot count the pods of a RayCluster" -}}
+{{- end -}}
+{{- $least := include "openai-frontend.minReplicas" . | int | add 1 -}}
+{{- with .Values.roles -}}
+{{- $least = int (default 1 .prefill.replicas) | add $least -}}
+{{- end -}}
+{{- sub $least (int .Values.podDisruptionBudget.maxUnavailable) | max 0 -}}
 {{- end -}}
 
 {{- define "openai-frontend.selector" -}}
@@ -134,6 +158,9 @@ true
 {{- end -}}
 {{- if gt (int .Values.group.size) 1 -}}
 {{- fail "group.size: cannot be combined with rayService" -}}
+{{- end -}}
+{{- if not (has (int .Values.service.port) (list 80 9000)) -}}
+{{- fail "service.port: it is 9000 with rayService, because KubeRay makes the service" -}}
 {{- end -}}
 RayService
 {{- else if .Values.roles -}}

@@ -347,6 +347,30 @@ spec:
       ports:
         - name: serve
           containerPort: 9000
+      # KubeRay adds its own where one is missing, and they run wget, which the image need not have. Ray's agent on each node answers
+      # for the raylet, and on the head for the store of the cluster.
+      livenessProbe:
+        httpGet:
+          path: /api/healthz
+          port: 52365
+        initialDelaySeconds: 30
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: 120
+      readinessProbe:
+        httpGet:
+          {{- if eq $container "ray-head" }}
+          path: /api/healthz
+          port: 52365
+          {{- else }}
+          # HAProxy knows a replica that is up. KubeRay asks that of the head itself.
+          path: /-/healthz
+          port: serve
+          {{- end }}
+        initialDelaySeconds: 10
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: {{ eq $container "ray-head" | ternary 10 1 }}
       resources: {{- toYaml $resources | nindent 8 }}
       securityContext: {{- include "openai-frontend.containerSecurity" . | nindent 8 }}
       volumeMounts:

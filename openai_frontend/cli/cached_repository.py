@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from openai_frontend.cli import model_directory
 from openai_frontend.cli.init_repo.model import RepositoryModel, file_contents, write_model
 from openai_frontend.cli.init_repo.options import (
     InvalidOption,
@@ -25,6 +24,7 @@ from openai_frontend.cli.init_repo.options import (
     parse_options,
 )
 from openai_frontend.cli.init_repo.presets import models
+from openai_frontend.config import model_folders
 from openai_frontend.config.loader import InvalidSettings
 from openai_frontend.config.settings import Settings
 
@@ -57,12 +57,12 @@ def is_generated(repository: Path) -> bool:
 
 
 def _check_repository(path: Path, settings: Settings) -> None:
-    if model_directory.is_model(path):
+    if model_folders.is_model(path):
         raise InvalidSettings(
             f"MODEL: {path} is a single model of a repository. Serve the repository: "
             f"openai-frontend serve {path.parent}"
         )
-    if not any(map(model_directory.is_model, model_directory.folders([path]))):
+    if not any(map(model_folders.is_model, model_folders.folders([path]))):
         raise InvalidSettings(
             f"MODEL: {path} contains neither weights (config.json) nor models (NAME/config.pbtxt)"
         )
@@ -89,7 +89,7 @@ def _check_hub_name(model: str, settings: Settings) -> None:
         )
     reason = f"folder '{model}' does not exist, and names on Hugging Face's hub are ORG/MODEL"
     for folder in settings.model_repository:
-        if model_directory.is_model(folder / model):
+        if model_folders.is_model(folder / model):
             reason += f". {folder} has a model '{model}'; run: openai-frontend serve {folder}"
     raise InvalidSettings(f"MODEL: {reason}")
 

@@ -12,9 +12,8 @@ from typing import Any
 from openai_frontend import __version__
 from openai_frontend.cli import cached_repository, init_repo, keys, ray_init
 from openai_frontend.cli.init_repo.options import InvalidOption
-from openai_frontend.cli.model_directory import folders
 from openai_frontend.cli.parser import parser as command_line
-from openai_frontend.config import ray_application
+from openai_frontend.config import model_folders, ray_application
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.config.ray_application import RayArguments
 from openai_frontend.config.settings import Settings
@@ -195,7 +194,7 @@ def _check_all_models_load(settings: Settings) -> None:
 
 def _check_models(settings: Settings) -> None:
     """The models to load at start-up must exist."""
-    known = {path.name for path in folders(settings.model_repository)}
+    known = {path.name for path in model_folders.folders(settings.model_repository)}
     for name in settings.load_model:
         if name not in known | {"*"}:
             where = ", ".join(map(str, settings.model_repository))

@@ -1,7 +1,7 @@
 """Reads a model's directory without running anything: config, options and facts."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from openai_frontend.cli import pbtxt
 from openai_frontend.cli.init_repo import vllm
 from openai_frontend.cli.init_repo.options import holds_weights
-from openai_frontend.config import model_options, strict_yaml
+from openai_frontend.config import model_folders, model_options, strict_yaml
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import ModelUnavailable, did_you_mean
 from openai_frontend.models import model_files
@@ -146,12 +146,12 @@ def find(
 ) -> ModelDirectory:
     """A model by its name in a repository or by its path. Raises ModelUnavailable."""
     for path in (Path(name_or_path), *(each / name_or_path for each in repositories)):
-        if is_model(path):
+        if model_folders.is_model(path):
             return read(path, options)
-        if holds_weights(path):
+        if _holds_weights(path):
             own = model_options.of_model(path.resolve().name, None, options)
             return ModelDirectory(name=path.resolve().name, path=path, options=own)
-    known = {path.name: path for path in folders(repositories)}
+    known = {path.name: path for path in model_folders.folders(repositories)}
     if (folder := known.get(name_or_path)) is not None:
         raise ModelUnavailable(
             f"no model '{name_or_path}': {folder} has neither a config.pbtxt nor a version folder"
@@ -159,21 +159,16 @@ def find(
     raise ModelUnavailable(f"no model '{name_or_path}'{did_you_mean(name_or_path, known)}")
 
 
-def folders(repositories: Sequence[Path]) -> Iterator[Path]:
-    """Every folder that Triton would load as a model, sorted by name."""
-    for repository in repositories:
-        if repository.is_dir():
-            yield from sorted(path for path in repository.iterdir() if path.is_dir())
-
-
-def is_model(path: Path) -> bool:
-    """Whether the folder has a config.pbtxt or a version."""
-    return (path / "config.pbtxt").is_file() or bool(_numbers(path))
+def _holds_weights(path: Path) -> bool:
+    try:
+        return holds_weights(path)
+    except PermissionError as error:
+        raise ModelUnavailable(f"{path}: {error.strerror}") from error
 
 
 def read(path: Path, options: Mapping[str, ModelOptions]) -> ModelDirectory:
     """Raises ModelUnavailable with the name of a file that cannot be read."""
-    numbers = _numbers(path)
+    numbers = model_folders.versions(path)
     latest = path / str(numbers[-1]) if numbers else None
     name = path.resolve().name
     config = read_config(path, latest)
@@ -185,13 +180,6 @@ def read(path: Path, options: Mapping[str, ModelOptions]) -> ModelDirectory:
         arguments=_arguments(latest / "model.json") if latest else {},
         versions=_loaded(numbers, config.get("version_policy")),
     )
-
-
-def _numbers(path: Path) -> list[int]:
-    if not path.is_dir():
-        return []
-    names = [each.name for each in path.iterdir() if each.is_dir()]
-    return sorted(int(name) for name in names if name.isdecimal() and not name.startswith("0"))
 
 
 def _loaded(numbers: Sequence[int], policy: Mapping[str, Any] | None) -> Sequence[int]:

@@ -17,6 +17,7 @@ import uvicorn
 from openai_frontend import compatibility
 from openai_frontend.app import Gateway, create_app, create_transfer_app
 from openai_frontend.cli import banner, cached_repository
+from openai_frontend.config import model_folders
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
@@ -259,15 +260,14 @@ def _startup_models(settings: Settings) -> Sequence[str] | None:
         return settings.load_model if explicit else None
     if "*" not in settings.load_model:
         return settings.load_model
-    return [name for name in _folders(settings) if name not in waiting]
+    return [name for name in _models(settings) if name not in waiting]
 
 
-def _folders(settings: Settings) -> list[str]:
-    folders = (folder for path in settings.model_repository for folder in Path(path).iterdir())
-    return sorted(folder.name for folder in folders if folder.is_dir())
+def _models(settings: Settings) -> list[str]:
+    return sorted(path.name for path in model_folders.models(settings.model_repository))
 
 
 def _loading(settings: Settings) -> Sequence[str]:
     """The models that the core will load."""
     names = _startup_models(settings)
-    return _folders(settings) if names is None or "*" in names else names
+    return _models(settings) if names is None or "*" in names else names

@@ -20,6 +20,8 @@ from openai_frontend.triton.model_control import ModelLocks
 logger = logging.getLogger(__name__)
 
 _LONGEST_NAME_IN_MESSAGES = 128
+_LOADING = "it is loading"
+_CORE_NOT_READY = "Triton's core is not ready; its log has the reason"
 _NO_OPTIONS = ModelOptions()
 
 
@@ -306,10 +308,22 @@ class ModelRegistry:
         failures = {
             name: reason for name, reason in self._snapshot.failures.items() if reason != NOT_LOADED
         }
-        dead = {name: self._server.model_failure(name) for name in self._snapshot.loaded}
+        dead = {name: self._failure(name) for name in self._snapshot.loaded}
         failures |= {name: reason for name, reason in dead.items() if reason is not None}
-        loading = dict.fromkeys(self.loading_at_start, "it is loading")
-        return failures | self._server.unready_models() | loading
+        loading = dict.fromkeys(self.loading_at_start, _LOADING)
+        return failures | self._server.unready_models() | loading or self._unready_core()
+
+    def _unready_core(self) -> dict[str, str]:
+        """What makes the core unready if no loaded model does."""
+        if self._server.is_ready() or not self._server.is_live():  # it has stopped
+            return {}
+        states = {entry.name: entry.state for entry in self._server.model_index()}
+        loading = {name: _LOADING for name, state in states.items() if state == "LOADING"}
+        return loading or {EVERY_MODEL: _CORE_NOT_READY}
+
+    def _failure(self, name: str) -> str | None:
+        """Why a loaded model, or one of its versions, can no longer serve."""
+        return self._server.model_failure(name) or self._server.any_engine_failure(name)
 
     def close(self) -> None:
         """Stop the loader's threads."""

@@ -67,7 +67,7 @@ class EngineControl:
 
     def engine_failures(self, names: frozenset[str]) -> dict[str, str]:
         """Of these models, those whose engine has died, with the reason."""
-        died = {name: self._server.engine_failure(name) for name in names}
+        died = {name: self._server.any_engine_failure(name) for name in names}
         found = {name: reason for name, reason in died.items() if reason is not None}
         dead, reaped = self._stubs.dead(), self._reaped()
         unhealthy = self._server.unhealthy_stubs()
@@ -95,13 +95,10 @@ class EngineControl:
         return bool(inprocess.hosts(name))
 
     async def wait_for_probe(self, name: str) -> None:
-        """Return once an engine in this process has answered a probe, or has died."""
-        while (host := inprocess.host(name)) is not None and host.failure() is None:
-            failure = await host.probe()
-            if failure is None:
-                return
-            logger.info("model %s: a probe failed: %s", name, failure)
-            await asyncio.sleep(PROBE_AGAIN_S)
+        """Return once each version's engine in this process has answered a probe, or has died."""
+        async with asyncio.TaskGroup() as probes:
+            for host in inprocess.current_hosts(name):
+                probes.create_task(_wait_for_probe(name, host))
 
     def fail_requests(self, name: str, reason: str) -> None:
         """Fail the requests of an engine in this process, also new ones until its restart."""
@@ -160,6 +157,22 @@ def _with_ensembles(configs: Mapping[str, Mapping[str, Any]], parts: set[str]) -
         users |= found
         found = {name for name, used in steps.items() if used & users} - users
     return users
+
+
+async def _wait_for_probe(name: str, host: inprocess.EngineHandle) -> None:
+    """Also returns if another load has replaced the engine, whose probe may then never end."""
+    probe = asyncio.ensure_future(host.probe())
+    try:
+        while host in inprocess.current_hosts(name) and host.failure() is None:
+            if not (await asyncio.wait([probe], timeout=PROBE_AGAIN_S))[0]:
+                continue
+            if (failure := probe.result()) is None:
+                return
+            logger.info("model %s: a probe failed: %s", name, failure)
+            await asyncio.sleep(PROBE_AGAIN_S)
+            probe = asyncio.ensure_future(host.probe())
+    finally:
+        probe.cancel()
 
 
 async def _restarted(hosts: list[inprocess.EngineHandle]) -> None:

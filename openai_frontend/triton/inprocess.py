@@ -84,6 +84,12 @@ def host(model_name: str, version: int = -1) -> EngineHandle | None:
     return _current.get((model_name, version))
 
 
+def current_hosts(model_name: str) -> list[EngineHandle]:
+    """Return the engine of each loaded version of an in-process model."""
+    loaded = _hosts
+    return [of_version[-1] for (name, _), of_version in loaded.items() if name == model_name]
+
+
 def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
     """Set a model's adapters in its engines, including those of later reloads."""
     with _hosts_lock:

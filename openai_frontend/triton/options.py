@@ -1,11 +1,15 @@
 """The options of Triton's core."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from openai_frontend.config import model_folders
 from openai_frontend.triton import _core
+
+logger = logging.getLogger(__name__)
 
 ModelControlMode = Literal["none", "poll", "explicit"]
 RateLimiterMode = Literal["off", "execution_count"]
@@ -165,8 +169,7 @@ def _set_named(core_options: _core.ServerOptions, options: Options) -> None:
 
 def _set_lists(core_options: _core.ServerOptions, options: Options) -> None:
     if options.model_control_mode != "poll":
-        explicit = options.model_control_mode == "explicit"
-        for model in options.startup_models if explicit else ("*",):
+        for model in _startup_models(options):
             core_options.startup_model(model)
     for name in _TRIPLES:
         for scope, settings in getattr(options, name).items():
@@ -176,6 +179,20 @@ def _set_lists(core_options: _core.ServerOptions, options: Options) -> None:
         for device, size in getattr(options, name).items():
             getattr(core_options, name)(device, size)
     _set_limits(core_options, options)
+
+
+def _startup_models(options: Options) -> Sequence[str]:
+    """A core that loads `*` never becomes ready if one of the folders is not a model."""
+    names = options.startup_models if options.model_control_mode == "explicit" else ("*",)
+    if list(names) != ["*"]:
+        return names
+    models = model_folders.models(options.model_repositories)
+    others = set(model_folders.subfolders(options.model_repositories)) - set(models)
+    if not others:
+        return names
+    for path in sorted(others.intersection(model_folders.folders(options.model_repositories))):
+        logger.warning("%s ignored: it has no config.pbtxt and no version folder to read", path)
+    return list(dict.fromkeys(path.name for path in models))
 
 
 def _set_limits(core_options: _core.ServerOptions, options: Options) -> None:

@@ -105,7 +105,7 @@ class Server:
         await self.refresh()
         works = [supervise("monitor readiness", self._monitor.watch)]
         if self.options.model_control_mode == "poll":
-            works.append(self._poll_repository())
+            works.append(supervise("poll the model repository", self._poll_repository))
         self._background = [loop.create_task(work) for work in works]
 
     async def _abandon_start(
@@ -132,7 +132,7 @@ class Server:
         self._close_monitor()
         inprocess.detach(loop, STOPPING)
         for stream in self._streams:  # requests to other backends
-            stream.cancel_keep_output()
+            stream.cancel_keep_output(partial(errors.ModelUnavailable, STOPPING))
         await self._control.end()
         try:
             await asyncio.to_thread(self._end, core)
@@ -287,8 +287,9 @@ class Server:
         in flight finish on the replaced model. Raises the reason if the model does not load.
         """
         self._check_control()
-        if self.engine_failure(name) is not None:
-            # The core reloads a model only if its files changed: unload a dead engine first.
+        if inprocess.hosts(name) and (self.model_failure(name) or self.any_engine_failure(name)):
+            # The core reloads a model only if its files changed: unload a failed engine first. Not
+            # a stub: its unload could wait for requests that never end.
             await self.unload_model(name)
         await self._control.load(name, config, model_files or {})
 
@@ -434,6 +435,11 @@ class Server:
         """Return why a loaded in-process engine can serve no more, or None."""
         host = inprocess.host(name, version)
         return host.failure() if host is not None else None
+
+    def any_engine_failure(self, name: str) -> str | None:
+        """Return why the in-process engine of a loaded version can serve no more, or None."""
+        failures = (host.failure() for host in inprocess.current_hosts(name))
+        return next((failure for failure in failures if failure is not None), None)
 
     @staticmethod
     def _resolve(core: _core.Server) -> None:

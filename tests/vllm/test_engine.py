@@ -3,14 +3,16 @@
 import asyncio
 import gc
 import os
+import shutil
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from openai_frontend import errors
 from openai_frontend.contracts.vllm import VLLMContract
-from openai_frontend.engines.vllm import zmq_io
+from openai_frontend.engines.vllm import VLLMEngine, zmq_io
 from openai_frontend.generation import merge_deltas
 from openai_frontend.triton import Server, _core, inprocess
 from tests.vllm.conftest import needs_step_loop, needs_whole_outputs
@@ -41,6 +43,29 @@ async def until(condition, timeout_s: float) -> float:
         while not condition():  # noqa: ASYNC110  the engine gives no event for it
             await asyncio.sleep(0.01)
     return time.monotonic() - start
+
+
+async def test_failed_load_leaves_no_process(server: Server, repository: Path, monkeypatch):
+    """If a load fails after the engine's start, the engine and the grammar sandbox end."""
+
+    def fail(engine: VLLMEngine, model: object) -> None:
+        raise RuntimeError("no memory for media workers")
+
+    monkeypatch.setattr(VLLMEngine, "_prompt_media", fail)
+    shutil.copytree(repository / "demo", repository / "failing")
+    before = processes()
+    try:
+        with pytest.raises(errors.GatewayError, match="no memory for media workers"):
+            await server.load_model("failing")
+    finally:
+        shutil.rmtree(repository / "failing")
+
+    await until(lambda: processes() <= before, 10)
+
+
+def processes() -> set[int]:
+    """Return those that this process has started, by itself or through a fork server."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 @needs_step_loop

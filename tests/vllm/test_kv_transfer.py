@@ -65,8 +65,11 @@ def test_side_channel_in_use_is_one_line(environment: pytest.MonkeyPatch) -> Non
         environment.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(port))
         environment.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1")
 
-        with pytest.raises(ValueError, match=rf"cannot listen on 127.0.0.1:{port}: .*; set VLLM"):
+        with pytest.raises(
+            ValueError, match=rf"cannot listen on 127.0.0.1:{port}: .*; set VLLM"
+        ) as refused:
             kv_transfer.config(NIXL, PATH, on_cpu=True)
+    assert "unload it before you load another one, or the same one again" in str(refused.value)
 
 
 def test_other_connectors_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

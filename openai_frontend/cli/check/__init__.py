@@ -13,6 +13,7 @@ from openai_frontend.cli import model_directory
 from openai_frontend.cli.check import inspect
 from openai_frontend.cli.check.report import Report, as_line, as_text
 from openai_frontend.cli.model_directory import ModelDirectory
+from openai_frontend.config import model_folders
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelUnavailable
@@ -51,13 +52,13 @@ def _fill(report: Report, folder: ModelDirectory, settings: Settings) -> None:
 
 def _check_steps(report: Report, repositories: Sequence[Path]) -> None:
     for step in report.steps:
-        if not any(model_directory.is_model(repository / step) for repository in repositories):
+        if not any(model_folders.is_model(repository / step) for repository in repositories):
             raise ModelUnavailable(f"its ensemble step '{step}' does not exist")
 
 
 def check_all(settings: Settings, *, as_json: bool) -> int:
     """Writes one line per model of the repositories; returns 1 if one cannot be served."""
-    paths = list(model_directory.folders(settings.model_repository))
+    paths = list(model_folders.folders(settings.model_repository))
     options = settings.options_by_model()
     reports = [_report(path, options, settings) for path in paths]
     _mark_steps(reports)
@@ -76,7 +77,7 @@ def _write(output: Any) -> None:
 def _report(path: Path, options: Mapping[str, ModelOptions], settings: Settings) -> Report:
     report = Report(model=path.name)
     try:
-        if not model_directory.is_model(path):
+        if not model_folders.is_model(path):
             raise ModelUnavailable("it has neither a config.pbtxt nor a version folder")
         folder = model_directory.read(path, options)
         _fill(report, folder, settings)

@@ -82,9 +82,22 @@ class VLLMEngine(Engine):
             self._engine: Any = AsyncLLM.from_engine_args(
                 engine_arguments, usage_context=UsageContext.OPENAI_API_SERVER
             )
+        # `unload` needs these, also after a failure below
+        self._steps: StepLoop | None = None
+        self._audio: PromptAudio | None = None
+        self._media: PromptMedia | None = None
+        self._adapters = LoRALoader(self._engine)
+        self._grammars = GrammarPreparer(self._engine)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self.unload)
+            facts = self._prepare_requests(model)
+            on_failure.pop_all()
+        return facts
+
+    def _prepare_requests(self, model: ModelSpec) -> ModelFacts:
+        """Start everything beside the engine."""
         config = self._engine.model_config
         self._params = conversion.SharedParams(config.get_diff_sampling_param())
-        self._grammars = GrammarPreparer(self._engine)
         self._pooling = config.runner_type == "pooling"
         self._tasks = _tasks(config)
         if not self._pooling:
@@ -92,7 +105,6 @@ class VLLMEngine(Engine):
         self._steps = self._step_loop(model)
         self._audio = self._prompt_audio(model)
         self._media = self._prompt_media(model)
-        self._adapters = LoRALoader(self._engine)
         lora = self._engine.vllm_config.lora_config
         return ModelFacts(
             max_model_len=config.max_model_len,

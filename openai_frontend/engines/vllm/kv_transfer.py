@@ -55,7 +55,8 @@ def _check_port(path: Path, host: str, port: int) -> None:
     except OSError as error:
         raise ValueError(
             f"{path}: kv_transfer_config: cannot listen on {host}:{port}: {error.strerror}; set"
-            f" {_PORT} to a port of this engine's own"
+            f" {_PORT} to a port that no other process uses. A gateway can have one model with"
+            f" {CONNECTOR} loaded: unload it before you load another one, or the same one again"
         ) from None
 
 

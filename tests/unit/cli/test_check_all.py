@@ -1,5 +1,6 @@
 """What `check` reports of whole repositories."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def lines(capsys: pytest.CaptureFixture[str], *repositories: Path, code: int = 0
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
+def lock(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Nobody may read the folders of this name. Permissions would not keep root out."""
+    is_file = Path.is_file
+
+    def checked(path: Path) -> bool:
+        if name in path.parent.parts:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", checked)
+
+
 def alias(repository: Path, name: str, alias: str) -> None:
     (repository / name / "openai_frontend.yaml").write_text(f"aliases: [{alias}]")
 
@@ -50,6 +63,23 @@ def test_one_line_per_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "empty not servable it has neither a config.pbtxt nor a version folder",
         "vectors servable embeddings",
     ]
+
+
+def test_folders_that_are_not_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden folders and the file system's are left out; one that cannot be read is reported."""
+
+    mock_models.write(tmp_path, "vectors", tasks=["embed"])
+    for name in (".git", ".snapshot", "lost+found"):
+        (tmp_path / name).mkdir()
+    assert lines(capsys, tmp_path) == ["vectors servable embeddings"]
+
+    (tmp_path / "locked").mkdir()
+    lock(monkeypatch, "locked")
+    assert lines(capsys, tmp_path, code=1)[0].startswith("locked not servable")
+    assert main(["check", "locked", f"--model-repository={tmp_path}"]) == 1
+    assert "Permission denied" in capsys.readouterr().out
 
 
 def test_ensembles_and_their_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,11 @@ from openai_frontend.cli import cached_repository
 from openai_frontend.cli.cached_repository import is_generated, repository
 from openai_frontend.cli.command import MISUSED, main
 from openai_frontend.cli.model_directory import read_config
+from openai_frontend.cli.serve import _loading
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.engines.vllm.versions import site_packages
 from tests import mock_models
+from tests.unit.cli.test_check_all import lock
 from tests.unit.cli.test_init_repo import DEMO
 
 
@@ -220,6 +222,20 @@ def test_invalid_model_is_reported(
 
     with pytest.raises(InvalidSettings, match=message):
         made(model, **flags)
+
+
+def test_repository_with_a_folder_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not a model, such as `lost+found` for users other than root."""
+
+    mock_models.write(tmp_path / "models", "mock")
+    (tmp_path / "models" / "locked").mkdir()
+    lock(monkeypatch, "locked")
+    settings = load(flags={"model_repository": [tmp_path / "models"]})
+
+    assert made("models") == Path("models")
+    assert _loading(settings) == ["mock"]
 
 
 def test_unwritable_cache_is_reported(cache: Path) -> None:

@@ -16,6 +16,7 @@ from openai_frontend.triton import Options, Server
 from tests import mock_models
 from tests.mock_models import serving
 from tests.unit.prompting import tiny_tokenizer
+from tests.unit.triton.waiting import until
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -135,6 +136,72 @@ async def test_broken_tokenizer_makes_the_server_unready(tmp_path: Path) -> None
         ready, unready = registry.is_ready(), registry.unready()
 
     assert (ready, list(unready)) == (False, ["bad"])
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+async def test_folders_that_are_not_models(
+    tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They do not make the server unready. Visible ones, which may be mistakes, are logged."""
+
+    mock_models.write(tmp_path, "m")
+    for folder in (".git/objects", ".snapshot/1", "lost+found", "notes"):
+        (tmp_path / folder).mkdir(parents=True)
+    async with serving(tmp_path, model_control_mode=mode) as registry:
+        ready, unready = registry.is_ready(), registry.unready()
+        names = [card.name for card in registry.cards()]
+
+    assert (ready, unready, names) == (True, {}, ["m"])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/notes ignored: it has no config.pbtxt and no version folder to read"
+    ]
+
+
+async def test_repository_without_models(tmp_path: Path) -> None:
+    """A folder that is not a model does not make it unready either."""
+
+    (tmp_path / ".git").mkdir()
+    async with serving(tmp_path) as registry:
+        assert registry.is_ready()
+
+
+async def test_failed_model_beside_a_folder_that_is_not_a_model(tmp_path: Path) -> None:
+    """It is reported by name, whether its config or its engine is broken."""
+
+    (tmp_path / ".git").mkdir()
+    mock_models.write(tmp_path, "broken", config="backend: inprocess {")
+    mock_models.write(tmp_path, "failing", fail_at_load="no weights")
+    async with serving(tmp_path) as registry:
+        unready = registry.unready()
+
+    assert unready.keys() == {"broken", "failing"}
+    assert "config.pbtxt" in unready["broken"]
+    assert "no weights" in unready["failing"]
+
+
+async def test_core_that_is_not_ready_without_a_model_as_the_reason(tmp_path: Path) -> None:
+    """In mode `poll` the core loads each folder. The reason refers to its log."""
+
+    mock_models.write(tmp_path, "m")
+    (tmp_path / ".git").mkdir()
+    async with serving(tmp_path, model_control_mode="poll") as registry:
+        ready, unready = registry.is_ready(), registry.unready()
+
+    assert not ready
+    assert unready == {"*": "Triton's core is not ready; its log has the reason"}
+
+
+async def test_core_that_is_not_ready_while_a_model_loads(tmp_path: Path) -> None:
+    """The reason is the model that loads."""
+
+    mock_models.write(tmp_path, "m", load_s=1.0)
+    async with serving(tmp_path, model_control_mode="explicit", startup_models=()) as registry:
+        loading = asyncio.create_task(registry.load("m"))
+        await until(lambda: not registry.is_ready())
+        unready = registry.unready()
+        await loading
+
+    assert unready == {"m": "it is loading"}
 
 
 async def test_models_can_be_loaded_and_unloaded(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import py_compile
+import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,11 +24,11 @@ from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
-from openai_frontend.triton import Server, _core, inprocess
+from openai_frontend.triton import ResponseStream, Server, _core, engine_control, inprocess
 from tests import mock_models
 from tests.unit.engines import failing_engines
 from tests.unit.triton import puppet, python_models
-from tests.unit.triton.generation_inputs import collect, text
+from tests.unit.triton.generation_inputs import collect, count, generate, generation, text
 from tests.unit.triton.waiting import until
 
 ONE = EngineLimits(restarts=1)
@@ -128,6 +129,53 @@ async def test_load_revives_a_model_that_is_down(repository, nothing_left):
         await here.registry.load("mock")
         await here.settle()
         assert await here.ask() == " token" * 8
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+async def test_load_revives_a_model_that_hangs(repository, nothing_left, monkeypatch, restarts):
+    """Before and after the last restart, a load replaces the engine, whose files are the same."""
+    monkeypatch.setattr(supervisor, "RESPOND_WITHIN_S", 0.1)
+    monkeypatch.setattr(engine_control, "PROBE_AGAIN_S", 0.1)
+    mock_models.write(repository, "mock", hang_after_tokens=3)
+    options = {"model_control_mode": "explicit", "startup_models": ["*"]}
+    limits = EngineLimits(restarts=restarts, inter_token_s=0.3)
+    async with world(repository, limits, **options) as here:
+        watching = asyncio.create_task(here.supervisor.watch())
+        for _ in range(restarts + 1):
+            await until(lambda: here.server.health.reason("mock") is None)
+            with pytest.raises(errors.GatewayError):
+                await asyncio.gather(here.ask(), here.ask())
+        await until(lambda: here.supervisor.given_up == ({"mock"} if restarts else set()))
+        hanging = inprocess.hosts("mock")
+        async with asyncio.timeout(10):
+            await here.registry.load("mock")
+
+        assert inprocess.hosts("mock").isdisjoint(hanging)
+        await until(lambda: here.registry.is_ready())
+        assert await count(generate(here.server, 2)) == 2
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+def older_version(server: Server, tokens: int) -> ResponseStream:
+    return server.infer("mock", generation(max_tokens=tokens), version=1)
+
+
+async def test_dead_engine_of_an_older_version(repository, nothing_left):
+    """It makes the server unready, and is restarted."""
+    config = mock_models.CONFIG + "version_policy { all {} }\n"
+    older = mock_models.write(repository, "mock", config=config, die_after_tokens=3)
+    shutil.copytree(older, repository / "mock" / "2")
+    (repository / "mock" / "2" / "model.json").write_text("{}")
+    async with world(repository, ONE) as here:
+        with pytest.raises(errors.ModelUnavailable, match="died"):
+            await collect(older_version(here.server, 5))
+        assert "died" in here.registry.unready()["mock"]
+        assert not here.registry.is_ready()
+
+        await here.settle()
+        assert here.registry.is_ready()
+        assert await count(older_version(here.server, 2)) == 2
 
 
 async def test_per_model_limit(repository, nothing_left):

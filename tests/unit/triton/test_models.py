@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from openai_frontend import errors
+from openai_frontend import background_tasks, errors
 from tests import mock_models
 from tests.unit.triton.generation_inputs import collect, count, generate, generation
 from tests.unit.triton.waiting import until
@@ -260,6 +260,25 @@ async def test_poll_continues_after_an_unreadable_repository(repository, start_s
 
     await until(lambda: server.model_is_ready("late"))
     assert await count(generate(server, 2, model="late")) == 2
+
+
+async def test_poll_continues_after_an_unexpected_error(
+    repository, start_server, monkeypatch, caplog
+):
+    """An error that no code expects is logged, and the polling restarts."""
+    monkeypatch.setattr(background_tasks, "RESTART_DELAY_S", 0.0)
+    server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
+    poll = server._control.poll
+
+    async def fail_once():
+        monkeypatch.setattr(server._control, "poll", poll)
+        raise RuntimeError("no threads")
+
+    monkeypatch.setattr(server._control, "poll", fail_once)
+    mock_models.write(repository, "late")
+
+    await until(lambda: server.model_is_ready("late"))
+    assert "background task 'poll the model repository' failed" in caplog.text
 
 
 BROKEN = {

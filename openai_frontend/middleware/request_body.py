@@ -175,12 +175,14 @@ _FORM_CONTENT_TYPE = http_error(
 class ContentType:
     """Rejects bodies whose Content-Type is not JSON, which most of OpenAI's endpoints expect.
 
-    A web page can send forms and plain text to any server without CORS preflight, but not JSON. So
-    a page that a user visits cannot use a gateway that only this user can reach.
+    A web page can send forms, plain text and bytes without a Content-Type to any server without
+    CORS preflight, but not JSON. So a page that a user visits cannot use a gateway that only this
+    user can reach.
 
     KServe's protocol also has binary bodies, which pages cannot send either. `curl -d`, as Triton's
     documentation uses it, declares its JSON as a form: KServe's paths accept it unless a browser
-    sent it, which a browser reveals by its headers. A missing Content-Type is accepted.
+    sent it, which a browser reveals by its headers. A missing Content-Type is accepted, from
+    a browser only with an Authorization header, or from the gateway's own /docs.
 
     Paths of forms take `multipart/form-data` alone. A page cannot send it with an Authorization
     header without CORS preflight; from a browser, it needs one, whatever its value.
@@ -207,7 +209,7 @@ def _content_type_error(scope: Scope) -> ErrorReply | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
     given = _content_type(scope)
-    if given is None or given in _JSON_TYPES:
+    if given in _JSON_TYPES or (given is None and not _is_from_foreign_page(scope)):
         return None
     if not is_kserve(scope):
         return _CONTENT_TYPE
@@ -234,6 +236,13 @@ def _is_from_browser(scope: Scope) -> bool:
         name in (b"origin", b"referer") or name.startswith(b"sec-fetch-")
         for name, _ in scope["headers"]
     )
+
+
+def _is_from_foreign_page(scope: Scope) -> bool:
+    """Whether a page of another origin may have sent the request without CORS preflight."""
+    if not _is_from_browser(scope) or _header(scope, b"authorization") is not None:
+        return False
+    return _header(scope, b"sec-fetch-site") != b"same-origin"
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:

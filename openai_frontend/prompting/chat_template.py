@@ -114,6 +114,19 @@ class ChatTemplate:
             return False
         return True
 
+    def with_parsed_arguments(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Messages as `render` takes them, with the arguments of calls parsed if the template gets
+        them so. What the JSON text escapes is then visible.
+        """
+        if not self._shape.arguments_as_mapping:
+            return messages
+        return [
+            {**message, "tool_calls": self._shape.calls(message, i, self._warn_of_arguments)}
+            if message.get("tool_calls")
+            else message
+            for i, message in enumerate(messages)
+        ]
+
     def render(
         self,
         messages: Sequence[Message],
@@ -206,12 +219,18 @@ class _Shape:
         else:
             shaped["content"] = None if self.null_content and shaped.get("tool_calls") else ""
         if shaped.get("tool_calls"):
-            where = f"messages[{index}].tool_calls"
-            shaped["tool_calls"] = [
-                self._call(call, f"{where}[{i}].function.arguments", warn)
-                for i, call in enumerate(shaped["tool_calls"])
-            ]
+            shaped["tool_calls"] = self.calls(message, index, warn)
         return shaped
+
+    def calls(
+        self, message: Message, index: int, warn: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
+        """The calls of a message in the format of the template."""
+        where = f"messages[{index}].tool_calls"
+        return [
+            self._call(call, f"{where}[{i}].function.arguments", warn)
+            for i, call in enumerate(message["tool_calls"])
+        ]
 
     def _call(
         self, call: Mapping[str, Any], where: str, warn: Callable[[str], None]

@@ -11,10 +11,10 @@ from openai_frontend.prompting import fill_in_the_middle, media_placeholder
 from openai_frontend.prompting.chat_template import ChatTemplate, Message, TemplateArguments
 from openai_frontend.prompting.media_placeholder import MediaPlaceholder
 from openai_frontend.prompting.segment_cache import SegmentCache, SegmentedEncoding
+from openai_frontend.prompting.special_tokens import SpecialTokenEscaper
 from openai_frontend.prompting.token_bytes import TokenBytes
 from openai_frontend.prompting.tokenizer import (
     MANY_IDS,
-    SpecialTokenEscaper,
     TokenIds,
     Tokenizer,
     Truncation,
@@ -165,14 +165,16 @@ class PromptBuilder:
         template = self._template(
             tools=bool(rendering.get("tools")), documents=bool(rendering.get("documents"))
         )
-        mark = self._escaper.mark([messages, rendering])
+        if any("tool_calls" in message for message in messages):
+            messages = template.with_parsed_arguments(messages)
+        mark = self._escaper.mark([messages, rendering], messages)
         if mark is None:
             text = template.render(messages, **rendering)
             if options.add_special_tokens or not self._segments.enabled:
                 return self.completion(text, options)
             return self._prompt([text], self._segments.encode(text), options)
         marked = template.render(
-            self._escaper.marked(messages, mark),
+            self._escaper.marked_messages(messages, mark),
             **cast("TemplateArguments", self._escaper.marked(rendering, mark)),
         )
         return self._pieces(marked.split(mark), options)

@@ -6,6 +6,7 @@ agent are tokenized once. Text of a client that looks like a special token never
 """
 
 import re
+import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,12 +14,12 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from openai_frontend.prompting.special_tokens import one_of
 from openai_frontend.prompting.tokenizer import (
     MANY_IDS,
     PackedEncoding,
     TokenIds,
     Tokenizer,
-    one_of,
     pack,
 )
 
@@ -27,18 +28,19 @@ if TYPE_CHECKING:
 
     from openai_frontend.prompting.tokenizer import Encoding
 
-MAX_CHARACTERS = 16 * 1024 * 1024  # of all segments of one tokenizer; about 32 MB with their ids
+MAX_BYTES = 32 * 1024 * 1024  # of all segments of one tokenizer, with their ids
+_ENTRY_BYTES = 100  # of the dictionary, for a segment
 
 
 class SegmentCache:
     """For one tokenizer, in any thread."""
 
-    def __init__(self, tokenizer: Tokenizer, *, max_characters: int = MAX_CHARACTERS) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, max_bytes: int = MAX_BYTES) -> None:
         self._tokenizer = tokenizer
-        self._max_characters = max_characters
+        self._max_bytes = max_bytes
         self._lock = Lock()
         self._known: OrderedDict[str, TokenIds] = OrderedDict()  # the latest is last
-        self._characters = 0
+        self._bytes = 0
         boundaries = _boundaries(tokenizer.fast.get_added_tokens_decoder().values())
         self._pattern = re.compile(one_of(boundaries)) if boundaries else None
         if not self._agrees(boundaries):
@@ -62,12 +64,12 @@ class SegmentCache:
     def add(self, segment: str, token_ids: TokenIds) -> None:
         """Remember a segment, and forget the oldest beyond the limit."""
         with self._lock:
-            if self._known.pop(segment, None) is None:
-                self._characters += len(segment)
+            if (before := self._known.pop(segment, None)) is not None:
+                self._bytes -= _size(segment, before)
             self._known[segment] = token_ids
-            while self._characters > self._max_characters:
-                oldest, _ = self._known.popitem(last=False)
-                self._characters -= len(oldest)
+            self._bytes += _size(segment, token_ids)
+            while self._bytes > self._max_bytes:
+                self._bytes -= _size(*self._known.popitem(last=False))
 
     def _find(self, segment: str) -> TokenIds | None:
         token_ids = self._known.get(segment)
@@ -85,6 +87,10 @@ class SegmentCache:
         text = "".join(f"a {token} b\n{token}{token}c{token}  " for token in boundaries[:8])
         whole = self._tokenizer.encode(text, add_special_tokens=False)
         return list(self.encode(text).ids) == list(whole.ids)
+
+
+def _size(segment: str, token_ids: TokenIds) -> int:
+    return sys.getsizeof(segment) + sys.getsizeof(token_ids) + _ENTRY_BYTES
 
 
 class SegmentedEncoding:

@@ -1,5 +1,4 @@
-"""A Hugging Face tokenizer from a local folder, its special tokens in what clients write, and the
-threads that run it.
+"""A Hugging Face tokenizer from a local folder, and the threads that run it.
 
 Never downloads, never runs code found there.
 """
@@ -7,23 +6,19 @@ Never downloads, never runs code found there.
 import asyncio
 import hashlib
 import logging
-import re
-import secrets
 import struct
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
-import orjson
-
-from openai_frontend.errors import InvalidRequest, ModelUnavailable, ServerOverloaded, caught
+from openai_frontend.errors import ModelUnavailable, ServerOverloaded, caught
 
 if TYPE_CHECKING:
     from fastokens import Tokenizer as Fastokens
@@ -44,7 +39,6 @@ Ids = TypeVar("Ids", list[int], TokenIds)
 # special tokens that stay text.
 INLINE_CHARACTERS, FASTOKENS_INLINE_CHARACTERS = 2048, 4096
 
-MAX_SPECIAL_TOKENS = 1024  # per request: each of their characters is tokenized separately
 MANY_IDS = 8192
 # White space for the regular expressions of fastokens, but not for those of `tokenizers`: the only
 # such character (docs/decisions/0053)
@@ -345,86 +339,6 @@ def _by_purpose(chat_template: str | dict[str, str] | None) -> dict[str, str]:
     if isinstance(chat_template, str):
         return {"default": chat_template}
     return dict(chat_template or {})
-
-
-class SpecialTokenEscaper:
-    """Escapes the special tokens of one tokenizer in what a client wrote. They stay text: only the
-    template may write the turns of a conversation, its roles and its placeholders.
-
-    A tokenizer reads `<|im_end|>` as one token wherever it appears. So a mark is inserted after
-    each of its characters, and the text between marks is tokenized separately.
-    """
-
-    def __init__(self, tokens: Iterable[str]) -> None:
-        spelled = sorted({token for token in tokens if len(token) > 1})
-        self._pattern = re.compile(one_of(spelled)) if spelled else None
-        # their first two characters as JSON: searching for these takes 1 us per KB
-        self._beginnings = {orjson.dumps(token[:2])[1:-1] for token in spelled}
-
-    def mark(self, values: Any) -> str | None:
-        """Return a mark for `marked` that does not occur in `values`; None if there is nothing to
-        escape.
-        """
-        if self._pattern is None or not self._may_hold(values):
-            return None
-        found = sum(1 for text in _texts(values) for _ in self._pattern.finditer(text))
-        if found > MAX_SPECIAL_TOKENS:
-            message = (
-                f"Invalid 'messages': at most {MAX_SPECIAL_TOKENS} of the model's special tokens "
-                f"may appear as text in a request, not {found}."
-            )
-            raise InvalidRequest(message, param="messages")
-        return f"cut-{secrets.token_hex(8)}-" if found else None
-
-    def _may_hold(self, values: Any) -> bool:
-        try:
-            written = orjson.dumps(values)
-        except TypeError:  # an integer of more than 64 bits
-            return True
-        return any(beginning in written for beginning in self._beginnings)
-
-    def marked(self, values: Any, mark: str) -> Any:
-        """Return the values with the mark after each character of a special token."""
-        if isinstance(values, str):
-            return self._cut(values, mark)
-        if isinstance(values, Mapping):
-            return {self.marked(key, mark): self.marked(each, mark) for key, each in values.items()}
-        if isinstance(values, list | tuple):
-            return [self.marked(each, mark) for each in values]
-        return values
-
-    def _cut(self, text: str, mark: str) -> str:
-        if self._pattern is None:
-            return text
-        return self._pattern.sub(lambda found: mark.join([*found[0], ""]), text)
-
-
-def one_of(texts: Sequence[str], at: int = 0) -> str:
-    """A regex for the longest of the texts, which are sorted and equal up to `at`.
-
-    It branches where they differ. An alternation of Mistral's thousand tokens would try each of
-    them at every possible start: 1 s for 300 KB, holding the GIL.
-    """
-    pairs = zip(texts[0][at:], texts[-1][at:], strict=False)
-    start = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    after = at + len(start)
-    by_next = groupby((text for text in texts if len(text) > after), key=lambda text: text[after])
-    branches = [one_of(list(some), after) for _, some in by_next]
-    rest = f"(?:{'|'.join(branches)})" if branches else ""
-    ends_here = len(texts[0]) == after and branches
-    return re.escape(start) + rest + ("?" if ends_here else "")
-
-
-def _texts(values: Any) -> Iterable[str]:
-    if isinstance(values, str):
-        yield values
-    elif isinstance(values, Mapping):
-        for key, each in values.items():
-            yield from _texts(key)
-            yield from _texts(each)
-    elif isinstance(values, list | tuple):
-        for each in values:
-            yield from _texts(each)
 
 
 class TokenizerPool:

@@ -215,6 +215,31 @@ async def test_forms_from_pages_are_rejected(path, headers):
     assert sent.status == 415
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/models/m/load", "/v2/models/m/infer"]
+)
+@pytest.mark.parametrize("header", FROM_A_PAGE)
+async def test_untyped_bodies_from_other_pages_are_rejected(path, header):
+    """`fetch` sends bytes without a Content-Type, and without CORS preflight."""
+    sent = await call(JSON_ONLY, headers=[header], body=[], scope={"path": path})
+
+    assert sent.status == 415
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"origin", b"http://localhost:9000"), (b"sec-fetch-site", b"same-origin")],
+        [*FROM_A_PAGE, (b"authorization", b"Bearer x")],
+    ],
+    ids=["/docs", "after CORS preflight"],
+)
+async def test_untyped_bodies_that_other_pages_cannot_send_pass(headers):
+    sent = await call(JSON_ONLY, headers=headers, body=[b"x"])
+
+    assert (sent.status, sent.body) == (200, b"x")
+
+
 async def test_unknown_path_is_404_with_any_type():
     app = ContentType(echo, route_scope_of=lambda _: "nowhere")
 

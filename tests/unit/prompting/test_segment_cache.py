@@ -1,5 +1,6 @@
 """Token ids of text between special tokens, remembered."""
 
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -132,13 +133,15 @@ def test_texts_are_cut_only_at_tokens_that_are_always_found(added, expected):
 
 
 def test_oldest_segments_are_forgotten():
-    cache = SegmentCache(loaded("bytes"), max_characters=40)
+    """What is kept, with the objects that hold it, takes at most `max_bytes`."""
+    cache = SegmentCache(loaded("bytes"), max_bytes=700)
 
-    for text in ("<|im_end|>" + letter * 10 for letter in "abc"):
+    for text in ("<|im_end|>" + letter * 10 for letter in "abcbc"):
         assert len(cache.encode(text).ids) > 1
 
     assert [segment[-1] for segment in cache._known] == ["b", "c"]
-    assert cache._characters == 40
+    held = sum(sys.getsizeof(segment) + sys.getsizeof(ids) for segment, ids in cache._known.items())
+    assert held < cache._bytes <= 700
 
 
 def test_many_ids_are_an_array():

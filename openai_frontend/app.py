@@ -32,6 +32,7 @@ from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, 
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.telemetry import RequestMetrics, Telemetry, log_request
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
+from openai_frontend.modalities import ENGINE_LIMITS
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import token_bytes
@@ -360,6 +361,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
 
 
 def _media_reader(settings: Settings, state: AppState) -> MediaReader:
+    _set_engines_limits(settings)
     named = NamedMedia(settings.max_stored_image_bytes)
     fetcher = state.media_fetcher
     fetching = None if fetcher is None else Fetching(fetcher, state.body_memory)
@@ -367,6 +369,12 @@ def _media_reader(settings: Settings, state: AppState) -> MediaReader:
         ImageReader(_image_limits(settings), state.metrics.images.read, named, fetching),
         AudioFileReader(_audio_limits(settings), state.metrics.audio.read, named, fetching),
     )
+
+
+def _set_engines_limits(settings: Settings) -> None:
+    ENGINE_LIMITS.max_image_pixels = settings.max_image_pixels
+    ENGINE_LIMITS.max_audio_seconds = settings.max_audio_seconds
+    ENGINE_LIMITS.max_audio_samples = settings.max_audio_samples
 
 
 def _image_limits(settings: Settings) -> ImageLimits:

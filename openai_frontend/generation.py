@@ -249,6 +249,7 @@ class GenerationRequest:
     """One prompt, one output. `n` choices are `n` requests with seeds `seed`, `seed + 1`, ..."""
 
     request_id: str
+    caller_id: str = ""  # in an engine: the id in Triton, which the caller knows
     prompt: str | None = None  # rendered text; None if only token ids are known
     prompt_token_ids: Sequence[int] | None = None  # None if the model accepts only text
     images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt

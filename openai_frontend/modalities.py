@@ -154,3 +154,18 @@ class SpeechSupport:
     sample_rate: int  # Hz, of its waveforms
     fields: frozenset[str]  # of SpeechRequest
     streams: bool  # whether it sends a waveform in parts
+
+
+@dataclass(slots=True)
+class EngineMediaLimits:
+    """The operator's limits, which also hold for what `media_info` states: any client of KServe may
+    send it. They are the settings' defaults until the application sets them.
+    """
+
+    max_image_pixels: int = 25_000_000
+    max_audio_seconds: float = 1500.0
+    max_audio_samples: int = 150_000_000
+
+
+ENGINE_LIMITS = EngineMediaLimits()
+"""Those of the process, shared by the application and the engines in it."""

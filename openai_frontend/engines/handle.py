@@ -89,6 +89,7 @@ class EngineHandle:
             request = tensors.read_generation(
                 inputs, request_id, context, self._adapters, execution.parameters
             )
+            request.caller_id = execution.request_id
             if request.images:
                 self._check_takes_images()
             if request.audio_files and self.facts.get("audio") is None:

@@ -11,16 +11,13 @@ import orjson
 
 from openai_frontend.json_limits import TooManyParts, check_json_size
 from openai_frontend.media.audio import FORMATS as AUDIO_FORMATS
-from openai_frontend.modalities import AudioFile, AudioInput, ImageInput, salted
+from openai_frontend.modalities import ENGINE_LIMITS, AudioFile, AudioInput, ImageInput, salted
 
 DETAILS = ("auto", "low", "high", "original")
 FORMATS = ("png", "jpeg", "gif", "webp")
 _INFO_BYTES = 64 * 1024  # of `media_info`; an image takes 150
 _DIGEST_CHARACTERS = 64
 _SAMPLE_BYTES = 4
-# Limits on audio files of clients that state none
-MAX_AUDIO_SECONDS = 1500.0
-MAX_AUDIO_SAMPLES = 150_000_000
 
 
 class Strings(Protocol):
@@ -108,8 +105,8 @@ def read_audio_files(inputs: Mapping[str, Strings], cache_salt: str | None) -> S
                 base64=text,
                 digest=base64_digest(text, cache_salt),
                 format="",
-                max_seconds=MAX_AUDIO_SECONDS,
-                max_samples=MAX_AUDIO_SAMPLES,
+                max_seconds=ENGINE_LIMITS.max_audio_seconds,
+                max_samples=ENGINE_LIMITS.max_audio_samples,
             )
             for text in texts
         ]
@@ -153,8 +150,8 @@ def _audio_file(base64: str, described: Any) -> AudioFile:
         base64=base64,
         digest=digest,
         format=format,
-        max_seconds=limits[0],
-        max_samples=int(limits[1]),
+        max_seconds=min(limits[0], ENGINE_LIMITS.max_audio_seconds),
+        max_samples=int(min(limits[1], ENGINE_LIMITS.max_audio_samples)),
     )
 
 
@@ -182,6 +179,10 @@ def _image(base64: str, described: Any) -> ImageInput:
     width, height = described.get("width"), described.get("height")
     if not (type(width) is int and type(height) is int and width > 0 and height > 0):
         raise ValueError("media_info: width and height must be positive integers")
+    if width * height > (most := ENGINE_LIMITS.max_image_pixels):
+        raise ValueError(
+            f"image: {width} x {height} pixels; the limit is {most} in total (max_image_pixels)"
+        )
     return ImageInput(
         base64=base64, digest=digest, width=width, height=height, format=format, detail=detail
     )

@@ -41,7 +41,7 @@ _MAX_URL = 8192
 _URL = re.compile(
     r"https://((?:[a-z0-9_-]{1,63}\.)+[a-z][a-z0-9-]{0,62})(?::443)?"
     r"((?:/[!-\"$-\[\]-~]*)?(?:\?[!-\"$-\[\]-~]*)?)(?:#[!-\[\]-~]*)?",
-    re.IGNORECASE,
+    re.ASCII | re.IGNORECASE,  # else U+017F and U+212A are letters, too: s and k
 )
 _MAX_HOST = 253
 

@@ -8,6 +8,7 @@ Messages of its socket (one per packet): to the parent, facts or an error as JSO
 `fork` with a socket, answered with the process id, and `kill ID`.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -92,8 +93,9 @@ def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:
             return
         verb, _, argument = message.decode().partition(" ")
         if verb == "kill":
-            os.kill(int(argument), signal.SIGKILL)  # not reaped yet, so the id is still its own
-            os.waitpid(int(argument), 0)
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(int(argument), signal.SIGKILL)  # not reaped yet, so the id is still its own
+                os.waitpid(int(argument), 0)
             continue
         with socket.socket(fileno=descriptors[0]) as connection:
             if (worker := os.fork()) == 0:

@@ -29,8 +29,10 @@ _FUNCTION = "openai_frontend.media.fork_server:run"
 class _PoolWorker:
     """A connection to a worker process. Not thread-safe."""
 
-    def __init__(self, process_id: int, connection: socket.socket) -> None:
+    def __init__(self, process_id: int, connection: socket.socket, parent: socket.socket) -> None:
+        """`parent`: the control socket of the process that forked it."""
         self.process_id = process_id
+        self.parent = parent
         self.connection = connection
         self._deadline_s = 0.0
 
@@ -191,7 +193,7 @@ class WorkerPool:
             if not (answer := control.recv(64)):
                 raise EOFError("the process closed its socket")
             on_failure.pop_all()
-        return _PoolWorker(int(answer), ours)
+        return _PoolWorker(int(answer), ours, control)
 
     def _end(self) -> None:
         """The process exits without its socket, and its workers die with it."""
@@ -206,5 +208,6 @@ class WorkerPool:
     def _kill(self, worker: _PoolWorker) -> None:
         worker.connection.close()
         with self._lock, contextlib.suppress(OSError):
-            if self._control is not None:
-                self._control.send(f"kill {worker.process_id}".encode())
+            # To another process, the id may be that of another worker
+            if self._control is worker.parent:
+                worker.parent.send(f"kill {worker.process_id}".encode())

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _MAX_REQUESTS = 1024  # whose stages nobody has taken
+_MAX_STAGES = 256  # of an id, which clients of other protocols may repeat
 
 
 class Stage(NamedTuple):
@@ -26,9 +27,10 @@ class StageLog:
 
     def add(self, request_id: str, stages: Iterable[Stage]) -> None:
         """Drops the oldest request beyond the limit: those of other protocols are never taken."""
-        if not self.enabled:
+        if not (self.enabled and request_id):
             return
-        self._stages.setdefault(request_id, []).extend(stages)
+        known = self._stages.setdefault(request_id, [])
+        known += [*stages][: _MAX_STAGES - len(known)]
         while len(self._stages) > _MAX_REQUESTS:
             self._stages.popitem(last=False)
 
@@ -38,4 +40,4 @@ class StageLog:
 
 
 LOG = StageLog()
-"""That of the process. Engines share only it with the gateway that calls them through Triton."""
+"""That of the process, shared by the application and the engines in it."""

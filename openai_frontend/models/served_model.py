@@ -31,7 +31,9 @@ from openai_frontend.generation import (
 from openai_frontend.lora.weights_upload import WeightsUploader
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
 from openai_frontend.modalities import (
+    AudioFile,
     AudioSupport,
+    ImageInput,
     ImageSupport,
     SpeechRequest,
     SpeechSupport,
@@ -527,7 +529,10 @@ def _name_input(
         return
     one = requests[int(found[1]) if found else 0]
     refused.message = refused.message[found.end() if found else 0 :]
-    if one.param and isinstance(one, EmbedRequest) and one.dimensions:
+    images = one.images if isinstance(one, EmbedRequest) else ()
+    if named := _named_item(refused.message, images):
+        refused.message, refused.param, refused.code = named.message, named.param, named.code
+    elif one.param and isinstance(one, EmbedRequest) and one.dimensions:
         refused.message = f"{one.param}: {refused.message}"
     else:
         refused.param = one.param
@@ -541,14 +546,24 @@ _MEDIA = re.compile(r"(image|audio)(?:\[(\d+)\])?: ")
 _CODES = {"image": "image_parse_error", "audio": "invalid_audio"}
 
 
+def _named_item(
+    message: str, images: Sequence[ImageInput], audio_files: Sequence[AudioFile] = ()
+) -> InvalidRequest | None:
+    """The error with the item's place for one that starts with the item: `image[1]: ...`."""
+    if (found := _MEDIA.match(message)) is None:
+        return None
+    items: Sequence[ImageInput | AudioFile] = images if found[1] == "image" else audio_files
+    if not items:
+        return None
+    param = items[min(int(found[2] or 0), len(items) - 1)].param
+    reason = message[found.end() :]
+    return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=_CODES[found[1]])
+
+
 def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
     """Set `param` of an engine's error, which starts with the field: `structured_outputs: ...`."""
-    if found := _MEDIA.match(refused.message):
-        items = request.images if found[1] == "image" else request.audio_files
-        if items:
-            param = items[min(int(found[2] or 0), len(items) - 1)].param
-            message = f"Invalid '{param}': {refused.message[found.end() :]}"
-            return InvalidRequest(message, param=param, code=_CODES[found[1]])
+    if named := _named_item(refused.message, request.images, request.audio_files):
+        return named
     if request.audio is not None and refused.message.startswith(_AUDIO):
         param, reason = request.audio.param, refused.message.removeprefix(_AUDIO)
         return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="invalid_audio")

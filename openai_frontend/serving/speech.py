@@ -1,5 +1,6 @@
 """Speech: from a text to a request for a model that speaks, from its samples to audio bytes."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ MEDIA_TYPES = {
 DEFAULT_VOICE = "default"
 MAX_SPOKEN_BYTES = 256 * 1024 * 1024  # of a waveform: 45 minutes at 24 kHz
 _SAMPLE_BYTES = 4
+_PIECE_BYTES = 256 * 1024  # of samples: converting them takes 0.5 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +58,16 @@ class SpeechJob:
         if not self.streams:
             yield await self._encoded()
             return
-        if self.format == "wav":
-            yield wav_header(self.rate)
+        # Not before the first samples: the status is sent with the first bytes
+        head = wav_header(self.rate) if self.format == "wav" else b""
         async with aclosing(self._samples()) as parts:
             async for samples in parts:
-                yield _pcm(samples)
+                if head:
+                    yield head
+                    head = b""
+                for start in range(0, len(samples), _PIECE_BYTES):
+                    yield _pcm(samples[start : start + _PIECE_BYTES])
+                    await asyncio.sleep(0)  # a part may have megabytes
 
     async def _encoded(self) -> bytes:
         async with aclosing(self._samples()) as parts:

@@ -260,9 +260,12 @@ def test_unsupported_field_of_speech_is_refused_by_name(client, case):
     assert refused.value.param == param
 
 
-def test_failure_before_the_first_sample_has_its_status(client):
+@pytest.mark.parametrize("format", ["mp3", "pcm", "wav"])
+def test_failure_before_the_first_sample_has_its_status(client, format):
     with pytest.raises(openai.InternalServerError):
-        client.audio.speech.create(model="speaker", voice="default", input="hello")
+        client.audio.speech.create(
+            model="speaker", voice="default", input="hello", response_format=format
+        )
 
 
 def test_failure_after_the_first_sample_breaks_the_connection(gateway):

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -147,22 +148,43 @@ class Flaky(GrammarPreparer):
         return vocabulary()
 
 
-async def test_internal_failure_is_not_cached():
-    """The error reaches the caller, and the same grammar succeeds the next time."""
+@pytest.fixture
+def flaky() -> Iterator[Flaky]:
+    config = SimpleNamespace(backend="auto", disable_any_whitespace=False)
+    made = Flaky(SimpleNamespace(vllm_config=SimpleNamespace(structured_outputs_config=config)))
+    yield made
+    made.close()
+
+
+def constrained(**constraint: Any) -> Any:
     from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-    config = SimpleNamespace(backend="auto", disable_any_whitespace=False)
-    engine = SimpleNamespace(vllm_config=SimpleNamespace(structured_outputs_config=config))
-    grammars = Flaky(engine)
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex=VALID.text))
-    try:
-        with pytest.raises(RuntimeError, match="no memory"):
-            await grammars.prepare(params)
-        await grammars.prepare(params)
-    finally:
-        grammars.close()
+    return SamplingParams(structured_outputs=StructuredOutputsParams(**constraint))
 
-    assert grammars.reads == 2
+
+async def test_internal_failure_is_not_cached(flaky: Flaky):
+    """The error reaches the caller, and the same grammar succeeds the next time."""
+    with pytest.raises(RuntimeError, match="no memory"):
+        await flaky.prepare(constrained(regex=VALID.text))
+    await flaky.prepare(constrained(regex=VALID.text))
+
+    assert flaky.reads == 2
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [{"json": '{"type": "integer"}'}, {"json_object": True}, {"regex": VALID.text}],
+    ids=str,
+)
+async def test_known_constraint_needs_no_thread(flaky: Flaky, constraint: dict[str, Any]):
+    """An agent sends the same schema with every request."""
+    flaky.reads = 1  # the next read succeeds
+    first, second = constrained(**constraint), constrained(**constraint)
+    await flaky.prepare(first)
+    flaky._thread.shutdown()  # a use would fail
+    await flaky.prepare(second)
+
+    assert first.structured_outputs == second.structured_outputs
 
 
 def test_close_ends_the_process():

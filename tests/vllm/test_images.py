@@ -13,6 +13,7 @@ from PIL import Image
 from openai_frontend import errors
 from openai_frontend.engines.vllm import capabilities
 from openai_frontend.generation import merge_deltas
+from openai_frontend.media.stages import LOG
 from openai_frontend.modalities import positions
 from openai_frontend.triton import Server, inprocess
 from scripts.demo_vision import questions
@@ -136,6 +137,22 @@ async def test_both_generation_paths_give_the_same(server: Server, prompt):
     for each in answers:
         assert each.counts is not None
         assert (each.counts.prompt_tokens, each.counts.image_tokens) == (len(ids) + 18, 16)
+
+
+@pytest.mark.parametrize("model", [MODEL, ASYNC_LLM])
+async def test_stages_are_those_of_the_request_in_triton(
+    server: Server, prompt, monkeypatch, model
+):
+    """The gateway knows a request by no other id. A known image has none."""
+    monkeypatch.setattr(LOG, "enabled", True)
+    ids, image = prompt(user(COUNT)), tensors([picture(71 if model == MODEL else 72)])
+
+    stages = []
+    for _ in range(2):
+        await ask(server, ids, image, model=model, max_tokens=1)
+        stages.append({each.name for each in LOG.take("test")})
+
+    assert stages == [{"image queue", "image decode", "image preprocess"}, set()]
 
 
 async def test_several_images_keep_their_order(server: Server, prompt):

@@ -29,7 +29,7 @@ from tests.vllm.pictures import FOLDER, MODEL, encoded
 
 pytestmark = pytest.mark.engine
 
-MEMORY_MIB = 256
+MEMORY_MIB = 96  # less than the pixels of the largest image in RGBA
 RED = Image.new("RGB", (80, 60), (255, 0, 0))
 NOISE = Image.effect_noise((80, 60), 90).convert("RGB")
 
@@ -100,16 +100,17 @@ def until_dead(process: psutil.Process) -> None:
         time.sleep(0.01)
 
 
-def png(width: int, height: int, *, rows: int) -> str:
-    """A PNG with a true header and the first `rows` of its rows, all black."""
+def png(width: int, height: int, *, rows: int, alpha: bool = False) -> str:
+    """A PNG with a true header and the first `rows` of its rows, all black or transparent."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
             struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         )
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    pixels = zlib.compress(bytes((1 + 3 * width) * rows))
+    colours, channels = (6, 4) if alpha else (2, 3)
+    header = struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)
+    pixels = zlib.compress(bytes((1 + channels * width) * rows))
     parts = (chunk(b"IHDR", header), chunk(b"IDAT", pixels), chunk(b"IEND", b""))
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode()
 
@@ -150,6 +151,35 @@ def test_low_detail_is_a_smaller_image(pool):
     assert low != full
 
 
+@pytest.mark.parametrize("mode", ["P", "1"])
+def test_low_detail_of_few_colours_is_filtered(pool, mode):
+    """As of the same image in RGB. Pillow itself would only drop pixels."""
+    drawn = Image.effect_noise((1024, 512), 90).convert(mode)
+    few, full = (encoded(each) for each in (drawn, drawn.convert("RGB")))
+    of_few, of_full = (
+        process(pool, text, low_detail=True, width=1024, height=512) for text in (few, full)
+    )
+
+    assert few != full
+    assert of_few == of_full
+
+
+@pytest.mark.parametrize("low_detail", [False, True])
+def test_greyscale_of_16_bits_keeps_its_levels(pool, low_detail):
+    """Also if it is large, and has a transparent level, which is white."""
+    levels = Image.linear_gradient("L").resize((2304, 288))
+    sent = levels.convert("I").point(lambda level: level * 257).convert("I;16")
+    hidden = levels.point(lambda level: 255 if level == 9 else level)
+    asked = {"low_detail": low_detail, "width": 2304, "height": 288}
+
+    for text, expected in (
+        (encoded(sent), levels),
+        (encoded(sent, transparency=9 * 257), hidden),
+    ):
+        same = encoded(expected.convert("RGB"))
+        assert process(pool, text, **asked) == process(pool, same, **asked)
+
+
 REFUSED = {
     "not base64": ("####", {}, "not valid base64"),
     "not an image": ("AAAA", {}, "cannot be decoded as PNG"),
@@ -165,8 +195,8 @@ REFUSED = {
         "the limit is 25,000,000 in total",
     ),
     "memory": (
-        partial(png, 10_000, 10_000, rows=10_000), {"width": 10_000, "height": 10_000},
-        "more than 256 MiB",
+        partial(png, 5_000, 5_000, rows=5_000, alpha=True), {"width": 5_000, "height": 5_000},
+        f"more than {MEMORY_MIB} MiB",
     ),
     "another image's digest": (
         encoded(RED), {"digest": base64_digest("AAAA")}, "digest in media_info is that of another",

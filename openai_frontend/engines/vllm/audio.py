@@ -67,7 +67,7 @@ class PromptAudio:
             ids = encoded
         asked = AudioRequest(audio.digest, audio.digest, request.cache_salt)
         try:
-            item = await self.cache.processed(asked, [audio.samples], request.request_id)
+            item = await self.cache.processed(asked, [audio.samples], request.caller_id)
             return _prompt(request, ids, item)
         except ValueError as error:
             raise ValueError(f"audio: {error}") from None

@@ -53,8 +53,10 @@ class GrammarPreparer:
         if self._trials is None:
             return
         constraint = params.structured_outputs
-        loop = asyncio.get_running_loop()
-        form = await loop.run_in_executor(self._thread, grammar_spec, constraint)
+        form = _unchecked_spec(constraint)
+        if form is None or form not in self._known:  # else checked before: no thread
+            loop = asyncio.get_running_loop()
+            form = await loop.run_in_executor(self._thread, grammar_spec, constraint)
         ready = await self._tried(form, self._trials)
         if self._only_xgrammar and ready.kind == "json":
             raise ValueError(
@@ -158,13 +160,19 @@ def grammar_spec(constraint: Any) -> GrammarSpec:
 
     _check_nesting("json", constraint.json, MAX_NESTING)
     _check_nesting("structural_tag", constraint.structural_tag, MAX_NESTING + TAG_NESTING)
-    if constraint.json_object:
-        return GrammarSpec("json", '{"type": "object"}')
+    if (given := _unchecked_spec(constraint)) is not None:
+        return given
     if constraint.choice is not None:
         return GrammarSpec("choice", choice_as_grammar(constraint.choice))
-    (kind,) = (kind for kind in _KINDS if getattr(constraint, kind) is not None)
-    given = getattr(constraint, kind)
-    return GrammarSpec(kind, given if isinstance(given, str) else json.dumps(given))
+    return GrammarSpec("json", json.dumps(constraint.json))
+
+
+def _unchecked_spec(constraint: Any) -> GrammarSpec | None:
+    """None if it takes time to convert the constraint."""
+    if constraint.json_object:
+        return GrammarSpec("json", '{"type": "object"}')
+    texts = ((kind, getattr(constraint, kind)) for kind in _KINDS)
+    return next((GrammarSpec(kind, text) for kind, text in texts if isinstance(text, str)), None)
 
 
 def _check_nesting(field: str, value: Any, most: int) -> None:

@@ -76,9 +76,9 @@ class MediaCache:
         return [self._known(key) for key in keys]
 
     async def processed(
-        self, request: ItemRequest, frames: Frames, request_id: str
+        self, request: ItemRequest, frames: Frames, caller_id: str
     ) -> ProcessedItem:
-        """Return an item, processed if it is new. `request_id` needs it.
+        """Return an item, processed if it is new. The request with `caller_id` needs it.
 
         Raises ValueError if it is refused, EngineError if the processes cannot do it now.
         """
@@ -94,7 +94,7 @@ class MediaCache:
         self._waiters[key] += 1
         try:
             item = await asyncio.shield(running)
-            LOG.add(request_id, item.stages)
+            LOG.add(caller_id, item.stages)
             return item
         finally:
             self._waiters[key] -= 1

@@ -22,6 +22,10 @@ from openai_frontend.modalities import salted
 LOW_DETAIL_SIDE = 512  # pixels of the longest edge
 MAX_PIXELS = 25_000_000  # of an image whose size nobody has checked
 _MAX_TOLD = 4096  # tokens of an image: facts are one message
+# Modes that Pillow reduces without a filter, or (greyscale of 16 bits) not at all if they are large
+_NOT_REDUCED = ("P", "1", "I", "I;16", "I;16B", "I;16L")
+_WHITE = 255
+_LEVELS = [round(level / 257) for level in range(1 << 16)]  # of 16 bits, in 8
 _SIZES = ((64, 64), (640, 480), (300, 1200))  # pixels, of images whose tokens are compared
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _SOUNDS_S = (1.0, 0.3)  # of audio whose tokens are compared
@@ -247,7 +251,7 @@ def _decode(request: ImageRequest, text: bytes) -> Any:
         image = Image.open(io.BytesIO(data), formats=formats)
         _check_size(request, *image.size)
         if request.low_detail:
-            image.thumbnail((LOW_DETAIL_SIDE, LOW_DETAIL_SIDE), Image.Resampling.LANCZOS)
+            image = _reduced(image)
         ImageOps.exif_transpose(image, in_place=True)  # without a copy if it is upright
         return _in_rgb(image)
     except (Refused, MemoryError):
@@ -272,16 +276,37 @@ def _check_size(request: ImageRequest, width: int, height: int) -> None:
         raise Refused(f"{width} x {height} pixels, but media_info says {declared}")
 
 
+def _reduced(image: Any) -> Any:
+    """At most LOW_DETAIL_SIDE pixels at the longest edge."""
+    from PIL import Image, ImageOps
+
+    if image.mode in _NOT_REDUCED:
+        ImageOps.exif_transpose(image, in_place=True)  # the image in RGB has no EXIF
+        image = _in_rgb(image)
+    image.thumbnail((LOW_DETAIL_SIDE, LOW_DETAIL_SIDE), Image.Resampling.LANCZOS)
+    return image
+
+
 def _in_rgb(image: Any) -> Any:
     from PIL import Image
 
     image.load()
+    if image.mode.startswith("I"):
+        image = _in_8_bits(image)
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGB", image.size, (255, 255, 255))
         white.paste(image, mask=image.getchannel("A"))
         return white
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _in_8_bits(image: Any) -> Any:
+    """A greyscale image of 16 bits: Pillow itself would make all values above 255 white."""
+    values = _LEVELS
+    if isinstance(level := image.info.pop("transparency", None), int):  # all pixels of this level
+        values = [*_LEVELS[:level], _WHITE, *_LEVELS[level + 1 :]]
+    return image.convert("I").point(values, "L")
 
 
 def _import_decoders() -> None:

@@ -128,8 +128,10 @@ class PromptMedia:
     ) -> ProcessedItem:
         asked = _asked(item, request.cache_salt)
         cache = self._taken(modality).cache
+        # Embeddings have no spans
+        caller_id = request.caller_id if isinstance(request, GenerationRequest) else ""
         try:
-            return await cache.processed(asked, [item.base64.encode()], request.request_id)
+            return await cache.processed(asked, [item.base64.encode()], caller_id)
         except ValueError as error:
             raise ValueError(f"{modality}[{index}]: {error}") from None
 

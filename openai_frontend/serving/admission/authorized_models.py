@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, Unpack
 
@@ -211,9 +212,10 @@ class MeteredModel:
         """Charge the text, and nothing if it fails before the first sample."""
         reserved, used = self._reserve(request), 0
         try:
-            async for samples in self._model.speak(request):
-                used = reserved
-                yield samples
+            async with aclosing(self._model.speak(request)) as parts:
+                async for samples in parts:
+                    used = reserved
+                    yield samples
         except (asyncio.CancelledError, GeneratorExit):
             used = reserved
             raise

@@ -252,7 +252,7 @@ class AudioFileReader(PartReader[AudioFile]):
     def items(self, sent: Sequence[Base64Text | AudioFile]) -> tuple[AudioFile, ...]:
         return tuple(self._file(each) if isinstance(each, Base64Text) else each for each in sent)
 
-    def stored(self, each: MediaPart, item: AudioFile) -> AudioFile:
+    def stored(self, item: AudioFile, model: MediaModel) -> AudioFile:
         return item
 
     def _file(self, sent: Base64Text) -> AudioFile:

@@ -7,7 +7,7 @@ here.
 from binascii import Error as InvalidBase64
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pybase64
@@ -119,10 +119,10 @@ class ImageReader(PartReader[ImageInput]):
         param = f"{each.place}.image_url" + (".url" if given is image_url else "")
         return self.at(url, detail, param)
 
-    def stored(self, each: MediaPart, item: ImageInput) -> ImageInput:
-        """With the detail of this request."""
-        given = each.part.get("image_url")
-        return replace(item, detail=_detail(given if isinstance(given, dict) else {}))
+    def stored(self, item: ImageInput, model: MediaModel) -> ImageInput:
+        """With the detail that it was stored with, which another model may not take."""
+        _check_detail(item.detail, item.param, model.images or ImageSupport())
+        return item
 
     def items(self, sent: Sequence[Base64Text | ImageInput]) -> tuple[ImageInput, ...]:
         images = tuple(self._input(each) if isinstance(each, Base64Text) else each for each in sent)

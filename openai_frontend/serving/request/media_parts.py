@@ -173,8 +173,8 @@ class PartReader(ABC, Generic[Item]):
         """The error for an item of this many bytes, a number or `more than` one."""
 
     @abstractmethod
-    def stored(self, each: MediaPart, item: Item) -> Item:
-        """An item that the part names, with the options of the part."""
+    def stored(self, item: Item, model: MediaModel) -> Item:
+        """An item that a part names. Raises InvalidRequest if the model does not take it."""
 
     async def read(self, parts: Sequence[MediaPart], model: MediaModel) -> tuple[Item, ...]:
         """The items in the order of the parts. Raises InvalidRequest for the first that is invalid
@@ -268,7 +268,7 @@ class PartReader(ABC, Generic[Item]):
         if uuid := each.part.get("uuid"):
             # Each kind has names of its own, so what is found is of this reader's kind
             item = cast(Item, self._named.get(model.tenant, uuid, KINDS[kind], each.place))
-            return self.stored(each, item)
+            return self.stored(item, model)
         param = f"{each.place}.{kind}"
         message = f"Missing required parameter: '{param}'."
         raise InvalidRequest(message, param=param, code="missing_required_parameter")

@@ -3,14 +3,21 @@
 import hashlib
 import json
 from array import array
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from openai_frontend import errors
 from openai_frontend.engines import tensors
-from openai_frontend.engines.media import audio_digest, base64_digest, read_audio, read_images
-from openai_frontend.modalities import ImageInput
+from openai_frontend.engines.media import (
+    audio_digest,
+    base64_digest,
+    read_audio,
+    read_audio_files,
+    read_images,
+)
+from openai_frontend.modalities import ENGINE_LIMITS, ImageInput
 from tests import mock_models
 from tests.unit.engines.test_tensors import CONTEXT, Values, text
 from tests.unit.triton import generation_inputs
@@ -80,6 +87,39 @@ def test_invalid_images(inputs, message):
     """The error names the tensor and the field."""
     with pytest.raises(ValueError, match=message):
         read_images(inputs, None)
+
+
+@pytest.mark.parametrize(
+    ("stated", "taken"),
+    [
+        ((2.5, 7), (2.5, 7)),
+        ((10**15, 1e20), (1500.0, 150_000_000)),
+        ((1e308, 1e308), (1500.0, 150_000_000)),
+    ],
+    ids=["lower", "higher", "huge"],
+)
+def test_limits_on_audio_can_only_be_lowered(stated, taken):
+    """Any client of the tensors may send `media_info`."""
+    limits = dict(zip(("max_seconds", "max_samples"), stated, strict=True))
+    described = {"kind": "audio", "digest": "ab" * 32, "format": "wav", **limits}
+
+    (file,) = read_audio_files(
+        {"audio_file": Values([b"AAAA"]), "media_info": info(described)}, None
+    )
+
+    assert (file.max_seconds, file.max_samples) == taken
+
+
+@pytest.mark.parametrize(("limit", "allowed"), [(999, False), (1000, True)])
+def test_stated_size_is_within_the_operators_limit(monkeypatch, limit, allowed):
+    monkeypatch.setattr(ENGINE_LIMITS, "max_image_pixels", limit)
+    inputs = {
+        "image": Values([b"AAAA"]),
+        "media_info": info({**DESCRIBED, "width": 50, "height": 20}),
+    }
+
+    with nullcontext() if allowed else pytest.raises(ValueError, match="the limit is 999 in total"):
+        assert [each.width for each in read_images(inputs, None)] == [50]
 
 
 @pytest.fixture

@@ -1,6 +1,10 @@
 """Processes for media: what harms one is an error of its task alone."""
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -69,6 +73,35 @@ def test_task_that_hangs_is_killed():
         assert pool.submit("echo", [b"x"]).result()[1] == [b"x"]
     finally:
         pool.close()
+
+
+def test_worker_of_an_earlier_process_is_not_killed_in_the_next(pool):
+    """Its id may be that of another worker by now."""
+    pool.submit("echo", []).result()
+    earlier = pool._idle[-1]
+    os.kill(pool._process.pid, signal.SIGKILL)
+    pool._process.wait()
+    while earlier.is_alive():
+        time.sleep(0.01)
+    current = pool.submit("echo", []).result()[0]
+    assert current["process"] != earlier.process_id
+
+    earlier.process_id = current["process"]
+    pool._kill(earlier)
+
+    with pool._forked(pool._control).connection:  # whatever was sent before has been done
+        assert pool.submit("echo", []).result()[0] == current
+
+
+def test_process_survives_the_id_of_no_worker(pool):
+    """Of a process that has ended, or of one that is not its child."""
+    before = pool.submit("echo", []).result()[0]
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    pool._control.send(f"kill {ended.pid}".encode())
+
+    with pool._forked(pool._control).connection:
+        assert pool.submit("echo", []).result()[0] == before
 
 
 def test_closed_pool_takes_no_tasks():

@@ -17,6 +17,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     ScorePairRequest,
 )
+from openai_frontend.modalities import ImageInput
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models
@@ -198,6 +199,41 @@ async def test_engine_refuses_one_input(
         assert Refuses.running == 0
     assert (refused.value.message, refused.value.param) == expected
     assert refused.value.foreign
+
+
+class Blind(Engine):
+    """Refuses the second image of each request."""
+
+    def load(self, model):
+        images = {"max_per_request": 2, "max_tokens_per_image": 1, "placeholder": None}
+        return ModelFacts(max_model_len=10, tasks=("embed",), dimensions=2, images=images)
+
+    def generate(self, request, sink):
+        raise AssertionError("a pooling model is never asked to generate")
+
+    async def embed(self, request):
+        raise ValueError("image[1]: cannot be decoded as PNG")
+
+
+@pytest.mark.parametrize("dimensions", [None, 2])
+async def test_engine_refuses_an_image(tmp_path: Path, dimensions: int | None) -> None:
+    """The error is that of an image in a chat."""
+
+    config = mock_models.CONFIG.replace('"mock"', f'"{__name__}:Blind"')
+    mock_models.write(tmp_path, "m", config=config)
+    places = [f"messages[0].content[{at}].image_url.url" for at in (1, 3)]
+    images = [
+        ImageInput(base64="AAAA", digest="ab" * 32, width=2, height=2, format="png", param=each)
+        for each in places
+    ]
+    request = EmbedRequest(
+        request_id="e", prompt="hi", images=images, param="messages", dimensions=dimensions
+    )
+    async with serving(tmp_path) as registry:
+        with pytest.raises(InvalidRequest) as refused:
+            await registry.get("m").embed([request])
+    assert refused.value.message == f"Invalid '{places[1]}': cannot be decoded as PNG"
+    assert (refused.value.param, refused.value.code) == (places[1], "image_parse_error")
 
 
 class Hangs(Engine):

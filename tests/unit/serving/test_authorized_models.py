@@ -20,6 +20,7 @@ from openai_frontend.generation import (
     TokenCounts,
     UsageCounter,
 )
+from openai_frontend.modalities import SpeechRequest
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, MeteredModel
 from tests.unit.auth.key_files import FakeClock, caller, key
 from tests.unit.serving.fake_model import FakeModel, last
@@ -262,6 +263,31 @@ async def test_failed_embeddings_and_scores_are_not_charged():
     with pytest.raises(ModelUnavailable):
         await model.score([ScorePairRequest(request_id="r", prompt_token_ids=PROMPT)])
     assert used(quota) == 0
+
+
+class Speaker:
+    """Speaks for ever, and says whether its request has ended."""
+
+    ended = False
+
+    async def speak(self, request):
+        try:
+            while True:
+                yield memoryview(b"\0" * 4)
+        finally:
+            self.ended = True
+
+
+async def test_abandoned_speech_has_ended_when_its_generator_is_closed():
+    """The caller frees the model's slot next."""
+    speaker = Speaker()
+    model, _ = charged(speaker)
+    parts = model.speak(SpeechRequest(request_id="r", text="hi"))
+    await anext(parts)
+
+    await parts.aclose()
+
+    assert speaker.ended
 
 
 async def test_key_sets_priority_and_cache_salt_of_the_request():

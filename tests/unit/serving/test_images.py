@@ -225,6 +225,19 @@ async def test_uuid_alone_names_the_image_that_the_caller_sent():
     assert (again.digest, again.base64) == (sent.digest, sent.base64)
 
 
+async def test_uuid_alone_keeps_the_detail():
+    """Of the request that sent the data. A model that does not know it refuses the image."""
+    reader = ImageReader(ImageLimits())
+    sent = {**images.part(images.png(), detail="low"), "uuid": "u"}
+    await read(sent, reader=reader)
+
+    [again] = await read(named("u"), reader=reader)
+    param, code, _ = await refusal(named("u"), reader=reader, model=Model(ImageSupport()))
+
+    assert (again.detail, again.param) == ("low", f"{PLACE}.uuid")
+    assert (param, code) == (f"{PLACE}.uuid", "unsupported_value")
+
+
 async def test_uuid_of_another_caller_names_nothing():
     """One caller neither reads the other's image nor replaces it."""
     reader = ImageReader(ImageLimits())

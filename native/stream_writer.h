@@ -17,7 +17,8 @@ namespace nb = nanobind;
 // the event loop's thread, like the transport itself.
 class StreamWriter {
  public:
-  // `drop` is called once if more bytes wait for the client.
+  // `drop` is called once if more bytes wait for the client. A larger first piece may wait for the
+  // headers.
   StreamWriter(size_t max_buffer_bytes, nb::object drop)
       : max_buffer_bytes_(max_buffer_bytes), drop_(std::move(drop)) {}
   StreamWriter(const StreamWriter&) = delete;
@@ -50,7 +51,8 @@ class StreamWriter {
   nb::object transport_write_;  // not valid before the headers are written
   nb::object buffered_;
   nb::object error_ = nb::none();
-  std::string buffer_;  // what waits for a slow client
+  std::string buffer_;          // what waits for a slow client
+  size_t uncounted_bytes_ = 0;  // of the buffer, that the limit ignores
   uint64_t body_bytes_ = 0;
   int fd_ = -1;
   bool chunked_ = true;

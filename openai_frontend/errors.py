@@ -216,7 +216,7 @@ class RequestTimedOut(GatewayError):
 
 
 class RequestCancelled(GatewayError):
-    """The client disconnected, or the server cancelled the request at shutdown."""
+    """The client disconnected."""
 
     status = 499
     code = "request_cancelled"

@@ -149,7 +149,9 @@ def _duration(seconds: float) -> bytes:
 
 
 def _secret(headers: Collection[tuple[bytes, bytes]]) -> bytes:
-    """The request's API key. Rejects two different ones: a proxy may have checked the other one."""
+    """The request's API key; `Authorization` takes precedence. Rejects two different ones in
+    headers of the same kind: a proxy may have checked the other one.
+    """
     authorization = [value for name, value in headers if name == b"authorization"]
     given = authorization or [value for name, value in headers if name in _OTHER_HEADERS]
     if not given:

@@ -62,9 +62,11 @@ class DirectWriter:
         response.
         """
         cycle = self._cycle
+        status_line = _STATUS_LINES.get(status)
         framing = [header for header in headers if header[0] in _FRAMING]
         if (
-            framing != [(b"content-length", b"%d" % len(body))]
+            status_line is None
+            or framing != [(b"content-length", b"%d" % len(body))]
             or cycle.response_started
             or cycle.disconnected
             or self._flow.write_paused
@@ -77,9 +79,7 @@ class DirectWriter:
         parts = [part for header in headers for part in (header[0], b": ", header[1], b"\r\n")]
         if _FORBIDDEN.search(b"".join([part for header in headers for part in header])):
             return False
-        cycle.transport.write(
-            b"".join([_STATUS_LINES[status], self._default_head(), *parts, b"\r\n", body])
-        )
+        cycle.transport.write(b"".join([status_line, self._default_head(), *parts, b"\r\n", body]))
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = cycle.chunked_encoding = False
         cycle.message_event.set()

@@ -35,11 +35,6 @@ class Parser(Protocol):
         """Return the events that were held back. Called once, at the end of the output."""
 
 
-def complete(parser: Parser, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
-    """The events of a complete output."""
-    return parser.feed(text, token_ids) + parser.finish()
-
-
 class FamilyParser:
     """Parses text, not token ids. Without tools, what looks like a call is text."""
 

@@ -62,11 +62,6 @@ class FamilyMatch:
     because: tuple[str, ...]
 
 
-def family_named(name: str) -> Family:
-    """The family with this name or alias. Raises KeyError if unknown."""
-    return BY_NAME[name]
-
-
 def family_for(chat_template: str | None, model_type: str | None = None) -> FamilyMatch:
     """Detect the family.
 

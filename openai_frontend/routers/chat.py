@@ -41,12 +41,11 @@ def chat_router(
         model = await resolve_model(request, registry, chat_request.model, "chat")
         with CancelOnDisconnect(request.scope):  # fetching media may take seconds
             answer = await chat.prepare(chat_request, model, known.plans)
+            completion = None if chat_request.stream else await complete(answer)
         adjusted = adjusted_parameters(answer.adjusted)
-        if chat_request.stream:
+        if completion is None:
             headers = [(name.encode(), value.encode()) for name, value in adjusted.items()]
             return EventStream(chunks(answer), answer.bursts(), streams, headers)
-        with CancelOnDisconnect(request.scope):
-            completion = await complete(answer)
         return Response(orjson.dumps(completion), headers=adjusted, media_type="application/json")
 
     return router

@@ -32,11 +32,11 @@ def completions_router(
         """Continues a text, complete or as a stream of chunks."""
         completion_request, known = await reader.read_known(await read_body(request.receive))
         model = await resolve_model(request, registry, completion_request.model, "completions")
-        answer = await completions.prepare(completion_request, model, known.plans)
-        if completion_request.stream:
+        with CancelOnDisconnect(request.scope):  # tokenizing a long prompt may take seconds
+            answer = await completions.prepare(completion_request, model, known.plans)
+            completion = None if completion_request.stream else await complete(answer)
+        if completion is None:
             return EventStream(chunks(answer), answer.bursts(), streams)
-        with CancelOnDisconnect(request.scope):
-            completion = await complete(answer)
         return Response(orjson.dumps(completion), media_type="application/json")
 
     return router

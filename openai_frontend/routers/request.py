@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Literal
 
@@ -48,12 +49,17 @@ async def resolve_model(
 ) -> ServingModel:
     """The model that the request names, or the only one for the task; recorded for the metrics.
 
-    Loads it first if needed.
+    Loads it first if needed, and does not wait for that longer than the client.
     """
     models = authorized_models(request, registry)
-    return record_model(
-        request, await find_model(models, name, task, may_list=may_list_models(request))
-    )
+    with CancelOnDisconnect(request.scope) if _may_load(registry, name) else nullcontext():
+        model = await find_model(models, name, task, may_list=may_list_models(request))
+        return record_model(request, model)
+
+
+def _may_load(registry: ModelRegistry, name: str | None) -> bool:
+    """Whether the request may have to wait for a load; also true for an alias or adapter."""
+    return registry.leases.demand is not None and (name is None or not registry.is_loaded(name))
 
 
 def record_model(request: Request, model: ServingModel) -> ServingModel:

@@ -84,6 +84,9 @@ class _ChatPlan:
 
 
 _MAX_PARAMS = 64  # for each plan: the maximum output may depend on the prompt's length
+# Characters of a structural tag in a plan. It may repeat a definition of the schema, so it can be
+# 60 times as long as the request; such a tag is built again each time.
+_MAX_KEPT_TAG = 64 * 1024
 
 
 class _Constrained(NamedTuple):
@@ -226,7 +229,8 @@ class ChatCompletions:
         params = plan.params.get(key)
         if params is None:
             params = _sampling_params(request, model, max_tokens, constrained, logprobs)
-            if plan.constraints and len(plan.params) < _MAX_PARAMS:
+            kept = constrained.reasoning_open in plan.constraints
+            if kept and len(plan.params) < _MAX_PARAMS:
                 plan.params[key] = params
         entries = count_prompt_logprobs(params, len(prompt.token_ids), model)
         self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
@@ -302,7 +306,9 @@ async def _constrain(
             takes_tags=model.supports("structured_outputs.structural_tag"),
         )
         wanted = await asyncio.to_thread(build) if takes_long(tools) else build()
-        if not plugin.installed():  # a plug-in may look at the messages
+        tag = None if wanted.structured is None else wanted.structured.structural_tag
+        short = tag is None or len(tag) <= _MAX_KEPT_TAG
+        if short and not plugin.installed():  # a plug-in may look at the messages
             wanted = plan.constraints.setdefault(reasoning_open, wanted)
     if not parsed:
         return _Constrained(wanted, None, reasoning_open)
@@ -313,10 +319,13 @@ async def _constrain(
 
 
 def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:
-    """One request per choice. Only the first asks for the prompt's log probabilities."""
-    if n == 1 or first.sampling_params.prompt_logprobs is None:
+    """One request per choice, or one beam search for all. Only the first asks for the prompt's log
+    probabilities.
+    """
+    params = first.sampling_params
+    if n == 1 or params.prompt_logprobs is None or params.beam_width is not None:
         return choice_requests(first, n)
-    others = replace(first, sampling_params=replace(first.sampling_params, prompt_logprobs=None))
+    others = replace(first, sampling_params=replace(params, prompt_logprobs=None))
     return [first, *choice_requests(others, n)[1:]]
 
 

@@ -93,6 +93,7 @@ class ResponseStream:
 
     __slots__ = (
         "__weakref__",
+        "_cancellation",
         "_cancelled",
         "_ended",
         "_error",
@@ -121,6 +122,7 @@ class ResponseStream:
         self._loop = loop
         self._ended = False
         self._cancelled = False  # by the consumer
+        self._cancellation: Callable[[], Exception] | None = None
         # Not the exceptions themselves: they would form reference cycles.
         self._error: tuple[int, str] | None = None
         self._failed: Callable[[], Exception] | None = None
@@ -188,8 +190,12 @@ class ResponseStream:
         if unreleased is not None:
             unreleased.remove(self)
 
-    def cancel_keep_output(self) -> None:
-        """Cancel the request; the consumer still gets received responses and the final error."""
+    def cancel_keep_output(self, cancellation: Callable[[], Exception] | None = None) -> None:
+        """Cancel the request; the consumer still gets received responses and the final error.
+
+        If the backend reports the cancellation, that error is `cancellation()`.
+        """
+        self._cancellation = self._cancellation or cancellation
         self._native.cancel()
 
     def answered_late(self) -> bool:
@@ -272,7 +278,13 @@ class ResponseStream:
             raise self._failed()
         if error is None:
             raise StopAsyncIteration
-        raise error_codes.to_exception(*error)
+        code, message = error
+        if code == error_codes.CANCELLED and not self._cancelled:
+            # The client is still there, and RequestCancelled would leave it without an answer.
+            if self._cancellation is not None:
+                raise self._cancellation()
+            code = error_codes.INTERNAL
+        raise error_codes.to_exception(code, message)
 
     async def _wait(self) -> list[InferenceResponse]:
         if self._failed is not None:

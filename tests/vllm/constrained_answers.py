@@ -8,13 +8,13 @@ from openai_frontend.generation import CompletionDelta
 from openai_frontend.parsing.events import Event
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.parser import complete
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 from openai_frontend.triton import Server
 from schemas.chat_completions import ChatCompletionRequest
+from tests.unit.parsing.samples import complete
 from tests.vllm.requests import answer
 
 QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"
@@ -50,7 +50,7 @@ def held(
 ) -> Constraint:
     messages = [{"role": "user", "content": "hi"}]
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages, **fields})
-    reading = OutputFormat(family=family if isinstance(family, Family) else family_named(family))
+    reading = OutputFormat(family=family if isinstance(family, Family) else BY_NAME[family])
     return constraint(request, tools, reading, reasoning_open=reasoning_open)
 
 
@@ -95,7 +95,7 @@ async def answers(
 
 
 def read(family: str, tools: Tools, given: Constraint, text: str) -> list[Event]:
-    parser = OutputFormat(family=family_named(family)).parser(
+    parser = OutputFormat(family=BY_NAME[family]).parser(
         tools.functions, prompt=QUESTION, forced=given.forced, any_call=given.any_call
     )
     return complete(parser, text)

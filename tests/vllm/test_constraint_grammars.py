@@ -10,13 +10,13 @@ import pytest
 
 from openai_frontend.parsing.events import Event
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.parser import complete
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
 from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
+from tests.unit.parsing.samples import complete
 from tests.vllm.calls import calls_of
 from tests.vllm.random_answers import RandomAnswers
 
@@ -68,7 +68,7 @@ def held(
 ) -> Constraint:
     messages = [{"role": "user", "content": "hi"}]
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages, **fields})
-    reading = OutputFormat(family=family_named(family))
+    reading = OutputFormat(family=BY_NAME[family])
     return constraint(request, offered, reading, reasoning_open=reasoning_open)
 
 
@@ -91,7 +91,7 @@ def thought(family: str) -> str:
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
             "<|channel|>commentary to=functions."
         )
-    reasoning = family_named(family).reasoning
+    reasoning = BY_NAME[family].reasoning
     if reasoning is None or reasoning.starts_inside:
         return ""
     return f"{reasoning.start}hm{reasoning.end}"
@@ -99,7 +99,7 @@ def thought(family: str) -> str:
 
 def read(family: str, offered: Tools, given: Constraint, text: str) -> list[Event]:
     """Parse the answer to a prompt that has closed any reasoning."""
-    reading = OutputFormat(family=family_named(family))
+    reading = OutputFormat(family=BY_NAME[family])
     prompt = reading.family.reasoning.end if reading.family.reasoning else ""
     parser = reading.parser(
         offered.functions, prompt=prompt, forced=given.forced, any_call=given.any_call

@@ -19,11 +19,11 @@ from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.events import ReasoningText
 from openai_frontend.parsing.family import Reasoning
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.parser import complete
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import Tools
 from openai_frontend.triton import Server
+from tests.unit.parsing.samples import complete
 from tests.vllm.calls import calls_of
 from tests.vllm.conftest import needs_grammar_engines
 from tests.vllm.constrained_answers import PERSON, QUESTION, answers, held, offered, read
@@ -234,7 +234,7 @@ async def test_llguidance_enforces_what_xgrammar_ignores(server: Server):
 
 
 # The demo model was not trained to reason, but its sentences end.
-THINKS = replace(family_named("qwen3"), reasoning=Reasoning(start="<think>", end="."))
+THINKS = replace(BY_NAME["qwen3"], reasoning=Reasoning(start="<think>", end="."))
 
 
 @needs_grammar_engines

@@ -33,12 +33,6 @@ class RequestedFormat:
     place: str  # the path of the schema or grammar
 
 
-def structured_outputs(request: SamplingFields) -> StructuredOutputs | None:
-    """The request's structured outputs; None if any text is allowed."""
-    form = requested_format(request)
-    return None if form is None else form.structured
-
-
 def requested_format(request: SamplingFields) -> RequestedFormat | None:
     """The request's output format; None if any text is allowed. Raises InvalidRequest for two
     formats.

@@ -25,6 +25,7 @@ from schemas.logprobs import (
 # JSON has no minus infinity; OpenAI writes this.
 _MIN_LOGPROB = -9999.0
 _MAX_RENDERED = 4096  # tokens of one choice
+_RESYNC_BYTES = 64  # of a prompt, that are searched for a token after one that is not in it
 NO_PROMPT_LOGPROBS = "the model returned no log probabilities for the prompt"
 
 Writer = TypeVar("Writer", bound="ChatLogprobs | TextLogprobs")
@@ -161,12 +162,13 @@ class TextLogprobs:
     ) -> CompletionLogprobs:
         """An echoed prompt's tokens. A token that is not in the text, such as BOS, has length 0."""
         written = _empty()
-        raw_text, at = text.encode(), 0
+        prompt = _PromptText(text.encode())
         for token_id, position in zip(token_ids, positions, strict=True):
             raw = self._names.raw(token_id, (position or {}).get(token_id, {}))
-            shown = _shown(raw, raw_text, at)
-            at += len(shown)
+            skipped, shown = prompt.advance(raw)
+            self._skip(skipped)
             self._add(written, token_id, position, shown)
+        self._skip(prompt.rest())  # generated tokens follow the whole prompt
         return written
 
     def fragment(self, positions: Sequence[TokenLogprobs]) -> CompletionLogprobs:
@@ -180,6 +182,9 @@ class TextLogprobs:
             self._add(written, token_id, position, self._names.raw(token_id, entry))
         return written
 
+    def _skip(self, text: bytes) -> None:
+        self._offset += len(self._decoder.decode(text))
+
     def _add(
         self,
         written: CompletionLogprobs,
@@ -192,7 +197,7 @@ class TextLogprobs:
         written["token_logprobs"].append(None if position is None else _logprob(entry))
         written["top_logprobs"].append(None if position is None else self._tops(token_id, position))
         written["text_offset"].append(self._offset)
-        self._offset += len(self._decoder.decode(shown))
+        self._skip(shown)
 
     def _text(self, token_id: int, entry: Mapping[str, Any]) -> str:
         raw = self._names.raw(token_id, entry)
@@ -204,12 +209,46 @@ class TextLogprobs:
         return {self._text(each, entry): _logprob(entry) for each, entry in chosen.items()}
 
 
-def _shown(raw: bytes, text: bytes, at: int) -> bytes:
-    """The bytes of a prompt's token that are at this offset of its text."""
-    for form in (raw, raw.removeprefix(b" ")):  # sentencepiece puts a space before the text
-        if form and text.startswith(form, at):
-            return form
-    return b""
+class _PromptText:
+    """Finds a prompt's tokens in its text, in order. Some are not in it: special tokens, unknown
+    characters, and text that the tokenizer has normalized.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._at = 0
+        self._missed = False  # the previous token
+
+    def advance(self, raw: bytes) -> tuple[bytes, bytes]:
+        """The bytes before the next token and those of the token; both empty if it is not found."""
+        # sentencepiece puts a space before the text
+        forms = [form for form in (raw, raw.removeprefix(b" ")) if form]
+        for form in forms:
+            if self._text.startswith(form, self._at):
+                self._missed = False
+                return self._take(self._at, form)
+        # The first token that is not here may be one that is nowhere, such as BOS: only the next
+        # one shows that text was skipped.
+        missed, self._missed = self._missed, True
+        for form in forms if missed else ():
+            start = self._text.find(form, self._at, self._at + _RESYNC_BYTES + len(form))
+            if start >= 0 and not _continues_character(form):
+                self._missed = False
+                return self._take(start, form)
+        return b"", b""
+
+    def rest(self) -> bytes:
+        """The bytes after the last token that was found."""
+        return self._text[self._at :]
+
+    def _take(self, start: int, form: bytes) -> tuple[bytes, bytes]:
+        skipped, self._at = self._text[self._at : start], start + len(form)
+        return skipped, form
+
+
+def _continues_character(form: bytes) -> bool:
+    """Whether the bytes begin within a character: they are found in many others."""
+    return form[0] & 0xC0 == 0x80
 
 
 def _empty() -> CompletionLogprobs:

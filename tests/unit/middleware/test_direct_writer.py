@@ -160,6 +160,18 @@ async def test_other_responses_are_left_to_uvicorn(responded, headers, pieces):
     assert True not in responded
 
 
+async def test_status_without_a_phrase_is_left_to_uvicorn(responded):
+    """Python has no phrase for it."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({**START, "status": 499, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ab"})
+
+    received = await answered(app, request(close=False), request())
+    assert received.count(b"HTTP/1.1 499 ") == 2
+    assert responded == [False, False]
+
+
 async def test_failure_after_a_held_start_is_a_500():
     """Nothing has been sent yet."""
 

@@ -16,6 +16,8 @@ from openai_frontend.cli.serve import triton_options
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.limits import ProtocolLimits
 from openai_frontend.triton import Server
 from tests.uvicorn_server import serving
 
@@ -59,7 +61,9 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
     server = Server(triton_options(chosen))
     app = create_app(chosen, server)
     registry: ModelRegistry = app.state.registry
-    async with serving(app, lifespan="on", timeout_graceful_shutdown=2) as (_, (host, port)):
+    http = limited_protocol(ProtocolLimits(request_timeout_s=chosen.request_timeout_s))
+    options: dict[str, Any] = {"lifespan": "on", "timeout_graceful_shutdown": 2, "http": http}
+    async with serving(app, **options) as (_, (host, port)):
         while not registry.has_loaded():
             assert app.state.startup.failure is None
             await asyncio.sleep(0.01)

@@ -3,6 +3,9 @@
 import asyncio
 from typing import Any
 
+import httpx
+import pytest
+
 from tests import mock_models
 from tests.unit.models.conftest import LiveGateway
 from tests.unit.triton.waiting import until
@@ -124,6 +127,36 @@ async def test_concurrent_requests_share_a_load(repository, live_gateway):
     assert set(answers) == {"a a "}
     assert int(version["inference_stats"]["success"]["count"]) == 24  # one load has counted all
     assert len(created) == 1
+
+
+@pytest.mark.parametrize("name", ["a", "other"])
+async def test_client_that_leaves_during_a_load(repository, live_gateway, name):
+    """Its request ends at once, and the load continues for others."""
+    write(repository, "a", load_s=1)
+    options(repository, "a", "aliases: [other]")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        bodies = gateway.state.body_memory
+        with pytest.raises(httpx.ReadTimeout):
+            await gateway.client.post(
+                "/v1/completions", json={"model": name, "prompt": "x" * 100_000}, timeout=0.2
+            )
+        assert bodies.used_bytes > 100_000
+        await until(lambda: not bodies.used_bytes)
+
+        assert loaded(gateway) == set()
+        assert await text(gateway, "a") == "a a "
+
+
+async def test_request_timeout_during_a_load(repository, live_gateway):
+    """It covers the wait for the model."""
+    write(repository, "a", load_s=1)
+    async with live_gateway(**ON_DEMAND, request_timeout_s=0.2) as gateway:
+        late = await gateway.complete("a")
+        at_once = loaded(gateway)
+
+        assert at_once == set()
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "request_timeout")
+        await until(lambda: loaded(gateway) == {"a"})
 
 
 async def test_least_recently_used_is_evicted(repository, live_gateway):

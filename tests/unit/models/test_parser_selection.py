@@ -17,9 +17,8 @@ from openai_frontend.models.parser_selection import (
 )
 from openai_frontend.parsing.events import ContentText, Event, ReasoningText
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.parser import complete
-from openai_frontend.parsing.registry import family_named
-from tests.unit.parsing.samples import TOOLS, Answer, answer
+from openai_frontend.parsing.registry import BY_NAME
+from tests.unit.parsing.samples import TOOLS, Answer, answer, complete
 
 HERMES = "{% if tools %}<tool_call>{% endif %}"
 QWEN3 = HERMES + "{{ content.split('</think>') }}"
@@ -214,7 +213,7 @@ def test_limitations(
 ) -> None:
     """One sentence each; missing tool calls are also a warning if the output is parsed."""
 
-    found, model = OutputFormat(family=family_named(family)), files(tmp_path, template)
+    found, model = OutputFormat(family=BY_NAME[family]), files(tmp_path, template)
 
     sentences = limitations(found, model)
 

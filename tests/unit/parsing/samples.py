@@ -19,8 +19,8 @@ from openai_frontend.parsing.events import (
     ToolCallStart,
 )
 from openai_frontend.parsing.output_format import constrained_to_calls, constrained_to_function
-from openai_frontend.parsing.parser import FamilyParser
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.parser import FamilyParser, Parser
+from openai_frontend.parsing.registry import BY_NAME
 
 FOLDER = Path(__file__).parents[2] / "data" / "parsing"
 TOOLS: dict[str, dict[str, Any]] = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def outputs(path: Path) -> list[dict[str, Any]]:
 
 def parser_for(family: str, output: dict[str, Any]) -> FamilyParser:
     """A new parser with the tools of the samples, held to calls where the output says so."""
-    row = family_named(output.get("family", family))
+    row = BY_NAME[output.get("family", family)]
     if "forced" in output:
         row = constrained_to_function(row, output["forced"])
     elif output.get("any_call"):
@@ -68,6 +68,11 @@ def parser_for(family: str, output: dict[str, Any]) -> FamilyParser:
 def _counted(name: str, index: int) -> str:
     """Ids that do not differ from one parse to the next."""
     return f"functions.{name}:{index}"
+
+
+def complete(parser: Parser, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
+    """The events of a complete output."""
+    return parser.feed(text, token_ids) + parser.finish()
 
 
 def replay(parser: FamilyParser, pieces: Iterable[str]) -> Answer:

@@ -6,9 +6,9 @@ import pytest
 
 from openai_frontend.parsing.buffer import MAX_UNDECIDED
 from openai_frontend.parsing.events import MAX_ARGUMENTS, ContentText
-from openai_frontend.parsing.parser import FamilyParser, complete
-from openai_frontend.parsing.registry import family_named
-from tests.unit.parsing.samples import TOOLS, Answer, replay
+from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.parsing.registry import BY_NAME
+from tests.unit.parsing.samples import TOOLS, Answer, complete, replay
 from tests.unit.parsing.test_linear_time import HOSTILE
 
 LONG = [
@@ -26,7 +26,7 @@ each_long = pytest.mark.parametrize(("family", "beginning"), LONG)
 
 
 def parsed(family: str, *pieces: str) -> Answer:
-    return replay(FamilyParser(family_named(family), TOOLS), pieces)
+    return replay(FamilyParser(BY_NAME[family], TOOLS), pieces)
 
 
 @each_long
@@ -55,7 +55,7 @@ def test_the_limit_is_the_same_in_any_pieces(room: int) -> None:
     """The position of the limit does not depend on how the text is split."""
 
     text = '<tool_call>{"name": "now", "arguments": {"é": "a😀", "b": [12345]}}'
-    family = family_named("hermes")
+    family = BY_NAME["hermes"]
 
     def answer(pieces: str | list[str]) -> Answer:
         parser = FamilyParser(family, TOOLS, new_id=lambda *_: "id", max_arguments=room)
@@ -89,7 +89,7 @@ def test_arguments_at_the_limit() -> None:
 def test_undecided_text_becomes_content(beginning: str, unit: str) -> None:
     """Text that may be a call is held up to a limit, then it is content."""
 
-    parser = FamilyParser(family_named("hermes"), TOOLS)
+    parser = FamilyParser(BY_NAME["hermes"], TOOLS)
     piece = unit * 1000
 
     fed = [parser.feed(beginning), *(parser.feed(piece) for _ in range(200))]
@@ -116,7 +116,7 @@ def test_long_numbers_are_invalid(size: int) -> None:
 def test_long_white_space_is_not_held() -> None:
     """White space waits for what follows it, up to a limit."""
 
-    parser = FamilyParser(family_named("hermes"), TOOLS)
+    parser = FamilyParser(BY_NAME["hermes"], TOOLS)
 
     assert not parser.feed("\n" * 1000)
     assert ContentText("\n" * 6000) == parser.feed("\n" * 5000)[0]
@@ -127,7 +127,7 @@ def test_long_white_space_is_not_held() -> None:
 def test_buffered_text_stays_short(family: str, unit: str) -> None:
     """The formats consume what they can, so little text is buffered."""
 
-    parser = FamilyParser(family_named(family), TOOLS)
+    parser = FamilyParser(BY_NAME[family], TOOLS)
     held = []
     for piece in unit * (3000 // len(unit)):
         parser.feed(piece)
@@ -139,7 +139,7 @@ def test_buffered_text_stays_short(family: str, unit: str) -> None:
 def test_nothing_is_parsed_after_the_end() -> None:
     """A parser that stopped at a limit emits and buffers nothing."""
 
-    parser = FamilyParser(family_named("hermes"), TOOLS, max_arguments=4)
+    parser = FamilyParser(BY_NAME["hermes"], TOOLS, max_arguments=4)
     complete(parser, LONG[0][1] + "xxxxxx")
 
     assert parser.feed("more" * 1000) + parser.finish() == []

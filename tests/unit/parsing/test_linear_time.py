@@ -6,9 +6,9 @@ import pytest
 
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.output_format import constrained_to_calls, constrained_to_function
-from openai_frontend.parsing.parser import FamilyParser, complete
-from openai_frontend.parsing.registry import family_named
-from tests.unit.parsing.samples import TOOLS
+from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.parsing.registry import BY_NAME
+from tests.unit.parsing.samples import TOOLS, complete
 
 pytestmark = pytest.mark.slow  # long texts
 
@@ -40,7 +40,7 @@ each_hostile = pytest.mark.parametrize(("family", "unit"), HOSTILE)
 def seconds(family: Family | str, unit: str, length: int, piece: int) -> float:
     """CPU time, for the machine may be busy."""
     text = (unit * (length // len(unit) + 1))[:length]
-    row = family_named(family) if isinstance(family, str) else family
+    row = BY_NAME[family] if isinstance(family, str) else family
     parser = FamilyParser(row, TOOLS)
     start = time.process_time()
     for at in range(0, len(text), piece):
@@ -70,11 +70,11 @@ def test_texts_in_small_pieces(family: str, unit: str) -> None:
 @pytest.mark.parametrize(
     ("family", "unit"),
     [
-        (constrained_to_calls(family_named("hermes")), '[{"name":"now","parameters":{"a":'),
-        (constrained_to_calls(family_named("hermes")), '[{"name":"now"},'),
-        (constrained_to_calls(family_named("qwen3")), "[ "),
-        (constrained_to_function(family_named("hermes"), "now"), '{"a":"'),
-        (constrained_to_function(family_named("qwen3"), "now"), "{"),
+        (constrained_to_calls(BY_NAME["hermes"]), '[{"name":"now","parameters":{"a":'),
+        (constrained_to_calls(BY_NAME["hermes"]), '[{"name":"now"},'),
+        (constrained_to_calls(BY_NAME["qwen3"]), "[ "),
+        (constrained_to_function(BY_NAME["hermes"], "now"), '{"a":"'),
+        (constrained_to_function(BY_NAME["qwen3"], "now"), "{"),
     ],
     ids=range(5),
 )
@@ -101,7 +101,7 @@ def test_a_million_characters(family: str, unit: str) -> None:
 def test_deep_arguments_end_the_call() -> None:
     """Deeply nested arguments end at a limit and do not nest in the parser."""
 
-    parser = FamilyParser(family_named("hermes"), TOOLS)
+    parser = FamilyParser(BY_NAME["hermes"], TOOLS)
     events = complete(parser, '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 100_000)
 
     expected = ["ToolCallStart", "ToolCallArguments", "ToolCallEnd", "ArgumentsTooLong"]

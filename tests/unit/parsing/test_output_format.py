@@ -10,7 +10,7 @@ from openai_frontend.parsing.events import Schemas
 from openai_frontend.parsing.family import TEXT, Family
 from openai_frontend.parsing.output_format import PLAIN, ExternalParser, OutputFormat, Variables
 from openai_frontend.parsing.parser import FamilyParser, Parser
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from tests.cpu_time import budget
 from tests.unit.parsing.samples import TOOLS, Answer, answer
 
@@ -40,7 +40,7 @@ def foreign(row: Family, *, tools: bool, reasoning: bool) -> ExternalParser:
     return ExternalParser(name="test", make=make, tools=tools, reasoning=reasoning)
 
 
-QWEN3, HERMES = family_named("qwen3"), family_named("hermes")
+QWEN3, HERMES = BY_NAME["qwen3"], BY_NAME["hermes"]
 THINKS_ONLY = replace(QWEN3, tools=None)
 ROUTES = {
     "family": OutputFormat(family=QWEN3),
@@ -71,7 +71,7 @@ def test_what_a_family_recognises(
 ) -> None:
     """A format reports what it recognises, and whether it needs special tokens."""
 
-    reading = OutputFormat(family=family_named(family))
+    reading = OutputFormat(family=BY_NAME[family])
 
     assert (tools, reasoning) == (reading.tools, reading.reasoning)
     assert special_tokens == reading.special_tokens
@@ -179,7 +179,7 @@ def test_plain_format() -> None:
 def test_continued_message(family: str, answer_so_far: str, is_open: bool) -> None:
     """If the prompt ends within the message, its markers decide what continues."""
 
-    reading = OutputFormat(family=family_named(family))
+    reading = OutputFormat(family=BY_NAME[family])
     prompt = f"<think>\nEarlier.\n</think>\n\nYes.<|im_start|>assistant\n{answer_so_far}"
 
     assert reading.reasoning_open(prompt, continued=True) is is_open
@@ -189,7 +189,7 @@ def test_continued_message(family: str, answer_so_far: str, is_open: bool) -> No
 def test_without_a_prompt() -> None:
     """If the prompt's text is unknown, the output starts as the family's default."""
 
-    assert OutputFormat(family=family_named("deepseek_r1")).parser({}, prompt=None).in_reasoning
+    assert OutputFormat(family=BY_NAME["deepseek_r1"]).parser({}, prompt=None).in_reasoning
     assert not OutputFormat(family=QWEN3).parser({}, prompt=None).in_reasoning
     assert OutputFormat(family=QWEN3).reasoning_open(None) is None
 

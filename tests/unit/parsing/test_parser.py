@@ -13,16 +13,16 @@ from openai_frontend.parsing.events import (
     ToolCallEnd,
     ToolCallStart,
 )
-from openai_frontend.parsing.parser import FamilyParser, complete
-from openai_frontend.parsing.registry import FAMILIES, family_named
+from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.parsing.registry import BY_NAME, FAMILIES
 from scripts.generate_tools_docs import PAGE, page
-from tests.unit.parsing.samples import TOOLS, replay
+from tests.unit.parsing.samples import TOOLS, complete, replay
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
 
 
 def parser(family: str = "hermes") -> FamilyParser:
-    return FamilyParser(family_named(family), TOOLS, new_id=lambda name, index: f"{name}-{index}")
+    return FamilyParser(BY_NAME[family], TOOLS, new_id=lambda name, index: f"{name}-{index}")
 
 
 def test_events_of_a_call() -> None:
@@ -79,7 +79,7 @@ def test_optional_strings_stream() -> None:
     """So do nullable strings, if they are not null."""
 
     tools = {"f": {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}}
-    reading = FamilyParser(family_named("qwen3_coder"), tools)
+    reading = FamilyParser(BY_NAME["qwen3_coder"], tools)
     reading.feed("<function=f><parameter=a>on")
 
     assert [ToolCallArguments(0, "e")] == reading.feed("e")
@@ -91,7 +91,7 @@ def test_optional_strings_that_may_be_null(text: str) -> None:
 
     tools = {"f": {"properties": {"a": {"type": ["string", "null"]}}}}
     answer = replay(
-        FamilyParser(family_named("qwen3_coder"), tools),
+        FamilyParser(BY_NAME["qwen3_coder"], tools),
         f"<function=f><parameter=a>{text}</parameter></function>",
     )
 
@@ -170,7 +170,7 @@ def test_repeated_ids() -> None:
 
     call = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
 
-    calls = replay(FamilyParser(family_named("kimi_k2"), TOOLS), [call + call]).calls
+    calls = replay(FamilyParser(BY_NAME["kimi_k2"], TOOLS), [call + call]).calls
 
     assert [one.id for one in calls] == ["functions.now:0", "functions.now:1"]
 
@@ -215,7 +215,7 @@ def test_deeply_nested_arguments() -> None:
 def test_without_tools_calls_are_text() -> None:
     """A request without tools gets the text unchanged."""
 
-    assert [ContentText(CALL)] == complete(FamilyParser(family_named("hermes")), CALL)
+    assert [ContentText(CALL)] == complete(FamilyParser(BY_NAME["hermes"]), CALL)
 
 
 def test_white_space_alone_is_not_content() -> None:
@@ -264,21 +264,21 @@ def test_call_that_ends_reasoning() -> None:
 def test_id_formats(family: str, form: str) -> None:
     """A call without an id gets one in the format of the family's template."""
 
-    assert re.fullmatch(form, family_named(family).id_form("now", 0))
+    assert re.fullmatch(form, BY_NAME[family].id_form("now", 0))
 
 
 def test_ids_are_unique() -> None:
     """Two calls never share an id."""
 
     for family in ("hermes", "mistral"):
-        form = family_named(family).id_form
+        form = BY_NAME[family].id_form
         assert len({form("now", 0) for _ in range(100)}) == 100
 
 
 def test_family_without_reasoning() -> None:
     """It ignores a prompt that opens reasoning."""
 
-    reading = FamilyParser(family_named("hermes"), TOOLS, reasoning_open=True)
+    reading = FamilyParser(BY_NAME["hermes"], TOOLS, reasoning_open=True)
 
     assert [ContentText("a</think>")] == complete(reading, "a</think>")
 
@@ -306,7 +306,7 @@ def test_reasoning_can_be_counted(family: str, pieces: list[str]) -> None:
 def test_prompt_decides_the_initial_state(is_open: bool) -> None:
     """Before the first token, the parser is in the state that the prompt ends in."""
 
-    reading = FamilyParser(family_named("qwen3"), TOOLS, reasoning_open=is_open)
+    reading = FamilyParser(BY_NAME["qwen3"], TOOLS, reasoning_open=is_open)
 
     assert is_open == reading.in_reasoning
 

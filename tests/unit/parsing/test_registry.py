@@ -4,9 +4,9 @@ import pytest
 
 from openai_frontend.parsing.events import ReasoningText, ToolCallArguments, ToolCallStart
 from openai_frontend.parsing.output_format import constrained_to_calls, constrained_to_function
-from openai_frontend.parsing.parser import FamilyParser, complete
-from openai_frontend.parsing.registry import BY_NAME, FAMILIES, combined, family_for, family_named
-from tests.unit.parsing.samples import TOOLS, replay
+from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.parsing.registry import BY_NAME, FAMILIES, combined, family_for
+from tests.unit.parsing.samples import TOOLS, complete, replay
 
 # What the published chat templates have that no other family's has.
 EXCERPTS = [
@@ -102,21 +102,13 @@ def test_names_are_unique() -> None:
 def test_aliases() -> None:
     """Names that other servers use are known."""
 
-    assert family_named("qwen3_coder") is family_named("qwen3_coder")
-    assert family_named("hermes") is family_named("qwen2.5")
-
-
-def test_unknown_name() -> None:
-    """An unknown name raises KeyError."""
-
-    with pytest.raises(KeyError):
-        family_named("gpt5")
+    assert BY_NAME["hermes"] is BY_NAME["qwen2.5"]
 
 
 def test_combined() -> None:
     """One family's calls can be combined with another's reasoning."""
 
-    family = combined(family_named("hermes"), family_named("deepseek_r1"))
+    family = combined(BY_NAME["hermes"], BY_NAME["deepseek_r1"])
     text = 'Hm.</think><tool_call>{"name": "now", "arguments": {}}</tool_call>'
 
     answer = replay(FamilyParser(family, TOOLS), [text])
@@ -127,7 +119,7 @@ def test_combined() -> None:
 def test_constrained_to_function() -> None:
     """If the request allows only one function's arguments, the output is those arguments."""
 
-    family = constrained_to_function(family_named("qwen3"), "now")
+    family = constrained_to_function(BY_NAME["qwen3"], "now")
 
     events = complete(FamilyParser(family, TOOLS), '<think>\nHm.\n</think>\n\n{"zone": "CET"}\n')
 
@@ -141,7 +133,7 @@ def test_constrained_to_calls() -> None:
     """If the request allows only calls, a call in the family's own format is text."""
 
     own = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
-    family = constrained_to_calls(family_named("hermes"))
+    family = constrained_to_calls(BY_NAME["hermes"])
 
     assert replay(FamilyParser(family, TOOLS), [own]).content == own
     listed = replay(FamilyParser(family, TOOLS), ['[{"name": "now", "parameters": {"a": 1}}]'])
@@ -155,13 +147,13 @@ def test_constrained_to_calls() -> None:
 def test_prompt_opens_reasoning(prompt: str, is_open: bool) -> None:
     """The prompt's end shows whether the output starts within reasoning."""
 
-    assert is_open == family_named("qwen3").reasoning.is_open_after(prompt)
+    assert is_open == BY_NAME["qwen3"].reasoning.is_open_after(prompt)
 
 
 def test_reasoning_that_starts_open() -> None:
     """Some models continue as if the prompt had opened reasoning, unless it has closed it."""
 
-    reasoning = family_named("deepseek_r1").reasoning
+    reasoning = BY_NAME["deepseek_r1"].reasoning
 
     assert reasoning.is_open_after("<｜Assistant｜>")  # noqa: RUF001
     assert not reasoning.is_open_after("<think>\n</think>\n")

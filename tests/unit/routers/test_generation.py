@@ -348,6 +348,26 @@ async def test_shutdown_ends_long_streams_with_an_error_event(world):
     assert model.open == 0
 
 
+async def test_client_that_leaves_while_its_prompt_is_tokenized(world, monkeypatch):
+    """Its completion ends before the generation starts."""
+    model, ended = world.model(), asyncio.Event()
+
+    async def tokenize(text: str, **options: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(model, "tokenize", tokenize)
+    async with served(world) as (_, url), httpx.AsyncClient(timeout=0.1) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(f"{url}/v1/completions", json={"model": "fake", "prompt": "hi"})
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+    assert model.requests == []
+
+
 async def test_openai_python_raises_if_a_stream_fails(world):
     world.model([[CompletionDelta("a")]], failure=InferenceFailed("x"))
 

@@ -2,24 +2,29 @@
 
 import asyncio
 import itertools
+import json
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httptools
+import httpx
 import pytest
 import uvloop
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from openai_frontend import generation
+from openai_frontend.config.settings import Settings
 from openai_frontend.errors import RequestCancelled
+from openai_frontend.generation import CompletionDelta
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.routers.streaming import AsgiSink, StreamedResponse, StreamLimits
 from openai_frontend.sse import KEEP_ALIVE
 from openai_frontend.triton import StreamWriter
 from tests.unit.cli.certificates import Authority
+from tests.unit.routers.conftest import served as served_app
 from tests.unit.server.test_http_protocol import Address, request, served
 
 
@@ -303,6 +308,23 @@ async def test_idle_stream_sends_comments():
 
 
 # ---- over sockets ----
+
+
+async def test_large_first_event_reaches_a_client_that_reads(world_of):
+    """Although it exceeds the buffer for slow clients: it only waits for the headers."""
+    prompt = "x" * 300_000
+    world = await world_of(Settings(stream_buffer_bytes=64 * 1024))
+    world.model([[CompletionDelta("a")], [CompletionDelta("", finish_reason="stop")]])
+    body = {"model": "fake", "prompt": prompt, "echo": True, "stream": True}
+
+    async with served_app(world) as (_, url), httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/v1/completions", json=body)
+
+    *events, done, end = response.text.split("\n\n")
+    choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
+    assert "".join(choice["text"] for choice in choices) == prompt + "a"
+    assert (done, end) == ("data: [DONE]", "")
+
 
 Answers = Sequence[Sequence[bytes]]
 

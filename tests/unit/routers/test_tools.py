@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from openai_frontend.parsing.registry import family_for, family_named
+from openai_frontend.parsing.registry import BY_NAME, family_for
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
 from tests.unit.parsing import samples
@@ -53,7 +53,7 @@ def output(family: str) -> dict[str, Any]:
 
 def template(family: str) -> str:
     """ChatML with tools, and the markers by which a family is recognized."""
-    signs = " ".join(family_named(family).signs[0])
+    signs = " ".join(BY_NAME[family].signs[0])
     return (
         "{#" + signs + "#}{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
         "{% endif %}" + tiny_tokenizer.CHATML

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionChunk
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.chat import chunks, complete
 from tests.sdk_types import check_body, check_event
 from tests.stream_rules import Asked, StreamRules
@@ -33,7 +33,7 @@ CALL = '<tool_call>{"name": "now", "arguments": {"a": 1}}</tool_call>'
 
 
 def output_format(family: str) -> OutputFormat:
-    return OutputFormat(family=family_named(family))
+    return OutputFormat(family=BY_NAME[family])
 
 
 def model(pieces: Sequence[str], family: str = "qwen3", **options: Any) -> FakeModel:
@@ -116,7 +116,7 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
 
 def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
     """Messages whose rendered prompt ends as the sample's prompt did."""
-    reasoning = family_named(family).reasoning
+    reasoning = BY_NAME[family].reasoning
     opened = output.get("reasoning_open")
     if reasoning is None or opened is None:
         return [{"role": "user", "content": "hi"}]

@@ -15,8 +15,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.family import TEXT
 from openai_frontend.parsing.output_format import ExternalParser, OutputFormat
-from openai_frontend.parsing.parser import complete
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.constraints import grammar, key_value, plugin
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
 from openai_frontend.serving.constraints.grammar import constraint, takes_long
@@ -27,6 +26,7 @@ from openai_frontend.serving.request.tools import NO_TOOLS, CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.sampling import SamplingFields
 from tests.cpu_time import budget
+from tests.unit.parsing.samples import complete
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FUNCTIONS: Mapping[str, Any] = {"f": SCHEMA, "g": {"type": "object"}}
@@ -50,7 +50,7 @@ def held(
 ) -> Constraint:
     messages = [{"role": "user", "content": "hi"}]
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages, **fields})
-    reading = OutputFormat(family=family_named(family))
+    reading = OutputFormat(family=BY_NAME[family])
     return constraint(request, offered, reading, reasoning_open=opened)
 
 
@@ -358,7 +358,7 @@ def test_custom_grammar_is_escaped_for_a_json_string():
 
 def test_every_tag_belongs_to_a_family_with_tools():
     for name in {*TAGS, *JSON_TAGS}:
-        assert family_named(name).tools is not None
+        assert BY_NAME[name].tools is not None
 
 
 class Plugin(ConstraintPlugin):
@@ -423,7 +423,7 @@ def held_by_a_schema(offered: Tools, family: str = "hermes") -> Constraint:
     request = ChatCompletionRequest.model_validate(
         {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     )
-    reading = OutputFormat(family=family_named(family))
+    reading = OutputFormat(family=BY_NAME[family])
     return constraint(request, offered, reading, reasoning_open=None, takes_tags=False)
 
 
@@ -450,7 +450,7 @@ def test_required_calls_as_a_schema_are_an_array(parallel):
     assert validator.is_valid([call, other]) == parallel
     for wrong in ([], [{"name": "h", "parameters": {}}], [{"name": "f", "parameters": {"a": "x"}}]):
         assert not validator.is_valid(wrong)
-    reader = OutputFormat(family=family_named("hermes")).parser(
+    reader = OutputFormat(family=BY_NAME["hermes"]).parser(
         offered.functions, prompt=None, any_call=True
     )
     begun = [each for each in complete(reader, json.dumps([call])) if hasattr(each, "name")]

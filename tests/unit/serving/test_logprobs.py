@@ -175,6 +175,32 @@ def test_sentencepiece_prefix_space_does_not_shift_offsets():
     assert written["text_offset"] == [0, 2]
 
 
+NORMALIZED: dict[str, tuple[str, list[str], list[int]]] = {
+    "NFC": ("cafe\u0301 ok then", ["caf", "é", " ok", " then"], [0, 3, 5, 8]),
+    "NFC in bytes": ("cafe\u0301 ok é", ["caf", "\udcc3", "\udca9", " ok", " é"], [0, 3, 3, 5, 8]),
+    "lower case": ("Hello big World", ["hello", " big", " world"], [0, 5, 9]),
+    "unknown": ("a ☃ b", ["a", " <unk>", " b", " b"], [0, 1, 3, 5]),
+    "white space": ("a\t\tb c", ["a", " b", " c"], [0, 1, 4]),
+    "special token that the text names": ("is <s> text", ["<s>", "is", " <s>"], [0, 0, 2]),
+    "two tokens that are nowhere": ("hi you", ["<s>", "<user>", "hi", " you"], [0, 0, 0, 2]),
+    "text without any token": ("☃" * 40, ["x", "y"], [0, 0]),
+}
+
+
+@pytest.mark.parametrize(("text", "tokens", "offsets"), NORMALIZED.values(), ids=NORMALIZED)
+def test_offsets_after_a_token_that_is_not_in_the_prompt(text, tokens, offsets):
+    """The next tokens have their own offsets again, and the completion begins after the prompt."""
+    raw = {at: token.encode(errors="surrogateescape") for at, token in enumerate(tokens)}
+    names = TokenNames(raw.__getitem__, as_ids=False)
+    writer = TextLogprobs(names, Alternatives())
+    positions: list[Any] = [None, *[position((at, -1.0)) for at in range(1, len(tokens))]]
+
+    echoed = writer.prompt(text, range(len(tokens)), positions)
+    generated = writer.tokens([position((0, -1.0))])
+
+    assert (echoed["text_offset"], generated["text_offset"]) == (offsets, [len(text)])
+
+
 @given(st.text(max_size=20), st.data())
 def test_offset_is_the_start_of_the_character(text, data):
     """The rule holds for every split of a text into byte tokens."""

@@ -17,7 +17,7 @@ from openai_frontend.parsing.events import (
     ToolCallStart,
 )
 from openai_frontend.parsing.parser import FamilyParser
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.output.output_parsing import (
     DeltaParser,
     ParsedDelta,
@@ -37,7 +37,7 @@ CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 def reading(tools: Tools = TOOLS, **options: Any) -> ParserConfig:
     def parser() -> FamilyParser:
         limit = options.get("max_arguments", 1000)
-        return FamilyParser(family_named("qwen3"), tools.functions, max_arguments=limit)
+        return FamilyParser(BY_NAME["qwen3"], tools.functions, max_arguments=limit)
 
     return ParserConfig(
         new_parser=parser,

@@ -11,7 +11,7 @@ import pytest
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.request_body import Plans
@@ -36,9 +36,9 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-def model(**options: Any) -> FakeModel:
+def model(family: str = "qwen3", **options: Any) -> FakeModel:
     return FakeModel(
-        output_format=OutputFormat(family=family_named("qwen3")),
+        output_format=OutputFormat(family=BY_NAME[family]),
         template_variables=frozenset({"tools", "reasoning_effort"}),
         max_model_len=500,
         **options,
@@ -161,6 +161,27 @@ async def test_messages_are_checked_each_time():
         await prepared(served, plans, *"abcde")
 
     assert refused.value.param == "messages"
+
+
+async def test_plan_keeps_no_tag_that_is_much_longer_than_its_request():
+    """Some families' tags repeat a definition for each property that refers to it."""
+    levels = {f"p{at}": {"type": "string", "enum": [f"value {at}"]} for at in range(30)}
+    schema = {
+        "type": "object",
+        "$defs": {"large": {"type": "object", "properties": levels}},
+        "properties": {f"a{at}": {"$ref": "#/$defs/large"} for at in range(60)},
+    }
+    function = {"name": "f", "strict": True, "parameters": schema}
+    fields = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    served = model(family="glm45")
+    plans = Plans()
+
+    jobs = [await prepared(served, plans, text, **fields) for text in ("a", "b")]
+
+    wanted = [job.requests[0].sampling_params.structured_outputs for job in jobs]
+    assert [len(each.structural_tag or "") > 64 * 1024 for each in wanted if each] == [True] * 2
+    [(_, plan)] = plans._of.values()
+    assert (plan.constraints, plan.params) == ({}, {})
 
 
 async def test_plugins_see_every_request(monkeypatch):

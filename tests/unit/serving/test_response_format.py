@@ -5,7 +5,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
-from openai_frontend.serving.constraints.response_format import structured_outputs
+from openai_frontend.serving.constraints.response_format import requested_format
 from schemas.response_format import MAX_CONSTRAINT_BYTES
 from schemas.sampling import SamplingFields
 
@@ -14,7 +14,8 @@ TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
 
 
 def constraint(**fields: Any) -> StructuredOutputs | None:
-    return structured_outputs(SamplingFields.model_validate({"model": "m", **fields}))
+    form = requested_format(SamplingFields.model_validate({"model": "m", **fields}))
+    return None if form is None else form.structured
 
 
 FORMATS: list[tuple[dict[str, Any], StructuredOutputs | None]] = [

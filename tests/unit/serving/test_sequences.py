@@ -82,6 +82,19 @@ async def test_chat_supports_use_beam_search() -> None:
     assert [choice["message"]["content"] for choice in whole["choices"]] == ["one", "two!"]
 
 
+async def test_beam_search_of_a_chat_with_prompt_logprobs_is_one_request() -> None:
+    """All choices read it, and it asks for the log probabilities."""
+    request = ChatCompletionRequest.model_validate(
+        {"model": "fake", "messages": [{"role": "user", "content": "a"}], "n": 2}
+        | {"use_beam_search": True, "prompt_logprobs": 1}
+    )
+    answer = await CHATS.prepare(request, FakeModel(BEAMS))  # type: ignore[arg-type]
+
+    first, second = answer.requests
+    assert first is second
+    assert (first.sequences, first.sampling_params.prompt_logprobs) == (2, 1)
+
+
 async def test_requested_metrics_and_tensors_are_in_the_answer() -> None:
     """The usage has one mapping of metrics for each choice; a choice has its tensors."""
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.parsing.family import TEXT
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.request import tools as tools_module
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import BodyReader
@@ -298,7 +298,7 @@ def test_number_beyond_64_bits_is_refused(number):
     assert refusal(tools=[{"type": "function", "function": function}]).param == "tools"
 
 
-HERMES = OutputFormat(family=family_named("hermes"), because=())
+HERMES = OutputFormat(family=BY_NAME["hermes"], because=())
 PLAIN = OutputFormat(family=TEXT, because=())
 
 

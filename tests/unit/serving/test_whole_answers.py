@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.parsing.output_format import OutputFormat
-from openai_frontend.parsing.registry import family_named
+from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving import chat, completions
 from schemas.chat_completions import ChatCompletion
 from schemas.completions import Completion
@@ -79,7 +79,7 @@ async def test_parsed_chat_completion_bytes_equal_the_model_dump(fields, text, c
     said = f"<think>{text}</think>{text}<tool_call>{call}</tool_call>"
     model = FakeModel(
         [[answer(said, counted, -1.0)]],
-        output_format=OutputFormat(family=family_named("qwen3")),
+        output_format=OutputFormat(family=BY_NAME["qwen3"]),
         template_variables=frozenset({"tools"}),
     )
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from openai_frontend.errors import InferenceFailed
-from openai_frontend.triton.error_codes import INTERNAL
+from openai_frontend.errors import GatewayError, InferenceFailed, ModelUnavailable
+from openai_frontend.triton.error_codes import CANCELLED, INTERNAL
 from openai_frontend.triton.responses import ResponseStream
 
 
@@ -69,6 +69,29 @@ async def test_error_ends_the_stream_at_any_position(bursts: list[list[Response]
     native = Native(bursts)
 
     assert (await read(native), native.cancelled) == ((["a"], "it broke"), True)
+
+
+CANCELLED_BY_BACKEND = [[Response("a")], [Response(final=True, error=(CANCELLED, "cancelled"))]]
+
+
+async def test_backend_that_cancels_has_failed() -> None:
+    """The consumer is still there and needs an error."""
+    assert await read(Native([*CANCELLED_BY_BACKEND])) == (["a"], "cancelled")
+
+
+async def test_cancellation_with_its_own_error() -> None:
+    """It replaces the backend's report of the cancellation, but no other error."""
+    ended = []
+    for bursts in (CANCELLED_BY_BACKEND, [[Response("a"), BROKEN]]):
+        native = Native([*bursts])
+        stream = ResponseStream(native, asyncio.get_running_loop())  # type: ignore[arg-type]
+        stream.cancel_keep_output(lambda: ModelUnavailable("stopping"))
+        await anext(stream)
+        with pytest.raises(GatewayError) as error:
+            await anext(stream)
+        ended.append((type(error.value), str(error.value)))
+
+    assert ended == [(ModelUnavailable, "stopping"), (InferenceFailed, "it broke")]
 
 
 async def test_stream_without_an_error_is_not_cancelled() -> None:

@@ -241,6 +241,33 @@ def test_limit_before_the_headers():
     connection.close()
 
 
+def test_first_piece_may_exceed_the_limit_before_the_headers():
+    """It waits for them, not for the client. What follows it is limited as usual."""
+    connection = Connection(limit=4, opened=False)
+
+    assert [connection.writer(b"a" * 9), connection.writer(b"bcde")] == [True, True]
+    connection.open()
+    assert connection.all_of_it() == b"a" * 9 + b"bcde"
+    connection.writer.pause()
+    assert [connection.writer(b"fghi"), connection.writer(b"j"), connection.drops] == [
+        True, False, 1
+    ]  # fmt: skip
+    connection.close()
+
+
+def test_large_first_piece_for_a_slow_client():
+    """A client that does not read, for example an earlier response, is dropped."""
+    connection = Connection(limit=4, opened=False)
+    connection.full = True
+    connection.writer(b"a" * 9)
+    connection.open()
+
+    assert [connection.writer(b"bcde"), connection.drops] == [True, 0]
+    assert [connection.writer(b"f"), connection.drops] == [False, 1]
+    assert connection.all_of_it() == b""
+    connection.close()
+
+
 def test_limit_does_not_apply_to_written_pieces():
     connection = Connection(limit=4)
 

@@ -32,7 +32,8 @@ class Disaggregation(BaseModel):
     prefill_peers: Peers = Field(
         default=[],
         description="URL of a prefill server that a decode server may use, as "
-        "http://HOST:PORT with that server's `transfer_host` and `transfer_port`; repeatable.",
+        "http://HOST:PORT with that server's `transfer_host` and `transfer_port`; repeatable. A "
+        "name stands for a server at each of its addresses.",
     )
     transfer_key: str | None = Field(
         default=None,

@@ -51,7 +51,7 @@ class InferRequest(RequestFields):
 
     id: Text | None = None
     parameters: Parameters | None = None
-    inputs: Annotated[list[RequestInput], Field(min_length=1, max_length=1024)]
+    inputs: Annotated[list[RequestInput], Field(max_length=1024)]  # each may be optional
     outputs: Annotated[list[RequestOutput], Field(max_length=1024)] | None = None
 
 

@@ -33,7 +33,7 @@ class Disaggregation(BaseModel):
         default=[],
         description="URL of a prefill server that a decode server may use, as "
         "http://HOST:PORT with that server's `transfer_host` and `transfer_port`; repeatable. A "
-        "name stands for a server at each of its addresses.",
+        "name means a server at each of its addresses.",
     )
     transfer_key: str | None = Field(
         default=None,

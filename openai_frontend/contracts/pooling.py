@@ -243,7 +243,10 @@ def _vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> tuple[str,
 
 def _text(request: EmbedRequest) -> Sequence[str]:
     if request.prompt is None:
-        raise InvalidRequest("This model takes inputs as text only.", param="input")
+        raise InvalidRequest(
+            "This model takes inputs as text only, neither token ids nor a truncated input.",
+            param="input",
+        )
     return [request.prompt]
 
 

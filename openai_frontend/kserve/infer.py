@@ -108,10 +108,12 @@ class InferService:
                 raise InvalidRequest(DECOUPLED, param="model")
             read = partial(self._read, model, body, json_bytes)
             parsed = await offload(read, byte_size=len(body))
+            # Before the inference: meanwhile the model may be unloaded, or another version loaded
+            head = response_head(self._core, model, parsed.id)
             async with self._admission.slot(model, key, parsed.options) as options:
                 timed = replace(parsed, options=options)
                 response = await self._infer(model, timed, request_id)
-            return await self._written(model, parsed, response)
+            return await self._written(model, parsed, response, head)
 
     def _read(self, model: ModelAddress, body: bytes, json_bytes: int) -> ParsedInferRequest:
         if json_bytes == 0 and body:
@@ -148,9 +150,12 @@ class InferService:
         return responses[0]
 
     async def _written(
-        self, model: ModelAddress, parsed: ParsedInferRequest, response: CoreResponse
+        self,
+        model: ModelAddress,
+        parsed: ParsedInferRequest,
+        response: CoreResponse,
+        head: Mapping[str, Any],
     ) -> InferResult:
-        head = response_head(self._core, model, parsed.id)
         wanted = {each.name: each for each in parsed.outputs}
         form = RequestedOutput("", binary=parsed.options.binary_outputs)
         described = [

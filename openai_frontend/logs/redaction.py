@@ -27,6 +27,8 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 # Attribute of a logger, which its descendants inherit
 _MARKER = "redacts_exceptions"
+# asyncio appends the reprs of tasks and callbacks, which quote results, exceptions and arguments
+_CALLBACK = re.compile(r"(?<=^Exception in callback )([^(]*)\(.*")
 _AT_START = ("EngineCore failed to start",)  # logged by vLLM before there are requests
 _MAX_FRAMES = 64  # per exception, the innermost
 _MAX_CHAIN = 8  # causes and contexts of an exception
@@ -62,6 +64,8 @@ class Redactor:
         else:
             redacted = tuple(self._redacted(each, record, of_request) for each in args)
             text = str(record.msg) % redacted
+        if record.exc_info and not self._exception_texts and _is_for_requests(record):
+            text = _CALLBACK.sub(r"\1", text.partition("\n")[0])
         return one_line(without_secrets(text))
 
     def _redacted(self, argument: Any, record: LogRecord, of_request: bool) -> Any:

@@ -15,7 +15,7 @@ from prometheus_client.samples import Sample
 _DECLARED = re.compile(r"^# TYPE (\S+) counter$", re.MULTILINE)
 
 _BLOCKS = re.compile(r"^(?=# HELP )", re.MULTILINE)  # one per metric
-_NAME = re.compile(r"^# HELP |(?:_total)? .*$")  # what surrounds it in a block's first line
+_NAME = re.compile(r"^# HELP | .*$")  # what surrounds it in a block's first line
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -62,7 +62,9 @@ def _joined(own: Iterable[Metric], core: str) -> tuple[list[Metric], str]:
             known.samples += family.samples
     rest = []
     for block in _BLOCKS.split(core):
-        ours = by_name.get(_NAME.sub("", block.partition("\n")[0]))
+        name = _NAME.sub("", block.partition("\n")[0])
+        # Counters are registered without `_total`, but a histogram's name may end in it too
+        ours = by_name.get(name) or by_name.get(name.removesuffix("_total"))
         if ours is None:
             rest.append(block)
             continue

@@ -15,7 +15,7 @@ from openai_frontend.request_record import RequestRecord
 from openai_frontend.tracing import Tracing, read_trace_context
 
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
-NO_ROUTE = "none"  # label for requests that no route matches
+NO_ROUTE = "none"  # label for requests that no route matches; the access log has it too
 
 
 _LOAD_FORMAT, _LOAD = b"endpoint-load-metrics-format", b"endpoint-load-metrics"
@@ -161,7 +161,8 @@ class Telemetry:
 
     def _end(self, record: RequestRecord, state: dict[str, Any]) -> None:
         record.end_ns = record.now_ns()
-        record.route = state.get("route", NO_ROUTE)
+        route = state.get("route", NO_ROUTE)
+        record.route = "" if route == NO_ROUTE else route
         record.model = state.get("model", "")
         principal = state.get("principal")
         record.key = None if principal is None else principal.key.name
@@ -195,7 +196,7 @@ def log_request(record: RequestRecord) -> None:
         return
     fields = {
         "method": record.method,
-        "route": record.route,
+        "route": record.route or NO_ROUTE,
         "status": record.status,
         "duration_ms": round((record.end_ns - record.begun_ns) / 1e6, 3),
         "bytes": record.body_bytes,

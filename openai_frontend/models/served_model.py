@@ -16,7 +16,7 @@ from openai_frontend.contracts.pooling import (
     ScoreContract,
 )
 from openai_frontend.contracts.speech import SpeechContract
-from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailable
+from openai_frontend.errors import GatewayError, InvalidRequest
 from openai_frontend.generation import (
     Adapter,
     CompletionDelta,
@@ -379,7 +379,7 @@ class ServedModel(TritonModel):
             _name_input(refused, requests)
             raise
         results = contract.decode(outputs, len(requests))
-        self._count_prompts(results)
+        self._count_prompts(requests, results)
         return results
 
     async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
@@ -393,7 +393,7 @@ class ServedModel(TritonModel):
             _name_input(refused, requests)
             raise
         results = contract.decode(outputs, len(requests))
-        self._count_prompts(results)
+        self._count_prompts(requests, results)
         return results
 
     async def speak(self, request: SpeechRequest) -> AsyncGenerator[memoryview, None]:
@@ -423,12 +423,21 @@ class ServedModel(TritonModel):
                 media["audio"] = len(request.audio_files)
             self.prompts.check_placeholders(token_ids, media, param)
 
-    def _count_prompts(self, results: Sequence[EmbeddingResult | ScoreResult]) -> None:
+    def _count_prompts(
+        self,
+        requests: Sequence[EmbedRequest | ScorePairRequest],
+        results: Sequence[EmbeddingResult | ScoreResult],
+    ) -> None:
+        """What the model counts, or else, as not every backend does, what the gateway sent."""
+        counts = [
+            result.prompt_tokens or len(request.prompt_token_ids or ())
+            for request, result in zip(requests, results, strict=True)
+        ]
         observe = self._answer_metrics().prompt_tokens.observe
-        for each in results:
-            observe(each.prompt_tokens)
+        for each in counts:
+            observe(each)
         if (record := request_record.current.get()) is not None:
-            record.read(self.model_name, sum(each.prompt_tokens for each in results))
+            record.read(self.model_name, sum(counts))
 
     def _answer_metrics(self) -> GenerationMetrics:
         adapter = "" if self.adapter is None else self.adapter.name
@@ -475,7 +484,8 @@ class ServedModel(TritonModel):
 
     def _builder(self) -> PromptBuilder:
         if self.prompts is None:
-            raise ModelUnavailable(f"The model '{self.name}' has no tokenizer in this gateway.")
+            message = f"The model '{self.name}' has no tokenizer in this gateway."
+            raise InvalidRequest(message, param="model", code="unsupported_model")
         return self.prompts
 
 

@@ -16,6 +16,7 @@ from openai_frontend.serving.pooling import (
     Text,
     TimeSlicer,
     TokenIds,
+    decoding_cost_us,
     embedding_cost_us,
     embedding_list,
     embedding_request,
@@ -84,7 +85,7 @@ class Embeddings:
                 raise InvalidRequest(message, param=name, code="unsupported_parameter")
         inputs = self._inputs(request.input)
         if self._tiktoken is not None:
-            inputs = [_as_text(each, self._tiktoken) for each in inputs]
+            inputs = [await self._as_text(each, self._tiktoken) for each in inputs]
         self._warn_about_token_ids(inputs, model)
         return await tokenize_inputs(
             inputs,
@@ -168,6 +169,12 @@ class Embeddings:
         self._limits.check_inputs(len(sent))
         return [_input(each, f"input[{index}]") for index, each in enumerate(sent)]
 
+    async def _as_text(self, sent: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
+        if isinstance(sent, Text):
+            return sent
+        await self._slicer.take(decoding_cost_us(sent.token_ids))
+        return Text(tiktoken.decode(sent.token_ids, param=sent.param), sent.param)
+
     def _warn_about_token_ids(self, inputs: Sequence[Text | TokenIds], model: ServingModel) -> None:
         """Ids of another tokenizer may be valid here, so the server can only warn."""
         if isinstance(inputs[0], Text) or model.name in self._warned:
@@ -181,12 +188,6 @@ class Embeddings:
 def _input(sent: Any, param: str) -> Text | TokenIds:
     """A text, or else token ids: the schema allows nothing else."""
     return Text(sent, param) if isinstance(sent, str) else TokenIds(sent, param)
-
-
-def _as_text(sent: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
-    if isinstance(sent, Text):
-        return sent
-    return Text(tiktoken.decode(sent.token_ids, param=sent.param), sent.param)
 
 
 def _truncation(request: EmbeddingRequest, model: ServingModel) -> Truncation | None:

@@ -197,6 +197,16 @@ def embedding_cost_us(prompts: Sequence[Prompt]) -> float:
     return pooling_cost_us([each.token_ids for each in prompts]) + characters * _CHARACTER_US
 
 
+def similarity_cost_us(vector: memoryview) -> float:
+    """The event loop time that `cosine_similarity` takes."""
+    return 8 + vector.nbytes * 0.00025
+
+
+def decoding_cost_us(token_ids: Sequence[int]) -> float:
+    """The event loop time to decode tiktoken's ids."""
+    return 1 + len(token_ids) * 0.09
+
+
 # Per iteration for all such work, and so what other work waits at most
 SLICE_US = 1000.0
 

@@ -23,6 +23,7 @@ from openai_frontend.serving.pooling import (
     embedding_request,
     gather_batches,
     pooling_cost_us,
+    similarity_cost_us,
     tokenize_inputs,
 )
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_SCORING, FieldPolicy
@@ -146,7 +147,11 @@ class Scoring:
         vectors = {
             each.text: result.embedding for each, result in zip(inputs, results, strict=True)
         }
-        scores = [cosine_similarity(vectors[one.text], vectors[other.text]) for one, other in pairs]
+        scores = []
+        for one, other in pairs:
+            first, second = vectors[one.text], vectors[other.text]
+            await self._slicer.take(similarity_cost_us(first))
+            scores.append(cosine_similarity(first, second))
         return scores, _prompt_tokens(results, ids)
 
 

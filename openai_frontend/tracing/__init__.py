@@ -19,7 +19,13 @@ _TRACEPARENT = re.compile(
     rb"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
 )
 _SAMPLED = 0x01
-_MAX_STATE_BYTES = 8192  # W3C requires at least 512; 32 members cannot be longer
+_MAX_STATE_BYTES = 8192  # W3C requires at least 512
+_MAX_STATE_MEMBERS = 32
+# key=value or tenant@system=value. OpenTelemetry logs a member that does not match, and its value.
+_STATE_MEMBER = re.compile(
+    rb"(?P<key>[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+    rb"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class TraceContext:
     trace_id: str  # 32 hexadecimal digits
     span_id: str  # 16
     sampled: bool
-    state: str  # tracestate of other vendors, unparsed
+    state: str  # tracestate of other vendors; empty if it is malformed
 
 
 def read_trace_context(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
@@ -53,13 +59,23 @@ def _parse(parent: bytes, state: bytes) -> TraceContext | None:
     trace_id, span_id = match["trace"].decode(), match["span"].decode()
     if not int(trace_id, 16) or not int(span_id, 16):
         return None
-    readable = len(state) <= _MAX_STATE_BYTES and state.isascii()
     return TraceContext(
         trace_id,
         span_id,
         sampled=bool(int(match["flags"], 16) & _SAMPLED),
-        state=state.decode() if readable else "",
+        state=_well_formed(state),
     )
+
+
+def _well_formed(state: bytes) -> str:
+    """The members of `tracestate`, or nothing if one is malformed or its key is repeated."""
+    if not state or len(state) > _MAX_STATE_BYTES:
+        return ""
+    members = [member for each in state.split(b",") if (member := each.strip(b" \t"))]
+    if len(members) > _MAX_STATE_MEMBERS:
+        return ""
+    keys = {match["key"] for each in members if (match := _STATE_MEMBER.fullmatch(each))}
+    return b",".join(members).decode() if len(keys) == len(members) else ""
 
 
 _HALF = 2**64  # sampling uses the lower half of the trace id, as OpenTelemetry's sampler does

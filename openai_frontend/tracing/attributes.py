@@ -53,9 +53,11 @@ def operation(record: RequestRecord) -> str | None:
 
 
 def name(record: RequestRecord) -> str:
-    """The span's name, such as `chat demo` or `GET /v1/models`: of low cardinality."""
+    """The span's name: `chat demo`, `GET /v1/models`, or `GET` if no route matches."""
     asked = operation(record)
-    return f"{record.method} {record.route}" if asked is None else f"{asked} {record.model}"
+    if asked is not None:
+        return f"{asked} {record.model}"
+    return f"{record.method} {record.route}" if record.route else record.method
 
 
 def error_type(record: RequestRecord) -> str | None:
@@ -69,7 +71,7 @@ def of(record: RequestRecord, address: ServerAddress) -> dict[str, Attribute]:
     """All attributes with a value."""
     attributes: dict[str, Attribute | None] = {
         "http.request.method": record.method,
-        "http.route": record.route,
+        "http.route": record.route or None,
         "http.response.status_code": record.status,
         "url.scheme": address.scheme,
         "server.address": address.host,

@@ -2,9 +2,11 @@
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from openai_frontend.errors import ModelUnavailable
 from openai_frontend.routers.examples import EXAMPLES
 from tests.unit.kserve.conftest import ALL
 from tests.unit.triton.generation_inputs import collect
@@ -132,6 +134,29 @@ async def test_version_in_the_path(kserve):
     response = await kserve.client.post("/v2/models/one/versions/1/infer", json={"inputs": [IN]})
 
     assert response.json()["model_version"] == "1"
+
+
+async def test_model_of_optional_inputs_needs_none(kserve):
+    response = await kserve.infer("all")
+
+    names = {each["name"] for each in response.json()["outputs"]}
+    assert (response.status_code, names) == (200, {"parameters", "request_id"})
+
+
+async def test_answer_outlasts_its_model(kserve, monkeypatch):
+    """The version is that of the request's begin: the model may be unloaded while it computes."""
+    infer, metadata = kserve.server.infer, kserve.server.model_metadata
+
+    def begun(*args, **options):
+        unloaded = Mock(side_effect=ModelUnavailable("no available versions"))
+        monkeypatch.setattr(kserve.server, "model_metadata", unloaded)
+        return infer(*args, **options)
+
+    monkeypatch.setattr(kserve.server, "infer", begun)
+    response = await kserve.infer("one", IN)
+
+    assert metadata("one")["versions"] == ["1"]
+    assert (response.status_code, response.json()["model_version"]) == (200, "1")
 
 
 async def test_documented_example(kserve):

@@ -1,10 +1,14 @@
 """What log lines must not contain."""
 
+import asyncio
+import gc
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -82,6 +86,50 @@ def test_texts_of_exceptions_in_other_tasks_are_omitted(name: str) -> None:
     error = raised(ValueError(PROMPT))
 
     assert PROMPT not in make_formatter("json").format(record("failed", error=error, name=name))
+
+
+async def unretrieved() -> None:
+    """Ends with a failed task whose exception is never read."""
+
+    async def fails() -> None:
+        raise ValueError(PROMPT)
+
+    task = asyncio.ensure_future(fails())
+    await asyncio.wait([task])
+    del task
+    gc.collect()  # logs it
+
+
+async def failing_callback() -> None:
+    """Ends with a callback that failed on a prompt."""
+
+    def takes(prompt: str) -> None:
+        raise ValueError(prompt)
+
+    asyncio.get_running_loop().call_soon(takes, PROMPT)
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (unretrieved, "Task exception was never retrieved"),
+        (failing_callback, "Exception in callback failing_callback.<locals>.takes"),
+    ],
+)
+def test_messages_of_asyncio_do_not_quote_exceptions(
+    form: LogFormat, program: Callable[[], Any], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It appends the reprs of tasks and callbacks to its message, without arguments."""
+    asyncio.run(program())
+
+    [logged] = caplog.records
+    assert PROMPT in logged.getMessage()
+    line = make_formatter(form).format(logged)
+    assert PROMPT not in line
+    assert told in line
+    assert PROMPT in str(redaction.Redactor(exception_texts=True).message(logged, of_request=False))
 
 
 PACKAGE = Path(openai_frontend.__file__).parent

@@ -78,6 +78,12 @@ def test_no_creation_times():
 
 
 NVIDIA = """\
+# HELP vllm:iteration_tokens_total Histogram of number of tokens per engine_step.
+# TYPE vllm:iteration_tokens_total histogram
+vllm:iteration_tokens_total_count{model="theirs",version="1"} 1
+vllm:iteration_tokens_total_sum{model="theirs",version="1"} 7
+vllm:iteration_tokens_total_bucket{model="theirs",version="1",le="8"} 1
+vllm:iteration_tokens_total_bucket{model="theirs",version="1",le="+Inf"} 1
 # HELP vllm:prompt_tokens_total Number of prefill tokens processed.
 # TYPE vllm:prompt_tokens_total counter
 vllm:prompt_tokens_total{model="theirs",version="1"} 5
@@ -101,7 +107,12 @@ def test_metrics_that_both_report_are_merged(write, read):
     """NVIDIA's vLLM backend and our own engine share metric names; each appears once."""
     metrics = GatewayMetrics()
     metrics.generations_of(GenerationLabels("ours", "1")).begin(UsageCounter()).end()
-    model = VLLMModel(model="ours", version="1")
+    steps: list[tuple[str, dict[str, str], float]] = [
+        ("vllm:iteration_tokens_total_count", {}, 1),
+        ("vllm:iteration_tokens_total_sum", {}, 3),
+        ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, 1),
+    ]
+    model = VLLMModel(model="ours", version="1", samples=steps)
     own = [*metrics.registry.collect(), *vllm.families(metrics.registry, [model])]
 
     text = write(own, NVIDIA).decode()
@@ -112,4 +123,7 @@ def test_metrics_that_both_report_are_merged(write, read):
     assert by_model == {"ours": 0, "theirs": 5}
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
+    [both] = [family for family in parsed if family.name == "vllm:iteration_tokens_total"]
+    sums = {each.labels["model"]: each.value for each in both.samples if "_sum" in each.name}
+    assert sums == {"ours": 3, "theirs": 7}
     assert "nv_cpu_utilization 0.25" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import GenerationRequest, SamplingParams, TokenCounts
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
@@ -115,8 +115,10 @@ async def test_no_tokenizer(tmp_path: Path) -> None:
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
-        with pytest.raises(ModelUnavailable, match="'m' has no tokenizer"):
+        with pytest.raises(InvalidRequest, match="'m' has no tokenizer") as refused:
             await registry.get("m").render_chat([USER])
+
+    assert (refused.value.param, refused.value.code) == ("model", "unsupported_model")
 
 
 async def test_no_text_generation(tmp_path: Path) -> None:

@@ -151,6 +151,21 @@ async def test_prompt_tokens_of_each_input_are_counted(tmp_path: Path) -> None:
     assert sample.value == 4
 
 
+async def test_uncounted_prompts_count_as_the_tokens_sent(tmp_path: Path) -> None:
+    """Generic embedding models report no counts."""
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        model._count_prompts(BATCH, [EmbeddingResult(memoryview(b""), 0) for _ in BATCH])
+        [sample] = [
+            each
+            for metric in model.metrics.registry.collect()
+            for each in metric.samples
+            if each.name == "openai_frontend_prompt_tokens_sum"
+        ]
+    assert sample.value == sum(len(each.prompt_token_ids or ()) for each in BATCH) > 0
+
+
 class Refuses(Engine):
     """Refuses the input that begins with 5, and returns vectors of any length."""
 

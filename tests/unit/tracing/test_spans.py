@@ -158,7 +158,7 @@ def test_spans_of_other_operations(
          "chat breaks", "inference_failed"),
         ("/v1/chat/completions", {"model": "demo"}, 400, "POST /v1/chat/completions",
          "missing_required_parameter"),
-        ("/nowhere/at/all", {}, 404, "POST none", "404"),
+        ("/nowhere/at/all", {}, 404, "POST", "404"),
     ],
 )  # fmt: skip
 def test_spans_of_failures(
@@ -170,6 +170,10 @@ def test_spans_of_failures(
     assert response.status_code == status
     values = attributes(span)
     assert (span.name, values["error.type"]) == (name, error)
+    route = None if path == "/nowhere/at/all" else path
+    assert values.get("http.route") == route
+    logged = world.lines_of(response.headers["x-request-id"])[-1]
+    assert logged["route"] == (route or "none")
     is_ours = status in (500, 200)
     assert (span.status.code == Status.STATUS_CODE_ERROR) is is_ours
 

@@ -179,7 +179,7 @@ nb::object parameter_value(ParameterType type, const void* value) {
     case ParameterType::kDouble:
       return nb::float_(*static_cast<const double*>(value));
     default:
-      return nb::str(static_cast<const char*>(value));
+      return lenient_str(static_cast<const char*>(value));
   }
 }
 
@@ -511,8 +511,12 @@ void bind_backend(nb::module_& module) {
       .def("finish", &Execution::finish, "Ends the responses without another one.")
       .def(
           "fail",
-          [](Execution& self, int code, const std::string& message) {
-            self.fail(static_cast<Code>(code), message.c_str());
+          [](Execution& self, int code, const nb::str& message) {
+            // A report of a failure must not fail at a lone surrogate.
+            PyObject* encoded =
+                PyUnicode_AsEncodedString(message.ptr(), "utf-8", "backslashreplace");
+            if (encoded == nullptr) throw nb::python_error();
+            self.fail(static_cast<Code>(code), nb::steal<nb::bytes>(encoded).c_str());
           },
           "code"_a, "message"_a)
       .def_prop_ro("cancelled", &Execution::is_cancelled)

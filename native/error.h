@@ -1,8 +1,11 @@
 // Triton's errors as C++ exceptions, and back.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "triton_api.h"
 
@@ -36,6 +39,14 @@ inline const char* c_text(const std::string& text) {
   if (text.find('\0') != std::string::npos)
     throw TritonError(Code::kInvalidArg, "a name or string of the request contains a NUL byte");
   return text.c_str();
+}
+
+// A text of the core's or of a backend's, which need not be UTF-8.
+inline nanobind::str lenient_str(std::string_view text) {
+  PyObject* decoded =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (decoded == nullptr) throw nanobind::python_error();
+  return nanobind::steal<nanobind::str>(decoded);
 }
 
 inline Error* make_error(Code code, const std::string& message) {

@@ -194,7 +194,9 @@ bool read_rows(const OutputView& view, DataType type, LogprobRows& rows, const V
   rows.positions = static_cast<size_t>(view.shape[0]);
   rows.width = static_cast<size_t>(view.shape[1]);
   values = static_cast<const Value*>(view.base);
-  return view.byte_size == rows.positions * rows.width * sizeof(Value);
+  const size_t count = view.byte_size / sizeof(Value);  // a product of the shape could overflow
+  return view.byte_size % sizeof(Value) == 0 && count % rows.width == 0 &&
+         count / rows.width == rows.positions;
 }
 
 // What may come beside a text.
@@ -349,14 +351,29 @@ void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
   }
   try {
     // What comes behind a response that is lost would leave a gap.
-    if (response != nullptr && !in_flight->lost)
+    if (response != nullptr && !in_flight->lost && !in_flight->abandoned)
       in_flight->responses.push_back(std::move(response));
+    else if (response != nullptr && in_flight->abandoned)
+      push_abandoned(*in_flight, std::move(response));
     else
       in_flight->lost = true;
   } catch (const std::bad_alloc&) {
     in_flight->lost = true;
   }
   enqueue(in_flight);
+}
+
+void ResponseQueue::push_abandoned(InFlight& in_flight,
+                                   std::unique_ptr<ReceivedResponse> response) {
+  // What shows that the backend works: see `answered_late` of responses.py.
+  const auto works = [](const ReceivedResponse& each) {
+    return !each.error || each.error->first == Code::kCancelled;
+  };
+  auto& kept = in_flight.responses;
+  if (!response->final && !kept.empty() && (!works(*response) || works(*kept.back()))) return;
+  response->outputs.clear();
+  response->parameters.clear();
+  kept.push_back(std::move(response));
 }
 
 bool ResponseQueue::push_text(const std::shared_ptr<InFlight>& in_flight,
@@ -444,15 +461,11 @@ nb::list ResponseQueue::drain() {
     if (in_flight->stream == nullptr) continue;
     const nb::object kept = nb::borrow(in_flight->stream);  // a writer may let go of its stream
     auto* stream = nb::inst_ptr<ResponseStream>(kept);
-    if (!stream->write.is_none()) stream->flush_relay();
-    if (!stream->release_waiter.is_none() && stream->over()) {
-      waiters.append(stream->release_waiter);
-      stream->release_waiter = nb::none();
+    try {
+      stream->wake(waiters);
+    } catch (const std::exception& error) {  // of this stream: the others are woken all the same
+      stream->fail_relay(error);
     }
-    // A consumer that did not wait has taken them already: what it waits for now is still to come.
-    if (stream->waiter.is_none() || !stream->has_news()) continue;
-    waiters.append(stream->waiter);
-    stream->waiter = nb::none();
   }
   return waiters;
 }
@@ -460,6 +473,18 @@ nb::list ResponseQueue::drain() {
 void ResponseQueue::clear() {
   for (std::shared_ptr<InFlight> ready = take_ready(); ready != nullptr;)
     release_inputs(*next_of(ready));
+}
+
+void ResponseStream::wake(nb::list& waiters) {
+  if (!write.is_none()) flush_relay();
+  if (!release_waiter.is_none() && over()) {
+    waiters.append(release_waiter);
+    release_waiter = nb::none();
+  }
+  // A consumer that did not wait has taken them already: what it waits for now is still to come.
+  if (waiter.is_none() || !has_news()) return;
+  waiters.append(waiter);
+  waiter = nb::none();
 }
 
 namespace {
@@ -485,6 +510,13 @@ std::string framed(const std::vector<std::string>& around, std::string_view left
 
 ResponseStream::~ResponseStream() {
   in_flight_->stream = nullptr;
+  std::vector<std::unique_ptr<ReceivedResponse>> untaken;  // released after the lock
+  {
+    const std::lock_guard lock(in_flight_->queue->mutex);
+    in_flight_->abandoned = true;
+    in_flight_->relay.reset();
+    untaken.swap(in_flight_->responses);
+  }
   cancel();
 }
 
@@ -586,9 +618,12 @@ std::string ResponseStream::next_frames(bool even_if_held) {
 
 void ResponseStream::flush_relay() {
   std::string frames;
-  {
+  try {
     const std::lock_guard lock(in_flight_->queue->mutex);
     frames = next_frames(false);
+  } catch (const std::bad_alloc& error) {
+    fail_relay(error);
+    return;
   }
   write_frames(frames);
 }
@@ -606,14 +641,31 @@ void ResponseStream::write_frames(const std::string& frames) {
   if (frames.empty()) return;
   try {
     if (!written(frames)) return;
-  } catch (nb::python_error& error) {
-    failure = nb::borrow(error.value());
-    stop_relay();
-    in_flight_->queue->wake(in_flight_);
+  } catch (const std::exception& error) {
+    fail_relay(error);
     return;
   }
   const std::lock_guard lock(in_flight_->queue->mutex);
   if (in_flight_->relay != nullptr) in_flight_->relay->held = true;
+}
+
+void ResponseStream::fail_relay(const std::exception& error) {
+  if (const auto* raised = dynamic_cast<const nb::python_error*>(&error)) {
+    failure = nb::borrow(raised->value());
+  } else {  // there is no memory, of which Python keeps some for this
+    failure = nb::steal(PyObject_CallNoArgs(PyExc_MemoryError));
+    if (!failure.is_valid()) throw nb::python_error();
+  }
+  stop_relay();
+  in_flight_->queue->wake(in_flight_);
+}
+
+void ResponseStream::await_release(nb::object waiter) {
+  if (!waiter.is_none()) {
+    const std::lock_guard lock(in_flight_->queue->mutex);
+    in_flight_->abandoned = true;
+  }
+  release_waiter = std::move(waiter);
 }
 
 void ResponseStream::stop_relay() {
@@ -800,6 +852,7 @@ void fill_request(InFlight& in_flight, ResponseAllocator* allocator,
 }
 
 nb::object parameter_object(const ParameterValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return lenient_str(*text);
   return std::visit([](const auto& held) { return nb::cast(held); }, value);
 }
 
@@ -831,7 +884,7 @@ PyType_Slot stream_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_
 
 nb::object response_error(const ReceivedResponse& self) {
   if (!self.error) return nb::none();
-  return nb::make_tuple(static_cast<int>(self.error->first), nb::str(self.error->second.c_str()));
+  return nb::make_tuple(static_cast<int>(self.error->first), lenient_str(self.error->second));
 }
 
 }  // namespace
@@ -913,7 +966,7 @@ void bind_inference(nb::module_& module) {
           [](const ReceivedResponse& self) {
             nb::dict parameters;
             for (const auto& [name, value] : self.parameters)
-              parameters[name.c_str()] = parameter_object(value);
+              parameters[lenient_str(name)] = parameter_object(value);
             return parameters;
           },
           nb::sig("def parameters(self) -> dict[str, typing.Any]"));
@@ -960,9 +1013,11 @@ void bind_inference(nb::module_& module) {
                    "Responses that have come so far, relayed ones too.")
       .def_rw("waiter", &ResponseStream::waiter, nb::arg().none(),
               "A future that the drain hands out once when a response comes.")
-      .def_rw("release_waiter", &ResponseStream::release_waiter, nb::arg().none(),
-              "A future that the drain hands out once Triton has released a cancelled request and "
-              "sent its last response.");
+      .def_prop_rw(
+          "release_waiter", [](const ResponseStream& self) { return self.release_waiter; },
+          &ResponseStream::await_release, nb::for_setter(nb::arg().none()),
+          "A future that the drain hands out once Triton has released a cancelled request and "
+          "sent its last response.");
 }
 
 }  // namespace triton

@@ -111,6 +111,7 @@ struct InFlight {
   bool lost = false;       // no memory for a response: its error is still to be taken
   bool finished = false;   // the last response has come
   bool released = false;   // Triton reads neither the request nor its inputs any more
+  bool abandoned = false;  // nobody reads the outputs of further responses
   bool cancelled = false;  // a watched request: its end is reported to the stream
   uint64_t received = 0;   // responses that have come, relayed ones too
   std::shared_ptr<InFlight> kept_by_triton;
@@ -148,6 +149,9 @@ class ResponseQueue {
   Stubs stubs;
 
  private:
+  // Keeps of a response, if anything, that it has come, its error and that it is the last one.
+  // Nobody reads more of an abandoned stream, whose backend may send for long. Under the lock.
+  void push_abandoned(InFlight& in_flight, std::unique_ptr<ReceivedResponse> response);
   // Passes what a segment has recorded on to its parser: what follows is not part of it. Under the
   // lock.
   void end_segment(InFlight& in_flight) noexcept;
@@ -190,6 +194,12 @@ class ResponseStream {
   // Writes what has been gathered unless the writer holds.
   void flush_relay();
   void stop_relay();
+  // For a consumer that has left: further responses are counted, not kept.
+  void await_release(nb::object waiter);
+  // Writes what has been gathered, and gives the futures whose events have come.
+  void wake(nb::list& waiters);
+  // Keeps an exception of this stream for `take`, and writes no more.
+  void fail_relay(const std::exception& error);
   // Whether `take` has something to give, or to raise.
   bool has_news() const;
 

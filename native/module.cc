@@ -54,7 +54,8 @@ void register_error(nb::module_& module) {
     try {
       std::rethrow_exception(pointer);
     } catch (const triton::TritonError& error) {
-      const nb::tuple arguments = nb::make_tuple(static_cast<int>(error.code()), error.what());
+      const nb::tuple arguments =
+          nb::make_tuple(static_cast<int>(error.code()), triton::lenient_str(error.what()));
       PyErr_SetObject(error_type, arguments.ptr());
     }
   });

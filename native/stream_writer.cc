@@ -53,10 +53,11 @@ bool StreamWriter::write(std::string_view piece) {
 }
 
 bool StreamWriter::keep(std::string_view piece) {
-  // The first piece waits for the headers, not for the client. If it alone exceeds the limit, as a
-  // long echoed prompt does, only what follows it counts.
-  const bool uncounted = !transport_write_.is_valid() && piece.size() > max_buffer_bytes_;
-  if (buffer_.empty()) uncounted_bytes_ = uncounted ? piece.size() : 0;
+  // Before the headers, pieces wait for them, not for the client. One that alone exceeds the limit,
+  // as a long echoed prompt does, is not counted, even if a comment came before it.
+  if (buffer_.empty()) uncounted_bytes_ = 0;
+  if (uncounted_bytes_ == 0 && !transport_write_.is_valid() && piece.size() > max_buffer_bytes_)
+    uncounted_bytes_ = piece.size();
   buffer_ += piece;
   if (buffer_.size() - uncounted_bytes_ <= max_buffer_bytes_) return true;
   const nb::object drop = drop_;

@@ -17,7 +17,7 @@ namespace nb = nanobind;
 // the event loop's thread, like the transport itself.
 class StreamWriter {
  public:
-  // `drop` is called once if more bytes wait for the client. A larger first piece may wait for the
+  // `drop` is called once if more bytes wait for the client. One larger piece may wait for the
   // headers.
   StreamWriter(size_t max_buffer_bytes, nb::object drop)
       : max_buffer_bytes_(max_buffer_bytes), drop_(std::move(drop)) {}

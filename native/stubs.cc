@@ -2,10 +2,15 @@
 
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
 #include <new>
+#include <optional>
+#include <sstream>
 #include <utility>
 
 namespace triton {
@@ -41,6 +46,35 @@ bool kill_child(pid_t process) {
   return ended.si_pid == 0 && kill(process, SIGKILL) == 0;
 }
 
+// Since the boot, as the kernel counts a process's start; no change of the clock affects it.
+uint64_t now_ticks() {
+  timespec now = {};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const auto per_s = static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+  return static_cast<uint64_t>(now.tv_sec) * per_s +
+         static_cast<uint64_t>(now.tv_nsec) * per_s / 1'000'000'000;
+}
+
+// When a process began; nothing if it is gone.
+std::optional<uint64_t> start_ticks(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string skipped;
+  std::getline(file, skipped, '\0');
+  const size_t name_end = skipped.rfind(')');  // the name before it may contain anything
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(skipped.substr(name_end + 1));
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  uint64_t ticks = 0;
+  if (!(fields >> ticks)) return std::nullopt;
+  return ticks;
+}
+
+// A stub is unhealthy after a second at the earliest: one of the same tick is its replacement.
+bool began_before(pid_t process, uint64_t ticks) {
+  const std::optional<uint64_t> start = start_ticks(process);
+  return !start || *start < ticks;
+}
+
 }  // namespace
 
 bool Stubs::may_mix_up(const std::string& model, uint64_t epoch) noexcept {
@@ -54,6 +88,7 @@ bool Stubs::may_mix_up(const std::string& model, uint64_t epoch) noexcept {
 void Stubs::mark_unhealthy(Stub& stub, const std::string& model) {
   if (!stub.unhealthy) {
     stub.lived = stub.process == 0 || kill_child(stub.process);
+    stub.marked_at = now_ticks();
     stub.unhealthy = true;
     unhealthy_.fetch_add(1, std::memory_order_release);
   }
@@ -93,7 +128,9 @@ void Stubs::set(const Running& running) {
       if (!stub.unhealthy) stub.models = models;
       continue;
     }
-    if (std::exchange(stub.unhealthy, false)) {
+    if (stub.unhealthy && began_before(process, stub.marked_at)) {
+      if (kill_child(process)) stub.lived = true;
+    } else if (std::exchange(stub.unhealthy, false)) {
       stub.mixed_up_before = epoch_.fetch_add(1, std::memory_order_relaxed) + 1;
       unhealthy_.fetch_sub(1, std::memory_order_release);
     } else {

@@ -44,7 +44,8 @@ class Stubs {
   // By instance: its process, and the models that use it.
   using Running = std::unordered_map<std::string, std::pair<pid_t, std::vector<std::string>>>;
 
-  // What runs now. An unhealthy instance is used again once it has another process.
+  // What runs now. An unhealthy instance is used again once it has a process that began after it
+  // became unhealthy. An older one is killed: its process was not known, and may mix up responses.
   void set(const Running& running);
 
   // {instance: whether its process lived} of those that are unhealthy and have no other so far.
@@ -55,6 +56,7 @@ class Stubs {
     pid_t process = 0;                // 0: not known
     std::vector<std::string> models;  // that use it
     uint64_t mixed_up_before = 0;     // earlier requests may receive wrong responses
+    uint64_t marked_at = 0;           // when it became unhealthy, in clock ticks since the boot
     bool unhealthy = false;
     bool lived = false;  // when it became unhealthy
   };

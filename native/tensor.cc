@@ -97,10 +97,15 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     view->obj = nullptr;
     return -1;
   }
-  // Flat and one-dimensional: shape is an attribute, and what reads the buffer (base64, numpy)
-  // wants the run of bytes.
   const bool bytes = tensor->type == DataType::kBytes;
   const Py_ssize_t item_size = bytes ? 1 : static_cast<Py_ssize_t>(info(tensor->type).byte_size);
+  if (item_size == 0) {
+    PyErr_SetString(PyExc_BufferError, "the tensor has no datatype");
+    view->obj = nullptr;
+    return -1;
+  }
+  // Flat and one-dimensional: shape is an attribute, and what reads the buffer (base64, numpy)
+  // wants the run of bytes.
   auto* extent =
       new Py_ssize_t[2]{static_cast<Py_ssize_t>(tensor->byte_size) / item_size, item_size};
   static char nothing = 0;

@@ -100,6 +100,15 @@ class Row {
   size_t columns_ = 0;
 };
 
+// What went wrong; the type's name if the exception's own text cannot be read.
+nb::object cause(const nb::python_error& error) {
+  try {
+    return nb::str(error.value());
+  } catch (const nb::python_error&) {
+    return nb::type_name(error.type());
+  }
+}
+
 // (outputs that Python has to see, (request id, what went wrong) of those that could not be sent)
 nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
   nb::list rest;
@@ -107,14 +116,14 @@ nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
   for (nb::handle output : outputs) {
     const nb::object request_id = attribute(output, names().request_id);
     nb::object kept;
-    TextStream* stream = stream_of(request_id, streams, kept);
     try {
+      TextStream* stream = stream_of(request_id, streams, kept);
       if (stream == nullptr || !stream->advance(output)) rest.append(output);
     } catch (const nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw;
-      failed.append(nb::make_tuple(request_id, nb::str(error.value())));
-    } catch (const TritonError& error) {
-      failed.append(nb::make_tuple(request_id, error.what()));
+      failed.append(nb::make_tuple(request_id, cause(error)));
+    } catch (const std::exception& error) {  // Triton's, or there is no memory
+      failed.append(nb::make_tuple(request_id, lenient_str(error.what())));
     }
   }
   return nb::make_tuple(rest, failed);

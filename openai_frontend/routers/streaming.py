@@ -196,12 +196,19 @@ class KeepAlive:
         self._start = start
         self._every_s = every_s
         self._next: asyncio.TimerHandle | None = None
+        self._stream: asyncio.Task[object] | None = None
         self._body_bytes = 0  # at the last check
 
     def watch(self) -> None:
-        """Starts the timer, unless comments are disabled."""
+        """Starts the timer, unless comments are disabled. Called by the task of the stream, which
+        a failed write cancels.
+        """
         if self._every_s:
-            self._next = asyncio.get_running_loop().call_later(self._every_s, self._look)
+            self._stream = asyncio.current_task()
+            self._wait()
+
+    def _wait(self) -> None:
+        self._next = asyncio.get_running_loop().call_later(self._every_s, self._look)
 
     def stop(self) -> None:
         if self._next is not None:
@@ -209,11 +216,16 @@ class KeepAlive:
             self._next = None
 
     def _look(self) -> None:
-        self.watch()
+        self._wait()
         written, self._body_bytes = self._body_bytes, self._writer.body_bytes
         if self._body_bytes == written and not self._writer.paused:
-            self._start()
-            self._writer(KEEP_ALIVE)
+            try:
+                self._start()
+                self._writer(KEEP_ALIVE)
+            except Exception as error:  # noqa: BLE001  the stream ends with it
+                self.stop()
+                if self._stream is not None:
+                    self._stream.cancel(str(error))
             self._body_bytes += len(KEEP_ALIVE)
 
 

@@ -175,13 +175,18 @@ def _on_executions() -> None:
 
 def _guarded(call: Any, execution: _core.Execution) -> None:
     """Call a user's engine. An exception fails this request; others continue."""
-    with caught(partial(_fail, execution)):
+    with caught(_log_unreported), caught(partial(_fail, execution)):
         call(execution)
 
 
 def _fail(execution: _core.Execution, error: Exception) -> None:
     logger.error("engine failed on request %s", execution.request_id, exc_info=error)
     execution.fail(error_codes.INTERNAL, describe_exception(error))
+
+
+def _log_unreported(error: Exception) -> None:
+    """The request ends with the last reference to its execution."""
+    logger.error("cannot report an engine's failure", exc_info=error)
 
 
 class _RegisteredHost:

@@ -179,7 +179,7 @@ class ResponseStream:
             return
         released = self._loop.create_future()
         released.add_done_callback(lambda _: unreleased.remove(self))
-        self._native.release_waiter = released
+        self._native.release_waiter = released  # from now on, outputs of responses are not kept
         unreleased.add(self, self.model_name, input_bytes, self._lease)
 
     def abandon(self) -> None:

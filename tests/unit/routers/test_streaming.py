@@ -307,6 +307,28 @@ async def test_idle_stream_sends_comments():
     assert text.endswith(b"bc")
 
 
+async def test_failed_comment_ends_the_stream():
+    """Although no data comes that would fail. The comments end too."""
+    ended = 0
+
+    async def endless(stream: Stream, writer: generation.StreamWriter) -> bytes:
+        nonlocal ended
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended += 1
+        raise AssertionError
+
+    client, failures = Client(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    client.failure = OSError("gone")
+    with pytest.raises(OSError, match="gone"):
+        await answer(client, Stream(endless, ping_s=0.001))
+
+    await asyncio.sleep(0.01)
+    assert (ended, failures) == (1, [])
+
+
 # ---- over sockets ----
 
 

@@ -67,6 +67,31 @@ async def ended(execution: _core.Execution, stream: ResponseStream) -> str:
     return await received(stream)
 
 
+async def drained(server: Server, allocations: ctypes.CDLL, number: int) -> tuple[bool, str]:
+    """Text of two streams that wait, written by one wake-up."""
+    core = server._core
+    assert core is not None
+    texts: list[list[bytes]] = [[], []]
+    executions, waiting = [], []
+    for frames in texts:
+        stream = server.infer("puppet", {"text_input": text("go")})
+        executions.append(await puppet.Puppet.arrived.get())
+        stream.relay("text_output", puppet.BEFORE, puppet.AFTER, frames.append)  # type: ignore[arg-type]
+        waiting.append(asyncio.ensure_future(received(stream)))
+    await asyncio.sleep(0)
+    for execution in executions:
+        execution.send_bytes("text_output", TEXT)
+    allocations.arm(number, 1)
+    with suppress(MemoryError):
+        for waiter in core.drain():
+            waiter.set_result(None)
+    failed = bool(allocations.disarm())
+    for execution in executions:
+        execution.finish()
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    return failed, " ".join("".join(map(puppet.unframed, frames)) or "none" for frames in texts)
+
+
 async def arrival(server: Server, allocations: ctypes.CDLL, number: int) -> tuple[bool, str]:
     """A request on its way to the backend, on a thread of Triton's."""
     allocations.arm(number, 0)
@@ -119,7 +144,7 @@ async def main(library: str) -> None:
         server = Server(Options(model_repositories=[Path(folder)], model_control_mode="explicit"))
         await server.start()
         async with puppet.model(server):
-            for ask in (response, relayed, arrival, asked):
+            for ask in (response, relayed, drained, arrival, asked):
                 told[ask.__name__] = await outcomes(partial(ask, server, allocations))
         await server.stop()
     gc.collect()

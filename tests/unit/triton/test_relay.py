@@ -486,3 +486,20 @@ async def test_counts_of_texts_and_writes(ask):
 
     counted = {name: count - before[name] for name, count in _core.relay_counts().items()}
     assert counted == {"texts": 3, "writes": 2}
+
+
+async def test_log_probabilities_of_a_shape_that_overflows(ask):
+    """Their bytes do not match it, so they are not relayed."""
+    request = await ask()
+    request.stream.relay_logprobs("text_output", 1, (BEFORE, b"", AFTER), 0, request.write)
+    shape = (1, (1 << 62) + 2)  # in 64 bits, as many bytes as two elements
+
+    request.execution.send(
+        [
+            ("text_output", *text("a")),
+            ("logprob_tokens", "INT32", shape, bytes(8)),
+            ("logprob_values", "FP64", shape, bytes(16)),
+        ]
+    )
+
+    assert (request.taken(), request.frames) == ([b"a"], [])

@@ -54,6 +54,15 @@ def test_text_without_memory_is_not_relayed_in_part(outcome):
     assert all(TEXT in end or LOST in end for end in failed)
 
 
+def test_stream_without_memory_leaves_the_others(outcome):
+    """If one stream's text cannot be written, the same wake-up writes the others'."""
+    *failed, whole = outcome["ends"]["drained"]
+
+    assert whole == f"{TEXT} {TEXT}"
+    assert {f"none {TEXT}", f"{TEXT} none"} <= set(failed)
+    assert "none none" not in failed
+
+
 def test_request_without_memory_is_refused(outcome):
     """A request for which the backend has no memory fails with an error."""
     *failed, accepted = outcome["ends"]["arrival"]

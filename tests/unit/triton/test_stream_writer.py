@@ -255,6 +255,21 @@ def test_first_piece_may_exceed_the_limit_before_the_headers():
     connection.close()
 
 
+def test_large_piece_behind_a_comment_before_the_headers():
+    """It waits for them too, but only one does: a second one drops the client."""
+    connection = Connection(limit=4, opened=False)
+
+    assert [connection.writer(piece) for piece in (b":", b"a" * 9, b"bcd")] == [True] * 3
+    connection.open()
+    assert connection.all_of_it() == b":" + b"a" * 9 + b"bcd"
+    connection.close()
+
+    connection = Connection(limit=4, opened=False)
+    assert [connection.writer(piece) for piece in (b"a" * 9, b"b" * 5)] == [True, False]
+    assert connection.drops == 1
+    connection.close()
+
+
 def test_large_first_piece_for_a_slow_client():
     """A client that does not read, for example an earlier response, is dropped."""
     connection = Connection(limit=4, opened=False)

@@ -30,7 +30,7 @@ def decoded(tokenizer: Any, token_id: int) -> str | None:
 
 def stream_of(
     request: Request,
-    texts: list[Any],
+    texts: Any,
     pending: _core.PendingDeltas | None = None,
     *,
     streamed: bool = True,
@@ -260,3 +260,38 @@ async def test_other_log_probabilities_are_left_to_python(ask, lists):
 
     assert request.taken() == []
     assert not streams["r"].native.begun
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class Unanswerable:
+    """An output that cannot be read."""
+
+    request_id = "unreadable"
+
+    @property
+    def finish_reason(self) -> str:
+        raise Unreadable
+
+
+async def test_output_that_fails_leaves_the_others(ask):
+    """Whatever it fails with: the outputs behind it are sent."""
+    request, other = await ask(), await ask()
+    number = 1 << 40  # no token id
+    streams = {
+        "number": stream_of(other, {number: "x"}, streamed=False, keeps_ids=True),
+        "unreadable": stream_of(other, TEXTS),
+        "unknown": SimpleNamespace(),
+        "r": stream_of(request, TEXTS),
+    }
+    outputs = [output("number", [number]), Unanswerable(), output("unknown", [0]), output("r", [0])]
+
+    rest, failed = _core.advance_all(outputs, streams)
+
+    assert rest == []
+    assert [request_id for request_id, _ in failed] == ["number", "unreadable", "unknown"]
+    assert failed[1][1].endswith(".Unreadable")
+    assert request.taken() == [b"zero"]

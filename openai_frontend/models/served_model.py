@@ -16,7 +16,7 @@ from openai_frontend.contracts.pooling import (
     ScoreContract,
 )
 from openai_frontend.contracts.speech import SpeechContract
-from openai_frontend.errors import GatewayError, InvalidRequest
+from openai_frontend.errors import ContextLengthExceeded, GatewayError, InvalidRequest
 from openai_frontend.generation import (
     Adapter,
     CompletionDelta,
@@ -540,7 +540,7 @@ def _name_input(
     one = requests[int(found[1]) if found else 0]
     refused.message = refused.message[found.end() if found else 0 :]
     images = one.images if isinstance(one, EmbedRequest) else ()
-    if named := _named_item(refused.message, images):
+    if named := _named_item(refused.message, images) or _too_long(refused.message):
         refused.message, refused.param, refused.code = named.message, named.param, named.code
     elif one.param and isinstance(one, EmbedRequest) and one.dimensions:
         refused.message = f"{one.param}: {refused.message}"
@@ -552,6 +552,7 @@ _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priorit
 
 
 _AUDIO = "audio: "
+_CONTEXT = "context: "  # only the engine knows how many tokens the media has
 _MEDIA = re.compile(r"(image|audio)(?:\[(\d+)\])?: ")
 _CODES = {"image": "image_parse_error", "audio": "invalid_audio"}
 
@@ -570,6 +571,13 @@ def _named_item(
     return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=_CODES[found[1]])
 
 
+def _too_long(message: str) -> InvalidRequest | None:
+    """The error of a prompt that does not fit with its media, which only chats have."""
+    if not message.startswith(_CONTEXT):
+        return None
+    return ContextLengthExceeded(message.removeprefix(_CONTEXT), param="messages")
+
+
 def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
     """Set `param` of an engine's error, which starts with the field: `structured_outputs: ...`."""
     if named := _named_item(refused.message, request.images, request.audio_files):
@@ -577,6 +585,8 @@ def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidReques
     if request.audio is not None and refused.message.startswith(_AUDIO):
         param, reason = request.audio.param, refused.message.removeprefix(_AUDIO)
         return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="invalid_audio")
+    if too_long := _too_long(refused.message):
+        return too_long
     name, _, reason = refused.message.removeprefix("sampling_parameters: ").partition(": ")
     if refused.param is not None or name not in _REFUSABLE | request.field_names.keys():
         return refused

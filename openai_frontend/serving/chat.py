@@ -41,7 +41,7 @@ from openai_frontend.serving.output.response_fields import (
 from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.media import NO_MEDIA, MediaReader
+from openai_frontend.serving.request.media import NO_MEDIA, MediaReader, tokens_with_media
 from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.response_options import (
@@ -189,8 +189,10 @@ class ChatCompletions:
             truncation=truncation(request, model, output_tokens=_max_tokens(request) or 1),
             extra_characters=plan.extra_characters,
         )
-        self._limits.check_prompt_tokens(len(prompt.token_ids), "messages")
-        return media.beside(prompt) if parts else prompt
+        if parts:
+            prompt = media.beside(prompt)
+        self._limits.check_prompt_tokens(tokens_with_media(prompt, model), "messages")
+        return prompt
 
     def _budget(
         self, request: ChatCompletionRequest, model: ServingModel, prompt: Prompt
@@ -198,7 +200,7 @@ class ChatCompletions:
         """The maximum output length in tokens; None if neither request nor model limits it."""
         max_tokens = token_budget(
             _max_tokens(request),
-            prompt_tokens=len(prompt.token_ids),
+            prompt_tokens=tokens_with_media(prompt, model),
             context=model.max_model_len,
             param="messages",
         )

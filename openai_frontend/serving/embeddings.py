@@ -28,7 +28,7 @@ from openai_frontend.serving.pooling import (
 )
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_EMBEDDINGS, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.media import NO_MEDIA, MediaReader
+from openai_frontend.serving.request.media import NO_MEDIA, MediaReader, tokens_with_media
 from openai_frontend.serving.request.media_parts import KINDS, MediaPart, unsupported_media
 from openai_frontend.serving.request.template_inputs import template_messages
 from schemas.chat_completions import ChatCompletionMessageParam
@@ -70,7 +70,7 @@ class Embeddings:
             prompts = [await self._chat(request, request.messages, model)]
         else:
             prompts = await self._tokenize(request, model)
-        self._limits.check_input_tokens(sum(len(prompt.token_ids) for prompt in prompts))
+        self._limits.check_input_tokens(sum(tokens_with_media(prompt, model) for prompt in prompts))
         data, prompt_tokens = await self._embed(request, prompts, model, slots)
         usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
         return embedding_list(data, {"model": model.name, "usage": usage})

@@ -48,7 +48,7 @@ def capture(
         yield log
     finally:
         core_options.log_file(str(server_options.log_file or ""))
-        written = path.read_text() if path.exists() else ""
+        written = path.read_text(errors="replace") if path.exists() else ""
         log.lines = [line for line in written.splitlines() if not _is_harmless(line)]
         _pass_on(log.lines, server_options.log_file)
 

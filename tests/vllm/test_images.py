@@ -260,7 +260,8 @@ async def test_prompt_that_is_too_long_with_its_images(server: Server, prompt):
     short = prompt(user(COUNT))
     ids = short + [40] * (2040 - len(short))  # 2058 with the image; the context is 2,048
 
-    with pytest.raises(errors.GatewayError, match="tokens with its images"):
+    reason = "context: This model's maximum context length is 2048 tokens. However, the prompt has"
+    with pytest.raises(errors.GatewayError, match=f"{reason} 2058 tokens with its images"):
         await ask(server, ids, tensors([picture(31)]))
 
 

@@ -188,8 +188,8 @@ class PromptMedia:
         if tokens >= self._max_model_len:
             kinds = " and ".join("images" if each == IMAGE else "audio" for each in found)
             raise ValueError(
-                f"the prompt has {tokens} tokens with its {kinds}; the model's context length is "
-                f"{self._max_model_len} tokens"
+                f"context: This model's maximum context length is {self._max_model_len} tokens."
+                f" However, the prompt has {tokens} tokens with its {kinds}."
             )
         for modality, items in found.items():
             if (most := max(item.embeds for item in items)) > self._max_embeds:

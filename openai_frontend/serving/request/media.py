@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.modalities import AudioFile, ImageInput
+from openai_frontend.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits
 from openai_frontend.serving.request.images import ImageLimits, ImageReader
@@ -42,6 +42,25 @@ class Media:
 
 
 NO_MEDIA = Media()
+
+
+def tokens_with_media(prompt: Prompt, model: MediaModel) -> int:
+    """The tokens of a prompt with its media, as the engine counts them. A placeholder counts as it
+    is if the model does not say how many tokens replace it, or if that depends on the item.
+    """
+    count = len(prompt.token_ids)
+    if prompt.images:
+        count += len(prompt.images) * _tokens_of_media(model.images)
+    if prompt.audio_files:
+        count += len(prompt.audio_files) * _tokens_of_media(model.audio)
+    return count
+
+
+def _tokens_of_media(support: ImageSupport | AudioSupport | None) -> int:
+    """What an item adds to its placeholder."""
+    if support is None or support.tokens is None or not support.target:
+        return 0
+    return len(support.tokens) - len(support.target)
 
 
 class MediaReader:

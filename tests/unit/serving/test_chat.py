@@ -5,6 +5,7 @@ import orjson
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
+from openai_frontend.modalities import ImageSupport
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions, complete
 from openai_frontend.serving.output.completion_job import CompletionJob
@@ -12,6 +13,7 @@ from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import StreamDefaults
 from schemas.chat_completions import ChatCompletionRequest
+from tests import images
 from tests.unit.serving.fake_model import FakeModel
 
 CHAT = ChatCompletions(
@@ -413,6 +415,32 @@ async def test_prompt_length_limit_of_the_server():
         with pytest.raises(InvalidRequest) as refused:
             await read(longer, model)
         assert (refused.value.param, refused.value.code) == ("messages", "max_tokens_per_request")
+
+
+@pytest.mark.parametrize(
+    ("limits", "fields", "code"),
+    [
+        ({"max_prompt_tokens": 900}, {}, "max_tokens_per_request"),
+        ({}, {"max_tokens": 700}, "context_length_exceeded"),
+    ],
+)
+async def test_tokens_of_images_count(limits, fields, code):
+    """As the engine counts them: 1,000 for an image, whose placeholder is one token."""
+    chat = ChatCompletions(InferenceLimits(**limits), FieldPolicy("reject"), ConcurrencyLimiter(99))
+    shown = [{"type": "text", "text": "what?"}, images.part(images.png())]
+    sent: Any = {"model": "m", "messages": [{"role": "user", "content": shown}], **fields}
+    known, unknown = ([1] * 1000, None)
+
+    for tokens in (known, unknown):
+        model: Any = FakeModel(max_model_len=1500)
+        model.images = ImageSupport(placeholder="~", target=[ord("~")], tokens=tokens)
+        read = chat.build_job(ChatCompletionRequest.model_validate(sent), model)
+        if tokens is unknown:  # the engine refuses it, if it does not fit
+            assert len((await read).requests[0].images) == 1
+            continue
+        with pytest.raises(InvalidRequest) as refused:
+            await read
+        assert (refused.value.param, refused.value.code) == ("messages", code)
 
 
 async def test_full_queue_refuses_before_rendering():

@@ -191,7 +191,7 @@ class ChatCompletions:
         )
         if parts:
             prompt = media.beside(prompt)
-        self._limits.check_prompt_tokens(tokens_with_media(prompt, model), "messages")
+        self._limits.check_prompt_tokens(_prompt_tokens(prompt, model), "messages")
         return prompt
 
     def _budget(
@@ -200,7 +200,7 @@ class ChatCompletions:
         """The maximum output length in tokens; None if neither request nor model limits it."""
         max_tokens = token_budget(
             _max_tokens(request),
-            prompt_tokens=tokens_with_media(prompt, model),
+            prompt_tokens=_prompt_tokens(prompt, model),
             context=model.max_model_len,
             param="messages",
         )
@@ -250,6 +250,11 @@ class ChatCompletions:
             parser=parser,
             tools=plan.tools,
         )
+
+
+def _prompt_tokens(prompt: Prompt, model: ServingModel) -> int:
+    has_media = prompt.images or prompt.audio_files
+    return tokens_with_media(prompt, model) if has_media else len(prompt.token_ids)
 
 
 def _extra_characters(

@@ -1,0 +1,82 @@
+"""Names the request's field in an engine's error, whose text begins with a name of its own."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+
+from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.generation import (
+    EmbedRequest,
+    GenerationRequest,
+    SamplingParams,
+    ScorePairRequest,
+)
+from openai_frontend.modalities import AudioFile, ImageInput
+
+_INPUT = re.compile(r"input\[(\d+)\]: ")
+
+
+def name_input(
+    refused: InvalidRequest, requests: Sequence[EmbedRequest] | Sequence[ScorePairRequest]
+) -> None:
+    """Set `param` of an engine's error, which starts with the input's position if the batch has
+    several. The message names the input instead where the dimensions may be the reason.
+    """
+    found = _INPUT.match(refused.message) if len(requests) > 1 else None
+    if refused.param or not (found or len(requests) == 1):
+        return
+    one = requests[int(found[1]) if found else 0]
+    refused.message = refused.message[found.end() if found else 0 :]
+    images = one.images if isinstance(one, EmbedRequest) else ()
+    if item := _named_item(refused.message, images) or _too_long(refused.message):
+        refused.message, refused.param, refused.code = item.message, item.param, item.code
+    elif one.param and isinstance(one, EmbedRequest) and one.dimensions:
+        refused.message = f"{one.param}: {refused.message}"
+    else:
+        refused.param = one.param
+
+
+_REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}
+
+
+_AUDIO = "audio: "
+_CONTEXT = "context: "  # only the engine knows how many tokens the media has
+_MEDIA = re.compile(r"(image|audio)(?:\[(\d+)\])?: ")
+_CODES = {"image": "image_parse_error", "audio": "invalid_audio"}
+
+
+def _named_item(
+    message: str, images: Sequence[ImageInput], audio_files: Sequence[AudioFile] = ()
+) -> InvalidRequest | None:
+    """The error with the item's place for one that starts with the item: `image[1]: ...`."""
+    if (found := _MEDIA.match(message)) is None:
+        return None
+    items: Sequence[ImageInput | AudioFile] = images if found[1] == "image" else audio_files
+    if not items:
+        return None
+    param = items[min(int(found[2] or 0), len(items) - 1)].param
+    reason = message[found.end() :]
+    return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=_CODES[found[1]])
+
+
+def _too_long(message: str) -> InvalidRequest | None:
+    """The error of a prompt that does not fit with its media, which only chats have."""
+    if not message.startswith(_CONTEXT):
+        return None
+    return ContextLengthExceeded(message.removeprefix(_CONTEXT), param="messages")
+
+
+def named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
+    """Set `param` of an engine's error, which starts with the field: `structured_outputs: ...`."""
+    if item := _named_item(refused.message, request.images, request.audio_files):
+        return item
+    if request.audio is not None and refused.message.startswith(_AUDIO):
+        param, reason = request.audio.param, refused.message.removeprefix(_AUDIO)
+        return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code="invalid_audio")
+    if too_long := _too_long(refused.message):
+        return too_long
+    name, _, reason = refused.message.removeprefix("sampling_parameters: ").partition(": ")
+    if refused.param is not None or name not in _REFUSABLE | request.field_names.keys():
+        return refused
+    param = request.field_names.get(name, name)
+    return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=refused.code)

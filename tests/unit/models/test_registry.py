@@ -192,16 +192,15 @@ async def test_core_that_is_not_ready_without_a_model_as_the_reason(tmp_path: Pa
 
 
 async def test_core_that_is_not_ready_while_a_model_loads(tmp_path: Path) -> None:
-    """The reason is the model that loads."""
+    """The reason is the model that loads, once the core lists it."""
 
     mock_models.write(tmp_path, "m", load_s=1.0)
     async with serving(tmp_path, model_control_mode="explicit", startup_models=()) as registry:
         loading = asyncio.create_task(registry.load("m"))
-        await until(lambda: not registry.is_ready())
-        unready = registry.unready()
+        await until(lambda: registry.unready() == {"m": "it is loading"})
+        assert not registry.is_ready()
         await loading
-
-    assert unready == {"m": "it is loading"}
+        assert registry.unready() == {}
 
 
 async def test_models_can_be_loaded_and_unloaded(tmp_path: Path) -> None:

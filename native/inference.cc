@@ -652,7 +652,7 @@ void ResponseStream::write_frames(const std::string& frames) {
 void ResponseStream::fail_relay(const std::exception& error) {
   if (const auto* raised = dynamic_cast<const nb::python_error*>(&error)) {
     failure = nb::borrow(raised->value());
-  } else {  // there is no memory, of which Python keeps some for this
+  } else {  // out of memory; Python keeps a reserve to create this exception
     failure = nb::steal(PyObject_CallNoArgs(PyExc_MemoryError));
     if (!failure.is_valid()) throw nb::python_error();
   }

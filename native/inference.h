@@ -111,7 +111,7 @@ struct InFlight {
   bool lost = false;       // no memory for a response: its error is still to be taken
   bool finished = false;   // the last response has come
   bool released = false;   // Triton reads neither the request nor its inputs any more
-  bool abandoned = false;  // nobody reads the outputs of further responses
+  bool abandoned = false;  // the consumer has left: outputs of further responses are dropped
   bool cancelled = false;  // a watched request: its end is reported to the stream
   uint64_t received = 0;   // responses that have come, relayed ones too
   std::shared_ptr<InFlight> kept_by_triton;
@@ -149,8 +149,9 @@ class ResponseQueue {
   Stubs stubs;
 
  private:
-  // Keeps of a response, if anything, that it has come, its error and that it is the last one.
-  // Nobody reads more of an abandoned stream, whose backend may send for long. Under the lock.
+  // Drops the outputs of a response to an abandoned stream, whose backend may continue to send.
+  // Keeps its error, whether it is the last one, and one sign that it came. Call with the lock
+  // held.
   void push_abandoned(InFlight& in_flight, std::unique_ptr<ReceivedResponse> response);
   // Passes what a segment has recorded on to its parser: what follows is not part of it. Under the
   // lock.

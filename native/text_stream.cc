@@ -122,7 +122,7 @@ nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
     } catch (const nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw;
       failed.append(nb::make_tuple(request_id, cause(error)));
-    } catch (const std::exception& error) {  // Triton's, or there is no memory
+    } catch (const std::exception& error) {  // a Triton error, or out of memory
       failed.append(nb::make_tuple(request_id, lenient_str(error.what())));
     }
   }

@@ -54,7 +54,7 @@ class GrammarPreparer:
             return
         constraint = params.structured_outputs
         form = _unchecked_spec(constraint)
-        if form is None or form not in self._known:  # else checked before: no thread
+        if form is None or form not in self._known:  # a known one has been checked
             loop = asyncio.get_running_loop()
             form = await loop.run_in_executor(self._thread, grammar_spec, constraint)
         ready = await self._tried(form, self._trials)

@@ -1,7 +1,7 @@
 """What /metrics reports of a real engine."""
 
 import json
-import time
+from collections import defaultdict
 from collections.abc import Callable
 
 import httpx
@@ -18,44 +18,67 @@ ANSWERED = {**DEMO, "adapter": ""}
 ROUTE = {"route": "/v1/chat/completions", "model": "demo", "status": "200"}
 
 
-@pytest.fixture
-def value(gateway) -> Callable[..., float]:
-    """The current value of a series, by OpenMetrics' strict parser; 0 if it is missing."""
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
-    def read(name: str, labels: dict[str, str]) -> float:
+
+def key(name: str, labels: dict[str, str]) -> tuple[str, frozenset[tuple[str, str]]]:
+    """The key of a series in what `scrape` returns."""
+    return name, frozenset(labels.items())
+
+
+@pytest.fixture
+def scrape(gateway) -> Callable[[], Series]:
+    """The values of all series at one moment, by OpenMetrics' strict parser; 0 if missing."""
+
+    def read() -> Series:
         headers = {"accept": "application/openmetrics-text"}
         text = httpx.get(f"{gateway.url}/metrics", headers=headers).text
-        families = text_string_to_metric_families(text)
-        samples = [sample for family in families for sample in family.samples]
-        return float(
-            sum(each.value for each in samples if (each.name, each.labels) == (name, labels))
-        )
+        series: Series = defaultdict(float)
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                series[key(sample.name, sample.labels)] += sample.value
+        return series
 
     return read
 
 
-def test_running_stream_is_visible(client: openai.OpenAI, value):
+@pytest.fixture
+def value(scrape: Callable[[], Series]) -> Callable[..., float]:
+    """The current value of one series."""
+    return lambda name, labels: scrape()[key(name, labels)]
+
+
+def test_running_stream_is_visible(client: openai.OpenAI, scrape: Callable[[], Series]):
     """The engine reports it and its cache use while it runs; tokens are counted once at the end."""
-    before = value("vllm:generation_tokens_total", DEMO)
-    responses = value("openai_frontend_output_tokens_total", ANSWERED)
-    stream = client.chat.completions.create(
-        model="demo", messages=[{"role": "user", "content": "Hello"}], stream=True,
-        max_tokens=1500, extra_body={"ignore_eos": True},
-    )  # fmt: skip
-    next(iter(stream))
-    deadline = time.monotonic() + 30
-    while value("vllm:num_requests_running", DEMO) != 1:  # the engine reports four times a second
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    generated = key("vllm:generation_tokens_total", DEMO)
+    running = key("vllm:num_requests_running", DEMO)
+    cache_use = key("vllm:kv_cache_usage_perc", DEMO)
+    output_tokens = key("openai_frontend_output_tokens_total", ANSWERED)
 
-    assert value("openai_frontend_requests_running", ANSWERED) == 1
-    assert 0 < value("vllm:kv_cache_usage_perc", DEMO) < 1
-    assert value("openai_frontend_output_tokens_total", ANSWERED) > responses + 1
+    def stream() -> tuple[Series, Series]:
+        """The series before a stream and during it; the latter may be late on a busy machine."""
+        before = scrape()
+        chunks = client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "Hello"}], stream=True,
+            max_tokens=1500, extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        next(iter(chunks))
+        during = scrape()  # the engine reports four times a second
+        while not during[running] and during[generated] < before[generated] + 1500:
+            during = scrape()
+        assert sum(1 for _ in chunks) > 0
+        after = scrape()
+        assert after[running] == 0
+        assert after[cache_use] == 0
+        assert after[generated] == before[generated] + 1500
+        return before, during
 
-    assert sum(1 for _ in stream) > 0
-    assert value("vllm:num_requests_running", DEMO) == 0
-    assert value("vllm:kv_cache_usage_perc", DEMO) == 0
-    assert value("vllm:generation_tokens_total", DEMO) == before + 1500
+    before, during = next(seen for seen in (stream() for _ in range(5)) if seen[1][running])
+
+    assert during[running] == 1
+    assert during[key("openai_frontend_requests_running", ANSWERED)] == 1
+    assert 0 < during[cache_use] < 1
+    assert during[output_tokens] > before[output_tokens] + 1
 
 
 def test_time_to_first_token_without_streaming(client: openai.OpenAI, value):

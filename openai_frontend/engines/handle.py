@@ -256,10 +256,14 @@ async def _gather(
             if (at + 1) % _STARTED_TOGETHER == 0:
                 await asyncio.sleep(0)
         return await asyncio.gather(*tasks)
-    except BaseException as error:
-        for task in tasks:
-            task.cancel()
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(error, ValueError):
-            raise ValueError(f"input[{ended.index(error)}]: {error}") from error
-        raise
+    except ValueError as error:
+        ended = [task.done() and not task.cancelled() for task in tasks]
+        failed = next(
+            at for at, task in enumerate(tasks) if ended[at] and task.exception() is error
+        )
+        raise ValueError(f"input[{failed}]: {error}") from error
+    finally:
+        if running := [task for task in tasks if not task.done()]:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

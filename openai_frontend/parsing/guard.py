@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from openai_frontend.errors import caught
 from openai_frontend.parsing.events import (
     MAX_ARGUMENTS,
     ArgumentsTooLong,
@@ -34,6 +35,7 @@ class ParserGuard:
         self._open_call: int | None = None
         self._room = MAX_ARGUMENTS
         self._over = False
+        self._failure = caught(self._stop_parsing)
         self._parser = self._run(make)  # None: it failed
 
     @property
@@ -66,14 +68,16 @@ class ParserGuard:
 
     def _run(self, external: Callable[[], Result]) -> Result | None:
         """The result; None if the parser fails, and from then on it is not used."""
-        try:
+        with self._failure:
             return external()
-        except Exception:  # external code may raise anything; the output continues without it
-            self._parser = None
-            if self._name not in _logged:
-                _logged.add(self._name)
-                logger.exception("parser %s failed; the rest of the output is content", self._name)
-            return None
+        return None
+
+    def _stop_parsing(self, error: Exception) -> None:
+        self._parser = None
+        if self._name not in _logged:
+            _logged.add(self._name)
+            message = "parser %s failed; the rest of the output is content"
+            logger.error(message, self._name, exc_info=error)
 
     def _checked(self, events: list[Event]) -> list[Event]:
         for at, event in enumerate(events):

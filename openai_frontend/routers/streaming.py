@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from openai_frontend.errors import RequestCancelled
+from openai_frontend.errors import RequestCancelled, caught
 from openai_frontend.generation import CompletionDelta, FrameWriter, Resume, StreamWriter
 from openai_frontend.routers.request import CancelOnDisconnect
 from openai_frontend.serving.admission.concurrency_limit import Bursts
@@ -68,11 +68,9 @@ class AsgiSink:
 
 
 async def _send_or_close(send: Send, message: Message, writer: StreamWriter) -> None:
-    """Sends a message of a stream, in a task that nobody awaits."""
-    try:
+    """Sends a message of a stream, in a task that nobody awaits. The next write raises an error."""
+    with caught(writer.close):
         await send(message)
-    except Exception as error:  # noqa: BLE001  the next write raises it
-        writer.close(error)
 
 
 HEADERS = [
@@ -219,14 +217,15 @@ class KeepAlive:
         self._wait()
         written, self._body_bytes = self._body_bytes, self._writer.body_bytes
         if self._body_bytes == written and not self._writer.paused:
-            try:
+            with caught(self._end_stream):
                 self._start()
                 self._writer(KEEP_ALIVE)
-            except Exception as error:  # noqa: BLE001  the stream ends with it
-                self.stop()
-                if self._stream is not None:
-                    self._stream.cancel(str(error))
             self._body_bytes += len(KEEP_ALIVE)
+
+    def _end_stream(self, error: Exception) -> None:
+        self.stop()
+        if self._stream is not None:
+            self._stream.cancel(str(error))
 
 
 class EventSource(Protocol):

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from openai_frontend import __version__
+from openai_frontend.errors import caught
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.tracing.attributes import ServerAddress
 from openai_frontend.tracing.spans import SpanBuilder
@@ -90,15 +91,17 @@ class Exporter:
 
     def _send(self, batch: list[RequestRecord]) -> None:
         spans: list[ReadableSpan] = []
-        try:
+        sent = False
+        with caught(_log_failure):
             for record in batch:
                 spans += self._spans.of(record)
             sent = self._sender.export(spans) is SpanExportResult.SUCCESS
-        except Exception:  # the thread continues with the next batch
-            logger.exception("exporting spans failed")
-            sent = False
         if not sent:
             self.lost += len(batch)
         if self.lost > self._reported:
             logger.warning("dropped the spans of %d requests", self.lost - self._reported)
             self._reported = self.lost
+
+
+def _log_failure(error: Exception) -> None:
+    logger.error("exporting spans failed", exc_info=error)

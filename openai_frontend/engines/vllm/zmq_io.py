@@ -12,6 +12,7 @@ from typing import Any
 
 from openai_frontend import compatibility
 from openai_frontend.engines.vllm import capabilities, versions
+from openai_frontend.errors import caught
 
 _FRAMES_OF_TEXT = 3  # engine, kind and request
 
@@ -155,15 +156,13 @@ class OutputReader:
         if ended is None or ended.done() or self._socket.closed:
             return
         socket = self._socket._shadow_sock
-        try:
+        with caught(ended.set_exception):  # raised to the task's awaiter
             # Asking is cheaper than the exception of a socket that has nothing left.
             while socket.get(self._events) & self._readable:
                 frames = [socket.recv(self._at_once, copy=False)]
                 while frames[-1].more:
                     frames.append(socket.recv(self._at_once, copy=False))
                 self._take(frames)
-        except Exception as error:  # noqa: BLE001  raised to the task's awaiter
-            ended.set_exception(error)
 
     def _take(self, frames: Any) -> None:
         self._client.resources.validate_alive(frames)

@@ -27,7 +27,6 @@ from openai_frontend.serving.output.logprobs import ChatLogprobs, logprobs_write
 from openai_frontend.serving.output.output_parsing import (
     ParserConfig,
     keep_special_tokens,
-    needs_parser,
     parser_config,
     prompt_text,
     with_parser_needs,
@@ -295,7 +294,7 @@ async def _constrain(
 ) -> _Constrained:
     """Decide what the output must match, and how to parse it."""
     tools, variables = plan.tools, plan.variables.values
-    parsed = needs_parser(tools, model)
+    parsed = tools.in_use or model.output_format.reasoning  # else the text is the content
     continued = bool(request.continue_final_message)
     text = None
     if parsed:

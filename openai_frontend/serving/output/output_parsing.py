@@ -273,11 +273,6 @@ def merge_parsed(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
     )
 
 
-def needs_parser(tools: Tools, model: ServingModel) -> bool:
-    """Whether output needs parsing; else the model's text is the content."""
-    return tools.in_use or model.output_format.reasoning
-
-
 def keep_special_tokens(model: ServingModel) -> bool:
     """Whether the engine must keep special tokens in the text, as some parsers need."""
     return model.output_format.special_tokens and model.supports("skip_special_tokens")

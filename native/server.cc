@@ -144,27 +144,27 @@ class CoreServer {
     });
     return (flags & kTransactionDecoupled) != 0;
   }
-  std::string metadata() const {
+  nb::str metadata() const {
     return json([&](triton::Server* server, Message** message) {
       return server_api.ServerMetadata(server, message);
     });
   }
-  std::string model_metadata(const std::string& name, int64_t version) const {
+  nb::str model_metadata(const std::string& name, int64_t version) const {
     return json([&](triton::Server* server, Message** message) {
       return server_api.ServerModelMetadata(server, c_text(name), version, message);
     });
   }
-  std::string model_config(const std::string& name, int64_t version) const {
+  nb::str model_config(const std::string& name, int64_t version) const {
     return json([&](triton::Server* server, Message** message) {
       return server_api.ServerModelConfig(server, c_text(name), version, 1, message);
     });
   }
-  std::string model_statistics(const std::string& name, int64_t version) const {
+  nb::str model_statistics(const std::string& name, int64_t version) const {
     return json([&](triton::Server* server, Message** message) {
       return server_api.ServerModelStatistics(server, c_text(name), version, message);
     });
   }
-  std::string model_index(bool ready_only) const {
+  nb::str model_index(bool ready_only) const {
     return json([&](triton::Server* server, Message** message) {
       return server_api.ServerModelIndex(server, ready_only ? 1 : 0, message);
     });
@@ -187,7 +187,7 @@ class CoreServer {
     call(
         [&](triton::Server* server) { return server_api.ServerUnloadModel(server, c_text(name)); });
   }
-  std::string metrics() const {
+  nb::str metrics() const {
     std::string text;
     call([&](triton::Server* server) {
       Metrics* metrics = nullptr;
@@ -199,7 +199,7 @@ class CoreServer {
       ignore(server_api.MetricsDelete(metrics));
       return error;
     });
-    return text;
+    return lenient_str(text);
   }
   nb::object infer_async(const InferArguments& arguments) const {
     const ServerReference server = running();
@@ -226,11 +226,12 @@ class CoreServer {
     }
     check(error);
   }
+  // Reasons and parameters in it may be texts of backends.
   template <typename Function>
-  std::string json(Function&& function) const {
+  nb::str json(Function&& function) const {
     Message* message = nullptr;
     call([&](triton::Server* server) { return function(server, &message); });
-    return take_json(message);
+    return lenient_str(take_json(message));
   }
 
   ServerReference server_;  // used with the GIL held

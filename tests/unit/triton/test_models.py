@@ -288,6 +288,7 @@ BROKEN = {
     "no engine class": ({"config": with_engine("json:JSONDecoder")}, "config.pbtxt.*JSONDecoder"),
     "batching": ({"config": BATCHES}, "config.pbtxt: max_batch_size"),
     "backend": ({"config": 'backend: "absent"'}, "absent"),
+    "not UTF-8": ({"config": 'backend: "absent \\377"'}, "absent \N{REPLACEMENT CHARACTER}"),
     "load": ({"fail_at_load": "no weights in /there"}, "no weights in /there"),
     "setting": ({"temperature": 1}, "model.json.*temperature"),
 }

@@ -53,11 +53,15 @@ def operation(record: RequestRecord) -> str | None:
 
 
 def name(record: RequestRecord) -> str:
-    """The span's name: `chat demo`, `GET /v1/models`, or `GET` if no route matches."""
+    """The span's name: `chat demo`, `GET /v1/models`, or `GET` if no route matches.
+
+    `HTTP` replaces a method that OpenTelemetry does not know, as its convention says.
+    """
     asked = operation(record)
     if asked is not None:
         return f"{asked} {record.model}"
-    return f"{record.method} {record.route}" if record.route else record.method
+    method = "HTTP" if record.method == "_OTHER" else record.method
+    return f"{method} {record.route}" if record.route else method
 
 
 def error_type(record: RequestRecord) -> str | None:

@@ -149,6 +149,14 @@ def test_spans_of_other_operations(
     assert values.get("gen_ai.usage.input_tokens") == tokens
 
 
+def test_span_of_an_unknown_method(world: World) -> None:
+    """Clients cannot choose the name of a span: it has OpenTelemetry's name for other methods."""
+    response = world.client.request("PROPFIND", "/nowhere/at/all")
+
+    span = world.collector.of_request(response.headers["x-request-id"])
+    assert (span.name, attributes(span)["http.request.method"]) == ("HTTP", "_OTHER")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "name", "error"),
     [

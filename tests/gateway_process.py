@@ -1,13 +1,17 @@
 """The gateway as users run it: the command, in its own process, on its own port."""
 
+import atexit
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Generator, Mapping
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -95,14 +99,14 @@ class GatewayProcess:
 
     def ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/health/ready", timeout=30).status_code == 200
         except httpx.TransportError:
             return False
 
     def output(self) -> str:
         return self.log.read_text()
 
-    def wait_for_line(self, text: str, timeout_s: float = 20) -> str:
+    def wait_for_line(self, text: str, timeout_s: float = 120) -> str:
         """Returns the first line of the output that contains `text`: a thread writes the log,
         perhaps after the response.
         """
@@ -130,11 +134,11 @@ class GatewayProcess:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = 120) -> int:
         """Returns the exit code."""
         return self._process.wait(timeout_s)
 
-    def stop(self, number: int = signal.SIGINT, timeout_s: float = 60) -> int:
+    def stop(self, number: int = signal.SIGINT, timeout_s: float = 120) -> int:
         """Sends a signal and returns the exit code."""
         self._process.send_signal(number)
         try:
@@ -162,7 +166,44 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
+    """A port on which no process listens, and which no other test of this machine gets while this
+    process runs, so that its gateway may be started late, or again.
+
+    It is below those that the kernel gives to connections and to listeners on port 0.
+    """
+    for port in itertools.islice(_ports, 10_000):
+        # A name without a file, which ends with this process; other tests cannot bind it too.
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0openai-frontend tests, port {port}")
+            with socket.socket() as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        if len(_claims) > _MOST_CLAIMS:
+            _claims.popleft().close()
         return port
+    raise AssertionError("no port is free")
+
+
+def _all_ports() -> Iterator[int]:
+    """All of the range again and again, from a random one on."""
+    lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    first, count = 21_000, min(lowest_ephemeral, 32_000) - 21_000  # Ray's workers are below
+    assert count > 0, f"the kernel gives connections ports from {lowest_ephemeral} on"
+    start = random.randrange(count)
+    return (first + (start + number) % count for number in itertools.count())
+
+
+_ports = _all_ports()
+_claims: deque[socket.socket] = deque()
+_MOST_CLAIMS = 64  # those before have been used, or given up
+
+
+@atexit.register
+def _give_up_claims() -> None:
+    for claim in _claims:
+        claim.close()

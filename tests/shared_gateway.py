@@ -48,5 +48,5 @@ def url(gateway: GatewayProcess) -> str:
 
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as made:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=600) as made:
         yield made

@@ -10,7 +10,7 @@ from tests.gateway_process import ROOT, GatewayProcess
 
 @pytest.fixture
 def async_client(url: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+    return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
 
 
 @pytest.fixture(scope="session")
@@ -26,5 +26,5 @@ def default_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatewa
 def default_client(default_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
     """OpenAI's client of that gateway. The first request for images or speech loads the model."""
     url = f"{default_gateway.url}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=600) as client:
         yield client

@@ -44,6 +44,7 @@ def test_examples_of_the_ready_message_work(default_gateway):
     """One curl line each for chat, completions, embeddings, an image and a transcription. The last
     two load their model, whose card had told what it can do.
     """
+    default_gateway.wait_for_line("print(")  # it may be ready before it prints them
     lines = [line for line in default_gateway.output().splitlines() if line.startswith("curl ")]
     before = capabilities(default_gateway)
     engines = len(default_gateway.engine_processes())

@@ -82,7 +82,7 @@ def test_2048_inputs_in_order(client):
     """A full batch is answered completely, each vector at its sentence's index."""
     texts = [f"{SENTENCES[at % 3]} Number {at}." for at in range(2048)]
 
-    patient = client.with_options(timeout=120)
+    patient = client.with_options(timeout=600)
     answer = patient.embeddings.create(model=MODEL, input=texts)
 
     alone = [

@@ -172,7 +172,7 @@ def test_url_of_another_server_is_refused(client):
 
 
 def test_models_state_capability_and_limits(gateway):
-    listed = httpx.get(f"{gateway.url}/v1/models", timeout=10).json()["data"]
+    listed = httpx.get(f"{gateway.url}/v1/models", timeout=60).json()["data"]
     found = {each["id"]: each for each in listed}
 
     assert found["writer"]["images"] is None

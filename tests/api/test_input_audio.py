@@ -129,7 +129,7 @@ def test_usage_counts_the_tokens_of_audio(client, stream):
 
 
 def test_models_state_capability_and_limits(gateway):
-    listed = httpx.get(f"{gateway.url}/v1/models", timeout=10).json()["data"]
+    listed = httpx.get(f"{gateway.url}/v1/models", timeout=60).json()["data"]
     found = {each["id"]: each for each in listed}
 
     assert found["deaf"]["input_audio"] is None

@@ -54,7 +54,7 @@ class Gateway:
     """One keep-alive connection to the gateway, so that the cost excludes connecting."""
 
     def __init__(self, process: GatewayProcess) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)
+        self._connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=120)
         self._process = psutil.Process(process.pid)
 
     def post(self, path: str, fields: dict[str, Any] | bytes) -> tuple[int, bytes]:

@@ -55,7 +55,7 @@ def check_operation(operation: Any) -> None:
     )
     def check(case: Any, kept: int) -> None:
         case.body = bodies_that_go_far(case.body, kept)
-        response = case.call(timeout=30)
+        response = case.call(timeout=120)
         if not streams(response):
             case.validate_response(response, checks=CHECKS)
 

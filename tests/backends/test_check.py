@@ -24,7 +24,7 @@ def checked(standins_gateway: GatewayProcess, capsys: pytest.CaptureFixture[str]
 
 def listed(gateway: GatewayProcess) -> list[dict[str, Any]]:
     """The models without their adapters, which are in the models' reports."""
-    models = httpx.get(f"{gateway.url}/v1/models", timeout=10).json()["data"]
+    models = httpx.get(f"{gateway.url}/v1/models", timeout=60).json()["data"]
     return [model for model in models if model["parent"] is None]
 
 

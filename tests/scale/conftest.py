@@ -11,6 +11,8 @@ import pytest
 from tests import mock_models
 from tests.api.conformance.gateway import TOKENS
 from tests.gateway_process import GatewayProcess, free_port
+from tests.resilience.faults import gated_engine
+from tests.resilience.faults.gate import Gate
 from tests.scale import routers
 from tests.scale.routers import Router
 
@@ -18,7 +20,7 @@ from tests.scale.routers import Router
 MODELS: dict[str, dict[str, Any]] = {
     "mock": {"tokens": TOKENS, "answer_tokens": 12, "prefix_cache_blocks": 4096},
     "slow": {"tokens": [" token"], "tokens_per_second": 20},
-    "waiting": {"first_token_delay_s": 3},
+    "waiting": {},
 }
 # So few that a test can fill a gateway: the slots, and the queue of a gateway behind a router.
 SLOTS, QUEUE = 8, 2
@@ -52,10 +54,18 @@ class Replicas:
         endpoint = f"tcp://[::ffff:127.0.0.1]:{self.event_ports.setdefault(name, free_port())}"
         events = {"enable_kv_cache_events": True, "endpoint": endpoint}
         folder = self.folder / name
+        gates = {"answer": self.gate(name)}
         for model, arguments in MODELS.items():
             more = {"kv_events_config": events} if model == "mock" else {}
-            mock_models.write_with_tokenizer(folder, model, **arguments, **more)
+            if model == "waiting":
+                gated_engine.write(folder, model, gates)
+            else:
+                mock_models.write_with_tokenizer(folder, model, **arguments, **more)
         return folder
+
+    def gate(self, name: str) -> Gate:
+        """While it is closed, `waiting` gives no answers on this gateway."""
+        return Gate(self.folder / f"{name}.gate")
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import random
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scripts.setup import clients
 from scripts.setup.install import site_packages
-from tests.gateway_process import ROOT, GatewayProcess
+from tests.gateway_process import ROOT, GatewayProcess, free_port
 from tests.unit.auth import key_files
 
 NIXL = ROOT / site_packages(clients.CLIENTS / "nixl")
@@ -93,15 +91,6 @@ class _ProxyHandler(BaseHTTPRequestHandler):
         """The tests' output has enough lines."""
 
 
-def quiet_port() -> int:
-    """A port that no connection of this machine gets by itself, unlike those of bind(0)."""
-    while True:
-        port = random.randrange(20000, 30000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-
-
 def write_model(repository: Path, role: str) -> None:
     """The demo model with the connector in this role."""
     shutil.copytree(DEMO, repository / "demo", ignore=shutil.ignore_patterns("weights"))
@@ -134,7 +123,7 @@ class Pair:
     proxy: Proxy
     running: dict[str, GatewayProcess] = field(default_factory=dict)
     ports: Mapping[str, int] = field(
-        default_factory=lambda: {name: quiet_port() for name in ("p", "d", "listener", "decode")}
+        default_factory=lambda: {name: free_port() for name in ("p", "d", "listener", "decode")}
     )
 
     def start(self, role: str) -> GatewayProcess:
@@ -179,7 +168,7 @@ class Pair:
         found = metrics(self.running[role]).items()
         return sum(value for (each, has), value in found if each == name and wanted <= has)
 
-    def wait_for(self, role: str, name: str, value: float, timeout_s: float = 20) -> float:
+    def wait_for(self, role: str, name: str, value: float, timeout_s: float = 60) -> float:
         """Seconds until the metric has this value."""
 
         begun_s = time.monotonic()

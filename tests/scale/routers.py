@@ -33,12 +33,12 @@ class Router:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def wait_until_ready(self, timeout_s: float = 60) -> None:
+    def wait_until_ready(self, timeout_s: float = 300) -> None:
         """Returns when a gateway answers through the router; otherwise fails with the log."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                if httpx.get(f"{self.url}/v1/models", timeout=5).status_code == 200:
+                if httpx.get(f"{self.url}/v1/models", timeout=30).status_code == 200:
                     return
             except httpx.TransportError:
                 pass
@@ -139,7 +139,7 @@ def running(
         yield router
     finally:
         router.process.terminate()
-        router.process.wait(20)
+        router.process.wait(120)
 
 
 # Of language models

@@ -87,7 +87,7 @@ class Guarded:
         """Write until the gateway closes the connection and return what it sent. `ends` half-closes
         the connection after the last piece.
         """
-        with socket.create_connection(("127.0.0.1", self.process.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", self.process.port), timeout=120) as connection:
             with suppress(OSError):  # the gateway closed the connection while we were writing
                 for piece in pieces:
                     connection.sendall(piece)
@@ -107,7 +107,7 @@ class Guarded:
         with ExitStack() as connections:
             for _ in range(count):
                 address = ("127.0.0.1", self.process.port)
-                connections.enter_context(socket.create_connection(address, 30)).sendall(sent)
+                connections.enter_context(socket.create_connection(address, 120)).sendall(sent)
             assert self.answers()
             return self.memory_bytes() - before
 
@@ -127,7 +127,7 @@ class Guarded:
         """Return the whole log so far. A separate thread writes it, so wait for a marker."""
         mark = f"mark-{uuid.uuid4()}"
         self.ask("GET /health/live", b"", f"x-request-id: {mark}")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while mark not in (said := self.process.output()):
             assert time.monotonic() < deadline, "the log is not written"
             time.sleep(0.002)

@@ -62,7 +62,7 @@ def test_ambiguous_framing_never_yields_a_second_request(guarded, name):
     """
     sent = SMUGGLED[name]
 
-    with socket.create_connection(("127.0.0.1", guarded.process.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", guarded.process.port), timeout=60) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         received = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -134,7 +134,7 @@ async def test_10_000_disconnected_clients_leave_nothing(guarded_process: Guarde
     order = [stage for stage, (_, _, share) in STAGES.items() for _ in range(share)]
     assert guarded_process.answers(stream=True)
 
-    async with no_trace_left(guarded_process.process, deadline_s=30, headers=headers):
+    async with no_trace_left(guarded_process.process, deadline_s=60, headers=headers):
         with ThreadPoolExecutor(AT_ONCE) as pool:
             stages = [order[number % len(order)] for number in range(CLIENTS)]
             seen = list(pool.map(partial(leave, port), stages))
@@ -149,7 +149,7 @@ def leave(port: int, stage: str) -> bytes:
     """Connect, send, read, and reset the connection; return what was read."""
     sent, until, _ = STAGES[stage]
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         connection.sendall(sent)
         while until not in answer and (read := connection.recv(65536)):

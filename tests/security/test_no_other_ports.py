@@ -70,7 +70,7 @@ def test_triton_extensions_that_reach_the_machine_are_not_available(guarded, tmp
 
 
 def test_the_http2_preface_of_grpc_gets_400(guarded):
-    with socket.create_connection(("127.0.0.1", guarded.process.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", guarded.process.port), timeout=60) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
         answer = connection.recv(65536)
 

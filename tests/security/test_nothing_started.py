@@ -110,6 +110,6 @@ def test_the_replaced_c_functions_record_every_start(world, code, told):
     """Each C library function that starts a program or a process is recorded."""
     before = len(world.started())
     with world.within():
-        subprocess.run([sys.executable, "-S", "-c", code], check=True, timeout=20)
+        subprocess.run([sys.executable, "-S", "-c", code], check=True, timeout=120)
 
     assert [line for line in world.started()[before:] if told in line]

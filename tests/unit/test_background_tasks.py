@@ -38,7 +38,7 @@ async def test_failed_task_restarts(monkeypatch, caplog):
 
     with caplog.at_level(logging.ERROR):
         task = asyncio.create_task(supervise("watch keys file", work))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await work.waits.wait()
 
     assert work.starts == 4
@@ -126,7 +126,7 @@ async def test_thread_of_a_cancelled_caller_ends(monkeypatch):
     caller.cancel()
     await asyncio.wait([caller])
     go_on.set()
-    await asyncio.to_thread(threads[0].join, 10)
+    await asyncio.to_thread(threads[0].join, 60)
 
     assert caller.cancelled()
     assert not threads[0].is_alive()

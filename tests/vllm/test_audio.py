@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -256,11 +257,17 @@ async def test_cancelled_request_leaves_nothing_behind(server: Server):
     cache, asked = host._engine._audio.cache, request(transcribing("en"))
     given = audio(recordings.fresh(1003).samples)
 
+    await ask(server, START, audio(recordings.fresh(1006).samples), max_tokens=1)
+    workers = [psutil.Process(each.process_id) for each in cache._pool._idle]  # one at least
+    for each in workers:
+        each.suspend()
     stream = server.infer(MODEL, {**contract(server, MODEL).encode(asked), **given})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while not cache._preparing:  # noqa: ASYNC110  it gives no event for it
             await asyncio.sleep(0)
         stream.cancel()
+        for each in workers:
+            each.resume()
         while cache._preparing or cache._running:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

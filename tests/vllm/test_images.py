@@ -6,6 +6,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 from PIL import Image
@@ -270,11 +271,17 @@ async def test_cancelled_request_leaves_nothing_behind(server: Server, prompt):
     images, asked = images_of().caches[0], request(prompt(user(COUNT)))
     inputs = {**contract(server, MODEL).encode(asked), **tensors([picture(32, width=1500)])}
 
+    await ask(server, prompt(user(COUNT)), tensors([picture(33)]))  # it leaves an idle worker
+    workers = [psutil.Process(each.process_id) for each in images._pool._idle]
+    for each in workers:
+        each.suspend()
     stream = server.infer(MODEL, inputs, request_id="test")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while not images._preparing:  # noqa: ASYNC110  it gives no event for it
             await asyncio.sleep(0)
         stream.cancel()
+        for each in workers:
+            each.resume()
         while images._preparing or images._running:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

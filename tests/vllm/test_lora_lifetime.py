@@ -68,7 +68,7 @@ async def loaded(adapters: LoRALoader, adapter: Adapter, sink: Any) -> Any:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not true():  # noqa: ASYNC110  there is no event for files and tasks
             await asyncio.sleep(0.001)
 

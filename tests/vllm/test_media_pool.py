@@ -94,7 +94,7 @@ def worker(pool: WorkerPool) -> psutil.Process:
 
 def until_dead(process: psutil.Process) -> None:
     """Whether reaped or not."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, f"process {process.pid} is alive"
         time.sleep(0.01)
@@ -221,8 +221,10 @@ def test_crash_fails_one_image(pool):
     """The next image has a new worker."""
     crashing = worker(pool)
     crashing.suspend()
+    runs = pool.runs
     found = pool.submit(of_red(), [encoded(RED).encode()])
-    time.sleep(0.2)
+    while pool.runs == runs and not found.done():  # until the worker has it
+        time.sleep(0.01)
     crashing.kill()
 
     with pytest.raises(ValueError, match="processing it failed"):
@@ -250,18 +252,18 @@ def test_dead_idle_worker_fails_no_image(pool):
 
 def test_hang_fails_one_image(pool, monkeypatch):
     """The worker is killed at the time limit, and the next image has a new one."""
-    monkeypatch.setattr(pool, "timeout_s", 1.0)
     hanging = worker(pool)
     os.kill(hanging.pid, signal.SIGSTOP)
+    monkeypatch.setattr(pool, "timeout_s", 1.0)
     begun = time.monotonic()
 
     with pytest.raises(ValueError, match="takes more than 1 s"):
         process(pool, encoded(RED))
 
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
     monkeypatch.undo()
     assert worker(pool).pid != hanging.pid
-    assert hanging.wait(timeout=10) is None
+    assert hanging.wait(timeout=60) is None
 
 
 def test_worker_opens_neither_files_nor_sockets(pool):
@@ -283,5 +285,5 @@ def test_close_ends_all_processes(pool):
 
     pool.close()
 
-    _, alive = psutil.wait_procs([last, parent], timeout=10)
+    _, alive = psutil.wait_procs([last, parent], timeout=60)
     assert not alive

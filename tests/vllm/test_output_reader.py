@@ -70,7 +70,7 @@ def step(number: int) -> Any:
 
 
 async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not met():  # noqa: ASYNC110  the socket has no event for it
             await asyncio.sleep(0.001)
 
@@ -108,7 +108,7 @@ async def test_utility_call_results_arrive(engine):
         EngineCoreOutputs(utility_output=UtilityOutput(7, result=UtilityResult("slept"))), step(1)
     )
 
-    assert await asyncio.wait_for(result, 10) == "slept"
+    assert await asyncio.wait_for(result, 60) == "slept"
     await until(lambda: len(seen) == 1)
 
 
@@ -122,7 +122,7 @@ async def test_dead_engine_is_reported(engine):
     engine.dies()
 
     with pytest.raises(EngineDeadError):
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
     assert len(seen) == 1
     assert engine.resources.engine_dead
 
@@ -139,7 +139,7 @@ async def test_failing_output_handler_stops_the_reader(engine):
     engine.send(step(1), step(2))
 
     with pytest.raises(ValueError, match="no such request"):
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
     assert len(seen) == 1
 
 

@@ -23,7 +23,7 @@ def write_environment(file: Path) -> None:
 def environment_of_a_process(file: Path) -> dict[str, str]:
     process = processes._context().Process(target=write_environment, args=(file,))
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == 0
     found: dict[str, str] = json.loads(file.read_text())
     return found

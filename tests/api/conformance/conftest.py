@@ -20,7 +20,7 @@ Send = Callable[..., httpx.Response]
 @pytest.fixture(scope="session")
 def send(mock_gateway: GatewayProcess) -> Iterator[Send]:
     """Posts the fields to a path, together with the fields that the path requires."""
-    with httpx.Client(base_url=mock_gateway.url, timeout=30) as client:
+    with httpx.Client(base_url=mock_gateway.url, timeout=120) as client:
         yield lambda path, **fields: client.post(
             path, json={"model": "mock", **REQUIRED[path], **fields}
         )

@@ -3,6 +3,7 @@
 A violation fails the test in which it occurs, even if the test's client ignores it.
 """
 
+import inspect
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -162,6 +163,19 @@ def one_ssl_context() -> Iterator[None]:
         for http in (httpx, httpx2):
             for transport in (http.HTTPTransport, http.AsyncHTTPTransport):
                 patch.setattr(transport, "__init__", _with_certificates(transport, certificates))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clients_are_patient() -> Iterator[None]:
+    """Requests without a timeout of their own wait a minute instead of httpx's 5 s, which a server
+    on a busy machine may need for any answer. No test expects that timeout.
+    """
+    default: httpx.Timeout = inspect.signature(httpx.get).parameters["timeout"].default
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "read", "write", "pool"):
+            patch.setattr(default, name, 60.0)
+        assert httpx.Client().timeout.read == 60
         yield
 
 

@@ -58,10 +58,14 @@ def genai_perf(url: str, folder: Path, kind: str, *options: str) -> None:
     """Profiles one endpoint; the exports are below `folder`."""
     # It expects a host and a port, without a scheme.
     command = ["genai-perf", "profile", f"--endpoint-type={kind}", f"--url={url.split('//')[1]}"]
-    # By time: with a request count, perf_analyzer waits for ever if all requests end
-    # before it checks, as can happen on a busy machine.
-    where = ["--measurement-interval=1000", f"--artifact-dir={folder}"]
-    Environment("genai-perf").run([*command, *COMMON, *where, *options], folder, HF_HUB_OFFLINE="1")
+    # By windows of requests: with a request count, perf_analyzer waits for ever if all requests end
+    # before it checks; and with an interval, it fails if none ends in one. Both can happen on a
+    # busy machine.
+    where = [f"--artifact-dir={folder}"]
+    windows = ["--", "--measurement-mode=count_windows", "--measurement-request-count=20"]
+    Environment("genai-perf").run(
+        [*command, *COMMON, *where, *options, *windows], folder, HF_HUB_OFFLINE="1"
+    )
 
 
 def aiperf(url: str, folder: Path, kind: str, *options: str) -> None:

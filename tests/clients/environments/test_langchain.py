@@ -36,7 +36,7 @@ class Weather(BaseModel):
 @pytest.fixture
 def connections() -> Iterator[dict[str, Any]]:
     """HTTP clients that are closed after the test: LangChain keeps its own open for ever."""
-    with httpx2.Client(timeout=60) as http:
+    with httpx2.Client(timeout=600) as http:
         yield {"http_client": http, "api_key": "none", "max_retries": 0}
 
 
@@ -90,7 +90,7 @@ def test_stream_has_usage_on_request(chat):
 
 async def test_async_stream_sums_to_the_answer(chat):
     """astream() gives the same as stream()."""
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=600) as http:
         model = chat(max_tokens=5, http_async_client=http)
         texts = [chunk.text async for chunk in model.astream("What is Triton?")]
 

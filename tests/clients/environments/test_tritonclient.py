@@ -92,8 +92,9 @@ async def test_perf_analyzer(kserve, tmp_path):
     """A run against a batching model succeeds without a failed request."""
     url = kserve.url.removeprefix("http://")
     run = ["perf_analyzer", "-m", "batched", "-u", url, "-i", "http", "--service-kind=triton",
-           "-b", "2", "--concurrency-range=2", "--measurement-interval=300", "--max-trials=3",
-           "--stability-percentage=999", "-f", "report.csv"]  # fmt: skip
+           "-b", "2", "--concurrency-range=2", "--max-trials=3", "--stability-percentage=999",
+           "--measurement-mode=count_windows", "--measurement-request-count=50",
+           "-f", "report.csv"]  # fmt: skip
 
     await asyncio.to_thread(Environment("genai-perf").run, run, tmp_path)
 

@@ -155,7 +155,7 @@ async def _connection(reads: list[bytes]) -> tuple[Seen, list[bytes]]:
         quiet = quiet + 1 if len(network.sent) == answered else 0
         answered = len(network.sent)
     protocol.connection_lost(None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await asyncio.gather(*state.tasks)
     lines = network.sent.split(b"HTTP/1.1 ")[1:]
     assert all(line[:3].isdigit() for line in lines)

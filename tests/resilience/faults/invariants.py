@@ -77,7 +77,7 @@ class Footprint:
 async def no_trace_left(
     gateway: Watched,
     *,
-    deadline_s: float = 10,
+    deadline_s: float = 30,
     growth_bytes: int = 32 * MIB,
     may_log: Collection[str] = (),
     headers: Mapping[str, str] | None = None,
@@ -91,7 +91,7 @@ async def no_trace_left(
     TRACES that the fault itself causes; `headers` give access to /metrics if it needs a key.
     """
     async with httpx.AsyncClient(
-        base_url=gateway.url, headers={**(headers or {}), "connection": "close"}, timeout=30
+        base_url=gateway.url, headers={**(headers or {}), "connection": "close"}, timeout=60
     ) as client:
         await _fill_pool(client, gateway)
         before = await _quiet(client, gateway, deadline_s)

@@ -1,9 +1,11 @@
 """The wall clock of a running gateway jumps by hours, and nothing that waits is affected."""
 
 import asyncio
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -11,7 +13,7 @@ import pytest
 
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
-from tests.resilience.faults.asking import chat, chat_events, client_of, error_of
+from tests.resilience.faults.asking import chat, chat_events, client_of, error_of, events_of
 from tests.resilience.faults.invariants import no_trace_left
 from tests.resilience.faults.world import World
 from tests.unit.auth import key_files
@@ -21,7 +23,8 @@ pytestmark = pytest.mark.slow
 HOURS = 3600
 KEY = "sk-known"
 COUNTED = "sk-two-a-minute"
-TOKENS = 30  # of a stream, at 20 per second
+STALLED = re.compile(r"(?:event loop blocked for|resumed after|no thread ran for) ([\d.]+) s")
+TOKENS, LONG = 30, 4000  # of a stream, at 20 per second
 MODELS = {
     "slow": ({"tokens_per_second": 20}, "max_concurrent_requests: 1\n"),
     "hangs": ({"hang_after_tokens": 2, "hang_s": 3}, "inter_token_timeout_s: 1\n"),
@@ -76,41 +79,54 @@ async def test_a_clock_jump_changes_only_created(
     gateway: GatewayProcess, client: httpx.AsyncClient, world: World, keys: Path, hours: int
 ) -> None:
     """Streams, both kinds of queues, watchdogs, rate limits and reloaded keys are not affected."""
-    async with asyncio.timeout(90), no_trace_left(gateway, headers=key_files.bearer(KEY)):
+    async with asyncio.timeout(300), no_trace_left(gateway, headers=key_files.bearer(KEY)):
         assert (await answer(client, "slow", 1)).status_code == 200
         assert (await refusal(client)).status_code == 429
         began_s = time.monotonic()
-        stream = asyncio.create_task(chat_events(client, "slow", max_tokens=TOKENS))
-        busy = asyncio.create_task(answer(client, "other", 3 * TOKENS))
-        stuck = asyncio.create_task(chat_events(client, "hangs", max_tokens=20))
-        await asyncio.sleep(0.5)
-        waiting = asyncio.create_task(answer(client, "slow", 1))
-        too_late = asyncio.create_task(answer(client, "other", 1))
-        await asyncio.sleep(0.2)
+        async with (
+            begun(client, "slow", max_tokens=TOKENS) as stream,
+            begun(client, "other", max_tokens=LONG) as busy,  # has the slot until the test leaves
+        ):
+            stuck = asyncio.create_task(chat_events(client, "hangs", max_tokens=20))
+            waiting = asyncio.create_task(answer(client, "slow", 1))
+            too_late = asyncio.create_task(answer(client, "other", 1))
+            await asyncio.sleep(0.2)
 
-        world.jump(hours * HOURS)
+            world.jump(hours * HOURS)
 
-        assert (await waiting).status_code == 200
-        assert (await stream)[-1] == "[DONE]"
-        assert len(await stream) >= TOKENS
-        assert (await too_late).json()["error"]["code"] == "queue_timeout"
-        assert error_of((await stuck)[-1])["code"] == "engine_stalled"
-        assert (await busy).status_code == 200
+            assert (await waiting).status_code == 200
+            events = [event async for event in stream]
+            assert events[-1] == "[DONE]"
+            assert len(events) >= TOKENS
+            assert (await too_late).json()["error"]["code"] == "queue_timeout"
+            assert error_of((await stuck)[-1])["code"] == "engine_stalled"
+            assert "[DONE]" not in [await anext(busy) for _ in range(2 * TOKENS)]
+            assert 3 < time.monotonic() - began_s < HOURS
         created = (await answer(client, "slow", 1)).json()["created"]
-        assert abs(created - time.time() - hours * HOURS) < 60
-        assert 3 < time.monotonic() - began_s < 30
+        assert abs(created - time.time() - hours * HOURS) < HOURS / 2
 
         told = await refusal(client)
         assert (told.status_code, told.json()["error"]["code"]) == (429, "rate_limit_exceeded")
         assert 1 <= int(told.headers["retry-after"]) <= 60
         key_files.write(keys, key_files.key("known", secret=KEY), key_files.key("new"))
         await until_let_in(client, "new")
-    assert "is blocked" not in gateway.output()
-    assert "no thread ran" not in gateway.output()
+    # The watchdog of the event loop counts no jump; on a busy machine it may count seconds
+    assert all(float(each) < HOURS for each in STALLED.findall(gateway.output()))
+
+
+@asynccontextmanager
+async def begun(
+    client: httpx.AsyncClient, model: str, *, max_tokens: int
+) -> AsyncIterator[AsyncIterator[str]]:
+    """A streamed chat whose first events have arrived: those that follow."""
+    body = chat(model, stream=True, max_tokens=max_tokens)
+    async with events_of(client, "/v1/chat/completions", body) as events:
+        await anext(events)
+        yield events
 
 
 async def until_let_in(client: httpx.AsyncClient, key: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             told = await client.get("/v1/models", headers=key_files.bearer(key))
             if told.status_code == 200:
@@ -123,13 +139,11 @@ async def test_a_clock_jump_does_not_affect_draining(
     gateway: GatewayProcess, client: httpx.AsyncClient, world: World, hours: int
 ) -> None:
     """Running requests finish, and the process exits as soon as none runs."""
-    async with asyncio.timeout(60):
-        stream = asyncio.create_task(chat_events(client, "slow", max_tokens=TOKENS))
-        await asyncio.sleep(0.5)
+    async with asyncio.timeout(300), begun(client, "slow", max_tokens=TOKENS) as stream:
         gateway.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.2)
 
         world.jump(hours * HOURS)
 
-        assert (await stream)[-1] == "[DONE]"
+        assert [event async for event in stream][-1] == "[DONE]"
         assert await asyncio.to_thread(gateway.wait) == 0

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 HANGS_S = 3.0  # the Python backend allows each instance 5 s
 AT_ONCE_S = 1.5
+SERIES = 6
 BODY = {"prompt": "a", "max_tokens": 2}
 OPTIONS = ("--model-control-mode=explicit", "--load-model=*", "--enable-model-management")
 
@@ -44,7 +45,17 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, core: NewerCore) -> Iterat
 
 
 async def slowest(client: httpx.AsyncClient, *asked: str) -> float:
-    """Return the seconds of the longest of ten rounds of GETs and a completion by `fast`."""
+    """Return the seconds of the longest of ten rounds of GETs and a completion by `fast`; of some
+    series of rounds, the least: other work on the machine can only delay a request, and a call that
+    delays requests does so in each series.
+    """
+    longest_s: list[float] = []
+    while min(longest_s, default=AT_ONCE_S) >= AT_ONCE_S and len(longest_s) < SERIES:
+        longest_s.append(await slowest_of_ten(client, *asked))
+    return min(longest_s)
+
+
+async def slowest_of_ten(client: httpx.AsyncClient, *asked: str) -> float:
     longest_s = 0.0
     for _ in range(10):
         began_s = time.monotonic()
@@ -76,7 +87,7 @@ async def test_a_hanging_readiness_call_delays_no_request(gateway, core):
         assert (await client.get("/v2/models/fast/ready")).status_code == 200
 
         core.say("slow")
-        await until(partial(is_named, client, "slow", named=False), 2 * HANGS_S)
+        await until(partial(is_named, client, "slow", named=False))
         assert (
             await client.post("/v1/completions", json={"model": "slow", **BODY})
         ).status_code == 200
@@ -86,8 +97,8 @@ async def test_models_load_and_unload_during_a_hanging_readiness_call(gateway, c
     """An unloaded model is refused at once and serves at once after it is loaded again."""
     core.say("slow", after_s=HANGS_S)
     async with client_of(gateway) as client:
-        took_s = []
-        for _ in range(3):
+        took_s: list[float] = []
+        while len(took_s) < 3 or (not at_once(took_s) and len(took_s) < 3 * SERIES):
             began_s = time.monotonic()
             assert (await client.post("/v1/models/fast/unload")).status_code == 200
             refused = await client.post("/v1/completions", json={"model": "fast", **BODY})
@@ -96,8 +107,13 @@ async def test_models_load_and_unload_during_a_hanging_readiness_call(gateway, c
             served = await client.post("/v1/completions", json={"model": "fast", **BODY})
             assert served.status_code == 200
             took_s.append(time.monotonic() - began_s)
-        assert sorted(took_s)[1] < AT_ONCE_S  # the median, of a machine that may be busy
+        assert at_once(took_s), took_s
     core.say("slow")
+
+
+def at_once(took_s: list[float]) -> bool:
+    """Whether most of the last changes were, on a machine that may be busy."""
+    return sorted(took_s[-3:])[1] < AT_ONCE_S
 
 
 async def was_started_again(client: httpx.AsyncClient, model: str) -> bool:
@@ -110,9 +126,9 @@ async def test_a_dead_stub_that_the_core_reaped_is_replaced(gateway, core):
     core.say("echo", stub=stub.pid)
     async with client_of(gateway) as client:
         stub.kill()
-        await until(partial(was_started_again, client, "echo"), 20)
+        await until(partial(was_started_again, client, "echo"))
         core.say("echo")
-        await until(partial(serves, client, "echo"), 10)
+        await until(partial(serves, client, "echo"))
         answer = await client.post("/v2/models/echo/generate", json={"IN": "hi"})
 
     assert (answer.status_code, answer.json()["OUT"]) == (200, "hi")

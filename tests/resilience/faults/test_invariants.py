@@ -78,7 +78,7 @@ async def test_a_server_without_leaks_passes(server):
         server.do(before)
 
     passed = False
-    async with no_trace_left(server, deadline_s=2):
+    async with no_trace_left(server):
         server.do("nothing")
         passed = True
 

@@ -75,10 +75,10 @@ async def test_large_bodies_get_503_when_memory_runs_out(gateway, client):
     requests are not affected. With memory available again, the server reads large bodies again.
     """
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(300),
         no_trace_left(
             gateway,
-            deadline_s=20,
+            deadline_s=60,
             growth_bytes=96 * MIB,
             may_log=["Traceback (most recent call last)"],
         ),
@@ -102,7 +102,7 @@ async def test_the_gateway_recovers_or_exits_when_no_memory_is_left(gateway, cli
     """Either it serves again once memory is available, or it exits with a nonzero code, so that a
     supervisor restarts it, and its log shows where it stopped.
     """
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         with no_more_than(0, gateway):
             seen = await statuses(client, LARGE, 8) | await statuses(client, SMALL, 200)
         assert seen <= {200, 400, 500, 503, CLOSED}

@@ -44,20 +44,27 @@ def gateway(tmp_path_factory):
 
 @dataclass(slots=True)
 class Best:
-    """The best round of each figure, in seconds."""
+    """The best round of each figure; times are in seconds."""
 
     full_gap_p99: float = inf
     gap_p99: float = inf
     refusal_p99: float = inf
     live_p999: float = inf
+    refused_share: float = 0.0
+    answers_per_s: float = 0.0
 
     def add(self, full: Measured, twice: Measured, late_s: Sequence[float]) -> None:
         """Add a round: full load, then twice the load, and the machine's own delay."""
+        if not (late_s and twice.gap_s and twice.refusal_s and twice.probe_s and full.gap_s):
+            return  # a process got no time at all
         late_p99 = 2 * percentile(late_s, 99)  # the server wakes up, and then the client
         self.full_gap_p99 = min(self.full_gap_p99, percentile(full.gap_s, 99))
         self.gap_p99 = min(self.gap_p99, percentile(twice.gap_s, 99) - late_p99)
         self.refusal_p99 = min(self.refusal_p99, percentile(twice.refusal_s, 99) - late_p99)
         self.live_p999 = min(self.live_p999, percentile(twice.probe_s, 99.9) - late_p99)
+        asked = twice.responses + len(twice.refusal_s)
+        self.refused_share = max(self.refused_share, len(twice.refusal_s) / asked)
+        self.answers_per_s = max(self.answers_per_s, twice.responses / twice.seconds)
 
     @property
     def is_as_promised(self) -> bool:
@@ -65,6 +72,8 @@ class Best:
             self.gap_p99 <= 1.5 * self.full_gap_p99
             and self.refusal_p99 < 0.01
             and self.live_p999 <= 0.01
+            and self.refused_share >= 0.3
+            and self.answers_per_s >= 0.5 * FULL_PER_S
         )
 
 
@@ -133,5 +142,3 @@ async def test_overload_does_not_slow_running_requests(gateway):
                 break
 
     assert best.is_as_promised, best
-    assert len(twice.refusal_s) >= 0.3 * (twice.responses + len(twice.refusal_s))
-    assert twice.responses >= 0.5 * FULL_PER_S * twice.seconds

@@ -24,8 +24,10 @@ from tests.resilience.faults.asking import (
     unready,
     until,
 )
+from tests.resilience.faults.gate import Gate
 from tests.resilience.faults.invariants import TRACES, _in_hand
 from tests.unit.triton import python_models
+from tests.unit.triton.python_models import ECHO
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +49,9 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        wait_for_gate()
+
     def execute(self, requests):
         for request in requests:
             sender = request.get_response_sender()
@@ -59,7 +64,19 @@ class TritonPythonModel:
             time.sleep(0.02)
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 '''
-OPTIONS = "inter_token_timeout_s: 1\nengine_max_restarts: 2\n"
+# A new stub does not start while the file is there: so the model stays unready for the test.
+GATE = """
+import pathlib
+import time
+
+
+def wait_for_gate():
+    while pathlib.Path({gate!r}).exists():
+        time.sleep(0.01)
+
+"""
+# A stub that has to wait for the processor is silent too, but not for as long as that.
+OPTIONS = "inter_token_timeout_s: 4\nengine_max_restarts: 2\n"
 STREAM = "/v2/models/{}/generate_stream"
 SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 # Of a stopped stub, its state or the silence of its stream is noticed first.
@@ -70,12 +87,18 @@ REASONS = {
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    return Gate(tmp_path_factory.mktemp("gate") / "closed")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("stubs")
+    gated = GATE.format(gate=str(gate.path))
     for name in SIGNALS:
-        _write(folder / "models" / name)
-    for part in ("first", "second"):
-        python_models.write(folder / "models", part)
+        _write(folder / "models" / name, gated + MODEL)
+    python_models.write(folder / "models", "first", answer=f"{gated}\nwait_for_gate()\n" + ECHO)
+    python_models.write(folder / "models", "second")
     python_models.write_ensemble(folder / "models")
     # The core keeps the requests of a dead stub, which would delay its shutdown by 30 s
     options = ["--model-control-mode=explicit", "--load-model=*", "--exit-timeout-s=1"]
@@ -107,10 +130,10 @@ def known_abort(gateway: GatewayProcess) -> Iterator[None]:
         raise
 
 
-def _write(folder: Path) -> None:
+def _write(folder: Path, model: str) -> None:
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(CONFIG)
-    (folder / "1" / "model.py").write_text(MODEL)
+    (folder / "1" / "model.py").write_text(model)
     (folder / "openai_frontend.yaml").write_text(OPTIONS)
 
 
@@ -126,6 +149,17 @@ async def broken(client: httpx.AsyncClient, model: str) -> bool:
     return not await serves(client, model)
 
 
+async def served(client: httpx.AsyncClient, model: str, body: dict[str, str]) -> httpx.Response:
+    """Return the answer of a model that serves again. Triton gives up a stub that is silent for a
+    second, also one that only waits for the processor: then it is replaced once more.
+    """
+    while True:
+        await until(partial(serves, client, model))
+        answer = await client.post(f"/v2/models/{model}/generate", json=body)
+        if "did not respond to Triton in time" not in answer.text:
+            return answer
+
+
 _BODIES = f"openai_frontend_buffered_body_bytes{ {} }"
 
 
@@ -139,24 +173,25 @@ async def released(client: httpx.AsyncClient) -> bool:
 
 
 @pytest.mark.parametrize("model", SIGNALS)
-async def test_a_stub_lost_mid_stream_is_replaced(gateway, model):
+async def test_a_stub_lost_mid_stream_is_replaced(gateway, gate, model):
     """The stream ends with an error event, and readiness gives the reason.
 
     This test does not check threads, the stub's process and the model's unreleased requests: the
     core keeps those of the broken instance, whose requests never end.
     """
     with known_abort(gateway):
-        await lose_and_replace(gateway, model)
+        await lose_and_replace(gateway, gate, model)
     assert not [trace for trace in TRACES if trace in gateway.output()]
 
 
-async def lose_and_replace(gateway: GatewayProcess, model: str) -> None:
+async def lose_and_replace(gateway: GatewayProcess, gate: Gate, model: str) -> None:
     async with client_of(gateway) as client:
         async with events_of(client, STREAM.format(model), {"IN": "go"}) as events:
             assert "word" in await anext(events)
+            gate.close()
             stub(gateway, model).send_signal(SIGNALS[model])
             last = [event async for event in events][-1]
-        await until(partial(broken, client, model), 5)
+        await until(partial(broken, client, model))
         refused = await client.post(STREAM.format(model), json={"IN": "go"})
         reason = (await unready(client))[model]
         ready = await client.get(f"/v2/models/{model}/ready")
@@ -166,11 +201,12 @@ async def lose_and_replace(gateway: GatewayProcess, model: str) -> None:
         assert refused.headers["retry-after"]
         assert re.search(REASONS[model], reason)
 
+        gate.open()
         await until(partial(serves, client, model))
         async with events_of(client, STREAM.format(model), {"IN": "go"}) as events:
             assert "word" in await anext(events)
         assert await starts(client, model) == 1
-        await until(partial(released, client), 10)
+        await until(partial(released, client))
 
 
 @pytest.mark.parametrize("model", ["second", "ensemble"])
@@ -197,23 +233,23 @@ async def test_a_stub_that_stands_still_mixes_up_no_answers(gateway, model):
         assert {answer.status_code for answer in answers} in ({503}, {200, 503})
         for text, answer in zip(texts * 2, answers, strict=True):
             assert answer.status_code == 503 or answer.json()[returned] == text
-        await until(partial(serves, client, model))
-        assert (await ask("hi")).json()[returned] == "hi"
+        assert (await served(client, model, {given: "hi"})).json()[returned] == "hi"
         assert not was.is_running() or was.status() == psutil.STATUS_ZOMBIE
 
 
-async def test_an_ensemble_is_unready_while_the_stub_of_a_part_is_dead(gateway):
+async def test_an_ensemble_is_unready_while_the_stub_of_a_part_is_dead(gateway, gate):
     """Its reason names the part, and it serves again after the stub is replaced."""
     ready = "/v2/models/ensemble/ready"
     with known_abort(gateway):
         async with client_of(gateway) as client:
             assert (await client.get(ready)).status_code == 200
+            gate.close()
             stub(gateway, "first").kill()
-            await until(partial(broken, client, "ensemble"), 5)
+            await until(partial(broken, client, "ensemble"))
 
             assert "instance first_0 has died" in (await unready(client))["ensemble"]
             assert (await client.get(ready)).status_code == 400
-            await until(partial(serves, client, "ensemble"))
-            answer = await client.post("/v2/models/ensemble/generate", json={"QUESTION": "hi"})
+            gate.open()
+            answer = await served(client, "ensemble", {"QUESTION": "hi"})
             assert (answer.status_code, answer.json()["REPLY"]) == (200, "hi")
             assert await starts(client, "first") == 1

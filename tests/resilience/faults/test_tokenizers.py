@@ -29,7 +29,7 @@ async def test_other_models_serve_beside_a_broken_tokenizer(tmp_path: Path) -> N
     Once the files are correct, a load makes the model serve.
     """
     folder = write(tmp_path)
-    async with asyncio.timeout(30), live(tmp_path, load_model=["*"], **EXPLICIT) as gateway:
+    async with asyncio.timeout(300), live(tmp_path, load_model=["*"], **EXPLICIT) as gateway:
         ready = await gateway.client.get("/health/ready")
         broken = [await gateway.chat(name) for name in (CORRUPT, MISSING)]
         served = await gateway.chat(GOOD)

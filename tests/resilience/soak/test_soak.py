@@ -17,14 +17,20 @@ LEAK_BYTES = 1024 * 1024
 @pytest.mark.slow
 async def test_a_deliberate_leak_fails(tmp_path: Path) -> None:
     """The engine leaks a megabyte per request: the slope shows it, and nothing else fails. A quiet
-    machine leaks 15 times what it must, because a busy one serves fewer requests.
+    machine leaks 15 times what it must, because a busy one serves fewer requests. If the gateway
+    stands still in the half that counts, there is no slope, and another soak.
     """
     plan = Plan(
         seconds=6, seed=7, clients=6, noise_mb=20, leak_bytes=LEAK_BYTES,
         scenarios=("chat", "chat_stream"),
     )  # fmt: skip
 
-    (failure,) = (await soak(tmp_path, plan)).failures
+    for number in range(4):
+        found = await soak(tmp_path / str(number), plan)
+        if found.failures:
+            break
+
+    (failure,) = found.failures
 
     assert failure.startswith("memory grows by ")
 

@@ -3,6 +3,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -31,6 +32,11 @@ def load(floor, **options) -> Load:
     return Load(port=floor.port, pids={"server": [floor.pid]}, **{**usual, **options})
 
 
+def one_of_a_few(holds: Callable[[], bool]) -> bool:
+    """For loads of less than a second, in which another program may have the processor."""
+    return any(holds() for _ in range(6))
+
+
 def test_client_counts_what_the_floors_send(floor):
     """Against servers that write exactly the requested tokens, none is lost or invented."""
 
@@ -49,26 +55,30 @@ def test_client_counts_what_the_floors_send(floor):
 def test_open_loop_keeps_its_rate(floor):
     """Requests leave at their due time, whatever the responses do, and are timed from then."""
 
-    with Client(load(floor, connections=1, rate_per_s=200, measured_s=0.5)) as client:
-        measured = client.run()
+    def keeps_it() -> bool:
+        with Client(load(floor, connections=1, rate_per_s=200, measured_s=0.5)) as client:
+            measured = client.run()
+        assert min(measured.late_s, default=0) >= 0
+        return [measured.responses, len(measured.late_s)] == pytest.approx([100, 100], abs=30)
 
-    assert measured.responses == pytest.approx(100, abs=30)
-    assert len(measured.late_s) == pytest.approx(100, abs=30)
-    assert min(measured.late_s) >= 0
+    assert one_of_a_few(keeps_it)
 
 
 def test_open_loop_includes_the_wait_for_a_stalled_server(floor):
     """Requests fall due while the server stalls, and the latency of each includes its wait."""
 
     stopped_s = 0.2
-    stall = threading.Timer(0.2, _stall, (floor.pid, stopped_s))
-    with Client(load(floor, connections=1, rate_per_s=200, measured_s=0.6)) as client:
-        stall.start()
-        measured = client.run()
-    stall.join()
 
-    waited = [each for each in measured.latency_s if each > stopped_s / 4]
-    assert len(waited) >= 200 * stopped_s / 2
+    def includes_it() -> bool:
+        stall = threading.Timer(0.2, _stall, (floor.pid, stopped_s))
+        with Client(load(floor, connections=1, rate_per_s=200, measured_s=0.6)) as client:
+            stall.start()
+            measured = client.run()
+        stall.join()
+        waited = [each for each in measured.latency_s if each > stopped_s / 4]
+        return len(waited) >= 200 * stopped_s / 2
+
+    assert one_of_a_few(includes_it)
 
 
 def _stall(pid: int, seconds: float) -> None:
@@ -80,12 +90,14 @@ def _stall(pid: int, seconds: float) -> None:
 def test_gaps_are_recorded_on_request(floor):
     """One gap for each arrival of text after a stream's first."""
 
-    with Client(load(floor, tokens=(50, 50), gaps=True)) as client:
-        measured = client.run()
+    def are_recorded() -> bool:
+        with Client(load(floor, tokens=(50, 50), gaps=True)) as client:
+            measured = client.run()
+        assert measured.gap_s
+        assert len(measured.gap_s) <= measured.chunks
+        return max(measured.gap_s) < measured.seconds
 
-    assert measured.gap_s
-    assert len(measured.gap_s) <= measured.chunks
-    assert max(measured.gap_s) < measured.seconds
+    assert one_of_a_few(are_recorded)
 
 
 def test_aligned_load_has_complete_answers():

@@ -83,13 +83,15 @@ def test_paused_processes_stop_and_continue():
         try:
             _wait_for_line(process)
             with processes.paused([psutil.Process(process.pid)]):
-                assert _state(process.pid) == psutil.STATUS_STOPPED
-            assert _state(process.pid) == psutil.STATUS_RUNNING
+                _wait_for_state(process.pid, psutil.STATUS_STOPPED)
+            _wait_for_state(process.pid, psutil.STATUS_RUNNING)
         finally:
             process.kill()
 
 
-def _state(pid: int) -> str:
-    """The state once it has settled: a signal takes a moment to arrive."""
-    time.sleep(0.05)
-    return psutil.Process(pid).status()
+def _wait_for_state(pid: int, state: str) -> None:
+    """A signal takes a moment to arrive."""
+    deadline = time.monotonic() + 60
+    while (found := psutil.Process(pid).status()) != state:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.005)

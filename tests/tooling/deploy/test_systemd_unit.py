@@ -36,7 +36,7 @@ def installed(tmp_path: Path) -> Path:
 
 def analyzed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(ANALYZE), *map(str, arguments)], capture_output=True, text=True, timeout=30
+        [str(ANALYZE), *map(str, arguments)], capture_output=True, text=True, timeout=300
     )
 
 

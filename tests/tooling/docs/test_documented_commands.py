@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ import pytest
 
 from benchmarks.peers import command as peers
 from tests import mock_models
-from tests.gateway_process import COMMAND, ROOT, GatewayProcess
+from tests.gateway_process import COMMAND, ROOT, GatewayProcess, free_port
 from tests.tooling.docs.documented_commands import COMMANDS, NOT_RUN, PAGES, RUN, Command, blocks
 from tests.unit.lora.files import write_peft
 
@@ -158,7 +157,7 @@ class Session:
             "OPENAI_FRONTEND_MODEL_REPOSITORY": str(self._folder / "models"),
         }
         server = self._start(["bash", "-c", text], **settings)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not ready(port) and server.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         was_ready = ready(port)
@@ -194,7 +193,7 @@ class Session:
 
     def _finish(self, process: subprocess.Popen[str]) -> str:
         try:
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
@@ -204,13 +203,6 @@ class Session:
 
 def ready(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=30).status_code == 200
     except httpx.TransportError:
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -27,12 +27,22 @@ def test_steps_are_numbered(capsys):
     assert lines[-1].endswith("extension done")
 
 
-def test_long_command_reports_progress(capsys, monkeypatch):
+def test_long_command_reports_progress(capsys, monkeypatch, tmp_path):
     """The state is repeated while the command runs."""
 
     monkeypatch.setattr("scripts.setup.progress.LOG_INTERVAL_S", 0.01)
-    script = "import sys; sys.stdin.read(); print('x'); import time; time.sleep(0.3)"
+    seen = tmp_path / "seen"
+    script = f"import pathlib\nwhile not pathlib.Path({str(seen)!r}).exists(): pass"
+    states = iter(["3 of 9", "4 of 9"])
 
-    Progress(1).run([sys.executable, "-c", script], state=lambda: "3 of 9")
+    def state() -> str:
+        """The command ends after the last one."""
+        if (told := next(states, None)) is None:
+            seen.touch()
+        return told or "9 of 9"
 
-    assert capsys.readouterr().out.count("3 of 9") >= 2
+    Progress(1).run([sys.executable, "-c", script], state=state)
+
+    lines = capsys.readouterr().out
+    assert "3 of 9" in lines
+    assert "4 of 9" in lines

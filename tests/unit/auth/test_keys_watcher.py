@@ -94,7 +94,7 @@ async def test_watcher_follows_the_file(path):
     following = asyncio.create_task(watched.watch(0.01))
     write(path, key("b"))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while opens(watched, "b") is None:  # noqa: ASYNC110  a thread reads the file
             await asyncio.sleep(0.005)
     following.cancel()

@@ -100,9 +100,9 @@ def test_serve_hub_model_answers(tmp_path: Path) -> None:
         answer = httpx.post(
             f"{gateway.url}/v1/chat/completions",
             json={"model": "talk", "messages": question, "temperature": 0},
-            timeout=60,
+            timeout=300,
         ).json()
-        cards = httpx.get(f"{gateway.url}/v1/models", timeout=10).json()["data"]
+        cards = httpx.get(f"{gateway.url}/v1/models", timeout=60).json()["data"]
         assert gateway.stop() == 0
 
     assert "Triton" in answer["choices"][0]["message"]["content"]

@@ -33,7 +33,7 @@ def running(folder: Path, *options: str, **engine: Any) -> Iterator[GatewayProce
 
 def stream(gateway: GatewayProcess, max_tokens: int) -> Any:
     body = {"model": "m", "prompt": "a", "stream": True, "max_tokens": max_tokens}
-    return httpx.stream("POST", f"{gateway.url}/v1/completions", json=body, timeout=30)
+    return httpx.stream("POST", f"{gateway.url}/v1/completions", json=body, timeout=120)
 
 
 def exit_code(gateway: GatewayProcess) -> int:
@@ -102,7 +102,7 @@ def test_requested_stop_has_exit_code_0(tmp_path: Path, number: int) -> None:
 def test_running_stream_may_finish_within_the_grace_period(tmp_path: Path) -> None:
     """A stream that ends within the grace period ends normally."""
 
-    with running(tmp_path, tokens_per_second=20) as gateway:
+    with running(tmp_path, "--graceful-shutdown-timeout-s=600", tokens_per_second=20) as gateway:
         with stream(gateway, 20) as response:
             lines = response.iter_lines()
             next(lines)
@@ -111,7 +111,7 @@ def test_running_stream_may_finish_within_the_grace_period(tmp_path: Path) -> No
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert exit_code(gateway) == 0
-        assert time.monotonic() - signal_time < 15
+        assert time.monotonic() - signal_time < 60  # not all of the grace period
 
 
 def test_stream_beyond_the_grace_period_gets_an_error(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_second_signal_stops_immediately(tmp_path: Path) -> None:
         next(response.iter_lines())
         os.kill(gateway.pid, signal.SIGINT)
         until(lambda: not gateway.ready())  # signals sent together would merge into one
-        assert gateway.stop(signal.SIGINT, 5) == 130
+        assert gateway.stop(signal.SIGINT, 30) == 130
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGHUP])
@@ -155,10 +155,10 @@ def test_closed_terminal_does_not_interrupt_a_shutdown(tmp_path: Path, first: in
 def test_stop_does_not_wait_for_loading_models(tmp_path: Path) -> None:
     """No request runs yet, so none is lost."""
 
-    mock_models.write(tmp_path / "models", "slow", load_s=60)
+    mock_models.write(tmp_path / "models", "slow", load_s=600)
     with GatewayProcess(tmp_path / "models", tmp_path / "log") as gateway:
-        gateway.wait_for_line("loading slow: 5 s", 60)
-        assert gateway.stop(signal.SIGINT, 5) == 0
+        gateway.wait_for_line("loading slow: ", 120)
+        assert gateway.stop(signal.SIGINT, 60) == 0
 
 
 def test_abort_logs_the_stacks(tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_abort_logs_the_stacks(tmp_path: Path) -> None:
     or ends meanwhile can crash it (SIGSEGV) before it has logged all of them.
     """
 
-    mock_models.write(tmp_path / "models", "slow", load_s=60)
+    mock_models.write(tmp_path / "models", "slow", load_s=600)
     with GatewayProcess(tmp_path / "models", tmp_path / "log") as gateway:
-        gateway.wait_for_line("loading slow: 5 s", 60)
-        assert gateway.stop(signal.SIGABRT, 5) == -signal.SIGABRT
+        gateway.wait_for_line("loading slow: ", 120)
+        assert gateway.stop(signal.SIGABRT, 60) == -signal.SIGABRT
         assert "Fatal Python error: Aborted" in gateway.output()
         for thread in (r'cli/serve.py", line \d+ in serve', r'server/loop_watchdog.py", line \d+'):
             assert re.search(thread, gateway.output())

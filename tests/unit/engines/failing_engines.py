@@ -179,7 +179,7 @@ class LoadsWhenTold(Answers):
 
     def load(self, model: ModelSpec) -> ModelFacts:
         self.begun.set()
-        assert self.may_end.wait(30)
+        assert self.may_end.wait(120)
         return super().load(model)
 
 
@@ -193,7 +193,7 @@ class UnloadsWhenTold(Answers):
 
     def unload(self) -> None:
         self.begun.set()
-        assert self.may_end.wait(30)
+        assert self.may_end.wait(120)
 
 
 class SlowToLoad(Answers):

@@ -42,7 +42,7 @@ class Slow(Adapting):
     def set_adapters(self, adapters):
         if not self.begun.is_set():
             self.begun.set()
-            assert self.go_on.wait(5)
+            assert self.go_on.wait(60)
         super().set_adapters(adapters)
 
 
@@ -69,12 +69,12 @@ def test_adapters_that_change_during_a_restart():
     made = host(Adapting(), slow)
     restarting = threading.Thread(target=made.restart)
     restarting.start()
-    assert slow.begun.wait(5)
+    assert slow.begun.wait(60)
     changing = threading.Thread(target=made.set_adapters, args=(ADAPTERS,))
     changing.start()
     changing.join(0.1)
     slow.go_on.set()
     for thread in (restarting, changing):
-        thread.join(5)
+        thread.join(60)
 
     assert slow.adapters == ADAPTERS

@@ -272,7 +272,7 @@ async def test_invalid_embedding_ends_the_request(reciting, monkeypatch):
         return SimpleNamespace(embedding=None, prompt_tokens=1)
 
     monkeypatch.setattr(Recites, "embed", embed, raising=False)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         with pytest.raises(errors.InferenceFailed, match="TypeError"):
             await collect(reciting.infer("mock", {"embedding_request": text('{"input": "hi"}')}))
 

@@ -65,7 +65,7 @@ async def _exchange() -> tuple[list[bytes], list[bytes]]:
         await steps.send(b"3")
         await _until(lambda: len(seen) == 3)
         assert zmq_io.RequestSender(client).add(SimpleNamespace(client_index=0))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             sent = await engine.recv_multipart()
         reader.cancel()
         await asyncio.wait([reader])
@@ -89,7 +89,7 @@ def _client(requests: Any, outputs: Any) -> Any:
 
 
 async def _until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not met():  # noqa: ASYNC110  the socket has no event for it
             await asyncio.sleep(0.001)
 

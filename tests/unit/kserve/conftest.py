@@ -79,7 +79,7 @@ async def listening(app: Any) -> AsyncIterator[str]:
 async def running(repository: Path, **settings: Any) -> AsyncIterator[KServe]:
     """An application over a core that has loaded the repository's models."""
     server = Server(Options(model_repositories=[repository], model_control_mode="explicit",
-                            startup_models=["*"], exit_timeout_s=5))  # fmt: skip
+                            startup_models=["*"], exit_timeout_s=20))  # fmt: skip
     options = Settings(model_repository=[repository], model_control_mode="explicit", **settings)
     app = create_app(options, server)
     with pytest.MonkeyPatch.context() as patch:

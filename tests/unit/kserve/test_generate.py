@@ -22,7 +22,7 @@ def events(text: str) -> list[dict[str, Any]]:
 
 async def idle() -> None:
     """Returns once the core has no running request."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while _core.live_counts()["requests"]:  # noqa: ASYNC110  a count has no event
             await asyncio.sleep(0.01)
 

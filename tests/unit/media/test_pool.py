@@ -17,7 +17,7 @@ MODULE = "tests.unit.media.hostile"
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    made = WorkerPool(MODULE, processes=2, timeout_s=20, memory_mib=256, data=b"read")
+    made = WorkerPool(MODULE, processes=2, timeout_s=60, memory_mib=256, data=b"read")
     yield made
     made.close()
 
@@ -29,7 +29,7 @@ def test_module_that_its_package_imports_starts_without_a_warning(tmp_path, monk
     (package / "__init__.py").write_text("from worker_package import work")
     (package / "work.py").write_text("def prepare(given):\n    return {'ready': True}, None")
     monkeypatch.syspath_prepend(tmp_path)
-    made = WorkerPool("worker_package.work", processes=1, timeout_s=20, memory_mib=256)
+    made = WorkerPool("worker_package.work", processes=1, timeout_s=60, memory_mib=256)
     facts = made.start()
     made.close()
     assert facts == {"ready": True}
@@ -69,7 +69,7 @@ def test_task_that_hangs_is_killed():
         assert pool.start() == {"given": ""}
         with pytest.raises(ValueError, match=r"takes more than 0\.3 s"):
             pool.submit("hang", []).result()
-        pool.timeout_s = 20
+        pool.timeout_s = 60
         assert pool.submit("echo", [b"x"]).result()[1] == [b"x"]
     finally:
         pool.close()
@@ -105,7 +105,7 @@ def test_process_survives_the_id_of_no_worker(pool):
 
 
 def test_closed_pool_takes_no_tasks():
-    pool = WorkerPool(MODULE, processes=1, timeout_s=5, memory_mib=256)
+    pool = WorkerPool(MODULE, processes=1, timeout_s=60, memory_mib=256)
     task = pool.submit("echo", [])
     task.result()
     pool.close()
@@ -114,7 +114,7 @@ def test_closed_pool_takes_no_tasks():
 
 
 def test_process_that_does_not_start_makes_the_pool_unavailable():
-    pool = WorkerPool("tests.unit.media.missing", processes=1, timeout_s=5, memory_mib=256)
+    pool = WorkerPool("tests.unit.media.missing", processes=1, timeout_s=60, memory_mib=256)
     with pytest.raises(PoolUnavailable):
         pool.submit("echo", []).result()
     pool.close()

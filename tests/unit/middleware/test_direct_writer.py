@@ -211,23 +211,24 @@ async def test_writer_is_closed_before_its_descriptor():
 
     async with served(RequestId(app)) as address:
         await leave(address)
-        assert [await asyncio.wait_for(writer.closed, 10)] == inodes
+        assert [await asyncio.wait_for(writer.closed, 30)] == inodes
 
 
 async def test_rejection_closes_the_writer():
     """Invalid data after a request ends its response."""
     closed: list[bool] = []
+    begun = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(dict(START))
         writer = opened(scope)
         writer(b"a")
+        begun.set()
         await scope["state"]["connection_lost"]
         closed.append(writer(b"b") or writer.body_bytes == 1)
 
     async with served(RequestId(app)) as address:
-        sent = request(close=False), b"invalid\r\n\r\n"
-        response = await exchange(address, *sent, pause_s=0.05)
+        response = await exchange(address, request(close=False), begun, b"invalid\r\n\r\n")
 
     assert closed == [True]
     assert response.endswith(b"1\r\na\r\n")
@@ -243,10 +244,11 @@ async def leave(address: Address) -> None:
 
 async def test_writer_of_a_lost_connection_is_closed():
     """It is never opened."""
-    writer = Writer()
+    writer, begun = Writer(), asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         direct = scope["state"]["direct_writer"]
+        begun.set()
         await scope["state"]["connection_lost"]
         await asyncio.sleep(0)  # the transport lets go of its protocol behind it
         direct.open(writer)
@@ -254,9 +256,10 @@ async def test_writer_of_a_lost_connection_is_closed():
     async with served(RequestId(app)) as address:
         _, client = await asyncio.open_connection(*address)
         client.write(request())
-        await asyncio.sleep(0.02)
+        async with asyncio.timeout(30):
+            await begun.wait()
         client.transport.abort()
-        assert await asyncio.wait_for(writer.closed, 5) is None
+        assert await asyncio.wait_for(writer.closed, 30) is None
 
     assert writer.opened is None
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from openai_frontend.app import create_app
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.config.settings import Settings
+from openai_frontend.engines.engine import ModelFacts, ModelSpec
+from openai_frontend.engines.mock import MockEngine
 from openai_frontend.lifespan import AppState
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.http_protocol import limited_protocol
@@ -56,7 +59,7 @@ EXPLICIT: dict[str, Any] = {"model_control_mode": "explicit", "enable_model_mana
 @contextlib.asynccontextmanager
 async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
     """A gateway in explicit mode that serves the models of `repository`, until the test leaves."""
-    defaults = {"exit_timeout_s": 5, "model_control_mode": "explicit"}
+    defaults = {"exit_timeout_s": 20, "model_control_mode": "explicit"}
     chosen = Settings(model_repository=[repository], **{**defaults, **settings})
     server = Server(triton_options(chosen))
     app = create_app(chosen, server)
@@ -69,9 +72,31 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
             await asyncio.sleep(0.01)
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(
-            base_url=f"http://{host}:{port}", timeout=30, limits=limits
+            base_url=f"http://{host}:{port}", timeout=120, limits=limits
         ) as client:
             yield LiveGateway(server, registry, client, app.state.gateway)
+
+
+class HeldLoads:
+    """Mock engines load once the test allows it."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def held_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldLoads]:
+    """Loads that begin from now on last until the test sets `may_end`."""
+    held, load = HeldLoads(), MockEngine.load
+
+    def loads_when_told(engine: MockEngine, model: ModelSpec) -> ModelFacts:
+        held.begun.set()
+        assert held.may_end.wait(120)
+        return load(engine, model)
+
+    monkeypatch.setattr(MockEngine, "load", loads_when_told)
+    yield held
+    held.may_end.set()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_frontend.triton import _core
 from tests.unit.models.conftest import Live, LiveGateway
 from tests.unit.triton import python_models
 from tests.unit.triton.waiting import until
@@ -83,8 +82,7 @@ async def test_when_the_server_stops(cancelling):
             asyncio.create_task(ask(gateway, path, "later"))
             for path in ("generate", "generate_stream")
         ]
-        await until(lambda: _core.live_counts()["requests"] == 2)
-        await asyncio.sleep(0.2)  # the first response has arrived
+        await until(lambda: [each.received for each in gateway.server.streams()] == [1, 1])
         await gateway.server.stop()
         whole, stream = await asyncio.gather(*asked)
 

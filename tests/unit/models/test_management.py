@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests import mock_models
+from tests.unit.engines.held_engine import HeldEngine
 from tests.unit.models.conftest import EXPLICIT
 from tests.unit.triton.waiting import until
 
@@ -107,11 +108,19 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 )
 async def test_unload_progress(repository, live_gateway, asked: dict[str, Any]):
     """The unload waits for running requests and reports their number."""
-    mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50, answer_tokens=50)
+    mock_models.write_with_tokenizer(repository, "m", hang_after_tokens=1, answer_tokens=50)
     async with live_gateway(**EXPLICIT) as gateway:
+        engine = HeldEngine("m")
         running = asyncio.create_task(gateway.complete("m", max_tokens=50))
-        await until(lambda: gateway.registry.lease("m").running == 1)
-        told = events(await gateway.change("m", "unload", **asked))
+        await engine.hangs()
+        unload = gateway.client.stream("POST", "/v1/models/m/unload", **asked)
+        async with unload as response, asyncio.timeout(60):
+            received = ""
+            async for text in response.aiter_text():
+                received += text
+                if '"UNLOADING"' in received:  # the request lasts until then
+                    engine.release()
+        told = events(httpx.Response(200, headers=response.headers, text=received))
         answer = await running
 
     assert answer.json()["choices"][0]["finish_reason"] is not None
@@ -136,12 +145,16 @@ async def test_concurrent_change_is_a_conflict(repository, live_gateway):
         assert (await first).status_code == 200
 
 
-async def test_change_continues_after_disconnect(repository, live_gateway):
+async def test_change_continues_after_disconnect(repository, live_gateway, held_loads):
     """A load continues if its client disconnects."""
-    mock_models.write_with_tokenizer(repository, "m", load_s=0.5, answer_tokens=1)
+    mock_models.write_with_tokenizer(repository, "m", answer_tokens=1)
     async with live_gateway(**EXPLICIT, load_model=[]) as gateway:
-        with pytest.raises(httpx.ReadTimeout):
-            await gateway.change("m", "load", timeout=httpx.Timeout(30, read=0.1))
+        leaving = asyncio.create_task(gateway.change("m", "load"))
+        await until(held_loads.begun.is_set)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        await asyncio.sleep(0.05)  # the server learns of it
+        held_loads.may_end.set()
         await until(lambda: "m" not in gateway.registry.locks)
 
         assert (await gateway.complete("m")).status_code == 200

@@ -1,12 +1,13 @@
 """Models that are loaded on demand."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from tests import mock_models
+from tests.unit.engines.held_engine import HeldEngine
 from tests.unit.models.conftest import LiveGateway
 from tests.unit.triton.waiting import until
 
@@ -130,29 +131,30 @@ async def test_concurrent_requests_share_a_load(repository, live_gateway):
 
 
 @pytest.mark.parametrize("name", ["a", "other"])
-async def test_client_that_leaves_during_a_load(repository, live_gateway, name):
+async def test_client_that_leaves_during_a_load(repository, live_gateway, held_loads, name):
     """Its request ends at once, and the load continues for others."""
-    write(repository, "a", load_s=1)
+    write(repository, "a")
     options(repository, "a", "aliases: [other]")
     async with live_gateway(**ON_DEMAND) as gateway:
         bodies = gateway.state.body_memory
-        with pytest.raises(httpx.ReadTimeout):
-            await gateway.client.post(
-                "/v1/completions", json={"model": name, "prompt": "x" * 100_000}, timeout=0.2
-            )
+        leaving = asyncio.create_task(gateway.complete(name, prompt="x" * 100_000))
+        await until(held_loads.begun.is_set)
         assert bodies.used_bytes > 100_000
+        leaving.cancel()
         await until(lambda: not bodies.used_bytes)
 
         assert loaded(gateway) == set()
+        held_loads.may_end.set()
         assert await text(gateway, "a") == "a a "
 
 
-async def test_request_timeout_during_a_load(repository, live_gateway):
+async def test_request_timeout_during_a_load(repository, live_gateway, held_loads):
     """It covers the wait for the model."""
-    write(repository, "a", load_s=1)
+    write(repository, "a")
     async with live_gateway(**ON_DEMAND, request_timeout_s=0.2) as gateway:
         late = await gateway.complete("a")
         at_once = loaded(gateway)
+        held_loads.may_end.set()
 
         assert at_once == set()
         assert (late.status_code, late.json()["error"]["code"]) == (504, "request_timeout")
@@ -189,13 +191,20 @@ async def test_memory_limit(repository, live_gateway):
 
 async def test_busy_model_is_not_evicted(repository, live_gateway):
     """A load waits until a model becomes idle."""
-    write(repository, "a", tokens_per_second=50, answer_tokens=25)
+    write(repository, "a", hang_after_tokens=1, answer_tokens=25)
     write(repository, "b")
     async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
         await text(gateway, "a", max_tokens=1)
+        busy = HeldEngine("a")
         long = asyncio.create_task(text(gateway, "a", max_tokens=25))
-        await until(lambda: gateway.registry.lease("a").running == 1)
-        answer = await text(gateway, "b")
+        await busy.hangs()
+        demand: Any = gateway.registry.lease("a")._leases.demand
+        waiting = asyncio.create_task(text(gateway, "b"))
+        await until(lambda: "b" in demand._loads)
+        await asyncio.sleep(0.05)
+        assert (loaded(gateway), waiting.done()) == ({"a"}, False)
+        busy.release()
+        answer = await waiting
 
         assert (long.done(), answer) == (True, "b b ")
         assert await long == "a " * 25
@@ -204,12 +213,18 @@ async def test_busy_model_is_not_evicted(repository, live_gateway):
 
 async def test_timeout_waiting_for_room(repository, live_gateway):
     """The request fails; the running requests continue."""
-    write(repository, "a", tokens_per_second=20, answer_tokens=20)
+    write(repository, "a", hang_after_tokens=1, answer_tokens=20)
     write(repository, "b")
-    async with live_gateway(**ON_DEMAND, max_loaded_models=1, model_load_timeout_s=0.3) as gateway:
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
+        await text(gateway, "a", max_tokens=1)
+        busy = HeldEngine("a")
         long = asyncio.create_task(text(gateway, "a", max_tokens=20))
-        await until(lambda: gateway.registry.lease("a").running == 1)
+        await busy.hangs()
+        # Not from the start: on a busy machine the load itself may take as long.
+        demand: Any = gateway.registry.lease("a")._leases.demand
+        demand._limits = replace(demand._limits, wait_s=0.3)
         refused = await gateway.complete("b")
+        busy.release()
 
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "model_unavailable"

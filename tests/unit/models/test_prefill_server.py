@@ -164,7 +164,7 @@ async def test_rejected_transfer_reaches_the_engine(
 
     monkeypatch.setattr(MockEngine, "generate", recorded)
     mock_models.write(repository, "mock", kv_role="kv_both", tokens_per_second=1)
-    async with live_gateway() as gateway, asyncio.timeout(10):
+    async with live_gateway() as gateway, asyncio.timeout(30):
         transfer = KVTransfer(params={"do_remote_prefill": True}, rejected=True)
         await gateway.registry.get("mock").reject_transfer(transfer)
         running = gateway.registry.engine_gauges()[0]["running"]

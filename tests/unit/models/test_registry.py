@@ -15,6 +15,8 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
 from tests.mock_models import serving
+from tests.unit.engines import failing_engines
+from tests.unit.engines.failing_engines import LoadsWhenTold
 from tests.unit.prompting import tiny_tokenizer
 from tests.unit.triton.waiting import until
 
@@ -194,11 +196,15 @@ async def test_core_that_is_not_ready_without_a_model_as_the_reason(tmp_path: Pa
 async def test_core_that_is_not_ready_while_a_model_loads(tmp_path: Path) -> None:
     """The reason is the model that loads, once the core lists it."""
 
-    mock_models.write(tmp_path, "m", load_s=1.0)
+    LoadsWhenTold.may_end.clear()
+    mock_models.write(tmp_path, "m", config=failing_engines.config("LoadsWhenTold"))
     async with serving(tmp_path, model_control_mode="explicit", startup_models=()) as registry:
         loading = asyncio.create_task(registry.load("m"))
-        await until(lambda: registry.unready() == {"m": "it is loading"})
-        assert not registry.is_ready()
+        try:
+            await until(lambda: registry.unready() == {"m": "it is loading"})
+            assert not registry.is_ready()
+        finally:
+            LoadsWhenTold.may_end.set()
         await loading
         assert registry.unready() == {}
 
@@ -290,7 +296,7 @@ async def test_polled_repository(tmp_path: Path) -> None:
     async with serving(tmp_path, **options) as registry:
         following = asyncio.ensure_future(registry.watch(0.1))
         mock_models.write(tmp_path, "m")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not registry.cards() and time.monotonic() < deadline:  # noqa: ASYNC110  no event
             await asyncio.sleep(0.05)
         following.cancel()

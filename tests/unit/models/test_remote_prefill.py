@@ -19,6 +19,7 @@ from openai_frontend.generation import (
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.modalities import ImageInput
+from openai_frontend.models import prefill_peers
 from openai_frontend.models.prefill_peers import PrefillPeers
 from openai_frontend.models.remote_prefill import (
     Bursts,
@@ -136,11 +137,18 @@ class World:
         }
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to connect than a gateway waits for it."""
+    monkeypatch.setattr(prefill_peers, "_CONNECT_TIMEOUT_S", 30)
+
+
 @asynccontextmanager
 async def serving(peer: Peer) -> AsyncIterator[World]:
     server = await asyncio.start_server(peer.answer, "127.0.0.1", 0)
     peer.port = server.sockets[0].getsockname()[1]
-    peers = PrefillPeers([f"http://127.0.0.1:{peer.port}"], KEY, timeout_s=0.5)
+    timeout_s = 0.1 if peer.delay_s else 30  # a busy machine is late, too
+    peers = PrefillPeers([f"http://127.0.0.1:{peer.port}"], KEY, timeout_s=timeout_s)
     metrics = GatewayMetrics()
     watching = asyncio.create_task(peers.watch())
     await until(lambda: peers.choose() is not None)
@@ -211,7 +219,7 @@ async def test_prompts_with_images_are_computed_here(world: World) -> None:
         ({"params": {"do_remote_prefill": False}}, "peer_invalid"),
         ({"params": {"remote_host": 5}}, "peer_invalid"),
         ({"params": {"remote_port": 1}}, "peer_unreachable"),
-        ({"delay_s": 2.0}, "peer_timeout"),
+        ({"delay_s": 600.0}, "peer_timeout"),
     ],
     ids=str,
 )

@@ -69,7 +69,7 @@ async def test_closing_the_generator_cancels_the_request(tmp_path: Path) -> None
     async with serving(tmp_path) as registry:
         async with aclosing(registry.get("m").generate(REQUEST)) as bursts:
             await anext(bursts)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while _core.live_counts()["requests"] and time.monotonic() < deadline:  # noqa: ASYNC110  no event
             await asyncio.sleep(0.01)
         assert _core.live_counts()["requests"] == 0
@@ -198,8 +198,8 @@ async def test_derived_stop_strings(tmp_path: Path) -> None:
     async with serving(tmp_path) as registry:
         begun = time.monotonic()
         bursts = [burst async for burst in registry.get("m").generate(request)]
-        assert time.monotonic() - begun < 5  # its 4096 tokens would take 80 s
-        deadline = time.monotonic() + 5
+        assert time.monotonic() - begun < 30  # its 4096 tokens would take 80 s
+        deadline = time.monotonic() + 30
         while _core.live_counts()["requests"] and time.monotonic() < deadline:  # noqa: ASYNC110  no event
             await asyncio.sleep(0.01)
         assert _core.live_counts()["requests"] == 0

@@ -84,12 +84,13 @@ async def test_restart(repository, nothing_left, mode):
         assert await here.ask() == " token" * 8
 
 
-async def test_requests_during_a_restart(repository, nothing_left):
+async def test_requests_during_a_restart(repository, nothing_left, request):
     """They get Retry-After."""
     mock_models.write(repository, "mock", die_after_tokens=2)
     async with world(repository, ONE) as here:
         await here.die()
-        mock_models.write(repository, "mock", load_s=0.3)
+        mock_models.write(repository, "mock")
+        loads = request.getfixturevalue("held_loads")  # the first load is over
         here.supervisor.check(time.monotonic())
         await until(lambda: here.server.health.reason("mock") is not None)
 
@@ -97,6 +98,7 @@ async def test_requests_during_a_restart(repository, nothing_left):
             await here.ask()
         assert refused.value.retry_after_s
         assert not here.server.model_is_ready("mock")
+        loads.may_end.set()
         await here.settle()
         assert here.server.model_is_ready("mock")
 
@@ -147,7 +149,7 @@ async def test_load_revives_a_model_that_hangs(repository, nothing_left, monkeyp
                 await asyncio.gather(here.ask(), here.ask())
         await until(lambda: here.supervisor.given_up == ({"mock"} if restarts else set()))
         hanging = inprocess.hosts("mock")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await here.registry.load("mock")
 
         assert inprocess.hosts("mock").isdisjoint(hanging)
@@ -196,11 +198,13 @@ async def test_per_model_limit(repository, nothing_left):
 async def test_unloaded_model(repository, nothing_left, caplog):
     """Its engine has not died: no restart, and no error in the log."""
     engine = failing_engines.UnloadsWhenTold
+    engine.begun.clear()
+    engine.may_end.clear()
     mock_models.write(repository, "mock", config=failing_engines.config(engine.__name__))
     options = {"model_control_mode": "explicit", "startup_models": ["*"]}
     async with world(repository, ONE, **options) as here:
         unloading = asyncio.create_task(here.registry.unload("mock"))
-        assert await asyncio.to_thread(engine.begun.wait, 5)
+        assert await asyncio.to_thread(engine.begun.wait, 60)
         here.supervisor.check(time.monotonic())
         engine.may_end.set()
         await unloading

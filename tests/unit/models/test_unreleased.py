@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from openai_frontend.auth.rate_limit import RateLimiter
@@ -21,7 +20,6 @@ from tests.unit.triton.waiting import until
 
 pytestmark = pytest.mark.slow  # the stub's start
 
-PATIENCE_S = 0.3
 TEXT = "x" * 100_000
 BODY = {"inputs": [{"name": "IN", "datatype": "BYTES", "shape": [1], "data": [TEXT]}]}
 ON_DEMAND: dict[str, Any] = {
@@ -41,6 +39,7 @@ import pathlib, time
 
 def work(is_cancelled):
     gate = pathlib.Path(%r)
+    gate.with_name("begun").touch()
     while not (is_cancelled() and %s) and not gate.exists():
         time.sleep(0.01)
     gate.with_name("ended").touch()
@@ -92,23 +91,33 @@ def quota(gateway: LiveGateway, key: str) -> RateLimiter:
     return gateway.state.authenticator.api_keys.authenticate(key.encode()).rate_limiter
 
 
-async def disconnect(gateway: LiveGateway, model: str) -> None:
+async def disconnect(gateway: LiveGateway, model: str, begun: Path) -> None:
     """Sends a streamed request, and disconnects before the first response."""
     body = {"text_input": "x", "IN": ["x"]}
-    with pytest.raises(httpx.ReadTimeout):
-        await gateway.client.post(
-            f"/v2/models/{model}/generate_stream", json=body, timeout=PATIENCE_S
-        )
+    path = f"/v2/models/{model}/generate_stream"
+    asking = asyncio.create_task(gateway.client.post(path, json=body))
+    await until(begun.exists)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
 
 
-async def ask(gateway: LiveGateway, key: str = "any", model: str = "deaf") -> int:
-    """The status; 0 where the client hung up."""
+async def ask(gateway: LiveGateway, key: str = "any") -> int:
+    """The status; 0 where the client hung up, as it does once the request is at work."""
+    before = _core.live_counts()["requests"]
+    asking = asyncio.create_task(send(gateway, key))
+    await until(lambda: asking.done() or _core.live_counts()["requests"] > before)
+    if asking.done():
+        return asking.result()
+    asking.cancel()
+    await asyncio.wait([asking])
+    return 0
+
+
+async def send(gateway: LiveGateway, key: str = "any", model: str = "deaf") -> int:
+    """The status of a request whose client waits for it."""
     path, headers = f"/v2/models/{model}/infer", key_files.bearer(key)
-    try:
-        answer = await gateway.client.post(path, json=BODY, headers=headers, timeout=PATIENCE_S)
-    except httpx.ReadTimeout:
-        return 0
-    return answer.status_code
+    return (await gateway.client.post(path, json=BODY, headers=headers)).status_code
 
 
 async def test_concurrent_requests(gateway, gate):
@@ -121,13 +130,13 @@ async def test_concurrent_requests(gateway, gate):
     gate.touch()
     await until(lambda: not _core.live_counts()["requests"])
     await until(lambda: not gateway.state.limiter.unreleased)
-    assert await ask(gateway) == 200
+    assert await send(gateway) == 200
 
 
 async def test_input_memory(gateway, gate):
     """It counts against the limit of buffered bodies until Triton releases it; a metric says so."""
     bodies = gateway.state.body_memory
-    await asyncio.gather(ask(gateway), ask(gateway))
+    assert [await ask(gateway) for _ in range(2)] == [0, 0]
     await until(lambda: gateway.state.limiter.unreleased == 2)
 
     assert bodies.used_bytes >= 2 * len(TEXT)
@@ -155,7 +164,7 @@ async def test_requests_per_key(deaf, gate, keys_file):
         assert _core.live_counts()["requests"] == 1
         gate.touch()
         await until(lambda: not quota(gateway, "single").running)
-        assert await ask(gateway, "single") == 200
+        assert await send(gateway, "single") == 200
 
 
 async def test_tokens_per_key(deaf, gate, repository, keys_file):
@@ -184,8 +193,12 @@ async def test_model_without_clients(deaf, gate, repository):
         assert await ask(gateway) == 0
         await until(lambda: gateway.state.limiter.unreleased == 1)
 
-        assert await ask(gateway, model="other") == 0
-        assert gateway.registry.state("deaf") == "READY"
+        waiting = asyncio.create_task(send(gateway, model="other"))
+        demand: Any = gateway.registry.lease("other")._leases.demand
+        await until(lambda: "other" in demand._loads)
+        await asyncio.sleep(0.3)
+        assert (waiting.done(), gateway.registry.state("deaf")) == (False, "READY")
+        waiting.cancel()
         gate.touch()
         await gateway.registry.ensure_loaded("other")
         assert gateway.registry.loaded() == {"other"}
@@ -195,7 +208,7 @@ async def test_cancel_after_the_release(deaf, gate, repository):
     """A decoupled model learns of the disconnect although Triton released its request before."""
     python_models.write_decoupled(repository, "asks", work=WORK % (str(gate), True))
     async with deaf() as gateway:
-        await disconnect(gateway, "asks")
+        await disconnect(gateway, "asks", gate.with_name("begun"))
 
         await until(gate.with_name("ended").exists)
         assert not gate.exists()  # only the cancellation has ended it
@@ -206,10 +219,10 @@ async def test_decoupled_model_that_continues(deaf, gate, repository):
     """It counts until the model has sent its last response, not until Triton's early release."""
     python_models.write_decoupled(repository, "continues", work=WORK % (str(gate), False))
     async with deaf(max_concurrent_requests=1, max_queue_size=0) as gateway:
-        await disconnect(gateway, "continues")
+        await disconnect(gateway, "continues", gate.with_name("begun"))
         await until(lambda: gateway.state.limiter.unreleased == 1)
 
         assert await ask(gateway) == 503
         gate.touch()
         await until(lambda: not gateway.state.limiter.unreleased)
-        assert await ask(gateway) == 200
+        assert await send(gateway) == 200

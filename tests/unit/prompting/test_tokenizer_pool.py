@@ -24,10 +24,10 @@ def test_work_beyond_the_queue_is_refused() -> None:
 
     async def third() -> None:
         pool, go = TokenizerPool(threads=1, queue=1), threading.Event()
-        waiting = [asyncio.ensure_future(pool.run(partial(go.wait, 5))) for _ in range(2)]
+        waiting = [asyncio.ensure_future(pool.run(partial(go.wait, 60))) for _ in range(2)]
         await asyncio.sleep(0)
         try:
-            await pool.run(partial(go.wait, 5))
+            await pool.run(partial(go.wait, 60))
         finally:
             go.set()
             await asyncio.gather(*waiting)
@@ -39,7 +39,7 @@ def test_work_beyond_the_queue_is_refused() -> None:
 def test_cancelled_work_leaves_the_queue() -> None:
     async def last() -> str:
         pool, go = TokenizerPool(threads=1, queue=1), threading.Event()
-        running = asyncio.ensure_future(pool.run(partial(go.wait, 5)))
+        running = asyncio.ensure_future(pool.run(partial(go.wait, 60)))
         waiting = asyncio.ensure_future(pool.run(lambda: "cancelled"))
         await asyncio.sleep(0)
         waiting.cancel()

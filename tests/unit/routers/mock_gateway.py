@@ -49,7 +49,7 @@ class RawResponse:
 
 def exchange(port: int, sent: bytes) -> RawResponse:
     """The response on a new connection, which the server must close."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(sent)
         return RawResponse.of(b"".join(iter(lambda: connection.recv(65536), b"")))
 

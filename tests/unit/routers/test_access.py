@@ -488,7 +488,7 @@ async def test_provider_tokens_open_the_routes_of_their_scopes(
         )
     )
     headers = bearer(tokens.token().decode())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await world.client.get("/v1/models", headers=headers)).status_code == 401:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

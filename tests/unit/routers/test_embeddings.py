@@ -154,7 +154,7 @@ async def test_disconnect_ends_every_request_of_the_client(world):
         await model.begun.wait()
         request.cancel()
         await asyncio.wait([request])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await model.ended.wait()
 
     assert model.open == 0

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.admission import ConcurrencyLimits
 from openai_frontend.config.settings import Settings
 from tests.unit.auth.key_files import bearer, key, write
 from tests.unit.serving.fake_pooling_model import FakePoolingModel
+from tests.unit.triton.waiting import until
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 90},
@@ -21,9 +23,13 @@ paths = pytest.mark.parametrize("path", BODIES)
 
 @pytest.fixture
 async def full(world_of, tmp_path):
-    """A server whose only slot is in use. The key `few` may use 100 tokens a minute."""
+    """A server whose only slot is in use. The key `few` may use 100 tokens a minute. A request
+    waits for 1000 s of the loop's clock.
+    """
     keys = write(tmp_path / "k.yaml", key("other"), key("few", tokens_per_minute=100))
-    world = await world_of(Settings(keys_file=keys, max_concurrent_requests=1, queue_timeout_s=0.2))
+    world = await world_of(
+        Settings(keys_file=keys, max_concurrent_requests=1, queue_timeout_s=1000)
+    )
     endless = world.model(endless=True)
     model = FakePoolingModel(tasks=["embed", "generate"], max_model_len=1000)
     world.registry.models["both"] = model
@@ -43,19 +49,27 @@ async def ask(world, path, who, model="both"):
 
 
 @paths
-async def test_request_beyond_the_token_limit_is_a_429_at_once(full, path):
+async def test_request_beyond_the_token_limit_is_a_429_at_once(full, path, loop_clock):
     """It does not wait in the queue. Queued requests of the key count against the limit."""
     waiting = asyncio.ensure_future(ask(full, path, "few"))
     refused = asyncio.ensure_future(ask(full, path, "few"))
     done, _ = await asyncio.wait([waiting, refused], return_when=asyncio.FIRST_COMPLETED)
 
     assert [task.result() for task in done] == [(429, "rate_limit_exceeded")]
-    assert await waiting == (503, "queue_timeout")
+    loop_clock.move_on(1001)
+    left = waiting if refused in done else refused
+    assert await left == (503, "queue_timeout")
 
 
 @paths
-async def test_queue_timeout_returns_the_tokens_to_the_key(full, path):
+async def test_queue_timeout_returns_the_tokens_to_the_key(full, path, loop_clock):
     """The next request of the key can use them."""
-    answers = [await ask(full, path, "few") for _ in range(2)]
+    slots = full.app.state.gateway.limiter.slots(FakePoolingModel().model_name, ConcurrencyLimits())
+    answers = []
+    for _ in range(2):
+        asked = asyncio.ensure_future(ask(full, path, "few"))
+        await until(lambda: len(slots.queue) == 1)
+        loop_clock.move_on(1001)
+        answers.append(await asked)
 
     assert answers == [(503, "queue_timeout")] * 2

@@ -103,7 +103,7 @@ async def test_silent_stream_sends_a_comment_after_each_interval(world_of):
 
     async with (
         served(world) as (_, url),
-        httpx.AsyncClient(timeout=10) as client,
+        httpx.AsyncClient(timeout=60) as client,
         client.stream("POST", url + CHAT, json=body) as response,
     ):
         comments = (line async for line in response.aiter_lines() if line.startswith(":"))

@@ -183,14 +183,14 @@ class Stream(StreamedResponse):
         return await self._pump(self, writer)
 
 
-async def answer(client: Client, stream: Stream) -> dict[str, Any]:
+async def answer(client: Client, stream: Stream, within_s: float = 30) -> dict[str, Any]:
     """The request's state once the response has ended."""
     state: dict[str, Any] = {"request_id": "req_1"}
 
     async def receive() -> Any:
         raise AssertionError
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(within_s):
         await stream({"type": "http", "state": state}, receive, client.send)
     return state
 
@@ -281,24 +281,29 @@ async def test_source_is_resumed_once_a_slow_client_has_read_everything():
     assert client.bodies == [b"a", b"b", b"c", b"."]
 
 
-async def test_idle_stream_sends_comments():
+async def test_idle_stream_sends_comments(loop_clock):
     """Also before the first data, and not while data is written or waits."""
 
+    async def pass_time(seconds: float) -> None:
+        loop_clock.move_on(seconds)
+        await asyncio.sleep(0.001)
+
     async def pump(stream: Stream, writer: generation.StreamWriter) -> bytes:
-        while len(client.bodies) < 3:  # noqa: ASYNC110  it has no event
-            await asyncio.sleep(0.001)
+        while len(client.bodies) < 3:
+            await pass_time(10)
         for _ in range(40):
             writer(b"a")
-            await asyncio.sleep(0.001)
+            await pass_time(2.5)
         client.open.clear()
         writer(b"b")
-        await asyncio.sleep(0.04)
+        for _ in range(4):
+            await pass_time(10)
         client.open.set()
         await stream.drained()
         return b"c"
 
     client = Client()
-    await answer(client, Stream(pump, ping_s=0.01))
+    await answer(client, Stream(pump, ping_s=10), within_s=100_000)
 
     assert client.bodies[:3] == [KEEP_ALIVE] * 3
     text = b"".join(client.bodies[3:])
@@ -386,7 +391,7 @@ async def read_slowly(
     writer.write(b"".join(sent))
     received, turn = b"", 0
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while part := await reader.read(sizes[turn % len(sizes)]):
                 received, turn = received + part, turn + 1
                 if leaves is not None and len(received) > leaves:
@@ -440,7 +445,7 @@ class Answering:
 
     async def ended(self) -> None:
         """Returns once no response is under way."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.running:  # noqa: ASYNC110  a turn each
                 await asyncio.sleep(0)
 

@@ -44,7 +44,7 @@ async def test_cancelled_piece_uses_no_time():
     await first
     leaving.cancel()
 
-    await asyncio.wait_for(staying, 10)
+    await asyncio.wait_for(staying, 30)
 
     assert leaving.cancelled()
 
@@ -57,9 +57,9 @@ async def test_new_slice_starts_by_itself():
         await turns.take(SLICE_US)
         done.append(name)
 
-    await asyncio.wait_for(asyncio.gather(piece("first"), piece("second")), 10)
+    await asyncio.wait_for(asyncio.gather(piece("first"), piece("second")), 30)
     for _ in range(3):
         await asyncio.sleep(0)
-    await asyncio.wait_for(piece("later"), 10)
+    await asyncio.wait_for(piece("later"), 30)
 
     assert done == ["first", "second", "later"]

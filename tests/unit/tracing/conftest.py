@@ -31,7 +31,7 @@ class World:
         logged = [each for each in self.process.output().splitlines() if each.startswith("{")]
         return [json.loads(each) for each in logged]
 
-    def lines_of(self, request_id: str, timeout_s: float = 20) -> list[dict[str, Any]]:
+    def lines_of(self, request_id: str, timeout_s: float = 60) -> list[dict[str, Any]]:
         """The lines of a finished request; the last one is the access log's."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -68,8 +68,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         GatewayProcess(
             repository, folder / "log", *options, lenient, core, f"--otlp-endpoint={collector.url}"
         ) as process,
-        httpx.Client(base_url=process.url, headers=key_files.bearer(KEY), timeout=30) as client,
+        httpx.Client(base_url=process.url, headers=key_files.bearer(KEY), timeout=120) as client,
     ):
         patch.undo()
-        process.wait_until_ready(60)
+        process.wait_until_ready()
         yield World(process, collector, client)

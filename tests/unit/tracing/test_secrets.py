@@ -165,7 +165,7 @@ def test_log_lines_cannot_be_forged(world: World) -> None:
     world.client.post(f"/v2/models/demo{'%0d%0aforged'}/generate", json={"id": FORGED})
     world.client.post("/v2/models/demo/generate", json={"id": FORGED, "text_input": FORGED})
     for head in ("GET /\x1b[2Kforged", "GET /x%0a%1b"):
-        with socket.create_connection(("127.0.0.1", world.process.port), timeout=10) as sent:
+        with socket.create_connection(("127.0.0.1", world.process.port), timeout=60) as sent:
             sent.sendall(request(head, "x-request-id: \x1b[2Kforged", "host: \x1b[2K"))
             sent.recv(65536)
     world.client.get("/v1/models", headers={"x-request-id": "after-forging"})

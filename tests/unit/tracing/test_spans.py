@@ -75,6 +75,16 @@ def test_span_of_a_stream(world: World) -> None:
 
 def test_span_of_triton(world: World) -> None:
     """It is a child of the request's span, with queue and compute times."""
+    differences_ns: list[int] = []
+    while not differences_ns or (min(differences_ns) >= 5_000_000 and len(differences_ns) < 4):
+        differences_ns.append(_difference_ns(world))
+    # By two clocks, which are read some microseconds apart, unless others hold the CPU: of a few
+    # requests the best counts.
+    assert min(differences_ns) < 5_000_000
+
+
+def _difference_ns(world: World) -> int:
+    """By how much Triton's span begins before its parent or ends after it."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 50}
     span, _ = span_of(world, "/v1/chat/completions", body)
 
@@ -88,10 +98,9 @@ def test_span_of_triton(world: World) -> None:
     assert times == sorted(times)
     assert values["triton.queue_ns"] == at["COMPUTE_START"] - at["QUEUE_START"]
     assert values["triton.compute_ns"] == at["COMPUTE_END"] - at["COMPUTE_START"] > 0
-    # by two clocks, which are read some microseconds apart
     early_ns = span.start_time_unix_nano - child.start_time_unix_nano
     late_ns = child.end_time_unix_nano - span.end_time_unix_nano
-    assert max(early_ns, late_ns) < 5_000_000
+    return max(early_ns, late_ns)
 
 
 def test_span_of_a_decoded_file(world: World) -> None:

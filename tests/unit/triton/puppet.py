@@ -128,7 +128,7 @@ async def model(server: Server) -> AsyncGenerator[Callable[[], Awaitable[Request
 
     async def asked() -> Request:
         stream = server.infer("puppet", {"text_input": text("go")})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             executions.append(await Puppet.arrived.get())
         return Request(stream, executions[-1], core)
 

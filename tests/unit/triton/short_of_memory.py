@@ -88,7 +88,7 @@ async def drained(server: Server, allocations: ctypes.CDLL, number: int) -> tupl
     failed = bool(allocations.disarm())
     for execution in executions:
         execution.finish()
-    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    await asyncio.wait_for(asyncio.gather(*waiting), 60)
     return failed, " ".join("".join(map(puppet.unframed, frames)) or "none" for frames in texts)
 
 
@@ -98,12 +98,12 @@ async def arrival(server: Server, allocations: ctypes.CDLL, number: int) -> tupl
     stream = server.infer("puppet", {"text_input": text("go")})
     outcome = asyncio.ensure_future(received(stream))
     arrived = asyncio.ensure_future(puppet.Puppet.arrived.get())
-    await asyncio.wait([outcome, arrived], timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([outcome, arrived], timeout=60, return_when=asyncio.FIRST_COMPLETED)
     failed = bool(allocations.disarm())
     if arrived.done():
         arrived.result().finish()
     arrived.cancel()
-    return failed, await asyncio.wait_for(outcome, 5)
+    return failed, await asyncio.wait_for(outcome, 60)
 
 
 async def asked(server: Server, allocations: ctypes.CDLL, number: int) -> tuple[bool, str]:

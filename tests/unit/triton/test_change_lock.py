@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from openai_frontend.triton import model_control
 from openai_frontend.triton.model_control import SETTLE_S, CoreChangeLock
 
 
@@ -19,12 +21,28 @@ async def load(lock, name="model", *, again=False, seconds=0.0):
         await asyncio.sleep(seconds)
 
 
-async def test_unload_waits_after_a_load():
-    lock, start = CoreChangeLock(), time.monotonic()
+async def load_until(lock, over):
+    async with lock.loading("early", is_reload=lambda: False):
+        await over.wait()
+
+
+async def test_unload_waits_after_a_load(monkeypatch):
+    """For as long as a model needs to settle, and no longer."""
+    lock, now_s, waits_s = CoreChangeLock(), 100.0, []
+
+    async def wait(seconds):
+        nonlocal now_s
+        now_s += seconds
+        waits_s.append(seconds)
+
+    clock = SimpleNamespace(monotonic=lambda: now_s)  # does not run on while the machine is busy
+    monkeypatch.setattr(model_control, "time", clock)
     await load(lock, "other")
+    monkeypatch.setattr(asyncio, "sleep", wait)
     await seconds_to_unload(lock)
 
-    assert SETTLE_S * 0.9 < time.monotonic() - start < 1
+    assert waits_s == [pytest.approx(SETTLE_S)]
+    assert lock.settle_delay_s() == 0
 
 
 async def test_unload_without_recent_load():
@@ -78,11 +96,12 @@ async def test_load_and_unload_do_not_overlap():
 
 async def test_unload_waits_for_all_loads():
     """An ensemble's load also loads its composing models, under its own name."""
-    lock = CoreChangeLock()
+    lock, start = CoreChangeLock(), time.monotonic()
     whole = asyncio.create_task(load(lock, "whole", seconds=0.1))
     await asyncio.sleep(0)
+    await seconds_to_unload(lock)
 
-    assert await seconds_to_unload(lock) > 0.1 + SETTLE_S * 0.9
+    assert time.monotonic() - start > 0.1 + SETTLE_S * 0.9
     assert whole.done()
 
 
@@ -108,13 +127,14 @@ async def test_load_waits_for_a_pending_unload():
 
 
 async def test_cancelled_unload_blocks_nothing():
-    lock = CoreChangeLock()
-    early = asyncio.create_task(load(lock, "early", seconds=0.05))
+    lock, over = CoreChangeLock(), asyncio.Event()
+    early = asyncio.create_task(load_until(lock, over))
     await asyncio.sleep(0)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(seconds_to_unload(lock), 0.01)
+    over.set()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await load(lock, "late")
         await early
 
@@ -126,7 +146,7 @@ async def test_loads_run_in_parallel():
         async with lock.loading(name, is_reload=lambda: False):
             return await together.wait()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         places = await asyncio.gather(*map(one, "abc"))
 
     assert sorted(places) == [0, 1, 2]

@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.triton import inprocess
 from tests import mock_models
 from tests.unit.engines import failing_engines
 from tests.unit.engines.failing_engines import FailsInWarmUp, LoadsWhenTold
+from tests.unit.engines.held_engine import HeldEngine
 from tests.unit.triton.generation_inputs import collect, count, generate, generation
 from tests.unit.triton.waiting import until
 
@@ -77,7 +77,7 @@ async def test_exception_in_unload(repository, start_server):
     """An engine that raises during its unload is removed nevertheless."""
     write(repository, "bad", "FailsInUnload")
     server = await start_server()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await server.unload_model("bad")
 
     assert (server.model_is_ready("bad"), server.is_live()) == (False, True)
@@ -87,7 +87,7 @@ async def test_exception_in_unload_at_the_stop(repository, start_server):
     """The exception does not block a stop."""
     write(repository, "bad", "FailsInUnload")
     server = await start_server()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await server.stop()
 
     assert not server.is_live()
@@ -112,15 +112,18 @@ async def test_loop_is_free_while_a_model_loads(repository, start_server):
 
 async def test_reload_while_streams_run(repository, start_server):
     """Running streams end on the old engine; later requests use the new one."""
-    mock_models.write(repository, "mock", tokens=["old"], tokens_per_second=100)
+    # It hangs after a token, so that its streams run for as long as the load takes.
+    mock_models.write(repository, "mock", tokens=["old"], hang_after_tokens=1)
     server = await start_server()
+    old = HeldEngine("mock")
     streams = [generate(server, 100) for _ in range(16)]
     running = [asyncio.create_task(collect(stream)) for stream in streams]
-    await until(lambda: inprocess.host("mock")._engine.stats().running == 16)
+    await old.hangs(streams=16)
     mock_models.write(repository, "mock", tokens=["new"])
     await server.load_model("mock")
     later = await collect(generate(server, 3))
     still_running = sum(not task.done() for task in running)
+    old.release()
 
     assert {response.item("text_output") for response in later} == {b"new"}
     for responses in await asyncio.gather(*running):
@@ -143,7 +146,7 @@ async def test_loads_and_unloads_under_traffic(repository, start_server):
             served += await count(generate(server, 20))
 
     clients = [asyncio.create_task(traffic()) for _ in range(4)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         for _ in range(20):
             await server.load_model("guest")
             await collect(server.infer("guest", generation()))
@@ -168,7 +171,7 @@ async def test_queries_during_loads(repository, start_server):
             await count(generate(server, 3))
 
     asking = asyncio.create_task(ask())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         for _ in range(5):
             await server.unload_model("guest")
             await server.load_model("guest")
@@ -193,7 +196,7 @@ async def test_requests_during_loads_and_unloads(repository, start_server):
             await asyncio.sleep(0)
 
     clients = [asyncio.create_task(ask()) for _ in range(4)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         for _ in range(5):
             await server.unload_model("guest")
             await server.load_model("guest")
@@ -238,7 +241,7 @@ async def test_ensemble_of_an_in_process_model(repository, start_server):
             answers.append(response.item("answer"))
 
     asking = asyncio.create_task(ask())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not asking.done():
             await server.unload_model("guest")
             await server.load_model("guest")

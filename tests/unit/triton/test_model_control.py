@@ -9,6 +9,7 @@ import pytest
 from openai_frontend.triton.model_control import ModelControl
 from tests import mock_models
 from tests.unit.engines import failing_engines
+from tests.unit.engines.failing_engines import LoadsWhenTold
 from tests.unit.triton.waiting import until
 
 
@@ -47,7 +48,7 @@ async def test_cancelled_caller(first):
     after = asyncio.create_task(works[second]())
     await asyncio.sleep(0.1)
     core.go_on.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await after
 
     assert core.most == 1
@@ -58,7 +59,7 @@ async def test_stop_while_a_polled_model_loads(repository, start_server):
     server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
     mock_models.write(repository, "mock", config=failing_engines.config("WaitsInLoad"))
     await until(lambda: bool(multiprocessing.active_children()))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await server.stop()
 
     assert not server.outlives_stop
@@ -67,12 +68,16 @@ async def test_stop_while_a_polled_model_loads(repository, start_server):
 async def test_load_uses_no_thread_of_the_event_loop(repository, start_server):
     """Work on the event loop's own threads does not wait for loads."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    mock_models.write(repository, "mock", load_s=1.0)
+    LoadsWhenTold.begun.clear()
+    LoadsWhenTold.may_end.clear()
+    mock_models.write(repository, "mock", config=failing_engines.config("LoadsWhenTold"))
     server = await start_server(startup_models=[])
     loading = asyncio.create_task(server.load_model("mock"))
-    await until(lambda: "LOADING" in server._states("mock"))
-
-    async with asyncio.timeout(0.5):
-        await asyncio.to_thread(int)
-    assert not loading.done()
+    try:
+        await until(LoadsWhenTold.begun.is_set)
+        async with asyncio.timeout(20):
+            await asyncio.to_thread(int)
+        assert not loading.done()
+    finally:
+        LoadsWhenTold.may_end.set()
     await loading

@@ -1,7 +1,8 @@
 """The readiness snapshot, with a core whose results the test controls."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,6 +21,7 @@ class Core:
         self.unready: set[str] = set()
         self.index_failure: str | None = None
         self.go_on = threading.Event()
+        self.hung: set[str] = set()  # models with a query that hangs or has hung
         self.answered = threading.Semaphore(0)  # results of hanging queries
 
     def index(self) -> list[ModelIndexEntry]:
@@ -29,7 +31,8 @@ class Core:
 
     def model_is_ready(self, name: str, version: int) -> bool:
         if name in self.hanging:
-            self.go_on.wait(10)
+            self.hung.add(name)
+            self.go_on.wait(120)
             self.answered.release()
         return name not in self.unready
 
@@ -54,12 +57,33 @@ def monitor(core: Core) -> Iterator[ReadinessMonitor]:
     monitor.end_threads()
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, updates wait for all answers, on a machine that is busy too: no more query
+    hangs.
+    """
+    return lambda: monkeypatch.setattr(model_health, "ANSWER_WITHIN_S", 60)
+
+
 def ready(monitor: ReadinessMonitor) -> set[str]:
     return {name for name, version in monitor.snapshot.ready if version == LATEST}
 
 
-def test_results_of_the_core(core, monitor):
+def update_until(monitor: ReadinessMonitor, true: Callable[[], bool]) -> int:
+    """Updates at least once; returns how often. One update is enough, unless its threads get no
+    processor for as long as it waits.
+    """
+    deadline, updates = time.monotonic() + 30, 0
+    while not updates or not true():
+        assert time.monotonic() < deadline
+        monitor.update()
+        updates += 1
+    return updates
+
+
+def test_results_of_the_core(core, monitor, patient):
     """A model is ready if the core says so, whatever its index says."""
+    patient()
     core.unready = {"one"}
     monitor.update()
 
@@ -71,19 +95,19 @@ def test_hanging_probe_keeps_the_last_result(core, monitor):
     """The model keeps its state until the core returns."""
     monitor.update()
     core.hanging, core.unready = {"one"}, {"one"}
-    monitor.update()
+    update_until(monitor, lambda: core.hung == {"one"})
     assert ready(monitor) == {"one", "other"}
 
     core.go_on.set()
-    assert core.answered.acquire(timeout=5)
-    monitor.update()
-    assert ready(monitor) == {"other"}
+    assert core.answered.acquire(timeout=30)
+    update_until(monitor, lambda: ready(monitor) == {"other"})
 
 
-def test_hanging_probe_blocks_no_other(core, monitor):
+def test_hanging_probe_blocks_no_other(core, monitor, patient):
     """Other models and the index stay up to date."""
     core.hanging = {"one"}
-    monitor.update()
+    update_until(monitor, lambda: core.hung == {"one"})
+    patient()
     core.unready = {"other"}
     core.names.append("new")
     monitor.update()
@@ -91,35 +115,38 @@ def test_hanging_probe_blocks_no_other(core, monitor):
     assert ready(monitor) == {"one", "new"}
 
 
-def test_several_hanging_probes(core, monitor):
+def test_several_hanging_probes(core, monitor, patient):
     """Each delays one update; afterwards all others run in each update."""
     core.names += ["third", "fourth"]
     core.hanging = {"one", "other", "third"}
-    for _ in core.hanging:
-        monitor.update()
+    assert update_until(monitor, lambda: core.hung == core.hanging) >= 3
+    patient()
     core.unready = {"fourth"}
     monitor.update()
 
     assert ready(monitor) == core.hanging
 
 
-def test_probe_that_never_returns(core, monitor, monkeypatch):
+def test_probe_that_never_returns(core, monitor, patient, monkeypatch):
     """After UNREADY_AFTER_S its model counts as not ready."""
     monkeypatch.setattr(model_health, "UNREADY_AFTER_S", 0.0)
     core.hanging = {"one"}
+    update_until(monitor, lambda: core.hung == {"one"})
+    patient()
     monitor.update()
 
     assert ready(monitor) == {"other"}
 
 
-def test_reloaded_model(core, monitor):
+def test_reloaded_model(core, monitor, patient):
     """Earlier results, also of pending probes, belong to the replaced model."""
     core.hanging, core.unready = {"one"}, {"one"}
-    monitor.update()
+    update_until(monitor, lambda: core.hung == {"one"})
     core.hanging, core.unready = set(), set()
+    patient()
     monitor.update(changed="one")
     core.go_on.set()
-    assert core.answered.acquire(timeout=5)
+    assert core.answered.acquire(timeout=30)
 
     assert ready(monitor) == {"one", "other"}
 

@@ -62,7 +62,7 @@ def run(core: NewerCore, repository: Path, check: str) -> list[str]:
         [*command, core.library, repository],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         env={**os.environ, **core.environment, "PYTHONPATH": os.fspath(ROOT)},
     )

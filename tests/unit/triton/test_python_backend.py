@@ -134,7 +134,7 @@ async def test_a_stub_ends_in_order(repository, start_server, capfd):
     server = await start_server()
     stubs = set(psutil.Process().children()) - others
     await server.unload_model("model")
-    await until(lambda: not any(each.is_running() for each in stubs), 10)
+    await until(lambda: not any(each.is_running() for each in stubs))
 
     printed, errors = capfd.readouterr()
     assert "at exit" in printed

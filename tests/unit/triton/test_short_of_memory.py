@@ -29,7 +29,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.unit.triton.short_of_memory", os.fspath(library)]
     environment = {**os.environ, "LD_PRELOAD": os.fspath(library)}
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=120
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr[-2000:]
     read: dict[str, Any] = json.loads(done.stdout)

@@ -136,7 +136,7 @@ async def test_failing_engine(repository, start_server, engine, failure):
     server = await start_server()
     error, message = failure
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(error, match=message):
             await collect(server.infer("bad", generation()))
     assert await count(generate(server, 3, model="good")) == 3

@@ -33,8 +33,9 @@ ensemble_scheduling { step [
 """
 
 ASKS_ON = '''
-"""Asks the model `slow`, and answers before it does."""
+"""Asks the model `slow`, and answers before it does, but not before it has begun."""
 
+import pathlib
 import threading
 import time
 
@@ -52,14 +53,17 @@ class TritonPythonModel:
             trace=request.trace(),
         )
         threading.Thread(target=asked.exec).start()
-        time.sleep(0.3)
+        while not pathlib.Path(%r).exists():
+            time.sleep(0.005)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given.as_numpy())])]
 '''
 SLOW = """
-import time
+import pathlib, time
 
 def answer(given):
-    time.sleep(1)
+    pathlib.Path(%r).touch()
+    while not pathlib.Path(%r).exists():
+        time.sleep(0.005)
     return given
 """
 
@@ -74,7 +78,7 @@ def record():
 
 
 async def ended(trace):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not trace.ended:  # noqa: ASYNC110  Triton's threads set it
             await asyncio.sleep(0.005)
     return trace.activities()
@@ -162,16 +166,19 @@ def successes(server, model):
 @pytest.mark.slow
 async def test_trace_ends_with_the_request(repository, start_server, record):
     """It records nothing afterwards, even if a model that the request called continues."""
+    begun, gate = repository.parent / "begun", repository.parent / "gate"
     python_models.write(repository, "asks", answer="")
-    (repository / "asks" / "1" / "model.py").write_text(ASKS_ON)
-    python_models.write(repository, "slow", answer=SLOW)
+    (repository / "asks" / "1" / "model.py").write_text(ASKS_ON % str(begun))
+    python_models.write(repository, "slow", answer=SLOW % (str(begun), str(gate)))
     server = await start_server()
     await collect(server.infer("asks", {"IN": text("go")}))
     [trace] = record.core_traces
     told = await ended(trace)
     assert {model for _, _, model, *_ in told} == {"asks", "slow"}
+    assert not successes(server, "slow")
+    gate.touch()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not successes(server, "slow"):  # noqa: ASYNC110  Triton's threads count it
             await asyncio.sleep(0.05)
     assert trace.activities() == told

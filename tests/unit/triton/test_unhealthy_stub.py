@@ -65,7 +65,7 @@ async def test_unknown_process_is_not_its_own_replacement(ask, start, unknown, k
     for _ in range(2):
         running = {INSTANCE: (unknown.pid, ["puppet"])}
         assert await report(request._core, running) == {INSTANCE: True}
-    assert unknown.wait(5) == -9
+    assert unknown.wait(30) == -9
 
     newer = start()
     assert await report(request._core, {INSTANCE: (newer.pid, ["puppet"])}) == {}

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(true: Callable[[], bool], timeout_s: float = 5) -> None:
+async def until(true: Callable[[], bool], timeout_s: float = 30) -> None:
     """Returns once `true()`; raises TimeoutError otherwise."""
     async with asyncio.timeout(timeout_s):
         while not true():  # noqa: ASYNC110 - the core has no event for it

@@ -13,7 +13,7 @@ QUESTION = [ChatMessage(role="user", content="What is Triton?")]
 
 def main(url: str, image: str) -> None:
     options = {"model": "demo", "api_base": url, "api_key": "none", "temperature": 0}
-    options |= {"context_window": 2048, "max_retries": 0, "max_tokens": 40}
+    options |= {"context_window": 2048, "max_retries": 0, "max_tokens": 40, "timeout": 600}
     chat = OpenAILike(is_chat_model=True, **options)
     complete = OpenAILike(is_chat_model=False, **options)
     vectors = OpenAILikeEmbedding(model_name="minilm", api_base=url, api_key="none", max_retries=0)

@@ -64,7 +64,7 @@ def test_running_stream_is_visible(client: openai.OpenAI, scrape: Callable[[], S
         )  # fmt: skip
         next(iter(chunks))
         during = scrape()  # the engine reports four times a second
-        while not during[running] and during[generated] < before[generated] + 1500:
+        while not during[cache_use] and during[generated] < before[generated] + 1500:
             during = scrape()
         assert sum(1 for _ in chunks) > 0
         after = scrape()
@@ -73,7 +73,7 @@ def test_running_stream_is_visible(client: openai.OpenAI, scrape: Callable[[], S
         assert after[generated] == before[generated] + 1500
         return before, during
 
-    before, during = next(seen for seen in (stream() for _ in range(5)) if seen[1][running])
+    before, during = next(seen for seen in (stream() for _ in range(5)) if seen[1][cache_use])
 
     assert during[running] == 1
     assert during[key("openai_frontend_requests_running", ANSWERED)] == 1

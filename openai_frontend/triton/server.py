@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from openai_frontend import errors, lease, request_record
-from openai_frontend.background_tasks import supervise
+from openai_frontend.background_tasks import next_tick, supervise
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.triton import (
     _core,
@@ -42,12 +42,14 @@ from openai_frontend.triton.responses import (
     UnreleasedRequests,
     native_inputs,
 )
+from openai_frontend.triton.stub_processes import GivenUpStubs
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 STOPPING = "the server is stopping"
+_STUB_INTERVAL_S = 10.0
 MAX_CHANGE_THREADS = 32  # further loads wait; the event loop's own threads stay free
 
 # A constant, because facts are compared by identity
@@ -88,6 +90,8 @@ class Server:
         )
         self._loop = loop
         inprocess.attach(loop)
+        ending = supervise("end stubs that Triton has given up", self._end_given_up_stubs)
+        self._background = [loop.create_task(ending)]
         starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends.folder))
         async with AsyncExitStack() as on_failure:
             on_failure.push_async_callback(self._abandon_start, starting, loop)
@@ -106,7 +110,14 @@ class Server:
         works = [supervise("monitor readiness", self._monitor.watch)]
         if self.options.model_control_mode == "poll":
             works.append(supervise("poll the model repository", self._poll_repository))
-        self._background = [loop.create_task(work) for work in works]
+        self._background += [loop.create_task(work) for work in works]
+
+    async def _end_given_up_stubs(self) -> None:
+        stubs = GivenUpStubs()
+        while True:
+            await next_tick(_STUB_INTERVAL_S)
+            if self._core is None or self._control.is_changing():
+                await asyncio.to_thread(stubs.kill)
 
     async def _abandon_start(
         self, starting: asyncio.Task[_core.Server], loop: asyncio.AbstractEventLoop
@@ -117,6 +128,7 @@ class Server:
             await asyncio.wait([starting], timeout=0.2)
         if not starting.cancelled() and starting.exception() is None:
             await asyncio.to_thread(starting.result().stop)
+        self._end_background()
         inprocess.detach(loop, STOPPING)
         self._loop = None
         self.remove_files()
@@ -126,8 +138,7 @@ class Server:
         core, loop = self._core, self._loop
         if core is None or loop is None:
             return
-        for task in self._background:
-            task.cancel()
+        self._end_background()
         self._core = None
         self._close_monitor()
         inprocess.detach(loop, STOPPING)
@@ -140,6 +151,10 @@ class Server:
             loop.remove_reader(core.response_fd)
             self._resolve(core)
             self.unreleased.clear()
+
+    def _end_background(self) -> None:
+        for task in self._background:
+            task.cancel()
 
     def _end(self, core: _core.Server) -> None:
         try:

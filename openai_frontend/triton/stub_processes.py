@@ -6,13 +6,23 @@ when its model's readiness is queried, and then report the model as not ready.
 """
 
 import contextlib
+import logging
+import platform
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from openai_frontend.triton_interface import STUB, STUB_INSTANCE, STUB_INSTANCE_AT
+
+logger = logging.getLogger(__name__)
+
+GIVEN_UP_S = 30.0  # a stub that has finalized its model ends within seconds
+_THREADS = Path("/proc/self/task")
+_WAIT4 = {"x86_64": "61", "aarch64": "260"}.get(platform.machine())  # the system call's number
 
 
 class StubProcesses:
@@ -102,6 +112,50 @@ class StubProcesses:
             for process, instance in self._instances.items()
             if serves(instance, config.get("instance_group", ()))
         ]
+
+
+class GivenUpStubs:
+    """Stubs that Triton has given up while their models loaded, and whose end it awaits for ever.
+
+    A load fails if the stub does not set its health flag for a second, as on a machine that was
+    paused. The backend then waits for the end of the process, without having told it to end (core
+    2.51), and the load never returns.
+    """
+
+    def __init__(self) -> None:
+        self._awaited_since_s: dict[psutil.Process, float] = {}
+
+    def kill(self) -> None:
+        """Kill stubs whose end a thread has awaited for `GIVEN_UP_S`. The core logs a failed load.
+
+        Reads /proc: call it on a thread, again and again while models change.
+        """
+        awaited, now_s = _awaited_processes(), time.monotonic()
+        children = psutil.Process().children() if awaited else ()
+        stubs = {each: _instance(each) for each in children if each.pid in awaited}
+        self._awaited_since_s = {
+            stub: self._awaited_since_s.get(stub, now_s) for stub, of in stubs.items() if of
+        }
+        for stub, since_s in self._awaited_since_s.items():
+            if now_s - since_s >= GIVEN_UP_S:
+                logger.warning(
+                    "Triton waits for the end of instance %s's process, which it has given up; "
+                    "the process is killed",
+                    stubs[stub],
+                )
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    stub.kill()
+
+
+def _awaited_processes() -> set[int]:
+    """The ids of processes for whose end threads of this process wait."""
+    awaited = set()
+    for thread in _THREADS.iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            number, _, arguments = (thread / "syscall").read_text().partition(" ")
+            if number == _WAIT4:
+                awaited.add(int(arguments.split()[0], 16))
+    return awaited
 
 
 def serves(instance: str, groups: Sequence[Mapping[str, Any]]) -> bool:

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from openai_frontend.triton import stub_processes
+from openai_frontend.triton import server, stub_processes
+from tests import mock_models
+from tests.unit.triton import python_models
+from tests.unit.triton.generation_inputs import count, generate
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
@@ -114,3 +117,29 @@ def test_stub_of_an_unloaded_model(start):
 def test_instance_names(instance, group, whose):
     """An instance is named after its group, with a number."""
     assert stub_processes.serves(instance, [{"name": "another"}, {"name": group}]) is whose
+
+
+# While it is imported, the stub is stopped for longer than the second that Triton allows
+STANDS_STILL = """
+import os, signal, subprocess
+
+subprocess.Popen(["/bin/sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
+os.kill(os.getpid(), signal.SIGSTOP)
+
+"""
+
+
+@pytest.mark.slow
+async def test_stub_that_triton_has_given_up(repository, start_server, monkeypatch, caplog):
+    """It is killed, because Triton waits for its end; its model fails to load, and others serve."""
+    monkeypatch.setattr(stub_processes, "GIVEN_UP_S", 0.5)
+    monkeypatch.setattr(server, "_STUB_INTERVAL_S", 0.2)
+    python_models.write(repository, "still", answer=STANDS_STILL + python_models.ECHO)
+    mock_models.write(repository, "good")
+
+    started = await start_server()
+
+    [reason] = [entry.reason for entry in started.model_index() if entry.name == "still"]
+    assert "Stub process 'still_0' is not healthy" in reason
+    assert "instance still_0's process, which it has given up" in caplog.text
+    assert await count(generate(started, 2, model="good")) == 2

@@ -115,11 +115,11 @@ class StubProcesses:
 
 
 class GivenUpStubs:
-    """Stubs that Triton has given up while their models loaded, and whose end it awaits for ever.
+    """Stubs that Triton has given up while their models loaded.
 
     A load fails if the stub does not set its health flag for a second, as on a machine that was
-    paused. The backend then waits for the end of the process, without having told it to end (core
-    2.51), and the load never returns.
+    paused. The backend then waits for the end of the process without asking it to end (core 2.51),
+    so the load never returns.
     """
 
     def __init__(self) -> None:

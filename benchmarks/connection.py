@@ -83,6 +83,9 @@ class Caller:
     def receive(self) -> None:
         """What has come."""
         data = self._socket.recv(READ_BYTES)
+        if not data and self.idle:  # vLLM's server closes connections after 5 s without a request
+            self._renew()
+            return
         if not data:
             raise BadResponse("the server closed a connection")
         if self._load.refusals and data.startswith(REFUSED):
@@ -130,11 +133,14 @@ class Caller:
                 measured.latency_s.append(now_s - self._sent_s)
         self.idle = self.stopping or bool(self._load.rate_per_s)
         if self._load.reconnect:
-            self._socket.close()
-            self._socket = connect(self._load.port)
-            self.reconnected = True
+            self._renew()
         if not self.idle:
             self.send()
+
+    def _renew(self) -> None:
+        self._socket.close()
+        self._socket = connect(self._load.port)
+        self.reconnected = True
 
     def _count_response(self) -> None:
         self._measured.all_responses += 1

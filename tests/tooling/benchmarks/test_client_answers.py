@@ -1,16 +1,19 @@
 """The client against a small test server in this process: what the floors cannot answer."""
 
+import itertools
 import json
 import os
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
 from benchmarks.client import Client
+from benchmarks.connection import Caller
 from benchmarks.load import Load, Measured
 from benchmarks.response_reader import BadResponse
 from benchmarks.summary import percentile
@@ -168,3 +171,22 @@ def test_embeddings_count_texts():
         (4, "base64")
     }
     assert len(measured.latency_s) >= measured.responses - 3
+
+
+def test_connection_that_ends_without_a_request_is_opened_again():
+    """Servers close idle connections; one that ends during a request fails the run."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        load = Load(port=port, pids={"frontend": [os.getpid()]}, connections=1,
+                    rate_per_s=1.0, warm_up_s=0, measured_s=0)  # fmt: skip
+        with closing(Caller(load, 0, Measured(), itertools.count())) as caller:
+            listener.accept()[0].close()
+            caller.receive()
+            assert caller.reconnected
+
+            caller.send()
+            connection, _ = listener.accept()
+            assert connection.recv(1 << 16).startswith(b"POST /v1/chat/completions")
+            connection.close()
+            with pytest.raises(BadResponse, match="the server closed a connection"):
+                caller.receive()

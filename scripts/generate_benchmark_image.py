@@ -16,7 +16,7 @@ SERVERS = {
     "vllm": "vllm serve",
     "vllm-rust": "vllm serve, Rust frontend",
 }
-PANELS = {"frontend_us": "frontend CPU per token, us", "ttft_p50": "TTFT p50, ms"}
+PANELS = {"frontend_us": "frontend CPU per token, us", "ttft_p50_ms": "TTFT p50, ms"}
 
 _WIDTH, _HEIGHT = 440, 270  # of a panel
 _TOP, _BASE, _LEFT = 66, 236, 30  # of the bars

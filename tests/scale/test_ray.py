@@ -180,8 +180,10 @@ async def test_replicas_follow_the_load(cluster):
     assert left < grown
 
 
-def test_models_are_unloaded_a_hundred_times(cluster):
-    """In Ray's worker process, which keeps its memory and its threads."""
+def test_models_are_unloaded_two_hundred_times(cluster):
+    """In Ray's worker process, which keeps its memory and its threads. In the first hundred, each
+    thread that loads models fills its part of the allocator once, with up to 9 MB.
+    """
 
     def change(args):
         names = {"model_control_mode": "explicit", "load_model": ["mock"]}
@@ -195,7 +197,7 @@ def test_models_are_unloaded_a_hundred_times(cluster):
         cluster.wait_for(1)
         replica = cluster.only_replica()
         sizes = []
-        for _ in range(100):
+        for _ in range(200):
             assert models.post("/load").status_code == 200
             assert models.post("/unload").status_code == 200
             sizes.append((replica.memory_info().rss, replica.num_threads()))
@@ -203,9 +205,9 @@ def test_models_are_unloaded_a_hundred_times(cluster):
     answer = httpx.post(cluster.url + CHAT, json=body(max_tokens=2), timeout=60)
 
     assert answer.json()["usage"]["completion_tokens"] == 2
-    (early_bytes, early_threads), (late_bytes, late_threads) = sizes[30], sizes[-1]
-    assert late_bytes - early_bytes < 5_000_000
-    assert late_threads <= early_threads + 1
+    first, second = (list(zip(*half, strict=True)) for half in (sizes[:100], sizes[100:]))
+    assert max(second[0]) - max(first[0]) < 5_000_000
+    assert max(second[1]) <= max(first[1]) + 1
 
 
 def test_signal_ends_a_replica_for_good(cluster):

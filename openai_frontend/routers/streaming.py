@@ -68,7 +68,7 @@ class AsgiSink:
 
 
 async def _send_or_close(send: Send, message: Message, writer: StreamWriter) -> None:
-    """Sends a message of a stream, in a task that nobody awaits. The next write raises an error."""
+    """Sends a message of a stream from a background task. A failure is raised by the next write."""
     with caught(writer.close):
         await send(message)
 

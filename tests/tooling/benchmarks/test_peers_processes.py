@@ -82,11 +82,19 @@ def test_paused_processes_stop_and_continue():
     ) as process:
         try:
             _wait_for_line(process)
-            with processes.paused([psutil.Process(process.pid)]):
+            spinning = psutil.Process(process.pid)
+            with processes.paused([spinning]):
                 _wait_for_state(process.pid, psutil.STATUS_STOPPED)
+                used = spinning.cpu_times()
+                time.sleep(0.1)
+                used_later = spinning.cpu_times()
             _wait_for_state(process.pid, psutil.STATUS_RUNNING)
+            continued = spinning.is_running()
         finally:
             process.kill()
+
+    assert used_later == used
+    assert continued
 
 
 def _wait_for_state(pid: int, state: str) -> None:

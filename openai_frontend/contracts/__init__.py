@@ -3,6 +3,7 @@
 Here are the interface of every contract and the tensors that contracts make. Never does I/O.
 """
 
+import codecs
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -181,6 +182,15 @@ def _raw(datatype: str, values: Sequence[Any]) -> bytes:
     if datatype == "FP16":
         return struct.pack(f"<{len(values)}e", *values)
     return array(_ARRAY_CODES[datatype], values).tobytes()
+
+
+# Decodes the next bytes of a text; True flushes an incomplete character at its end.
+DecodeText = Callable[[bytes, bool], str]
+
+
+def text_decoder() -> DecodeText:
+    """Decodes one answer, whose responses may split characters. Invalid bytes become U+FFFD."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode
 
 
 class Vocabulary(Protocol):

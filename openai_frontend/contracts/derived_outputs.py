@@ -108,24 +108,25 @@ class _DeltaCompleter:
         if self._ended:
             return CompletionDelta()
         delta, final = self._decode(outputs), outputs.final
-        delta.text = self._added_text(delta.text, final=final)
+        last = final or delta.finish_reason is not None
+        delta.text = self._added_text(delta.text, last=last)
         if delta.logprobs is not None and "logprobs" in self._derives:
             delta.logprobs = self._named(delta.text, delta.logprobs)
-        stopped = self._cut(delta, final=final)
+        stopped = self._cut(delta, last=last)
         self._texts.append(delta.text)
         if delta.counts is not None:
             delta.counts = self._of_answer(delta.counts)
             self._completion_tokens += delta.counts.completion_tokens
-        if final or stopped or delta.finish_reason is not None:
+        if last or stopped:
             self._end(delta, stopped=stopped)
         else:
             delta.counts = self._counts(delta.counts)
         return delta
 
-    def _added_text(self, text: str, *, final: bool) -> str:
+    def _added_text(self, text: str, *, last: bool) -> str:
         """The new text, without the prompt."""
         if self._new_text is not None:
-            text = self._new_text.feed(text, final=final)
+            text = self._new_text.feed(text, last=last)
         if self._prompt is not None and text:
             text, self._prompt = self._without(self._prompt, text), None
         return text
@@ -145,14 +146,14 @@ class _DeltaCompleter:
         tokens = max(0, counts.completion_tokens - self._prompt_tokens)
         return replace(counts, completion_tokens=tokens)
 
-    def _cut(self, delta: CompletionDelta, *, final: bool) -> bool:
+    def _cut(self, delta: CompletionDelta, *, last: bool) -> bool:
         """Cuts the text at a stop string; True if one was found."""
         if self._stops is None:
             return False
         delta.text = self._stops.feed(delta.text)
         if self._stops.found is not None:
             return True
-        if final or delta.finish_reason is not None:
+        if last:
             delta.text += self._stops.finish()
         return False
 
@@ -209,10 +210,10 @@ class _NewText:
         self._whole = ""
         self._length = 0  # characters returned so far
 
-    def feed(self, whole: str, *, final: bool) -> str:
+    def feed(self, whole: str, *, last: bool) -> str:
         """Holds back an incomplete character until its end. The last `whole` may be empty."""
         self._whole = whole or self._whole
-        sure = self._whole if final else self._whole.rstrip(_HALF_CHARACTER)
+        sure = self._whole if last else self._whole.rstrip(_HALF_CHARACTER)
         added = sure[self._length :]
         self._length = max(self._length, len(sure))
         return added

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from openai_frontend.contracts import Outputs, declared_names
+from openai_frontend.contracts import DecodeText, Outputs, declared_names, text_decoder
 from openai_frontend.contracts.derived_outputs import UNKNOWN_TOKEN
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (
@@ -56,9 +56,17 @@ class OutputFields:
     """Decodes one model's outputs."""
 
     def __init__(
-        self, config: Mapping[str, Any], tensors: Mapping[str, str], *, logprobs: str
+        self,
+        config: Mapping[str, Any],
+        tensors: Mapping[str, str],
+        *,
+        logprobs: str,
+        accumulates: bool,
     ) -> None:
-        """`tensors`: our name -> the model's name. `logprobs`: the output with them, if any."""
+        """`tensors`: our name -> the model's name. `logprobs`: the output with them, if any.
+        `accumulates`: each response has the complete text so far.
+        """
+        self._accumulates = accumulates
         self._declared = declared_names(config, "output")
         self._tensors = tensors
         self._log_probabilities = self._name(logprobs)
@@ -83,9 +91,10 @@ class OutputFields:
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """A function that decodes each response to this request."""
         params = request.sampling_params
-        decode = self._decode
+        decode_text = _decode_alone if self._accumulates else text_decoder()
+        decode = partial(self._decode, decode_text)
         if request.sequences > 1:
-            decode = partial(self._one_sequence, at=request.sequence)
+            decode = partial(self._one_sequence, decode_text, at=request.sequence)
         steps: list[Step] = []
         if params.logprobs is not None:
             steps.append(self._add_logprobs)
@@ -100,23 +109,27 @@ class OutputFields:
         """The model's name of an output."""
         return self._tensors.get(ours, ours)
 
-    def _decode(self, outputs: Outputs) -> CompletionDelta:
+    def _decode(self, decode_text: DecodeText, outputs: Outputs) -> CompletionDelta:
         """Text, counts and finish reason of one response."""
-        delta = CompletionDelta(_text(outputs.item(self._text)) or "")
+        delta = CompletionDelta()
         reason = _text(outputs.item(self._reason))
         if reason is not None:
             delta.finish_reason = _finish_reason(reason)
             delta.stop_reason = _stop_reason(_text(outputs.item(self._stop_reason)))
+        last = outputs.final or delta.finish_reason is not None
+        delta.text = decode_text(_bytes(outputs.item(self._text)), last)
         tokens = outputs.item(self._written)
         if tokens is not None:
             delta.counts = TokenCounts(int(outputs.item(self._read) or 0), int(tokens))
         return delta
 
-    def _one_sequence(self, outputs: Outputs, *, at: int) -> CompletionDelta:
+    def _one_sequence(
+        self, decode_text: DecodeText, outputs: Outputs, *, at: int
+    ) -> CompletionDelta:
         """One sequence of several; the model does not report the length of each."""
         texts = outputs.tolist(self._text) or []
-        text = _text(texts[at]) if at < len(texts) else None
-        return SequenceDelta(text or "", sequence=at)
+        part = _bytes(texts[at]) if at < len(texts) else b""
+        return SequenceDelta(decode_text(part, outputs.final), sequence=at)
 
     def _add_logprobs(self, delta: CompletionDelta, outputs: Outputs) -> None:
         """One number for each token; the model does not report which token."""
@@ -146,6 +159,16 @@ def _add_requested(delta: CompletionDelta, outputs: Outputs, *, names: Sequence[
             metrics={name: _number(outputs.item(name)) for name in found if name in _METRICS},
             logits={name: found[name] for name in found if name not in _METRICS},
         )
+
+
+def _decode_alone(text: bytes, last: bool) -> str:
+    """A character that is not complete yet becomes U+FFFD."""
+    return str(text, "utf-8", "replace")
+
+
+def _bytes(element: Any) -> bytes:
+    """The bytes of a text; b"" if a response does not have it."""
+    return element if isinstance(element, bytes) else str(element or "").encode()
 
 
 def _text(element: Any) -> str | None:

@@ -98,7 +98,12 @@ class TensorFields:
         _check_named(tensors, tensor_map, config)
         self._map = tensor_map
         self._inputs = DeclaredInputs(config, tensors)
-        self._outputs = OutputFields(config, tensors, logprobs=tensor_map.logprobs_output)
+        self._outputs = OutputFields(
+            config,
+            tensors,
+            logprobs=tensor_map.logprobs_output,
+            accumulates="deltas" in tensor_map.derives,
+        )
         self.decoder = self._outputs.decoder
         self._decoupled = decoupled
         self._vocabulary = vocabulary

@@ -9,11 +9,13 @@ import orjson
 
 from openai_frontend.contracts import (
     DeclaredInputs,
+    DecodeText,
     Outputs,
     TensorInput,
     Vocabulary,
     declared_names,
     media_tensors,
+    text_decoder,
 )
 from openai_frontend.contracts.sampling_parameters import SamplingParameters
 from openai_frontend.errors import InferenceFailed, InvalidRequest
@@ -199,6 +201,8 @@ class VLLMContract:
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """A function that turns responses into deltas. It runs once per token."""
         decode = self._plain_decoder(request)
+        if not self._inprocess:  # only engines in this process always send whole characters
+            decode = partial(_decode_split, decode, text_decoder())
         return decode if request.kv_transfer is None else partial(_decode_transfer, decode)
 
     def _plain_decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
@@ -362,6 +366,16 @@ def _transfer_json(transfer: KVTransfer) -> str:
         "rejected": transfer.rejected,
     }
     return orjson.dumps(members).decode()
+
+
+def _decode_split(
+    decode: Callable[[Outputs], CompletionDelta], decode_text: DecodeText, outputs: Outputs
+) -> CompletionDelta:
+    """With the text that is complete now."""
+    delta = decode(outputs)
+    last = outputs.final or delta.finish_reason is not None
+    delta.text = decode_text(outputs.item("text_output") or b"", last)
+    return delta
 
 
 def _decode_transfer(

@@ -78,3 +78,14 @@ def test_reported_fields_are_refused(
             )
             refused = answer.status_code == 400 and answer.json()["error"]["param"] == field
             assert refused == (field in report["refused"]), (name, field, answer.text)
+
+
+def test_an_ensemble_reports_that_it_splits_characters(checked: dict[str, Any]) -> None:
+    """TensorRT-LLM's BLS model detokenizes a stream as a whole; its ensemble does not."""
+    reporting = {
+        name
+        for name, report in checked.items()
+        if "tensorrt_llm_bls" in str(report["will_not_work"])
+    }
+
+    assert reporting == {"ensemble"}

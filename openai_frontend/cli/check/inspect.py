@@ -63,6 +63,10 @@ _TASKS = {
     "Model": ("embed",),
 }
 _UNKNOWN = "unknown until its files are downloaded"
+_SPLIT_CHARACTERS = (
+    "Characters of several tokens (other scripts, emoji) in streams and with log probabilities: "
+    "the ensemble detokenizes each response alone and writes U+FFFD. Use tensorrt_llm_bls."
+)
 
 
 def fill(
@@ -306,6 +310,13 @@ def _fill_in_contract(
     report.serves = _serves(chosen, chats=prompts is not None and prompts.can_chat)
     if chosen.generation is not None:
         _fill_in_generation(report, folder, chosen.generation)
+        if chosen.name == "tensorrt_llm" and _splits_characters(folder):
+            report.will_not_work.append(_SPLIT_CHARACTERS)
+
+
+def _splits_characters(folder: ModelDirectory) -> bool:
+    """Whether TensorRT-LLM's `postprocessing` detokenizes each response alone."""
+    return folder.is_decoupled() and (folder.config or {}).get("platform") == "ensemble"
 
 
 def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contract) -> None:

@@ -164,8 +164,11 @@ def test_fast_path_is_for_plain_requests(extra):
 def test_other_backends_are_decoded_in_full():
     """NVIDIA's backend reports its finish reason and counts in every response."""
     contract = VLLMContract(NVIDIA_VLLM)
+    outputs = RecordedOutputs(
+        text_output=[b" a"], finish_reason=[b"stop"], num_input_tokens=3, num_output_tokens=[1]
+    )
 
-    assert contract.decoder(GenerationRequest(request_id="1")) == contract.decode
+    assert contract.decoder(GenerationRequest(request_id="1"))(outputs) == contract.decode(outputs)
 
 
 def test_only_requests_with_a_transfer_read_what_it_reports() -> None:

@@ -78,7 +78,9 @@ def test_other_requests_are_unchanged(contract: ZeroTokens, max_tokens: int | No
     inner = contract._contract
     asked = request(max_tokens=max_tokens)
     assert contract.encode(asked) == inner.encode(asked)
-    assert contract.decoder(asked) == inner.decoder(asked)
+    decoders = [each.decoder(asked) for each in (contract, inner)]
+    kinds = [getattr(each, "func", each) for each in decoders]  # some keep state of a request
+    assert kinds[0] == kinds[1]
 
 
 @every

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from openai_frontend.engines.vllm import grammars
-from openai_frontend.engines.vllm.json_schema import Unenforceable, enforceable_schema
+from openai_frontend.engines.vllm.json_schema import (
+    Unenforceable,
+    enforceable_schema,
+    reduced_schema,
+)
 from openai_frontend.engines.vllm.patterns import check_expansion, escape_for_json
 from tests.vllm.random_answers import RandomAnswers
 
@@ -205,6 +209,52 @@ def test_unsupported_schema_in_a_structural_tag_is_named():
 
     with pytest.raises(ValueError, match=r"structured_outputs.schemas\[0\]: 'multipleOf'"):
         prepared(structural_tag=tag(form))
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"oneOf": [{"type": "integer"}, {"minimum": 2}]},
+    {"type": "integer", "enum": ["a"]},
+    {"anyOf": [False]},
+    {"required": ["a"], "additionalProperties": False},
+    {"type": "string", "pattern": "(", "minLength": 1},
+    {"enum": ["a", "b"], "minLength": 1},
+]
+
+
+@pytest.mark.parametrize("schema", BEYOND + REFUSED, ids=str)
+def test_schema_that_is_not_strict_is_reduced(schema):
+    """A schema with `"strict": false` beside it is never refused, nor are the schemas around it."""
+    outer = {"type": "object", "properties": {"x": schema, "n": {"type": "null"}}}
+    form = {"type": "json_schema", "json_schema": outer, "strict": False}
+
+    ready = json.loads(prepared(structural_tag=tag(form)).structural_tag)["format"]
+
+    assert ready["json_schema"]["type"] == "object"
+    assert "strict" not in ready
+
+
+def test_reduced_schema_keeps_what_can_be_enforced():
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^x$", "maxLength": 3},
+            "b": {"type": "integer", "multipleOf": 2, "minimum": 1},
+            "c": {"type": "array", "items": {"type": "null"}, "uniqueItems": True},
+        },
+        "required": ["a"],
+        "if": {"required": ["b"]},
+        "then": {"required": ["c"]},
+    }
+
+    assert reduced_schema(schema) == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^x$"},
+            "b": {"type": "integer", "minimum": 1},
+            "c": {"type": "array", "items": {"type": "null"}},
+        },
+        "required": ["a"],
+    }
 
 
 EXPANDING: list[dict[str, Any]] = [

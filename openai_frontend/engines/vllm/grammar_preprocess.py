@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from openai_frontend.engines.vllm.json_schema import Unenforceable, enforceable_schema
+from openai_frontend.engines.vllm.json_schema import (
+    Unenforceable,
+    enforceable_schema,
+    reduced_schema,
+)
 from openai_frontend.engines.vllm.patterns import MAX_COUNT, check_expansion, repeat_bound_exceeded
 
 _NAME = "structured_outputs"
 _REPEATS = "repeat"  # the format of a structural tag that repeats its content
+_ANY_OBJECT = {"type": "object", "additionalProperties": True}
 _COMMENT = re.compile(r"(?:#|//).*")
 
 Kind = Literal["json", "regex", "grammar", "structural_tag", "choice"]
@@ -98,7 +103,7 @@ def _prepared_tag(text: str) -> str:
         kind = part["type"]
         if kind == "json_schema":
             name = f"{_NAME}.schemas[{schemas}]"
-            part["json_schema"] = _named(enforceable_schema, part.get("json_schema"), name)
+            part["json_schema"] = _named(_schema_of, part, name)
             schemas += 1
         elif kind == "regex":
             _named(_check_regex, str(part.get("pattern")))
@@ -107,6 +112,20 @@ def _prepared_tag(text: str) -> str:
         elif kind == _REPEATS:
             raise ValueError(f"{_NAME}: a structural tag cannot have the format 'repeat'")
     return _compiled(tag, None)
+
+
+def _schema_of(part: dict[str, Any]) -> Any:
+    """The schema of a part of a structural tag, as xgrammar enforces it.
+
+    With `"strict": false` beside it, a schema is never refused: keywords that no grammar can
+    enforce are dropped, and what does not compile becomes any object. xgrammar ignores this key.
+    """
+    schema = part.get("json_schema")
+    if part.pop("strict", True) is not False:
+        return enforceable_schema(schema)
+    reduced = reduced_schema(schema)
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": reduced}}
+    return _ANY_OBJECT if _error_of(json.dumps(tag)) else reduced
 
 
 def _convert_legacy(tag: Mapping[str, Any]) -> Any:

@@ -5,8 +5,7 @@ items that are not described. Here a schema is rewritten so that nothing is igno
 the reason.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from openai_frontend.engines.vllm.patterns import (
@@ -54,35 +53,94 @@ _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-class Unenforceable(ValueError):
+class InvalidSchema(ValueError):
+    """A part of the schema that no grammar can enforce, or that no value matches.
+
+    `path` leads to it from the root of the schema: `properties.a.items`. It becomes enforceable
+    without `keywords`; nothing else in the schema needs to change for that.
+    """
+
+    def __init__(self, reason: str, *keywords: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.keywords = keywords
+        self.path = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
+class Unenforceable(InvalidSchema):
     """The schema uses something that xgrammar would ignore."""
 
 
 def enforceable_schema(schema: Any) -> Any:
     """Return the schema in a form that xgrammar enforces completely.
 
-    Raises Unenforceable, or ValueError if no value can match. Both messages begin with the path
-    within the schema. Callers limit the nesting depth first.
+    Raises Unenforceable, or InvalidSchema if no value can match. Callers limit the nesting depth
+    first.
     """
-    return _rewrite(schema, schema, "")
+    return _Rewriter(schema, strict=True).rewrite(schema, "")
 
 
-def _rewrite(schema: Any, root: Any, at: str) -> Any:
-    if not isinstance(schema, Mapping):
-        return schema
-    with _at_path(at):
-        _check(schema, root)
-    node = {key: _rewrite_member(key, value, root, f"{at}.{key}") for key, value in schema.items()}
-    with _at_path(at):
-        return _rewrite_node(node)
+def reduced_schema(schema: Any) -> Any:
+    """As `enforceable_schema`, but without the keywords that it would refuse."""
+    return _Rewriter(schema, strict=False).rewrite(schema, "")
 
 
-@contextmanager
-def _at_path(at: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise type(error)(f"{at[1:]}: {error}" if at else str(error)) from error
+class _Rewriter:
+    def __init__(self, root: Any, *, strict: bool) -> None:
+        self._root = root
+        self._strict = strict
+
+    def rewrite(self, schema: Any, at: str) -> Any:
+        if not isinstance(schema, Mapping):
+            return schema
+        checked = self._accepted(schema, self._checked, at)
+        node = {
+            key: self._rewrite_member(key, value, f"{at}.{key}") for key, value in checked.items()
+        }
+        return self._accepted(node, _rewrite_node, at)
+
+    def _accepted(
+        self, node: Mapping[str, Any], step: Callable[[dict[str, Any]], Any], at: str
+    ) -> Any:
+        """What the step returns. From a schema that is not strict, the keywords that it refuses are
+        dropped.
+        """
+        while True:
+            try:
+                return step(dict(node))
+            except InvalidSchema as refused:
+                if self._strict:
+                    refused.path = at[1:]
+                    raise
+                node = _without(node, refused.keywords)
+
+    def _rewrite_member(self, key: str, value: Any, at: str) -> Any:
+        if key in _MAPS and isinstance(value, Mapping):
+            return {name: self.rewrite(each, f"{at}.{name}") for name, each in value.items()}
+        if key in _LISTS and isinstance(value, list):
+            return [self.rewrite(each, f"{at}[{i}]") for i, each in enumerate(value)]
+        return self.rewrite(value, at) if key in _ONE else value
+
+    def _checked(self, node: dict[str, Any]) -> dict[str, Any]:
+        for what, *keywords in _ignored_keywords(node):
+            raise Unenforceable(f"{what} cannot be enforced", *keywords)
+        if "oneOf" in node and not are_disjoint(_typed_alternatives(node), self._root):
+            if self._strict or "anyOf" in node:
+                reason = "'oneOf' cannot be enforced: a value may match two alternatives"
+                raise Unenforceable(reason, "oneOf")
+            node["anyOf"] = node.pop("oneOf")
+        return node
+
+
+def _without(node: Mapping[str, Any], keywords: Collection[str]) -> Mapping[str, Any]:
+    """The schema without the keywords; if it has none of them, only its type."""
+    kept = node.keys() - keywords
+    if len(kept) == len(node):
+        kept &= {"type"}
+    return {key: node[key] for key in node if key in kept}
 
 
 def _rewrite_node(node: dict[str, Any]) -> dict[str, Any]:
@@ -113,21 +171,6 @@ def _rewrite_node(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def _rewrite_member(key: str, value: Any, root: Any, at: str) -> Any:
-    if key in _MAPS and isinstance(value, Mapping):
-        return {name: _rewrite(each, root, f"{at}.{name}") for name, each in value.items()}
-    if key in _LISTS and isinstance(value, list):
-        return [_rewrite(each, root, f"{at}[{i}]") for i, each in enumerate(value)]
-    return _rewrite(value, root, at) if key in _ONE else value
-
-
-def _check(node: Mapping[str, Any], root: Any) -> None:
-    for what in _ignored_keywords(node):
-        raise Unenforceable(f"{what} cannot be enforced")
-    if "oneOf" in node and not are_disjoint(_typed_alternatives(node), root):
-        raise Unenforceable("'oneOf' cannot be enforced: a value may match two alternatives")
-
-
 def _typed_alternatives(node: Mapping[str, Any]) -> list[Any]:
     """The alternatives of `oneOf`, with the type next to it."""
     if "type" not in node:
@@ -138,61 +181,70 @@ def _typed_alternatives(node: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _ignored_keywords(node: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"'{key}'" for key in _UNSUPPORTED if key in node)
+def _ignored_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """What xgrammar would ignore, and the keywords without which it would not."""
+    yield from ((f"'{key}'", key) for key in _UNSUPPORTED if key in node)
     if "if" in node and node.keys() & {"then", "else"}:  # alone, they have no effect
-        yield "'if'"
+        yield "'if'", "if", "then", "else"
     yield from (
-        f"'{key}'"
+        (f"'{key}'", key)
         for key in ("unevaluatedProperties", "unevaluatedItems")
         if node.get(key, True) is not True
     )
     if node.get("uniqueItems"):
-        yield "'uniqueItems'"
+        yield "'uniqueItems'", "uniqueItems"
     if "multipleOf" in node:
-        yield "'multipleOf'"
+        yield "'multipleOf'", "multipleOf"
     if isinstance(node.get("items"), list):
-        yield "an array of 'items'"
+        yield "an array of 'items'", "items"
     if isinstance(node.get("allOf"), list) and len(node["allOf"]) > 1:
-        yield "'allOf' of several schemas"
-    text = [key for key in ("pattern", "format") if key in node]
-    if "format" in text and node["format"] not in _FORMATS:
-        text.remove("format")
-    if repeat_bound_exceeded(
-        " ".join([str(node.get("pattern")), *(node.get("patternProperties") or ())])
-    ):
-        yield f"a 'pattern' with a repetition count above {MAX_COUNT}"
-    if len(text) > 1 or (text and any(key in node for key in _LENGTHS)):
-        yield f"'{text[0]}' together with other rules for the same text"
+        yield "'allOf' of several schemas", "allOf"
+    yield from _ignored_text_keywords(node)
     yield from _ignored_object_keywords(node)
 
 
-def _ignored_object_keywords(node: Mapping[str, Any]) -> Iterator[str]:
+def _ignored_text_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    text = [key for key in ("pattern", "format") if key in node]
+    if "format" in text and node["format"] not in _FORMATS:
+        text.remove("format")
+    for key, patterns in (
+        ("pattern", [str(node.get("pattern"))]),
+        ("patternProperties", list(node.get("patternProperties") or ())),
+    ):
+        if repeat_bound_exceeded(" ".join(patterns)):
+            yield f"a 'pattern' with a repetition count above {MAX_COUNT}", key
+    if len(text) > 1 or (text and any(key in node for key in _LENGTHS)):
+        beside = ("format", *_LENGTHS) if text[0] == "pattern" else _LENGTHS
+        yield f"'{text[0]}' together with other rules for the same text", *beside
+
+
+def _ignored_object_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     patterns = node.get("patternProperties") or {}
     if patterns and (len(patterns) > 1 or node.get("properties")):
-        yield "'patternProperties' together with other properties"
+        yield "'patternProperties' together with other properties", "patternProperties"
     names = node.get("propertyNames")
     if names is not None and (patterns or node.get("properties")):
-        yield "'propertyNames' together with properties"
+        yield "'propertyNames' together with properties", "propertyNames"
     if node.get("minProperties", 0) > len(node.get("required") or ()) and (
         node.get("additionalProperties", True) is not False
     ):
-        yield "'minProperties' of properties without a name"
+        yield "'minProperties' of properties without a name", "minProperties"
 
 
 def _rewrite_combinator(node: dict[str, Any], combinators: list[str]) -> dict[str, Any]:
     """xgrammar reads a combinator and ignores its siblings, but a type can move into it."""
     beside = node.keys() - _ANNOTATIONS - set(combinators)
     if len(combinators) > 1:
-        raise Unenforceable(
-            f"'{combinators[0]}' together with '{combinators[1]}' cannot be enforced"
-        )
+        reason = f"'{combinators[0]}' together with '{combinators[1]}' cannot be enforced"
+        raise Unenforceable(reason, combinators[1])
     (key,) = combinators
     if beside == {"type"} and key != "$ref":
         kind = node.pop("type")
         node[key] = [_with_type(each, kind) for each in node[key]]
     elif beside:
-        raise Unenforceable(f"'{key}' together with '{min(beside)}' cannot be enforced")
+        dropped = beside if key == "$ref" else {key}
+        reason = f"'{key}' together with '{min(beside)}' cannot be enforced"
+        raise Unenforceable(reason, *dropped)
     if key in ("anyOf", "oneOf"):
         # xgrammar need not know that the alternatives are disjoint
         node["anyOf"] = _drop_false(node.pop(key))
@@ -203,7 +255,7 @@ def _drop_false(alternatives: list[Any]) -> list[Any]:
     """xgrammar refuses alternatives that match nothing."""
     possible = [each for each in alternatives if each is not False]
     if not possible:
-        raise ValueError("no alternative can match")
+        raise InvalidSchema("no alternative can match", "anyOf", "oneOf")
     return possible
 
 
@@ -213,20 +265,21 @@ def _with_type(schema: Any, kind: Any) -> Any:
     if not isinstance(schema, dict) or schema.get("type") == kind:
         return schema
     if "type" in schema or schema.keys() & {*_COMBINATORS, "const", "enum"}:
-        raise Unenforceable("a type next to alternatives with their own types cannot be enforced")
+        reason = "a type next to alternatives with their own types cannot be enforced"
+        raise Unenforceable(reason, "type")
     return {"type": kind, **schema}
 
 
 def _rewrite_enum(node: dict[str, Any]) -> dict[str, Any]:
     """xgrammar reads only the values, so values of other types are removed."""
     types = node.pop("type", None)
-    if node.keys() - _ANNOTATIONS - {"enum"}:
-        raise Unenforceable("'enum' together with other rules cannot be enforced")
+    if beside := node.keys() - _ANNOTATIONS - {"enum"}:
+        raise Unenforceable("'enum' together with other rules cannot be enforced", *beside)
     if types is not None:
         kinds = types if isinstance(types, list) else [types]
         values = [value for value in node["enum"] if any(_is(value, kind) for kind in kinds)]
         if not values:
-            raise ValueError("no value of 'enum' matches 'type'")
+            raise InvalidSchema("no value of 'enum' matches 'type'", "type")
         node["enum"] = values
     return node
 
@@ -255,14 +308,16 @@ def _describe_required(node: dict[str, Any]) -> None:
     properties, others = node.get("properties") or {}, node.get("additionalProperties", True)
     unsaid = [name for name in node.get("required") or () if name not in properties]
     if unsaid and others is False:
-        raise ValueError(f"{unsaid[0]!r} is required but not allowed")
+        raise InvalidSchema(f"{unsaid[0]!r} is required but not allowed", "additionalProperties")
     if unsaid and "patternProperties" in node:
-        raise Unenforceable("'required' together with 'patternProperties' cannot be enforced")
+        reason = "'required' together with 'patternProperties' cannot be enforced"
+        raise Unenforceable(reason, "patternProperties")
     if unsaid:
         node["properties"] = {**properties, **dict.fromkeys(unsaid, others)}
     optional = len(properties) - (len(node.get("required") or ()) - len(unsaid))
     if optional > MAX_OPTIONAL:
-        raise ValueError(f"at most {MAX_OPTIONAL} properties of an object may be optional")
+        reason = f"at most {MAX_OPTIONAL} properties of an object may be optional"
+        raise InvalidSchema(reason, "properties", "required")
 
 
 def _allow_other_properties(node: dict[str, Any]) -> None:

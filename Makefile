@@ -36,16 +36,16 @@ ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Ser
 
 # Python's cache of compiled modules: without it, each worker and gateway compiles all of ours.
 test: setup ## run all tests but those of the targets below; ARGS="-k name" selects some
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --ignore=tests/scale --ignore=$(PEERS) --ignore=$(CLIENTS) $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --repeat-failures --ignore=tests/scale --ignore=$(PEERS) --ignore=$(CLIENTS) $(ARGS)
 
 test-clients: setup-clients ## test with clients in environments of their own, such as aiperf and LlamaIndex
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 $(CLIENTS) $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(CLIENTS) $(ARGS)
 
 test-scale: setup-clients ## test several gateways: behind routers, with Ray, the Helm chart; ARGS=--long
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 tests/scale $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures tests/scale $(ARGS)
 
 test-peers: setup-clients ## test the benchmark that compares the gateway with vLLM's servers
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 $(PEERS) $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(PEERS) $(ARGS)
 
 test-oldest: setup ## test the gateway without vLLM, with the oldest allowed packages
 	$(BIN)/python -m scripts.version_ranges oldest $(ARGS)

@@ -24,6 +24,7 @@ EXTRAS = ("jwt", "otel", "redis")
 
 # Every dependency at work, without an engine: over fakes, over the mock engine and as a process.
 TESTS = (
+    "--repeat-failures",
     "-m=not engine and not slow",
     "tests/api/test_limits.py",
     "tests/api/conformance/test_stream_rules.py",

@@ -15,6 +15,7 @@ from tests import mock_models
 pytest_plugins = [
     "tests.gateway_process",  # before those that import it
     "tests.distribution",
+    "tests.flaky",
     "tests.process_state",
     "tests.blocking_calls",
     "tests.api.conformance.plugin",

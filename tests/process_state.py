@@ -107,6 +107,26 @@ def log_restored() -> Iterator[None]:
         sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 
 
+@pytest.hookimpl(trylast=True)  # xdist starts its workers first: they ignore the signals too
+def pytest_sessionstart() -> None:
+    heed_in_children()
+
+
+def heed_in_children() -> None:
+    """Child processes get the default action of SIGINT and SIGHUP, which this process may ignore.
+
+    `nohup make test &` starts it so. A child inherits SIG_IGN, but no handler: without this, a
+    gateway ignores the signals that a test sends to it.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _ignore)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """A handler instead of SIG_IGN."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _process_is_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.collect()

@@ -1,13 +1,15 @@
 """Detection of process state that a test leaves behind, and its restoration."""
 
 import logging
+import signal
+import subprocess
 import sys
 import threading
 
 import pytest
 
 from openai_frontend.logs.configure import log_to_stderr
-from tests.process_state import changes, log_restored, look
+from tests.process_state import changes, heed_in_children, log_restored, look
 
 
 def test_unchanged_process() -> None:
@@ -43,3 +45,21 @@ def test_log_restored() -> None:
     assert changes(before, look()) == []
     assert logging.getLogger().handlers == handlers
     assert sys.excepthook is before["sys.excepthook"]
+
+
+def test_children_do_not_ignore_what_nohup_ignores() -> None:
+    """This process still does."""
+    both = (signal.SIGINT, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_IGN) for number in both]
+    try:
+        heed_in_children()
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGHUP)
+        command = ["/usr/bin/grep", "SigIgn", "/proc/self/status"]
+        child = subprocess.run(command, capture_output=True, text=True, check=True)
+    finally:
+        for number, handler in zip(both, before, strict=True):
+            signal.signal(number, handler)
+
+    ignored = int(child.stdout.split()[1], 16)
+    assert [ignored >> (number - 1) & 1 for number in both] == [0, 0]

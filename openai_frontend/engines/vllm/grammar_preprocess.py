@@ -22,6 +22,10 @@ _REPEATS = "repeat"  # the format of a structural tag that repeats its content
 _ANY_OBJECT = {"type": "object", "additionalProperties": True}
 _COMMENT = re.compile(r"(?:#|//).*")
 
+# llguidance's options: at most one space after a comma or colon, and no other whitespace. They
+# replace a client's own, which could make it ignore keywords.
+_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+
 Kind = Literal["json", "regex", "grammar", "structural_tag", "choice"]
 
 
@@ -40,7 +44,7 @@ def prepare(spec: GrammarSpec) -> GrammarSpec:
     With unlimited whitespace, a model may write nothing else until its last token. Without any, a
     model trained on `{"a": 1}` writes keys and values that it otherwise never would. Of vLLM's
     constraints, only structural tags can pass xgrammar a limit. A schema that xgrammar would
-    enforce only partly stays unchanged and goes to llguidance.
+    enforce only partly goes to llguidance, with separators that limit it.
     """
     tag: str | None = None
     if spec.kind == "regex":
@@ -50,7 +54,7 @@ def prepare(spec: GrammarSpec) -> GrammarSpec:
     elif spec.kind == "structural_tag":
         tag = _prepared_tag(spec.text)
     elif spec.kind == "json":
-        tag = _prepared_schema(spec.text)
+        return _prepared_schema(spec)
     return spec if tag is None else GrammarSpec("structural_tag", tag)
 
 
@@ -59,22 +63,25 @@ def is_lark(grammar: str) -> bool:
     return not any("::=" in _COMMENT.sub("", line) for line in grammar.split("\n"))
 
 
-def _prepared_schema(text: str) -> str | None:
-    """The schema as a structural tag; None if xgrammar cannot enforce it."""
+def _prepared_schema(spec: GrammarSpec) -> GrammarSpec:
+    """The schema as a structural tag, or for llguidance if xgrammar cannot enforce it."""
     try:
-        schema = json.loads(text)
+        schema = json.loads(spec.text)
     except ValueError:
-        return None  # vLLM reports the error
+        return spec  # vLLM reports the error
     try:
-        spec = {
+        held = {
             "type": "json_schema",
             "json_schema": _named(enforceable_schema, schema),
             "max_whitespace_cnt": 1,
         }
     except Unenforceable as unenforceable:
+        text = json.dumps({**schema, "x-guidance": _SEPARATORS})
         _check_for_llguidance(text, str(unenforceable))
-        return None
-    return _compiled({"type": "structural_tag", "format": spec}, _NAME)
+        return GrammarSpec("json", text)
+    return GrammarSpec(
+        "structural_tag", _compiled({"type": "structural_tag", "format": held}, _NAME)
+    )
 
 
 def _check_for_llguidance(schema: str, unenforceable: str) -> None:

@@ -427,6 +427,7 @@ def _add_operators_routes(
                 management=management,
                 lease=registry.lease,
                 limits_for=registry.concurrency_limits,
+                cache_salts=registry.cache_salts,
                 is_ready=lambda: drain_state.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),
                 streams=streams,

@@ -261,7 +261,8 @@ class GenerationRequest:
     count_tokens: bool = False  # report those of deltas that are not of one token
     logprob_arrays: bool = False  # log probabilities as arrays, without the tokens' texts
     priority: int = 0  # lower numbers first; 0 is the model's default
-    cache_salt: str | None = None  # only requests with the same salt share the prefix cache
+    cache_salt: str | None = None  # only requests with the same salt share the engine's caches
+    cache_owner: str | None = None  # the key that shares them with no other; None: all others
     sequences: int = 1  # outputs of this request: the best ones of a beam search
     sequence: int = 0  # the one that a decoder reads
     adapter: Adapter | None = None  # None: the base model's own weights
@@ -484,7 +485,8 @@ class EmbedRequest:
     prompt: str | None = None
     prompt_token_ids: Sequence[int] | None = None
     images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
-    cache_salt: str | None = None  # as in GenerationRequest, for the images
+    cache_salt: str | None = None  # this and the next: as in GenerationRequest
+    cache_owner: str | None = None
     dimensions: int | None = None  # None: the model's own
     param: str | None = None  # the client's field, for errors about one of several inputs
 
@@ -504,6 +506,8 @@ class ScorePairRequest:
     request_id: str
     prompt_token_ids: Sequence[int]
     token_type_ids: Sequence[int] | None = None  # 0 for the query's tokens, 1 for the document's
+    cache_salt: str | None = None  # this and the next: as in GenerationRequest
+    cache_owner: str | None = None
     param: str | None = None  # the document's field, for errors about one of several pairs
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
 from openai_frontend.background_tasks import supervise
+from openai_frontend.cache_salts import CacheSalts, secret_from
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
@@ -251,7 +252,14 @@ def _loader(
         metrics=metrics,
         role=settings.role,
         remote_prefill=remote,
+        cache_salts=_cache_salts(settings),
     )
+
+
+def _cache_salts(settings: Settings) -> CacheSalts:
+    """Decode servers share the caches of prefill servers, and have the same `transfer_key`."""
+    secret = settings.cache_salt_secret or settings.transfer_key
+    return CacheSalts(None if secret is None else secret_from(secret))
 
 
 def authenticator_of(settings: Settings) -> Authenticator | None:

@@ -15,6 +15,7 @@ INT64_MAX = 2**63 - 1
 MAX_BAD_WORDS_CHARACTERS = 4096  # in total
 MAX_XARGS_BYTES = 64 * 1024  # of its JSON
 MAX_CACHE_SALT_CHARACTERS = 512
+OWNER_CHARACTERS = 35  # that the gateway prepends to a salt
 MAX_STREAM_INTERVAL = 1024
 
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]

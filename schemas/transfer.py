@@ -4,10 +4,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from schemas.sampling import INT32_MAX, MAX_CACHE_SALT_CHARACTERS, RequestFields
+from schemas.sampling import (
+    INT32_MAX,
+    MAX_CACHE_SALT_CHARACTERS,
+    OWNER_CHARACTERS,
+    RequestFields,
+)
 from schemas.token_ids import MAX_TOKEN_IDS
-
-_SALT_OF_A_KEY = 32  # characters that the gateway may prepend to a salt
 
 PromptTokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 
@@ -23,7 +26,7 @@ class PrefillRequest(RequestFields):
     ]
     adapter: Annotated[str, Field(max_length=256)] | None = None  # of a model's LoRA adapters
     cache_salt: (
-        Annotated[str, Field(max_length=MAX_CACHE_SALT_CHARACTERS + _SALT_OF_A_KEY)] | None
+        Annotated[str, Field(max_length=MAX_CACHE_SALT_CHARACTERS + OWNER_CHARACTERS)] | None
     ) = None
     priority: Annotated[int, Field(ge=-(INT32_MAX + 1), le=INT32_MAX)] = 0
 

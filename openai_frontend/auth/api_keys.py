@@ -52,7 +52,7 @@ class Key:
     models: Sequence[str] | None = None  # names or patterns (`org/*`); None: every model
     limits: KeyLimits = UNLIMITED
     priority: int = 0  # best priority of a request with this key; lower numbers run first
-    isolate_prefix_cache: bool = False  # do not share the engine's prefix cache with other keys
+    isolate_prefix_cache: bool = False  # do not share the engine's caches with other keys
     created: datetime | None = None
     expires: datetime | None = None
 
@@ -101,13 +101,10 @@ class Principal:
         """The priority of a request: its own, but no better than the key's; 0 means the key's."""
         return max(requested, self.key.priority) if requested else self.key.priority
 
-    def cache_salt(self, requested: str | None) -> str | None:
-        """Requests share the engine's prefix cache only with others of the same salt; None: with
-        all that have none.
-        """
-        if not self.key.isolate_prefix_cache:
-            return requested
-        return f"{self.key.digest[:16]}/{requested or ''}"
+    @property
+    def cache_owner(self) -> str | None:
+        """Owner of the caches of this caller's requests; None if it shares them with others."""
+        return self.key.digest if self.key.isolate_prefix_cache else None
 
 
 class TokenVerifier(Protocol):

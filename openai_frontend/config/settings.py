@@ -112,6 +112,14 @@ class Access(BaseModel):
         "redis+sentinel://. Without it, each gateway counts by itself. Requires the extra `redis`.",
         json_schema_extra=SECRET,
     )
+    cache_salt_secret: str | None = Field(
+        default=None,
+        min_length=16,
+        description="Secret of 16 or more characters that separates the caches of keys with "
+        "isolate_prefix_cache from those of others. Servers whose engines share a cache need the "
+        "same one. Default: derived from transfer_key, or else random at each start.",
+        json_schema_extra=SECRET,
+    )
     public_health: bool = Field(
         default=True, description="Serve /health without a key, for supervisors and load balancers."
     )

@@ -256,8 +256,6 @@ def media_tensors(
         info = [_image_info(image, cache_salt) for image in images]
         info += [_audio_info(each, cache_salt) for each in audio_files]
         tensors["media_info"] = inputs.tensor("media_info", [orjson.dumps(info).decode()])
-        if cache_salt is not None:
-            tensors["cache_salt"] = inputs.tensor("cache_salt", [cache_salt])
     return tensors
 
 

@@ -53,7 +53,7 @@ class EmbeddingContract:
             inputs |= _token_ids(self._inputs, [each.prompt_token_ids or () for each in requests])
         if first.images:
             inputs |= media_tensors(self._inputs, first.images, (), first.cache_salt)
-        return inputs
+        return inputs | _cache_salt(self._inputs, first.cache_salt)
 
     def _document(self, document: Mapping[str, Any]) -> dict[str, TensorInput]:
         return _inputs(self._inputs, "embedding_request", document)
@@ -91,7 +91,7 @@ class ScoreContract:
         if requests[0].token_type_ids is not None:
             types = list(chain.from_iterable(each.token_type_ids or () for each in requests))
             inputs["token_type_ids"] = self._inputs.tensor("token_type_ids", types)
-        return inputs
+        return inputs | _cache_salt(self._inputs, requests[0].cache_salt)
 
     def decode(self, outputs: Outputs, count: int) -> list[ScoreResult]:
         """The scores of `count` requests, with their numbers of input tokens."""
@@ -119,6 +119,13 @@ def _token_ids(
         "prompt_token_ids": declared.tensor("prompt_token_ids", ids),
         "prompt_lengths": declared.tensor("prompt_lengths", list(map(len, prompts))),
     }
+
+
+def _cache_salt(declared: DeclaredInputs, salt: str | None) -> dict[str, TensorInput]:
+    """The salt of a caller, so that of all its inputs, for a model that takes one."""
+    if salt is None or "cache_salt" not in declared:
+        return {}
+    return {"cache_salt": declared.tensor("cache_salt", [salt])}
 
 
 def _token_counts(outputs: Outputs, count: int) -> Sequence[int]:

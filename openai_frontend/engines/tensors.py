@@ -32,7 +32,12 @@ from openai_frontend.generation import (
     TokenCounts,
     UsageCounter,
 )
-from schemas.sampling import INT32_MAX, MAX_CACHE_SALT_CHARACTERS, MAX_STREAM_INTERVAL
+from schemas.sampling import (
+    INT32_MAX,
+    MAX_CACHE_SALT_CHARACTERS,
+    MAX_STREAM_INTERVAL,
+    OWNER_CHARACTERS,
+)
 
 # name -> (datatype in config.pbtxt, dims)
 INPUTS: dict[str, tuple[str, list[int]]] = {
@@ -88,7 +93,6 @@ _INT32_BYTES = 4
 # its type; few tokens stand for more than 16 bytes of text.
 _DOCUMENT_BYTES, _DOCUMENT_BYTES_PER_TOKEN = 64 * 1024, 16
 _TRANSFER_BYTES = 4 * 1024 * 1024  # it has the number of each block of the prompt
-_SALT_OF_A_KEY = 32  # characters that the gateway may prepend to a salt
 _NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
 _NOT_COUNTED = UsageCounter()  # the caller counts what the engine sends
 
@@ -208,8 +212,14 @@ def read_scores(
         raise ValueError("score_request: input is not a list of token ids")
     lengths = [len(ids or ()) for ids in prompts]
     types = _read_types(inputs, document, lengths, max_model_len)
+    cache_salt = _read_cache_salt(inputs)
     return [
-        ScorePairRequest(request_id=id, prompt_token_ids=ids or (), token_type_ids=of_ids)
+        ScorePairRequest(
+            request_id=id,
+            prompt_token_ids=ids or (),
+            token_type_ids=of_ids,
+            cache_salt=cache_salt,
+        )
         for id, ids, of_ids in zip(_ids(request_id, len(prompts)), prompts, types, strict=True)
     ]
 
@@ -346,7 +356,7 @@ def _read_cache_salt(inputs: Mapping[str, Tensor]) -> str | None:
     if (tensor := inputs.get("cache_salt")) is None:
         return None
     salt = _read_text(tensor, "cache_salt")
-    if len(salt) > MAX_CACHE_SALT_CHARACTERS + _SALT_OF_A_KEY:
+    if len(salt) > MAX_CACHE_SALT_CHARACTERS + OWNER_CHARACTERS:
         raise ValueError(
             f"cache_salt: at most {MAX_CACHE_SALT_CHARACTERS} characters, not {len(salt)}"
         )

@@ -55,8 +55,9 @@ def reject(tensor: str, reason: str) -> NoReturn:
     raise InvalidRequest(f"tensor '{tensor[:128]}': {reason}", param=tensor[:128])
 
 
-# Tensors of in-process models that only the gateway itself may send
-_RESERVED = frozenset({"kv_transfer"})
+# Tensors of in-process models that only the gateway itself may send. `media_info` has the digest of
+# each image and audio file, under which engines share what they have decoded.
+_RESERVED = frozenset({"kv_transfer", "media_info"})
 
 
 def refuse_reserved(tensor: str) -> None:

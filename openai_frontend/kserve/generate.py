@@ -10,7 +10,7 @@ import orjson
 
 from openai_frontend import sse
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.kserve import json_tensors
+from openai_frontend.kserve import cache_salt, json_tensors
 from openai_frontend.kserve.datatypes import TensorInput, datatype_named, refuse_reserved, reject
 from openai_frontend.kserve.models import (
     Core,
@@ -103,7 +103,7 @@ class GenerateService:
     ) -> CoreResponses:
         return self._core.infer(
             model.name,
-            parsed.inputs,
+            cache_salt.salted(parsed.inputs, self._core, model, self._admission.cache_salts),
             version=model.version,
             request_id=parsed.id or request_id,
             priority=parsed.options.priority,

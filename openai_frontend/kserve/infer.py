@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.kserve import binary_tensors, json_tensors
+from openai_frontend.kserve import binary_tensors, cache_salt, json_tensors
 from openai_frontend.kserve.binary_tensors import BinaryTail, raw_input
 from openai_frontend.kserve.datatypes import (
     TensorInput,
@@ -131,7 +131,7 @@ class InferService:
     ) -> CoreResponse:
         stream = self._core.infer(
             model.name,
-            parsed.inputs,
+            cache_salt.salted(parsed.inputs, self._core, model, self._admission.cache_salts),
             version=model.version,
             request_id=parsed.id or request_id,
             priority=parsed.options.priority,

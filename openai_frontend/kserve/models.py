@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from openai_frontend.admission import ConcurrencyLimits, QueueKey, triton_queue
 from openai_frontend.auth.api_keys import Principal
+from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.errors import InvalidRequest, ModelNotFound, ModelUnavailable, NotPermitted
 from openai_frontend.kserve.datatypes import TensorInput
 from openai_frontend.kserve.parameters import RequestOptions
@@ -150,9 +151,15 @@ class ModelAdmission:
     """
 
     def __init__(
-        self, core: Core, lease: LeaseModel, limiter: ConcurrencyLimiter, limits_for: LimitsFor
+        self,
+        core: Core,
+        lease: LeaseModel,
+        limiter: ConcurrencyLimiter,
+        limits_for: LimitsFor,
+        cache_salts: CacheSalts,
     ) -> None:
         """`lease` remembers every name it gets, so it gets only names of existing models."""
+        self.cache_salts = cache_salts
         self._core = core
         self._lease = lease
         self._limiter = limiter

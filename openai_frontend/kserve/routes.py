@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.errors import InvalidRequest, NotSupported
 from openai_frontend.kserve.generate import GenerateService
 from openai_frontend.kserve.infer import InferService
@@ -44,13 +45,14 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
     management: ModelManagement,
     lease: LeaseModel,
     limits_for: LimitsFor,
+    cache_salts: CacheSalts,
     is_ready: Callable[[], bool],
     log_settings: Mapping[str, Any],
     streams: StreamLimits,
 ) -> APIRouter:
     """`log_settings` has the keys of Triton's logging extension."""
     repository = Repository(management)
-    model_admission = ModelAdmission(core, lease, limiter, limits_for)
+    model_admission = ModelAdmission(core, lease, limiter, limits_for, cache_salts)
     infer = InferService(core, model_admission, policy)
     router = APIRouter()
     for part in (

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.admission import triton_queue
+from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.select import (
     ContractOptions,
@@ -48,7 +49,7 @@ logger = logging.getLogger(__name__)
 class ModelLoader:
     """Builds the served models of a server."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is shared by all models
         self,
         server: Server,
         *,
@@ -57,6 +58,7 @@ class ModelLoader:
         metrics: GatewayMetrics | None = None,  # None creates its own
         role: str = "both",
         remote_prefill: RemotePrefill | None = None,  # None: engines compute their own prompts
+        cache_salts: CacheSalts | None = None,  # None: with a secret of its own
     ) -> None:
         self._server = server
         self._pool = TokenizerPool(threads=tokenizer_threads, queue=tokenizer_queue)
@@ -64,6 +66,7 @@ class ModelLoader:
         self._metrics = metrics or GatewayMetrics()
         self._role = role
         self._remote_prefill = remote_prefill
+        self.cache_salts = cache_salts or CacheSalts()
 
     def load(
         self, name: str, version: int, options: ModelOptions, before: LoadedModel | None
@@ -112,6 +115,7 @@ class ModelLoader:
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
             remote_prefill=self._remote_prefill if facts.get("kv_transfer") else None,
+            cache_salts=self.cache_salts,
         )
         return LoadedModel(config, engine_facts, options, model)
 

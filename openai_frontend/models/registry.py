@@ -58,6 +58,7 @@ class ModelRegistry:
         self._server = server
         self._loader = loader
         self.leases = loader.leases
+        self.cache_salts = loader.cache_salts
         self._options = dict(options or {})
         self._snapshot_builder = SnapshotBuilder(server, loader, self._options)
         self._strict_readiness = strict_readiness

@@ -4,10 +4,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress, product
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol, TypeVar, Unpack
 
 from openai_frontend import request_record
 from openai_frontend.admission import ANONYMOUS, QueueKey
+from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.contracts import Contract
 from openai_frontend.contracts.pooling import (
     EmbeddingContract,
@@ -88,6 +89,8 @@ _TASKS: Mapping[tuple[bool, ...], frozenset[str]] = {
     for has in product((False, True), repeat=5)
 }
 
+Salted = TypeVar("Salted", GenerationRequest, EmbedRequest, ScorePairRequest)
+
 
 class PromptOffload(Protocol):
     """Has prompts computed elsewhere; `models.remote_prefill` implements it."""
@@ -125,6 +128,7 @@ class ServedModel(TritonModel):
     adapter: Adapter | None = None  # used for all its generations
     weights_uploader: WeightsUploader | None = None  # if the backend needs the adapter's weights
     remote_prefill: PromptOffload | None = None  # None: it computes its own prompts
+    cache_salts: CacheSalts = field(default_factory=CacheSalts)
 
     @property
     def max_model_len(self) -> int | None:
@@ -289,6 +293,12 @@ class ServedModel(TritonModel):
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
         """Yield deltas in bursts, as they arrive. Closing the generator cancels the request."""
+        return self.generate_salted(self._salted(request))
+
+    def generate_salted(
+        self, request: GenerationRequest
+    ) -> AsyncGenerator[list[CompletionDelta], None]:
+        """`generate` with a cache salt that a gateway has made."""
         if self.adapter is not None:
             request = replace(request, adapter=self.adapter)
             if self.weights_uploader is not None:
@@ -362,7 +372,7 @@ class ServedModel(TritonModel):
         """Embed inputs with one Triton request: one, or several if the model `takes_batches`.
         Cancelling this cancels the request in Triton.
         """
-        contract = self.embedding_contract
+        contract, requests = self.embedding_contract, [self._salted(each) for each in requests]
         if contract is None:
             raise InvalidRequest(
                 f"The model '{self.name}' does not support embeddings.", param="model"
@@ -381,7 +391,7 @@ class ServedModel(TritonModel):
 
     async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
         """Score pairs with one Triton request, as `embed`."""
-        contract = self.score_contract
+        contract, requests = self.score_contract, [self._salted(each) for each in requests]
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' is not a cross-encoder.", param="model")
         try:
@@ -409,6 +419,15 @@ class ServedModel(TritonModel):
                             yield each
             finally:
                 stream.cancel()
+
+    def _salted(self, request: Salted) -> Salted:
+        """With the salt that the engine gets. Models without salts get none for the owner."""
+        if request.cache_salt is None and request.cache_owner is None:
+            return request
+        if isinstance(request, GenerationRequest) and not self.supports("cache_salt"):
+            return request
+        salt = self.cache_salts.salt(request.cache_salt, request.cache_owner)
+        return replace(request, cache_salt=salt)
 
     def _check_placeholders(self, request: GenerationRequest | EmbedRequest, param: str) -> None:
         """A client's own token ids may contain placeholders, too. Texts are checked when they are

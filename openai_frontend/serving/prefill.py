@@ -44,7 +44,7 @@ class Prefill:
         params = None
         slots = self._limiter.slots_for(model)
         key = model.queue_key(request.priority)
-        async with aclosing(slots.bursts([model.generate(generation)], key)) as bursts:
+        async with aclosing(slots.bursts([model.generate_salted(generation)], key)) as bursts:
             async for burst in bursts:
                 for _, deltas in burst:
                     for delta in deltas:

@@ -95,7 +95,8 @@ class Broken(Engine):
         return ModelFacts(max_model_len=4096, tokenizer=tokenizer, vocab_size=303)
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        kind, _, late = (request.cache_salt or "runtime").partition(" ")
+        requested = (request.cache_salt or "runtime").rpartition("/")[2]  # behind its owner
+        kind, _, late = requested.partition(" ")
         failure = FAILURES[kind]()
         if not late:
             raise failure

@@ -1,6 +1,7 @@
 """Tenants with separate caches cannot detect each other's prompts (CVE-2025-46570, CVE-2025-46722):
-a key with `isolate_prefix_cache` adds its own salt to every request, and no request can change it.
+the salts of a key with `isolate_prefix_cache` begin with an owner that no other request can write.
 
+tests/unit/test_cache_salts.py has the property over all keys and salts;
 tests/api/test_request_fields.py shows with vLLM that a salt separates prefixes: no token is cached,
 so response times reveal nothing.
 """
@@ -10,18 +11,27 @@ import json
 import pytest
 
 from tests.security.guarded import CHAT, COMPLETIONS, KEY, TENANTS, Guarded
+from tests.unit.auth.key_files import key as key_of
 
 ALICE, BOB = TENANTS
+GENERATE = "/v2/models/mirror/generate"
+PROMPTS = {
+    CHAT: {"model": "mirror", "messages": [{"role": "user", "content": "hi"}]},
+    COMPLETIONS: {"model": "mirror", "prompt": "hi"},
+    GENERATE: {"text_input": "hi"},
+}
 
 
 def salt(guarded: Guarded, key: str, path: str = CHAT, **fields) -> str | None:
     """Return the cache salt that the model receives."""
-    asked = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
-    body = json.dumps({"model": "mirror", **asked, **fields}).encode()
+    body = json.dumps({**PROMPTS[path], **fields}).encode()
     answer = json.loads(guarded.ask(f"POST {path}", body, key=key).body)
-    choice = answer["choices"][0]
-    told = json.loads(choice["message"]["content"] if path == CHAT else choice["text"])
-    found: str | None = told["cache_salt"]
+    if path == GENERATE:
+        text = answer["text_output"]
+    else:
+        choice = answer["choices"][0]
+        text = choice["message"]["content"] if path == CHAT else choice["text"]
+    found: str | None = json.loads(text)["cache_salt"]
     return found
 
 
@@ -45,10 +55,17 @@ def test_a_request_salt_stays_within_the_salt_of_its_key(guarded):
     assert salt(guarded, ALICE, cache_salt="x") != salt(guarded, ALICE, cache_salt="y")
 
 
-def test_no_other_key_can_use_the_salt_of_a_tenant(guarded):
-    """Knowing a tenant's name is not enough: the salt depends on more of the key than its name."""
-    bobs = salt(guarded, BOB) or ""
+@pytest.mark.parametrize("path", PROMPTS)
+def test_no_other_key_can_use_the_salt_of_a_tenant(guarded, path):
+    """Neither with its salts, nor with anything that it knows of the tenant's key."""
+    bobs = {salt(guarded, BOB) or "", salt(guarded, BOB, cache_salt="x") or ""}
+    digest = key_of("tenant1", secret=BOB).digest
 
-    assert BOB not in bobs
-    assert salt(guarded, KEY, cache_salt="tenant-b") != bobs
-    assert salt(guarded, KEY) is None
+    for asked in (*bobs, digest, f"{digest[:16]}/", f"k/{digest[:32]}", BOB, "tenant1"):
+        assert salt(guarded, KEY, path, cache_salt=asked) not in {*bobs, asked}
+
+
+@pytest.mark.parametrize("path", PROMPTS)
+def test_other_keys_share_the_caches_of_requests_without_a_salt(guarded, path):
+    """The models that clients share find the prompts of all of them."""
+    assert salt(guarded, KEY, path) is None

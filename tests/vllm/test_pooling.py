@@ -97,6 +97,21 @@ async def test_engine_tokenizes_text(models: ModelRegistry):
     assert result.prompt_tokens == len(prompt.token_ids)
 
 
+async def test_inputs_of_a_key_that_isolates_get_the_same_results(models: ModelRegistry):
+    """vLLM accepts a cache salt with inputs to embed and to score."""
+    shared, isolated = ({}, {"cache_owner": "a key"})
+    scores = []
+    for owner in (shared, isolated):
+        request = ScorePairRequest(request_id=request_id(), prompt_token_ids=[1, 2, 3], **owner)
+        scores += await models.get("cross").score([request])
+    first, second = [
+        await embed(models.get("minilm"), SENTENCES[0], **owner) for owner in (shared, isolated)
+    ]
+
+    assert float(first @ second) > 0.9999
+    assert scores[0].score == pytest.approx(scores[1].score, abs=1e-4)
+
+
 async def test_pooling_tasks_follow_the_architecture(models: ModelRegistry):
     """Embedding models also report their number of dimensions."""
     minilm, cross = models.get("minilm"), models.get("cross")

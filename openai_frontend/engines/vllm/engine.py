@@ -235,7 +235,7 @@ class VLLMEngine(Engine):
         from vllm.pooling_params import PoolingParams
 
         params = PoolingParams(task="embed", dimensions=request.dimensions)
-        prompt = self._prompt(request)
+        prompt = self._prompt(request, request.cache_salt)
         if isinstance(prompt, asyncio.Task):
             prompt = await prompt
         output = await self._pooled(request.request_id, prompt, params)
@@ -256,7 +256,7 @@ class VLLMEngine(Engine):
             params.extra_kwargs = {
                 "compressed_token_type_ids": first
             }  # as vLLM's own endpoint does
-        prompt = conversion.prompt(None, request.prompt_token_ids)
+        prompt = conversion.prompt(None, request.prompt_token_ids, request.cache_salt)
         output = await self._pooled(request.request_id, prompt, params)
         return ScoreResult(output.outputs.data.item(), len(output.prompt_token_ids))
 

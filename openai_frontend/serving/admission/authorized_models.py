@@ -91,6 +91,7 @@ class AuthorizedModels:
 
 
 Pooled = TypeVar("Pooled", EmbeddingResult, ScoreResult)
+Input = TypeVar("Input", EmbedRequest, ScorePairRequest)
 
 
 class MeteredModel:
@@ -118,13 +119,11 @@ class MeteredModel:
             self._begun = True
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
-        """Generate with the key's priority and prefix cache."""
+        """Generate with the key's priority and caches."""
         caller = self._caller
-        priority, salt = caller.priority(request.priority), caller.cache_salt(request.cache_salt)
-        if priority != request.priority:  # models without priorities get none
-            request = replace(request, priority=priority)
-        if salt != request.cache_salt and self._model.supports("cache_salt"):
-            request = replace(request, cache_salt=salt)
+        priority, owner = caller.priority(request.priority), caller.cache_owner
+        if priority != request.priority or owner is not None:  # most models get no priority
+            request = replace(request, priority=priority, cache_owner=owner)
         deltas = self._model.generate(request)
         return self._charged(request, deltas) if caller.rate_limiter.limits_tokens else deltas
 
@@ -178,16 +177,18 @@ class MeteredModel:
         return max_tokens
 
     async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:
-        salted = [
-            replace(each, cache_salt=self._caller.cache_salt(each.cache_salt))
-            if each.images
-            else each
-            for each in requests
-        ]
-        return await self._charge(salted, self._model.embed(salted))
+        owned = self._owned(requests)
+        return await self._charge(owned, self._model.embed(owned))
 
     async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
-        return await self._charge(requests, self._model.score(requests))
+        owned = self._owned(requests)
+        return await self._charge(owned, self._model.score(owned))
+
+    def _owned(self, requests: Sequence[Input]) -> Sequence[Input]:
+        owner = self._caller.cache_owner
+        if owner is None:
+            return requests
+        return [replace(each, cache_owner=owner) for each in requests]
 
     async def _charge(
         self, works: Sequence[Work], pooling: Coroutine[Any, Any, list[Pooled]]

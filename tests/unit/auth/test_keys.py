@@ -77,10 +77,9 @@ def test_priority(own, asked, granted):
     assert granted == caller(key("k", priority=own)).priority(asked)
 
 
-def test_isolated_prefix_cache():
-    """The key shares it with no other, whatever salt a request has."""
+def test_only_keys_that_isolate_own_their_caches():
+    """Their digest is the owner; tests/unit/test_cache_salts.py shows what owners share."""
     shared, one, other = (caller(key(name, isolate_prefix_cache=name != "a")) for name in "abc")
 
-    assert [shared.cache_salt(None), shared.cache_salt("x")] == [None, "x"]
-    salts = {each.cache_salt(salt) for each in (one, other) for salt in (None, "x", "y")}
-    assert len(salts - {None}) == 6
+    assert shared.cache_owner is None
+    assert (one.cache_owner, other.cache_owner) == (one.key.digest, other.key.digest)

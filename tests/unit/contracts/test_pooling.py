@@ -59,6 +59,18 @@ def test_token_ids_are_preferred_to_text(config: Any, expected: Any, tensors: An
     assert inputs == {"return_num_input_tokens": TRUE, **tensors}
 
 
+def test_models_with_salts_get_the_salt_of_the_caller() -> None:
+    """Prefix caches separate callers also for inputs to embed and to score."""
+
+    embed = EmbedRequest(request_id="r", prompt="a", cache_salt="s")
+    pair = ScorePairRequest(request_id="r", prompt_token_ids=[1], cache_salt="s")
+
+    salt = ("BYTES", (1,), b"\x01\x00\x00\x00s")
+    assert EmbeddingContract(INPROCESS).encode([embed])["cache_salt"] == salt
+    assert ScoreContract(INPROCESS).encode([pair])["cache_salt"] == salt
+    assert "cache_salt" not in EmbeddingContract(NVIDIA_VLLM).encode([embed])
+
+
 def test_empty_request_is_rejected() -> None:
     """A request needs a text or token ids."""
 

@@ -266,6 +266,19 @@ def test_scores_of_a_batch():
     ]
 
 
+def test_each_input_of_a_batch_has_the_salt_of_its_caller():
+    batch = {
+        "prompt_token_ids": Values([1, 2, 3]),
+        "prompt_lengths": Values([2, 1]),
+        "cache_salt": text("s"),
+    }
+
+    embeds = tensors.read_embeddings({"embedding_request": document(), **batch}, "r", CONTEXT)
+    scores = tensors.read_scores({"score_request": document(), **batch}, "r", CONTEXT)
+
+    assert [each.cache_salt for each in (*embeds, *scores)] == ["s"] * 4
+
+
 BATCHES = {
     "no length": ({"prompt_lengths": []}, "prompt_lengths: from 1 to 32, not 0"),
     "too many": ({"prompt_lengths": [1] * 33}, "prompt_lengths: from 1 to 32, not 33"),

@@ -168,10 +168,33 @@ async def test_invalid_fields_are_rejected(kserve, fields, named):
         assert named in response.json()["error"]
 
 
-async def test_kv_transfers_are_reserved_for_the_gateway(kserve):
-    """With such an input a client would make the engine read any other engine's memory."""
-    reserved = {"text_input": "hi", "kv_transfer": "{}"}
-    response = await kserve.client.post("/v2/models/mock/generate", json=reserved)
+@pytest.mark.parametrize("name", ["kv_transfer", "media_info"])
+async def test_inputs_of_the_gateway_are_reserved(kserve, name):
+    """With a `kv_transfer` a client would make the engine read any other engine's memory; with the
+    digest in `media_info` it would use, or break, the image or audio of another client.
+    """
+    generated = await kserve.generate("mock", text_input="hi", **{name: "{}"})
+    tensor = {"name": name, "datatype": "BYTES", "shape": [1], "data": ["{}"]}
+    inferred = await kserve.infer("text", tensor)
 
-    assert response.status_code == 400
-    assert response.json()["error"] == "tensor 'kv_transfer': it is reserved for the gateway"
+    for response in (generated, inferred):
+        assert response.status_code == 400
+        assert response.json()["error"] == f"tensor '{name}': it is reserved for the gateway"
+
+
+@pytest.mark.parametrize(
+    ("tensor", "reason"),
+    [
+        ({"data": ["x" * 513]}, "at most 512 characters, not 513"),
+        ({"shape": [2], "data": ["x", "y"]}, "must be one element of BYTES"),
+        ({"datatype": "INT32", "data": [1]}, "must be one element of BYTES"),
+    ],
+)
+async def test_salts_of_tensors_have_the_limit_of_the_field(kserve, tensor, reason):
+    salt = {"name": "cache_salt", "datatype": "BYTES", "shape": [1], **tensor}
+    response = await kserve.infer("text", salt)
+
+    assert (response.status_code, response.json()["error"]) == (
+        400,
+        f"tensor 'cache_salt': {reason}",
+    )

@@ -290,18 +290,19 @@ async def test_abandoned_speech_has_ended_when_its_generator_is_closed():
     assert speaker.ended
 
 
-async def test_key_sets_priority_and_cache_salt_of_the_request():
+async def test_key_sets_priority_and_cache_owner_of_the_request():
     fake = FakeModel()
     model, _ = charged(fake, priority=3, isolate_prefix_cache=True)
     await run(model, request(), request(priority=7, cache_salt="x"))
 
     first, second = fake.requests
     assert (first.priority, second.priority) == (3, 7)
-    assert first.cache_salt != second.cache_salt
-    assert second.cache_salt.endswith("/x")
+    owner = caller(key("k")).key.digest
+    assert (first.cache_owner, second.cache_owner) == (owner, owner)
+    assert (first.cache_salt, second.cache_salt) == (None, "x")
 
 
-async def test_model_without_a_priority_tensor_gets_neither_field():
+async def test_model_without_a_priority_tensor_gets_no_salt():
     """The key's priority still applies to the queue in front of the model."""
     fake = FakeModel(unsupported=frozenset({"priority", "cache_salt"}))
     model, _ = charged(fake, priority=3, isolate_prefix_cache=True)

@@ -141,8 +141,8 @@ def _triton_version() -> str:
 
     try:
         found = library.load(library.find())
-    except LibraryNotFound:
-        return "library not found"
+    except LibraryNotFound as error:
+        return str(error)
     return "library with C API {}.{}, {}".format(*found.api_version, found.path)
 
 
@@ -157,7 +157,7 @@ def check_settings(settings: Settings, *, repositories: bool) -> None:
     """Checks what the settings refer to. Raises InvalidSettings."""
     for repository in settings.model_repository:
         if repositories and not repository.is_dir():
-            hint = "create one with: openai-frontend init-repo MODEL"
+            hint = "to serve one model, run: openai-frontend serve MODEL"
             raise InvalidSettings(f"model_repository: {repository} is not a folder; {hint}")
     if settings.model_control_mode != "explicit":
         _check_all_models_load(settings)

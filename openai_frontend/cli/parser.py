@@ -1,11 +1,14 @@
 """The commands and options of the command line, with their help."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from openai_frontend.cli import flag_hints, init_repo, keys, ray_init
+from openai_frontend.cli import init_repo, keys, ray_init
+from openai_frontend.cli.flags.command_line import CommandLine, OwnOptions, rewrite
+from openai_frontend.cli.flags.similar import similar
 from openai_frontend.config.loader import Option, options
 from openai_frontend.errors import did_you_mean
 
@@ -48,7 +51,8 @@ def _add_serve(commands: Commands) -> None:
     serve = commands.add_parser(
         "serve",
         help="serve a model, or the models of a repository",
-        description="Serve one model with vLLM, or the models of a Triton model repository.",
+        description="Serve one model with vLLM, or the models of a Triton model repository. "
+        "With MODEL, engine flags of `vllm serve` such as --max-model-len are accepted too.",
         epilog=_SOURCES,
         usage="openai-frontend serve [MODEL] [--config PATH] [--SETTING VALUE ...]",
         argument_default=argparse.SUPPRESS,
@@ -62,7 +66,7 @@ def _add_serve(commands: Commands) -> None:
         help="a folder of weights, a name on Hugging Face's hub (ORG/MODEL), or a model "
         "repository. Default: the models of --model-repository.",
     )
-    serve.advise = flag_hints.hint
+    serve.rewrite = rewrite
     _add_settings(serve, options())
 
 
@@ -192,8 +196,8 @@ _SECRET = frozenset({"--api-key"})
 class CommandLineParser(argparse.ArgumentParser):
     """argparse with errors of one line that suggest what was meant. Subcommands use it too."""
 
-    # Advises on options of other servers
-    advise: Callable[[str], str | None] | None = None
+    # Reads flags of other servers
+    rewrite: Callable[[Sequence[str], OwnOptions], CommandLine] | None = None
 
     def error(self, message: str) -> NoReturn:
         """Exits with code 2."""
@@ -204,21 +208,31 @@ class CommandLineParser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Rejects unknown arguments in the subcommand that received them."""
+        if self.rewrite is not None:
+            args = self._rewritten(self.rewrite(args or (), self._option_string_actions))
         known, rest = super().parse_known_args(args, namespace)
         if rest:
-            self.error(self._unknown(rest[0], args or ()))
+            self.error(self._unknown(rest, args or ()))
         return known, rest
 
-    def _unknown(self, word: str, args: Sequence[str]) -> str:
-        name = word.partition("=")[0]
-        if not name.startswith("-"):
+    def _rewritten(self, line: CommandLine) -> list[str]:
+        for note in line.notes:
+            sys.stderr.write(f"openai-frontend: {note}\n")
+        if line.problems:
+            self.exit(2, line.report(self.prog))
+        return line.words
+
+    def _unknown(self, rest: Sequence[str], args: Sequence[str]) -> str:
+        names = [word.partition("=")[0] for word in rest if word.startswith("-")]
+        if not names:
             if _SECRET.intersection(each.partition("=")[0] for each in args):
                 return "one argument too many; repeat --api-key for each key"
-            return f"one argument too many: '{word}'"
-        if self.advise is not None and (advice := self.advise(name)) is not None:
-            return f"unknown option {name}; {advice}"
-        guess = did_you_mean(name, self._option_string_actions, quote="")
-        return f"unknown option {name}{guess}"
+            return f"one argument too many: '{rest[0]}'"
+        return "; ".join(map(self._unknown_option, names))
+
+    def _unknown_option(self, name: str) -> str:
+        guess = similar(name, self._option_string_actions)
+        return f"unknown option {name}" + (f"; did you mean {guess}?" if guess else "")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

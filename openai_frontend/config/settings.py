@@ -432,14 +432,14 @@ class Traces(BaseModel):
 
 # In the order of `--help` and of docs/settings.md
 GROUPS: tuple[type[BaseModel], ...] = (
-    Listening, Connections, Log, Traces, triton.Models, Access, Limits, Engines, Prompting, Answers,
+    triton.Models, Listening, Connections, Log, Traces, Access, Limits, Engines, Prompting, Answers,
     Disaggregation, triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache,
     triton.CoreLog, triton.Metrics,
 )  # fmt: skip
 
 
 class Settings(
-    Listening, Connections, Log, Traces, triton.Models, Access, Limits, Engines, Prompting, Answers,
+    triton.Models, Listening, Connections, Log, Traces, Access, Limits, Engines, Prompting, Answers,
     Disaggregation, triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache,
     triton.CoreLog, triton.Metrics,
 ):  # fmt: skip

@@ -1,6 +1,5 @@
 """`model.json` becomes vLLM's engine arguments."""
 
-import dataclasses
 import json
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.cli import cached_repository, flag_hints, main
+from openai_frontend.cli import cached_repository, main
 from openai_frontend.cli.check import load_checks
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.engines.engine import ModelSpec
@@ -172,14 +171,6 @@ def test_unknown_engine_argument_of_serve_is_named_with_a_similar_one() -> None:
     settings = load(flags={"engine_arg": ["max_modl_len=512"]})
     with pytest.raises(InvalidSettings, match=r"'max_modl_len'; did you mean 'max_model_len'\?"):
         cached_repository.repository("org/m", settings)
-
-
-def test_engine_arguments_that_serve_suggests_exist() -> None:
-    """The table of other servers' flags must match vLLM."""
-    advised = {*flag_hints._ENGINE_ARGUMENTS.values(), *flag_hints._SAME_ARGUMENTS}
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    assert advised - {field.name for field in dataclasses.fields(AsyncEngineArgs)} == set()
 
 
 def test_check_names_unknown_engine_argument(

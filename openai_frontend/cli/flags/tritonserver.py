@@ -1,0 +1,124 @@
+"""The flags of tritonserver that are not options of `serve`, or have another form there."""
+
+from collections.abc import Sequence
+
+from openai_frontend.cli.flags.rules import (
+    BOOLEANS,
+    Reading,
+    Rule,
+    not_needed,
+    only_off,
+    only_on,
+    refused,
+    renamed,
+    switch,
+)
+
+_GRPC = "gRPC is not served; clients use HTTP on --port (docs/kserve.md)"
+_TRACES = "use --otlp-endpoint http://HOST:4318 (docs/tracing-and-logs.md)"
+_SAGEMAKER = "SageMaker's port is not served, only GET /ping on --port"
+_VERTEX = "Vertex AI's port is not served; use the paths of --port"
+_THREADS = "one event loop handles all connections"
+
+
+def scoped(text: str) -> str:
+    """NAME,KEY=VALUE as NAME:KEY=VALUE."""
+    scope, comma, setting = text.partition(",")
+    return f"{scope}:{setting}" if comma and scope and "=" not in scope else text
+
+
+def _level(text: str) -> str:
+    """A level; older versions have a boolean."""
+    if not text.isdecimal() and text.lower() not in BOOLEANS:
+        raise ValueError(f"'{text}' is neither a level nor true or false")
+    return text if text.isdecimal() else str(int(BOOLEANS[text.lower()]))
+
+
+def _log_format(values: Sequence[str]) -> Reading:
+    """tritonserver's flag is the format of the core's log, and ours that of all lines."""
+    ours = values[0] in ("text", "json")
+    return Reading(("--log-format" if ours else "--triton-log-format", values[0]))
+
+
+def _cache_size(text: str) -> str:
+    return f"local:size={text}"
+
+
+FLAGS: dict[str, Rule] = {
+    # models
+    "--model-store": renamed("--model-repository"),
+    "--repository-poll-secs": renamed("--repository-poll-s"),
+    "--disable-auto-complete-config": Rule("none", lambda _: Reading(("--strict-model-config",))),
+    "--exit-on-error": only_off(
+        "a model that fails does not end the server: /health/ready is 503 while one has failed"
+    ),
+    "--exit-timeout-secs": renamed("--exit-timeout-s"),
+    "--id": renamed("--server-id"),
+    # HTTP
+    "--allow-http": only_on("HTTP is the only protocol of the server"),
+    "--http-address": renamed("--host"),
+    "--http-port": renamed("--port"),
+    "--http-max-input-size": renamed("--max-body-bytes"),
+    "--http-thread-count": not_needed(_THREADS, "one"),
+    "--reuse-http-port": only_off("each server needs its own port (docs/scale.md)"),
+    "--http-header-forward-pattern": refused("headers are not passed on to models"),
+    "--http-restricted-api": refused("use --keys-file with scopes (docs/authentication.md)"),
+    "--allow-client-shm": only_off("clients cannot use shared memory (docs/kserve.md)"),
+    # logs
+    "--log-verbose": renamed("--triton-log-verbose", _level),
+    "--log-info": switch("--triton-log-info"),
+    "--log-warning": switch("--triton-log-warn"),
+    "--log-error": switch("--triton-log-error"),
+    "--log-file": renamed("--triton-log-file"),
+    "--log-format": Rule("one", _log_format),
+    # metrics
+    "--allow-metrics": switch("--metrics"),
+    "--allow-gpu-metrics": switch("--gpu-metrics"),
+    "--allow-cpu-metrics": switch("--cpu-metrics"),
+    "--metrics-address": refused("--metrics-port listens on the address of --host"),
+    "--metrics-config": renamed("--metrics-config", scoped),
+    # traces
+    "--trace-config": refused(_TRACES),
+    "--trace-file": refused(_TRACES),
+    "--trace-level": refused(_TRACES),
+    "--trace-rate": refused(f"{_TRACES}; --trace-sample-ratio is the fraction of requests"),
+    "--trace-count": refused(_TRACES),
+    "--trace-log-frequency": refused(_TRACES),
+    # backends and caches
+    "--backend-config": renamed("--backend-config", scoped),
+    "--host-policy": renamed("--host-policy", scoped),
+    "--repoagent-directory": renamed("--repo-agent-directory"),
+    "--cache-config": renamed("--cache-config", scoped),
+    "--response-cache-byte-size": renamed("--cache-config", _cache_size),
+    # rate limiter and memory
+    "--rate-limit": renamed("--rate-limiter-mode"),
+    "--rate-limit-resource": renamed("--rate-limiter-resource"),
+    "--pinned-memory-pool-byte-size": renamed("--pinned-memory-pool-bytes"),
+    "--cuda-memory-pool-byte-size": renamed("--cuda-memory-pool-bytes"),
+    "--cuda-virtual-address-size": renamed("--cuda-virtual-address-bytes"),
+    # other protocols
+    "--allow-grpc": only_off(_GRPC),
+    "--reuse-grpc-port": only_off(_GRPC),
+    "--grpc-use-ssl": only_off(_GRPC),
+    "--grpc-use-ssl-mutual": only_off(_GRPC),
+    **{
+        f"--grpc-{name}": refused(_GRPC)
+        for name in (
+            "address", "port", "header-forward-pattern", "infer-allocation-pool-size",
+            "infer-thread-count", "max-response-pool-size", "server-cert", "server-key",
+            "root-cert", "infer-response-compression-level", "keepalive-time",
+            "keepalive-timeout", "keepalive-permit-without-calls",
+            "http2-max-pings-without-data", "http2-min-recv-ping-interval-without-data",
+            "http2-max-ping-strikes", "max-connection-age", "max-connection-age-grace",
+            "restricted-protocol",
+        )
+    },
+    "--allow-sagemaker": only_off(_SAGEMAKER),
+    "--sagemaker-port": refused(_SAGEMAKER),
+    "--sagemaker-safe-port-range": refused(_SAGEMAKER),
+    "--sagemaker-thread-count": refused(_SAGEMAKER),
+    "--allow-vertex-ai": only_off(_VERTEX),
+    "--vertex-ai-port": refused(_VERTEX),
+    "--vertex-ai-thread-count": refused(_VERTEX),
+    "--vertex-ai-default-model": refused(_VERTEX),
+}  # fmt: skip

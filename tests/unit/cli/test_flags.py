@@ -1,0 +1,336 @@
+"""Flags of other servers in the command line of `serve`, without vLLM's own parser."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from openai_frontend.cli import main
+from openai_frontend.cli.flags import engine, llama_cpp, tritonserver, vllm
+from openai_frontend.cli.flags.command_line import CommandLine, rewrite
+from openai_frontend.cli.flags.rules import Reading
+from openai_frontend.cli.flags.similar import edits, similar
+from openai_frontend.cli.parser import parser
+from openai_frontend.config.loader import load, options
+
+FLAGS = {option.flag for option in options()}
+
+
+def own() -> Mapping[str, argparse.Action]:
+    [commands] = [each for each in parser()._actions if each.dest == "command" and each.choices]
+    actions: Mapping[str, argparse.Action] = commands.choices["serve"]._option_string_actions  # type: ignore[index]
+    return actions
+
+
+OWN = own()
+
+
+def read(text: str) -> CommandLine:
+    return rewrite(text.split(), OWN)
+
+
+# tritonserver's flag with a value -> our options, or part of the reason why it is refused
+TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
+    "--model-store /m": ("--model-repository", "/m"),
+    "--model-repository=/m": ("--model-repository", "/m"),
+    "--exit-on-error=false": (),
+    "--exit-on-error=true": "/health/ready is 503",
+    "--disable-auto-complete-config": ("--strict-model-config",),
+    "--strict-model-config=false": ("--no-strict-model-config",),
+    "--strict-readiness=true": ("--strict-readiness",),
+    "--strict-readiness false": ("--no-strict-readiness",),
+    "--strict-readiness=maybe": "'maybe' is not true or false",
+    "--model-control-mode=explicit": ("--model-control-mode", "explicit"),
+    "--repository-poll-secs=5": ("--repository-poll-s", "5"),
+    "--load-model=*": ("--load-model", "*"),
+    "--model-load-thread-count=2": ("--model-load-thread-count", "2"),
+    "--model-load-retry-count=2": ("--model-load-retry-count", "2"),
+    "--model-load-gpu-limit 0:0.5": ("--model-load-gpu-limit", "0:0.5"),
+    "--model-namespacing=true": ("--model-namespacing",),
+    "--model-config-name c": ("--model-config-name", "c"),
+    "--enable-peer-access=off": ("--no-enable-peer-access",),
+    "--exit-timeout-secs 3": ("--exit-timeout-s", "3"),
+    "--id=me": ("--server-id", "me"),
+    "--min-supported-compute-capability=7.5": ("--min-supported-compute-capability", "7.5"),
+    "--buffer-manager-thread-count=2": ("--buffer-manager-thread-count", "2"),
+    "--pinned-memory-pool-byte-size=9": ("--pinned-memory-pool-bytes", "9"),
+    "--cuda-memory-pool-byte-size=0:9": ("--cuda-memory-pool-bytes", "0:9"),
+    "--cuda-virtual-address-size=0:9": ("--cuda-virtual-address-bytes", "0:9"),
+    "--response-cache-byte-size=9": ("--cache-config", "local:size=9"),
+    "--cache-config=local,size=9": ("--cache-config", "local:size=9"),
+    "--cache-config local:size=9": ("--cache-config", "local:size=9"),
+    "--cache-directory=/c": ("--cache-directory", "/c"),
+    "--backend-directory=/b": ("--backend-directory", "/b"),
+    "--backend-config=python,shm-default-byte-size=9": (
+        "--backend-config", "python:shm-default-byte-size=9"
+    ),
+    "--backend-config=default-max-batch-size=4": ("--backend-config", "default-max-batch-size=4"),
+    "--backend-config=python,a=b,c=d": ("--backend-config", "python:a=b,c=d"),
+    "--repoagent-directory=/r": ("--repo-agent-directory", "/r"),
+    "--host-policy=numa0,cpu-cores=0-3": ("--host-policy", "numa0:cpu-cores=0-3"),
+    "--rate-limit=execution_count": ("--rate-limiter-mode", "execution_count"),
+    "--rate-limit-resource=r:4:0": ("--rate-limiter-resource", "r:4:0"),
+    "--allow-metrics=false": ("--no-metrics",),
+    "--allow-gpu-metrics=true": ("--gpu-metrics",),
+    "--allow-cpu-metrics=0": ("--no-cpu-metrics",),
+    "--metrics-address=0.0.0.0": "--metrics-port listens on the address of --host",
+    "--metrics-port=8002": ("--metrics-port", "8002"),
+    "--metrics-interval-ms=5": ("--metrics-interval-ms", "5"),
+    "--metrics-config summary_latencies=true": ("--metrics-config", "summary_latencies=true"),
+    "--metrics-config=m,k=v": ("--metrics-config", "m:k=v"),
+    "--log-verbose=1": ("--triton-log-verbose", "1"),
+    "--log-verbose=true": ("--triton-log-verbose", "1"),
+    "--log-verbose=maybe": "'maybe' is neither a level nor true or false",
+    "--log-info=true": ("--triton-log-info",),
+    "--log-warning=false": ("--no-triton-log-warn",),
+    "--log-error=1": ("--triton-log-error",),
+    "--log-file=/f": ("--triton-log-file", "/f"),
+    "--log-format=ISO8601": ("--triton-log-format", "ISO8601"),
+    "--log-format=json": ("--log-format", "json"),
+    "--allow-http=true": (),
+    "--allow-http=false": "HTTP is the only protocol",
+    "--http-port=8000": ("--port", "8000"),
+    "--http-address=::1": ("--host", "::1"),
+    "--http-max-input-size=9": ("--max-body-bytes", "9"),
+    "--http-thread-count=9": (),
+    "--reuse-http-port=false": (),
+    "--reuse-http-port=true": "docs/scale.md",
+    "--http-header-forward-pattern=x": "headers are not passed on",
+    "--http-restricted-api=health:k=v": "--keys-file",
+    "--allow-client-shm=true": "shared memory",
+    "--allow-grpc=false": (),
+    "--allow-grpc=true": "gRPC is not served",
+    "--grpc-use-ssl": "gRPC is not served",
+    "--grpc-port=8001": "gRPC is not served",
+    "--trace-config rate=1": "--otlp-endpoint",
+    "--trace-rate=1": "--trace-sample-ratio",
+    "--allow-sagemaker=true": "SageMaker's port is not served",
+    "--allow-vertex-ai=false": (),
+}  # fmt: skip
+
+
+def test_every_flag_of_tritonserver_is_read_or_refused_with_a_reason() -> None:
+    """Also `=true`, `=false` and NAME,KEY=VALUE."""
+
+    for text, expected in TRITONSERVER.items():
+        line = read(text)
+        if isinstance(expected, str):
+            assert expected in "".join(line.problems), text
+        else:
+            assert (line.problems, line.words) == ([], list(expected)), text
+
+
+# vLLM's
+FRONTEND: Mapping[str, str | tuple[str, ...]] = {
+    "--served-model-name a b": ("org/m", "--served-model-name", "a", "--served-model-name", "b"),
+    "--ssl-keyfile k --ssl-certfile=c": ("org/m", "--tls-key", "k", "--tls-certificate", "c"),
+    "--uds /s": ("org/m", "--unix-socket", "/s"),
+    '--allowed-origins ["https://a","https://b"]': (
+        "org/m", "--cors-origins", "https://a", "--cors-origins", "https://b"
+    ),
+    '--allowed-methods ["*"]': ("org/m",),
+    '--allowed-methods ["GET"]': "every method",
+    "--enable-auto-tool-choice": ("org/m",),
+    "--enable_auto_tool_choice": ("org/m",),
+    "--enable-log-requests": ("org/m", "--access-log"),
+    "--no-enable-log-requests": ("org/m", "--no-access-log"),
+    "--no-enable-log-outputs": ("org/m",),
+    "--enable-log-outputs": "outputs are never logged",
+    "--enable-force-include-usage": ("org/m", "--force-include-usage"),
+    "--max-log-len 5": ("org/m",),
+    "--uvicorn-log-level critical": ("org/m", "--log-level", "error"),
+    "--log-level INFO": ("org/m", "--log-level", "info"),
+    "--lora-modules a=/x b=/y": (
+        "org/m", "--engine-arg", "enable_lora=true", "--model-option", "*:adapters=a=/x,b=/y"
+    ),
+    '--lora-modules {"name":"a"}': "NAME=FOLDER",
+    "--model x": "MODEL is named already",
+    "--task embed": "--runner pooling",
+    "--headless": "docs/scale.md",
+    "--api-server-count 1": ("org/m",),
+    "--api-server-count 2": "docs/scale.md",
+    "--allowed-local-media-path /x": "files of the server are never read",
+    "--default-chat-template-kwargs {}": "chat_template_kwargs in requests",
+    "--middleware a.B": "proxy",
+    "--otlp-traces-endpoint x": "--otlp-endpoint",
+    "--model_repository /m": ("org/m", "--model-repository", "/m"),
+}  # fmt: skip
+
+
+def test_flags_of_vllms_http_server_are_read_or_refused_with_a_reason() -> None:
+    """With dashes or underscores."""
+
+    for text, expected in FRONTEND.items():
+        line = read(f"org/m {text}")
+        if isinstance(expected, str):
+            assert expected in "".join(line.problems), text
+        else:
+            assert (line.problems, line.words) == ([], list(expected)), text
+
+
+def test_flag_without_effect_is_noted() -> None:
+    """Nothing is dropped silently."""
+
+    assert read("org/m --enable-auto-tool-choice").notes == [
+        "--enable-auto-tool-choice has no effect: tool calls work if the template has them"
+    ]
+
+
+LLAMA_CPP = {
+    "-c 4096": "use --engine-arg max_model_len=4096",
+    "--alias x": "use --served-model-name x",
+    "--embedding": "use --engine-arg runner=pooling",
+    "-v": "use --log-level debug",
+    "--hf-repo x": "pass MODEL without a flag",
+    "-n 5": "--nnodes (vLLM)",
+}
+
+
+def test_flags_of_llama_cpp_are_refused_with_what_to_use() -> None:
+    """The values are filled in."""
+
+    for text, expected in LLAMA_CPP.items():
+        assert expected in "".join(read(f"org/m {text}").problems), text
+    assert read("org/m -ngl 99").words == ["org/m"]
+
+
+def test_all_problems_are_reported_with_the_command_line_to_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Accepted flags stay, replaced ones have our names, and secrets are not shown."""
+
+    words = "org/m --http-port 8 --alias x --grpc-port=1 --frobnicate 3 --api-key=sk-canary"
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *words.split(), "--max-model-len", "9"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "openai-frontend serve: 3 options are refused (see openai-frontend serve --help):",
+        "  unknown option --alias; use --served-model-name x",
+        "  unknown option --grpc-port; gRPC is not served; clients use HTTP on --port"
+        " (docs/kserve.md)",
+        "  unknown option --frobnicate",
+        "Use: openai-frontend serve org/m --port 8 --served-model-name x --api-key ..."
+        " --max-model-len 9",
+    ]
+
+
+@pytest.mark.parametrize("words", ["org/m --api-key a sk-canary --foo", "--api-key=a sk-canary -x"])
+def test_second_value_after_an_api_key_is_not_shown(words: str) -> None:
+    """It may be another key: vLLM's flag takes several."""
+
+    assert "canary" not in read(words).report("p")
+
+
+@pytest.mark.parametrize("words", ["--max-model-len 9", "--model-repository m --max-model-len 9"])
+def test_engine_flags_of_a_repository_name_the_file(words: str) -> None:
+    """Only one model has engine flags."""
+
+    assert read(words).problems == [
+        "--max-model-len: only 'serve MODEL' takes engine flags; for a model of a repository, set"
+        " max_model_len in its folder, in 1/model.json"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["--port", "--http-port", "--max-model-len", "--compilation-config.mode", "--port --host x"],
+)
+def test_missing_value(text: str) -> None:
+    """Every option reports it in the same way."""
+
+    assert f"{text.split()[0]}: expected one argument" in read(f"org/m {text}").problems
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        ("--served-model-name a b org/m", ["org/m"]),
+        ("org/m --served-model-name a b", ["org/m"]),
+        ("--frobnicate org/m", ["org/m"]),
+        ("--model org/m --served-model-name a", ["org/m"]),
+        ("--allow-grpc false org/m", ["org/m"]),
+        ("--port 1 -- -odd", ["-odd"]),
+    ],
+)
+def test_model_is_found_among_flags(words: str, model: list[str]) -> None:
+    """Before, between and after them."""
+
+    assert read(words).corrected[:1] == model
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("--prot", "--port"),
+        ("--prt", "--port"),
+        ("--acess-log", "--access-log"),
+        ("--max-body-byte", "--max-body-bytes"),
+        ("--no-acess-log", "--no-access-log"),
+        ("--task", None),
+        ("--force-includ-usages", "--force-include-usage"),
+        ("--enable-access-log", None),
+        ("--not-access-log", None),
+        ("--max-log-len", None),
+        ("--help-me", None),
+        ("--hots", "--host"),
+        ("--ports", "--port"),
+    ],
+)
+def test_hint_is_a_slip_of_the_keyboard(name: str, meant: str | None) -> None:
+    """A name with another meaning gets none."""
+
+    assert similar(name, OWN) == meant
+
+
+def test_no_hint_has_the_opposite_meaning() -> None:
+    """Each of our switches, written wrong, is never completed to its opposite."""
+
+    for name in OWN:
+        for wrong in (name[:-1], name + "s", name.replace("-no-", "-no", 1)):
+            guess = similar(wrong, OWN)
+            assert guess is None or guess.startswith("--no-") == wrong.startswith("--no-")
+
+
+def test_edits_count_exchanged_letters_once() -> None:
+    """Changed, missing and additional ones too."""
+
+    assert [edits("port", each) for each in ("prot", "ort", "ports", "pert", "prott")] == [
+        1, 1, 1, 1, 2,
+    ]  # fmt: skip
+
+
+def test_no_flag_is_in_two_tables() -> None:
+    """The order of the tables does not matter."""
+
+    names = [*vllm.FLAGS, *tritonserver.FLAGS, *llama_cpp.FLAGS]
+    assert len(names) == len(set(names))
+    assert [name for name in llama_cpp.FLAGS if engine.takes(name) or name in OWN] == []
+
+
+def test_rules_produce_only_our_own_options() -> None:
+    """Those of llama.cpp too, as what to use."""
+
+    for table in (vllm.FLAGS, tritonserver.FLAGS, llama_cpp.FLAGS):
+        for name, rule in table.items():
+            reading: Reading = rule.read(["true" if rule.takes == "switch" else "1"])
+            produced = {word for word in reading.words if word.startswith("--")}
+            assert produced - OWN.keys() == set(), name
+            assert reading.problem or reading.words or reading.note or rule.takes, name
+
+
+def test_translated_values_are_settings() -> None:
+    """tritonserver's command line starts this server."""
+
+    words = (
+        "--model-repository=r --backend-config=python,shm-default-byte-size=9 --http-port=8 "
+        "--cache-config=local,size=9 --log-verbose=1 --strict-readiness=false --exit-timeout-secs=3"
+    )
+    given: dict[str, Any] = vars(parser().parse_args(["serve", *words.split()]))
+    settings = load(flags={name: given[name] for name in given if name in OPTION_NAMES})
+    assert settings.backend_config == {"python": {"shm-default-byte-size": "9"}}
+    assert (settings.port, settings.triton_log_verbose) == (8, 1)
+    assert (settings.strict_readiness, settings.exit_timeout_s) == (False, 3)
+
+
+OPTION_NAMES = {option.name for option in options()}

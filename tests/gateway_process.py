@@ -52,21 +52,21 @@ class GatewayProcess:
         _logs[self] = log
         model = repository if isinstance(repository, str) else f"--model-repository={repository}"
         self._command = [str(COMMAND), "serve", model, f"--port={self.port}", *options]
-        self._environment = {**os.environ, **_ENVIRONMENT, **environment}
+        self.environment = {**os.environ, **_ENVIRONMENT, **environment}
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes] | ForkedProcess:
         with self.log.open("w") as output:
-            if fork_server.has_environment(self._environment):
+            if fork_server.has_environment(self.environment):
                 cwd = self.log.parent
-                return ForkedProcess(self._command, output, cwd, self._environment)
+                return ForkedProcess(self._command, output, cwd, self.environment)
             return subprocess.Popen(
                 self._command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.log.parent,
                 start_new_session=True,
-                env=self._environment,
+                env=self.environment,
             )
 
     def __enter__(self) -> "GatewayProcess":

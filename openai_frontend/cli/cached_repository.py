@@ -133,9 +133,10 @@ def _vllm(module: str) -> ModuleType:
 
 def _check_names(names: Iterable[str]) -> None:
     arguments = _vllm("arguments")
-    arguments.set_environment()
     try:
-        arguments.check_names(names)
+        with _vllm("environment").restored():
+            arguments.set_environment()
+            arguments.check_names(names)
     except ValueError as error:
         raise InvalidSettings(f"engine_arg: {error}") from None
 

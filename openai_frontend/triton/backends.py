@@ -1,5 +1,7 @@
 """Assembles the core's backend directory: the in-process backend and the installed ones."""
 
+import os
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +17,18 @@ class BackendDirectory:
 
     folder: Path
     unavailable: Mapping[str, str]
+    recorded: int | None = None  # the descriptor of `python_backend.install`
 
     def reason(self, reason: str) -> str:
         """Return why a model failed: the core only reports that the backend is missing."""
         missing = MISSING_BACKEND.search(reason)
         return reason if missing is None else self.unavailable.get(missing[1], reason)
+
+    def remove(self) -> None:
+        """Remove the folder. Call it once."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.recorded is not None:
+            os.close(self.recorded)
 
 
 def assemble(
@@ -45,14 +54,15 @@ def assemble(
         found.pop(PYTHON_BACKEND, None)
     for name, backend in found.items():
         (folder / name).symlink_to(backend)
-    missing = _add_python(folder, server, repositories) if with_stubs else {}
-    return BackendDirectory(folder, missing)
+    return (
+        _with_python(folder, server, repositories) if with_stubs else BackendDirectory(folder, {})
+    )
 
 
-def _add_python(folder: Path, server: Path, repositories: Sequence[Path]) -> dict[str, str]:
+def _with_python(folder: Path, server: Path, repositories: Sequence[Path]) -> BackendDirectory:
     """Add the Python backend of the core's own server folder: it works only with that core."""
     try:
-        python_backend.install(folder / PYTHON_BACKEND, server, repositories)
+        recorded = python_backend.install(folder / PYTHON_BACKEND, server, repositories)
     except python_backend.PythonBackendUnavailable as error:
-        return {PYTHON_BACKEND: str(error)}
-    return {}
+        return BackendDirectory(folder, {PYTHON_BACKEND: str(error)})
+    return BackendDirectory(folder, {}, recorded)

@@ -7,6 +7,7 @@ The Python backend of NVIDIA's images is used as it is.
 import ctypes
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
 import shlex
@@ -44,19 +45,15 @@ _ITEM_SIZE_READS = {
 # characters in a path the stub gets other arguments and aborts, and the core waits for it forever.
 _SPLITS_COMMAND = re.compile(r"[\s|&;<>()$`\\\"'*?\[]")
 
-# A model's own execution environment has prepended its libraries: it is left unchanged.
+# The loader's variables are those of the recorded environment already for the interpreter
 _WRAPPER = """\
 #!/bin/sh
-if [ "${{LD_LIBRARY_PATH-}}" != {library_path} ]; then
-    for numpy in "${{LD_LIBRARY_PATH%%:*}}"/python{version}/site-packages/numpy-1.*; do
-        if [ -e "$numpy" ]; then exec {numpy_1_stub} "$@"; fi
-    done
-    exec {numpy_2_stub} "$@"
-fi
-export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
-export PATH={binaries}:"$PATH"
-exec {stub} "$@"
+library_path="${{LD_LIBRARY_PATH-}}"
+{loader_variables}
+exec {python} -IS {launcher} {launch} "$library_path" "$@"
 """
+_LAUNCH = "launch.json"  # in the backend's folder, a link to memory of this process
+_LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 class PythonBackendUnavailable(RuntimeError):
@@ -68,11 +65,13 @@ def has_stubs(server: Path) -> bool:
     return (server / STUBS).is_dir()
 
 
-def install(folder: Path, server: Path, repositories: Sequence[Path] = ()) -> None:
+def install(folder: Path, server: Path, repositories: Sequence[Path] = ()) -> int:
     """Fill `folder`, Triton's folder of the backend, from `server`, which `has_stubs`.
 
-    Models of the `repositories` then run in the environment of this interpreter, independent of
-    environment variables. Raises `PythonBackendUnavailable` if they cannot.
+    Models of the `repositories` then run in the environment of this interpreter with the variables
+    that this process has now, whatever changes them later. Returns a descriptor of the recorded
+    variables, to close once no stub starts any more. Raises `PythonBackendUnavailable` if models
+    cannot run.
     """
     installed = server / STUBS / VERSION / STUB
     if not installed.is_file() or sys.abiflags:
@@ -97,8 +96,9 @@ def install(folder: Path, server: Path, repositories: Sequence[Path] = ()) -> No
     libraries.mkdir()
     (libraries / library.name).symlink_to(library)
     stub = _for_numpy_2(installed, folder / "pytriton" / "tritonserver" / "stubs" / VERSION)
-    _write_wrapper(folder, libraries, installed, stub)
+    _write_wrapper(folder)
     _end_blas_threads()
+    return _record(folder, libraries, installed, stub)
 
 
 def _check_paths(paths: Sequence[Path]) -> None:
@@ -170,20 +170,48 @@ def _for_numpy_2(installed: Path, folder: Path) -> Path:
     return stub
 
 
-def _write_wrapper(folder: Path, libraries: Path, numpy_1_stub: Path, numpy_2_stub: Path) -> None:
+def _record(folder: Path, libraries: Path, numpy_1_stub: Path, numpy_2_stub: Path) -> int:
+    """Record the environment and paths for `stub_launcher`.
+
+    In memory: the variables may contain secrets, which must not outlive the process on a disk.
+    """
     numpy_1 = importlib.metadata.version("numpy").startswith("1.")
-    values = {
-        "library_path": os.environ.get("LD_LIBRARY_PATH", ""),
-        "libraries": libraries,
-        "binaries": _environment(folder / "environment"),
+    launch = {
+        "environment": {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in os.environb.items()
+        },
+        "prefix": sys.prefix,
         "version": VERSION,
-        "numpy_1_stub": numpy_1_stub,
-        "numpy_2_stub": numpy_2_stub,
-        "stub": numpy_1_stub if numpy_1 else numpy_2_stub,
+        "libraries": str(libraries),
+        "binaries": str(_environment(folder / "environment")),
+        "numpy_1_stub": str(numpy_1_stub),
+        "numpy_2_stub": str(numpy_2_stub),
+        "stub": str(numpy_1_stub if numpy_1 else numpy_2_stub),
+    }
+    descriptor = os.memfd_create("stub-launch")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(json.dumps(launch).encode())
+    (folder / _LAUNCH).symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+    return descriptor
+
+
+def _write_wrapper(folder: Path) -> None:
+    recorded = {name: os.environ.get(name) for name in _LOADER_VARIABLES}
+    lines = [
+        f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}"
+        for name, value in recorded.items()
+    ]
+    values = {
+        "python": _base_interpreter(),
+        "launcher": Path(__file__).with_name("stub_launcher.py"),
+        "launch": folder / _LAUNCH,
     }
     wrapper = folder / STUB
     wrapper.write_text(
-        _WRAPPER.format(**{name: shlex.quote(str(value)) for name, value in values.items()})
+        _WRAPPER.format(
+            loader_variables="\n".join(lines),
+            **{name: shlex.quote(str(value)) for name, value in values.items()},
+        )
     )
     wrapper.chmod(0o700)
     if not os.access(wrapper, os.X_OK):  # mounted noexec
@@ -198,7 +226,7 @@ def _environment(folder: Path) -> Path:
 
     Returns the folder of its executable: the stub's interpreter is the first python3 on PATH.
     """
-    base = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
+    base = _base_interpreter()
     binaries = folder / "bin"
     packages = folder / "lib" / f"python{VERSION}" / "site-packages"
     binaries.mkdir(parents=True)
@@ -216,3 +244,7 @@ def _environment(folder: Path) -> Path:
         f"import openai_frontend_stub_startup as startup; startup.enter(*{arguments!r})\n"
     )
     return binaries
+
+
+def _base_interpreter() -> Path:
+    return Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]

@@ -4,7 +4,6 @@ import asyncio
 import atexit
 import json
 import logging
-import shutil
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -473,7 +472,7 @@ class Server:
     def remove_files(self) -> None:
         """Remove the temporary folder, also if the process ends without stopping the core."""
         if self._backends is not None:
-            shutil.rmtree(self._backends.folder, ignore_errors=True)
+            self._backends.remove()
             self._backends = None
 
 

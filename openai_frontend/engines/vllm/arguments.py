@@ -13,18 +13,15 @@ from typing import Any
 
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.kv_events import LOOPBACK_ENDPOINT
-from openai_frontend.engines.vllm import capabilities, kv_transfer, processes, versions
+from openai_frontend.engines.vllm import (
+    capabilities,
+    environment,
+    kv_transfer,
+    processes,
+    versions,
+)
 from openai_frontend.errors import did_you_mean
 
-ENVIRONMENT = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    # vLLM's and torch's start-up warnings on a CPU are about the settings in CPU_ARGUMENTS.
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "TORCH_CPP_LOG_LEVEL": "ERROR",
-    "TORCH_LOGS": "-all",
-    "PYTHONWARNINGS": "ignore::FutureWarning",  # in the engine's process
-}
 # Statistics cost time in every step; `"disable_log_stats": false` in model.json enables them.
 ARGUMENTS: dict[str, Any] = {
     "disable_log_stats": True,
@@ -39,14 +36,6 @@ LOG_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
 SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
 CPU_WORKER = "openai_frontend.engines.vllm.worker.CPUWorker"
 
-# Measured on two cores with 32 streams: 4,800 tokens/s, against 500 to 700 with vLLM's defaults.
-# Without multiprocessing, the executor runs in the EngineCore process instead of a third one. One
-# OpenMP thread keeps it from pinning itself to the core that the gateway runs on.
-CPU_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-}
 # Without a cache size, vLLM takes 92 % of the memory, and fails if that much is not free.
 CPU_ARGUMENTS: dict[str, Any] = {
     "dtype": "float32",
@@ -65,16 +54,17 @@ _SWITCHES: Mapping[str, bool] = {"true": True, "false": False, "True": True, "Fa
 
 
 def set_environment() -> None:
-    """Set the environment variables that vLLM reads, unless the user has set them.
+    """Set the environment variables that vLLM reads, unless the user has set them. Call it within
+    `environment.restored`.
 
     Raises ValueError if vLLM is missing or unusable.
     """
     versions.installed()
-    _set_defaults(ENVIRONMENT)
+    _set_defaults(environment.DEFAULTS)
     # Until vLLM has read the level above, it logs through the root logger.
     logging.getLogger("vllm").setLevel(logging.WARNING)
     if processes.on_cpu():
-        _set_defaults(CPU_ENVIRONMENT)
+        _set_defaults(environment.CPU_DEFAULTS)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -215,8 +205,8 @@ def terminal_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _set_defaults(environment: Mapping[str, str]) -> None:
-    for name, value in environment.items():
+def _set_defaults(variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
         os.environ.setdefault(name, value)
 
 

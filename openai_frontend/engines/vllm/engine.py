@@ -23,6 +23,7 @@ from openai_frontend.engines.vllm import (
     audio,
     capabilities,
     conversion,
+    environment,
     kv_transfer,
     processes,
     prompt_media,
@@ -67,6 +68,10 @@ class VLLMEngine(Engine):
         """Start the engine and its process. Raises ValueError if model.json is invalid."""
         self._warm_ups = itertools.count()
         self._rejections: set[asyncio.Task[None]] = set()  # of KV transfers
+        with environment.restored():
+            return self._load(model)
+
+    def _load(self, model: ModelSpec) -> ModelFacts:
         arguments.set_environment()
         with arguments.terminal_signals_blocked():
             processes.prepare()

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.engines.vllm import arguments, capabilities, versions
+from openai_frontend.engines.vllm import arguments, capabilities, environment, versions
 from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.events import (
     ContentText,
@@ -35,12 +35,13 @@ def names(setting: str) -> list[str]:
     """The parsers that vLLM knows, for `tool_call_parser` or `reasoning_parser`. Raises ValueError
     if the gateway cannot use those of the installed vLLM.
     """
-    arguments.set_environment()
-    reason = versions.installed().missing.get(capabilities.PARSERS.name)
-    if reason is not None:
-        raise ValueError(f"vLLM's parsers cannot be used: {reason}")
-    from vllm.reasoning import ReasoningParserManager
-    from vllm.tool_parsers import ToolParserManager
+    with environment.restored():
+        arguments.set_environment()
+        reason = versions.installed().missing.get(capabilities.PARSERS.name)
+        if reason is not None:
+            raise ValueError(f"vLLM's parsers cannot be used: {reason}")
+        from vllm.reasoning import ReasoningParserManager
+        from vllm.tool_parsers import ToolParserManager
 
     manager = ToolParserManager if setting == "tool_call_parser" else ReasoningParserManager
     known: list[str] = manager.list_registered()
@@ -55,11 +56,12 @@ def load(
 
     Raises whatever vLLM raises if they do not fit the tokenizer.
     """
-    from vllm.tokenizers import get_tokenizer
+    with environment.restored():
+        from vllm.tokenizers import get_tokenizer
 
-    tokenizer = get_tokenizer(str(folder))
-    with_tools = _parser_class(tokenizer, tool_call_parser, reasoning_parser)
-    without = _parser_class(tokenizer, None, reasoning_parser)
+        tokenizer = get_tokenizer(str(folder))
+        with_tools = _parser_class(tokenizer, tool_call_parser, reasoning_parser)
+        without = _parser_class(tokenizer, None, reasoning_parser)
     markers = Markers(*(token for token in tokenizer.get_added_vocab() if len(token) > 1))
     encode = lru_cache(maxsize=16384)(lambda text: _encoded(tokenizer, text))
 

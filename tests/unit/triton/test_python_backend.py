@@ -212,11 +212,11 @@ async def test_no_shared_library(repository, start_server, monkeypatch):
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A wheel's server folder whose stub prints its arguments and environment."""
+    """A wheel's server folder whose stub prints its first argument and its environment."""
     server = tmp_path / "site-packages" / WHEEL_SERVER
     stub = server / STUBS / python_backend.VERSION / STUB
     stub.parent.mkdir(parents=True)
-    stub.write_text('#!/bin/sh\necho "$PATH|${LD_LIBRARY_PATH-}|$1"\n')
+    stub.write_text('#!/bin/sh\nprintf "%s\\0" "$1"; cat /proc/$$/environ\n')
     stub.chmod(0o700)
     (server / "backends" / "python").mkdir(parents=True)
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
@@ -224,36 +224,96 @@ def wheel(tmp_path: Path) -> Path:
     return server
 
 
-def started(folder: Path, **environment: str) -> list[str]:
-    """PATH, LD_LIBRARY_PATH and the first argument of a stub that was started from `folder`."""
+def started(folder: Path, **changed: str) -> tuple[str, dict[str, str]]:
+    """The first argument and the environment of a stub that was started from `folder` by a gateway
+    whose environment has `changed`.
+    """
     command = [str(folder / STUB), "model.py"]
-    environment = {"PATH": os.environ["PATH"], **environment}
-    printed: str = subprocess.check_output(command, env=environment, text=True)
-    return printed.strip().split("|")
+    printed = subprocess.check_output(command, env={**os.environ, **changed})
+    argument, *variables = printed.decode("latin-1").rstrip("\0").split("\0")
+    return argument, dict(each.split("=", 1) for each in variables)
+
+
+# As imports of vLLM change them, and worse
+CHANGED = {
+    "LD_LIBRARY_PATH": "/packages/cv2/../../lib64:/opt/x y",
+    "LD_PRELOAD": "",
+    "OMP_NUM_THREADS": "1",
+    "PATH": "/elsewhere:/usr/bin:/bin",
+    "PYTHONWARNINGS": "ignore::FutureWarning",
+    "PYTHONHOME": "/nowhere",
+}
 
 
 def test_stub_environment(wheel, tmp_path, monkeypatch):
-    """The stub finds libpython and its interpreter first; other paths follow."""
+    """A stub gets the recorded variables, whatever changed them later; libpython and its
+    interpreter are found first.
+    """
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/x y")
+    monkeypatch.setenv("quoted ' name", "two\nlines \udcff")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     folder = tmp_path / "python"
     python_backend.install(folder, wheel)
+    recorded = {name.decode("latin-1"): os.environb[name].decode("latin-1") for name in os.environb}
 
-    path, libraries, argument = started(folder, LD_LIBRARY_PATH="/opt/x y")
+    argument, environment = started(folder, **CHANGED)
 
-    assert f"{folder / 'environment' / 'bin'}:{os.environ['PATH']}" == path
-    assert f"{folder / 'lib'}:/opt/x y" == libraries
     assert argument == "model.py"
+    assert environment == {
+        **recorded,
+        "PATH": f"{folder / 'environment' / 'bin'}:{recorded['PATH']}",
+        "LD_LIBRARY_PATH": f"{folder / 'lib'}:/opt/x y",
+    }
 
 
-def test_execution_environment_has_priority(wheel, tmp_path, monkeypatch):
-    """A model with an EXECUTION_ENV_PATH starts in that environment, not in the gateway's."""
-    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+def test_recorded_environment_is_not_on_disk(wheel, tmp_path, monkeypatch):
+    """It may have secrets. It ends with its descriptor."""
+    monkeypatch.setenv("SECRET", "not on a disk")
+    folder = tmp_path / "python"
+    descriptor = python_backend.install(folder, wheel)
+
+    files = [each for each in folder.rglob("*") if each.is_file()]
+    memory = [each for each in files if b"not on a disk" in each.read_bytes()]
+    assert [each.readlink().parts[:2] for each in memory] == [("/", "proc")]
+    os.close(descriptor)
+    assert not memory[0].exists()
+
+
+# LD_LIBRARY_PATH as Triton leaves it for a model with an EXECUTION_ENV_PATH, and as imports do
+LIBRARY_PATHS = {
+    "recorded path unset": ("", "{own}/lib:", True),
+    "recorded path set": ("/opt", "{own}/lib:/opt", True),
+    "after an import": ("/opt", "{own}/lib:/packages/lib64:/opt", True),
+    "in the recorded path too": ("{own}/lib", "{own}/lib:{own}/lib", True),
+    "the recorded path itself": ("{own}/lib:/opt", "{own}/lib:/opt", False),
+    "the gateway's own": ("", "{gateway}/lib:", False),
+    "an import": ("", "/packages/cv2/../../lib64:", False),
+    "an import of a folder lib": ("", "/packages/lib:", False),
+}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "found", "has_own"), LIBRARY_PATHS.values(), ids=LIBRARY_PATHS
+)
+def test_execution_environment(wheel, tmp_path, monkeypatch, recorded, found, has_own):
+    """A model with an EXECUTION_ENV_PATH starts in it, activated from the recorded variables."""
+    own = tmp_path / "own"
+    (own / "bin").mkdir(parents=True)
+    (own / "bin" / "activate").write_text(f'export PATH="{own}/bin:$PATH" VIRTUAL_ENV="{own}"\n')
+    places = {"own": own, "gateway": sys.prefix}
+    monkeypatch.setenv("LD_LIBRARY_PATH", recorded.format(**places))
     folder = tmp_path / "python"
     python_backend.install(folder, wheel)
 
-    path, libraries, _ = started(folder, LD_LIBRARY_PATH="/env/lib:")
+    changed = {**CHANGED, "LD_LIBRARY_PATH": found.format(**places)}
+    _, environment = started(folder, **changed)
 
-    assert (os.environ["PATH"], "/env/lib:") == (path, libraries)
+    binaries = own / "bin" if has_own else folder / "environment" / "bin"
+    libraries = own / "lib" if has_own else folder / "lib"
+    assert environment["PATH"] == f"{binaries}:{os.environ['PATH']}"
+    assert environment["LD_LIBRARY_PATH"].split(":")[0] == str(libraries)
+    assert environment["LD_LIBRARY_PATH"].partition(":")[2] == os.environ["LD_LIBRARY_PATH"]
+    assert ("OMP_NUM_THREADS" in environment) == ("OMP_NUM_THREADS" in os.environ)
 
 
 def test_no_stub_for_this_python(tmp_path):

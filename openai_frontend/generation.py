@@ -235,6 +235,14 @@ class KVTransfer:
     rejected: bool = False  # generate nothing, only tell the other engine that it is not needed
 
 
+# Members of vLLM's `extra_args` that control transfers of cache blocks: vLLM's own (0.33,
+# v1/request.py), and when the gateway stops using a transfer. Never a client's, of any backend.
+KV_TRANSFER_PARAMS = "kv_transfer_params"
+KV_TRANSFER_EXPIRES = "kv_transfer_expires_ns"
+RESERVED_ARGS = frozenset(
+    {KV_TRANSFER_PARAMS, KV_TRANSFER_EXPIRES, "ec_transfer_params", "kv_cache_report_mode"}
+)
+
 # For the engine that computes the prompt
 REMOTE_DECODE = KVTransfer(
     params=dict.fromkeys(

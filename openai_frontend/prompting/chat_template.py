@@ -45,6 +45,9 @@ _RESERVED = frozenset(
         "add_generation_prompt",
         "continue_final_message",
         "return_assistant_tokens_mask",
+        "self",  # Jinja's
+        "raise_exception",  # functions that templates call
+        "strftime_now",
     }
 )
 

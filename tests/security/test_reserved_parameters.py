@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.generation import RESERVED_ARGS
 from tests.security.guarded import CHAT, check_refused
 
 INFER = "/v2/models/mock/infer"
@@ -129,6 +130,29 @@ def test_unknown_fields_do_not_reach_the_model(guarded, name):
         return json.loads(json.loads(body)["choices"][0]["message"]["content"])
 
     assert told(**{name: {"evil": [1]}}) == told()
+
+
+# Fields that are objects of any names -> names that the gateway, the engine or the template sets
+RESERVED_NAMES = {
+    "vllm_xargs": sorted(RESERVED_ARGS),
+    "kv_transfer_params": ["do_remote_prefill", "remote_host"],
+    "ec_transfer_params": ["x"],
+    "mm_processor_kwargs": ["num_crops"],
+    "media_io_kwargs": ["video"],
+    "chat_template_kwargs": ["messages", "tools", "self", "raise_exception", "tokenize"],
+}
+VALUES: list[Any] = [1, "x", True, [1], None, {"a": 1}]
+
+
+@pytest.mark.parametrize("field", RESERVED_NAMES)
+def test_names_of_the_gateway_in_an_object_get_400(guarded, field):
+    """With any value; so does a value that is not an object."""
+    objects = [{name: value} for name in RESERVED_NAMES[field] for value in VALUES]
+    for value in (*objects, *VALUES[:4]):
+        response = guarded.post(CHAT, {field: value})
+
+        check_refused(response, 400)
+        assert json.loads(response.body)["error"]["param"].startswith(field)
 
 
 def test_class_names_as_logits_processors_get_400(guarded):

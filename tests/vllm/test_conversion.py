@@ -1,12 +1,15 @@
 """A request's fields in vLLM's form, and the fields that vLLM cannot honour; no engine runs."""
 
+import inspect
+import re
 from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openai_frontend.engines.vllm import conversion
-from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams
+from openai_frontend.generation import RESERVED_ARGS, Adapter, GenerationRequest, SamplingParams
 
 pytestmark = pytest.mark.engine
 
@@ -23,9 +26,7 @@ def test_extra_args_are_unchanged():
 
 
 EXTRA_ARGS: list[dict[str, Any]] = [
-    {"kv_transfer_params": "x"},
-    {"a": 1, "ec_transfer_params": ["x"]},
-    {"kv_cache_report_mode": "full"},
+    *({"a": 1, name: value} for name in sorted(RESERVED_ARGS) for value in (1, "x", ["x"])),
     {"a": {"b": 1}},
     {"a": [[1]]},
     {"a": [{"b": 1}]},
@@ -33,6 +34,15 @@ EXTRA_ARGS: list[dict[str, Any]] = [
     {"a": 2**64},
     {"a": [-(2**63) - 1]},
 ]
+
+
+def test_arguments_that_vllm_reads_are_reserved():
+    """A release of vLLM that reads another one needs an entry in the table."""
+    from vllm.v1 import request
+
+    source = Path(inspect.getfile(request)).read_text()
+
+    assert set(re.findall(r"extra_args\.get\(\s*\"(\w+)\"", source)) <= RESERVED_ARGS
 
 
 @pytest.mark.parametrize("given", EXTRA_ARGS, ids=range(len(EXTRA_ARGS)))

@@ -15,6 +15,7 @@ from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammar_preprocess import reason_of_xgrammar
 from openai_frontend.errors import caught
 from openai_frontend.generation import (
+    RESERVED_ARGS,
     CompletionDelta,
     GenerationRequest,
     SamplingParams,
@@ -29,9 +30,6 @@ ENGINE_DIED = "vLLM's engine process died"
 # v1/worker/gpu/sample/logit_bias.py): 128 stop tokens with min_tokens, including the model's own.
 MAX_STOP_TOKEN_IDS = 100
 MAX_TOKEN_IDS = {"logit_bias": 1024, "allowed_token_ids": 1024}
-
-# extra_args that vLLM itself reads (0.32, v1/request.py): they control transfers of cache blocks.
-ENGINES_OWN_ARGS = {"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"}
 
 # fields of SamplingParams that only other backends support
 UNSUPPORTED_FIELDS = ("beam_width", "length_penalty")
@@ -222,8 +220,8 @@ def _repetition_detection(wanted: Mapping[str, int]) -> Any:
 def _extra_args(given: Mapping[str, Any]) -> dict[str, Any]:
     """Only arguments for plug-ins: clients must not control the engine itself."""
     for name, value in given.items():
-        if name in ENGINES_OWN_ARGS:
-            raise ValueError(f"extra_args: {name} is reserved for the engine")
+        if name in RESERVED_ARGS:
+            raise ValueError(f"extra_args: {name} is reserved for the gateway")
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, str | int | float):
                 raise ValueError(

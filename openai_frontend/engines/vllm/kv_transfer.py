@@ -15,6 +15,8 @@ from typing import Any
 
 from openai_frontend.engines.engine import KVTransferFacts, Sample
 from openai_frontend.errors import caught
+from openai_frontend.generation import KV_TRANSFER_EXPIRES as _EXPIRES
+from openai_frontend.generation import KV_TRANSFER_PARAMS as _PARAMS
 from openai_frontend.generation import KVTransfer
 
 logger = logging.getLogger(__name__)
@@ -24,8 +26,6 @@ LEASE_S = 30  # vLLM's default of kv_lease_duration
 _DEFAULTS = {"kv_load_failure_policy": "recompute"}  # vLLM's default fails the request
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HOST, _PORT = "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT"
-
-_PARAMS, _EXPIRES = "kv_transfer_params", "kv_transfer_expires_ns"  # in extra_args
 
 
 def config(given: Mapping[str, Any], path: Path, *, on_cpu: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import orjson
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.generation import SamplingParams, StructuredOutputs
+from openai_frontend.generation import RESERVED_ARGS, SamplingParams, StructuredOutputs
 from openai_frontend.prompting.tokenizer import Truncation
 from schemas.sampling import INT64_MAX, MAX_BAD_WORDS_CHARACTERS, MAX_XARGS_BYTES, SamplingFields
 
@@ -155,7 +155,7 @@ def _supports_structured(structured: StructuredOutputs, model: SamplingSupport) 
 def _check_values(values: dict[str, Any], options: SamplingOptions, model: SamplingSupport) -> None:
     _check_token_ids(values, model.vocab_size)
     _check_size("bad_words", sum(map(len, values.get("bad_words", ()))))
-    _check_xargs(values.get("extra_args"))
+    _check_xargs_size(values.get("extra_args"))
     _check_min_tokens(values.get("min_tokens", 0), options.max_tokens)
 
 
@@ -174,6 +174,7 @@ def _requested(request: SamplingFields, options: SamplingOptions) -> dict[str, A
     if request.use_beam_search:
         values["beam_width"] = max(request.n or 1, getattr(request, "best_of", None) or 1)
     if request.vllm_xargs or options.constraint.extra_args:
+        _check_xargs_names(request.vllm_xargs or {})
         values["extra_args"] = {**(request.vllm_xargs or {}), **options.constraint.extra_args}
     return values
 
@@ -243,7 +244,13 @@ def _check_size(param: str, characters: int) -> None:
         raise InvalidRequest(message, param=param)
 
 
-def _check_xargs(xargs: Mapping[str, Any] | None) -> None:
+def _check_xargs_names(xargs: Mapping[str, Any]) -> None:
+    for name in xargs.keys() & RESERVED_ARGS:
+        param = f"vllm_xargs.{name}"
+        raise InvalidRequest(f"Invalid '{param}': reserved for the gateway.", param=param)
+
+
+def _check_xargs_size(xargs: Mapping[str, Any] | None) -> None:
     if xargs and (size := len(orjson.dumps(xargs))) > MAX_XARGS_BYTES:
         message = (
             f"Invalid 'vllm_xargs': expected at most {MAX_XARGS_BYTES} bytes of JSON, "

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.generation import SamplingParams
+from openai_frontend.generation import RESERVED_ARGS, SamplingParams
 from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.request.sampling import (
@@ -66,6 +66,16 @@ def test_repetition_detection_passes_whole():
     detection = {"max_pattern_size": 5, "min_pattern_size": 0, "min_count": 3}
 
     assert detection == params(repetition_detection=detection).repetition_detection
+
+
+@pytest.mark.parametrize("value", [1, "x", 1.5, True, [1]])
+@pytest.mark.parametrize("name", sorted(RESERVED_ARGS))
+def test_arguments_of_the_gateway_are_refused_in_vllm_xargs(name, value):
+    """They control the engine's transfers of cache blocks. No backend gets one from a client."""
+    with pytest.raises(InvalidRequest) as refused:
+        params(vllm_xargs={"a": 1, name: value})
+
+    assert (refused.value.status, refused.value.param) == (400, f"vllm_xargs.{name}")
 
 
 def test_vllm_xargs_become_extra_args():

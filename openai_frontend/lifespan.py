@@ -15,6 +15,7 @@ from openai_frontend.cache_salts import CacheSalts, secret_from
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
+from openai_frontend.media.audio import check_reply
 from openai_frontend.media.fetch import MediaFetcher, internet
 from openai_frontend.media.pool import WorkerPool
 from openai_frontend.metrics import catalog
@@ -217,6 +218,7 @@ def codec_pool() -> WorkerPool:
         processes=min(4, os.cpu_count() or 1),
         timeout_s=_CODEC_TIMEOUT_S,
         memory_mib=_CODEC_MEMORY_MIB,
+        check=check_reply,
     )
 
 

@@ -7,12 +7,12 @@ before anything is decoded, and again against what is decoded, since a header ca
 import io
 import struct
 from collections.abc import Iterator, Mapping
-from math import gcd
+from math import gcd, inf
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from openai_frontend.media.fork_server import Frames, Refused, Work
+from openai_frontend.media.fork_server import Frames, Refused, Reply, Work
 
 if TYPE_CHECKING:
     import soundfile
@@ -36,6 +36,7 @@ _RATES = {
 }
 MIN_RATE, MAX_RATE = 1_000, 384_000  # Hz, of a file
 _BLOCK_SAMPLES = 1 << 18  # decoded at a time, of all channels
+_SAMPLE_BYTES = 4  # float32
 _WRITTEN_SAMPLES = 1 << 12  # encoded at a time: Vorbis and Opus keep a block on the stack
 _FFT_SAMPLES = 1 << 17  # about as many are resampled at a time
 _EDGE_S = 0.05  # resampled twice, on each side of a block
@@ -204,6 +205,20 @@ def prepare(given: bytes) -> tuple[Any, Work]:
         _, (written,) = encode({"format": kind, "rate": 8_000}, silence)
         decode({**task, "format": "ogg" if kind == "opus" else kind}, written)
     return {}, _work
+
+
+def check_reply(task: Mapping[str, Any], reply: Reply) -> None:
+    """Raises ValueError, or what indexing raises, for a reply of another form."""
+    outcome, (data,) = reply
+    if task["work"] != "decode":
+        return
+    seconds, bounds = outcome["seconds"], [*outcome["cuts"], len(data) // _SAMPLE_BYTES]
+    if type(seconds) not in (int, float) or not 0 <= seconds < inf:
+        raise ValueError("seconds")
+    if len(data) % _SAMPLE_BYTES or bounds[0] != 0 or bounds != sorted(bounds):
+        raise ValueError("cuts")
+    if not all(type(each) is int for each in bounds):
+        raise TypeError("cuts")
 
 
 def pieces(cuts: list[int], samples: int) -> Iterator[tuple[int, int]]:

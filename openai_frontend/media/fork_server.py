@@ -29,7 +29,7 @@ Work = Callable[[Any, Frames], tuple[Any, Frames]]  # JSON and frames in, JSON a
 _MIB = 1 << 20
 _NICENESS = 5
 _RESERVE = 64 * _MIB  # to answer with, once the memory limit is reached
-_LENGTHS = struct.Struct("<II")  # of a message's JSON, and number of frames
+_HEAD = struct.Struct("<QII")  # the task's number, bytes of the JSON, and number of frames
 _LENGTH = struct.Struct("<Q")  # of a frame
 
 
@@ -41,12 +41,29 @@ class Refused(ValueError):
     """The media cannot be used; the message is for the client."""
 
 
-def read_message(connection: Any) -> tuple[Any, list[memoryview]]:
-    """Receive JSON and frames. `connection` has socket's `recv_into`. Raises EOFError."""
-    json_bytes, count = _LENGTHS.unpack(_read(connection, _LENGTHS.size))
-    header = json.loads(bytes(_read(connection, json_bytes)))
-    sizes = [_LENGTH.unpack(_read(connection, _LENGTH.size))[0] for _ in range(count)]
-    return header, [_read(connection, size) for size in sizes]
+class MalformedMessage(Exception):
+    """The other side does not follow the protocol; what it sends next is not to be read."""
+
+
+def read_message(connection: Any, most_bytes: int) -> tuple[int, Any, list[memoryview]]:
+    """Receive the task's number, JSON and frames of at most so many bytes in all.
+
+    `connection` has socket's `recv_into`. Raises EOFError and MalformedMessage.
+    """
+    number, json_bytes, count = _HEAD.unpack(_read(connection, _HEAD.size))
+    _check_bytes(json_bytes + count * _LENGTH.size, most_bytes)
+    try:
+        header = json.loads(bytes(_read(connection, json_bytes)))
+    except (ValueError, RecursionError) as error:
+        raise MalformedMessage("not JSON") from error
+    sizes = [size for (size,) in _LENGTH.iter_unpack(_read(connection, count * _LENGTH.size))]
+    _check_bytes(json_bytes + sum(sizes), most_bytes)
+    return number, header, [_read(connection, size) for size in sizes]
+
+
+def _check_bytes(announced: int, most: int) -> None:
+    if announced > most:
+        raise MalformedMessage(f"announces {announced} bytes, at most {most}")
 
 
 def _read(connection: Any, size: int) -> memoryview:
@@ -59,12 +76,12 @@ def _read(connection: Any, size: int) -> memoryview:
     return data
 
 
-def write_message(connection: Any, header: Any, frames: Frames = ()) -> None:
-    """Send JSON and frames."""
+def write_message(connection: Any, number: int, header: Any, frames: Frames = ()) -> None:
+    """Send the task's number, JSON and frames."""
     encoded = json.dumps(header).encode()
     views = [memoryview(each).cast("B") for each in frames]
     sizes = b"".join(_LENGTH.pack(len(view)) for view in views)
-    connection.sendall(_LENGTHS.pack(len(encoded), len(views)) + encoded + sizes)
+    connection.sendall(_HEAD.pack(number, len(encoded), len(views)) + encoded + sizes)
     for view in views:
         connection.sendall(view)
 
@@ -111,7 +128,7 @@ def _serve(connection: socket.socket, work: Work, memory_mib: int) -> NoReturn:
     memory = _limit(memory_mib)
     try:
         while True:
-            header, given = read_message(connection)
+            number, header, given = read_message(connection, sys.maxsize)
             frames: Frames = ()
             try:
                 outcome, frames = work(header, given)
@@ -121,7 +138,7 @@ def _serve(connection: socket.socket, work: Work, memory_mib: int) -> NoReturn:
                 resource.setrlimit(resource.RLIMIT_AS, (memory + _RESERVE, memory + _RESERVE))
                 outcome = {"refused": f"processing it needs more than {memory_mib} MiB"}
             del given
-            write_message(connection, outcome, frames)
+            write_message(connection, number, outcome, frames)
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory + _RESERVE))
     except (EOFError, OSError):
         os._exit(0)

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import logging
+import secrets
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
 
@@ -14,7 +16,9 @@ from openai_frontend import helper_process
 from openai_frontend.helper_process import HelperProcess, Launch
 from openai_frontend.media.fork_server import (
     Frames,
+    MalformedMessage,
     PoolUnavailable,
+    Refused,
     Reply,
     read_message,
     write_message,
@@ -23,6 +27,13 @@ from openai_frontend.media.fork_server import (
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 300.0
+_REASON_CHARACTERS = 1000  # of why media is refused
+_MIB = 1 << 20
+
+# Gets a task and its reply. Raises what indexing a malformed reply raises.
+CheckReply = Callable[[Any, Reply], None]
+_MALFORMED = (MalformedMessage, ValueError, TypeError, LookupError, ArithmeticError)
+
 _FUNCTION = "openai_frontend.media.fork_server:run"
 
 
@@ -36,30 +47,49 @@ class _PoolWorker:
         self.connection = connection
         self._deadline_s = 0.0
 
-    def is_alive(self) -> bool:
-        """Whether the worker has not closed its end. It sends nothing while it is idle."""
+    def is_idle(self) -> bool:
+        """Whether the worker has not closed its end. One that sends without a task is not idle:
+        what it sends must not become the reply to another request.
+        """
         try:
             self.connection.settimeout(0)
-            return bool(self.connection.recv(1, socket.MSG_PEEK))
+            self.connection.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return True
         except OSError:
             return False
+        return False
 
-    def run(self, header: Any, frames: Frames, timeout_s: float) -> Reply:
-        """Raises ValueError if the media is refused, OSError or EOFError if the worker fails."""
+    def run(self, header: Any, frames: Frames, timeout_s: float, most_bytes: int) -> Reply:
+        """Raises Refused if the media is refused, OSError, EOFError or MalformedMessage if the
+        worker fails. `most_bytes`: of its reply.
+        """
         self._deadline_s = time.monotonic() + timeout_s
         self.connection.settimeout(timeout_s)
-        write_message(self.connection, header, frames)
-        outcome, answer = read_message(self)
+        number = secrets.randbits(64)
+        write_message(self.connection, number, header, frames)
+        replied, outcome, answer = read_message(self, most_bytes)
+        if replied != number or not isinstance(outcome, dict):
+            raise MalformedMessage("not the reply to its task")
         if "refused" in outcome:
-            raise ValueError(str(outcome["refused"]))
+            raise Refused(_reason(outcome["refused"]))
         return outcome, answer
 
     def recv_into(self, data: memoryview) -> int:
         """As of a socket, with one deadline for the whole message. Raises TimeoutError."""
         self.connection.settimeout(max(1e-3, self._deadline_s - time.monotonic()))
         return self.connection.recv_into(data)
+
+
+def _reason(reason: Any) -> str:
+    """Raises MalformedMessage unless it can be a sentence for the client."""
+    if not (isinstance(reason, str) and len(reason) <= _REASON_CHARACTERS and reason.isprintable()):
+        raise MalformedMessage("not a reason")
+    return reason
+
+
+def _accept(_task: Any, _reply: Reply) -> None:
+    """The default check of replies."""
 
 
 class WorkerPool:
@@ -69,7 +99,7 @@ class WorkerPool:
     task, or by `start`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the limits of a task
         self,
         module: str,
         *,
@@ -78,10 +108,12 @@ class WorkerPool:
         memory_mib: int,
         data: bytes = b"",
         launch: Launch = helper_process.launch,
+        check: CheckReply = _accept,
     ) -> None:
-        """Limits per task: wall-clock time, and memory beside what the idle process has. `data` is
-        for `prepare`.
+        """Limits per task: wall-clock time, and memory beside what the idle process has, which is
+        also the limit of a reply. `data` is for `prepare`.
         """
+        self._check = check
         self.runs = 0  # tasks begun
         self.timeout_s = timeout_s
         self._module = module
@@ -131,31 +163,50 @@ class WorkerPool:
         return facts
 
     def _run(self, header: Any, frames: Frames) -> Reply:
+        """A worker is used again only after a complete reply that follows the protocol."""
         worker = self._idle_worker() or self._fork()
         self.runs += 1
-        try:
-            reply = worker.run(header, frames, self.timeout_s)
-        except TimeoutError:
-            self._kill(worker)
-            message = f"processing it takes more than {self.timeout_s:g} s"
-            raise ValueError(message) from None
-        except (EOFError, OSError):
-            self._kill(worker)
-            raise ValueError("processing it failed") from None
-        except ValueError:
-            self._release(worker)
-            raise
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self._kill, worker)
+            try:
+                reply = self._reply(worker, header, frames)
+            except Refused:
+                on_failure.pop_all()
+                self._release(worker)
+                raise
+            on_failure.pop_all()
         self._release(worker)
         return reply
 
+    def _reply(self, worker: _PoolWorker, header: Any, frames: Frames) -> Reply:
+        """Raises Refused for the media, ValueError with a message of our own for the worker."""
+        try:
+            reply = worker.run(header, frames, self.timeout_s, self._memory_mib * _MIB)
+            self._check(header, reply)
+        except Refused:
+            raise
+        except TimeoutError:
+            message = f"processing it takes more than {self.timeout_s:g} s"
+            raise ValueError(message) from None
+        except (EOFError, OSError):
+            raise ValueError("processing it failed") from None
+        except _MALFORMED as error:
+            logger.error(
+                "a worker of %s sent a malformed reply (%s); it is replaced",
+                self._module,
+                type(error).__name__,
+            )
+            raise ValueError("processing it failed") from None
+        return reply
+
     def _idle_worker(self) -> _PoolWorker | None:
-        """A living one, if there is one."""
+        """None if there is none."""
         while True:
             with self._lock:
                 if not self._idle:
                     return None
                 worker = self._idle.pop()
-            if worker.is_alive():
+            if worker.is_idle():
                 return worker
             self._kill(worker)
 

@@ -21,7 +21,7 @@ from openai_frontend.engines.vllm import processes as vllm_processes
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.media_worker import ItemRequest
 from openai_frontend.engines.vllm.stats import Histogram, histogram_samples
-from openai_frontend.media.fork_server import Frames, PoolUnavailable
+from openai_frontend.media.fork_server import Frames, PoolUnavailable, Reply
 from openai_frontend.media.pool import WorkerPool
 from openai_frontend.media.stages import LOG, Stage
 from openai_frontend.triton import error_codes
@@ -201,6 +201,25 @@ def max_items(engine: Any, modality: str) -> int:
     return int(info.allowed_mm_limits.get(modality, 0))
 
 
+def _check_reply(_: ItemRequest, reply: Reply) -> None:
+    """Raises ValueError, or what indexing raises, for a reply of another form."""
+    outcome, _frames = reply
+    tokens, mask, stages = outcome["token_ids"], outcome["mask"], outcome["stages"]
+    if not _are_of(int, tokens, [outcome["embeds"]]) or not stages:
+        raise ValueError("token_ids")
+    if mask is not None and not (_are_of(bool, mask) and len(mask) == len(tokens)):
+        raise ValueError("mask")
+    if type(outcome.get("seconds", 0.0)) not in (int, float):
+        raise ValueError("seconds")
+    for began_ns, ended_ns in stages.values():
+        if not _are_of(int, [began_ns, ended_ns]):
+            raise ValueError("stages")
+
+
+def _are_of(kind: type, *lists: Sequence[Any]) -> bool:
+    return all(type(each) is kind for values in lists for each in values)
+
+
 def new_pool(
     modality: str, model_config: Any, *, processes: int, memory_mib: int = MEMORY_MIB
 ) -> WorkerPool:
@@ -212,6 +231,7 @@ def new_pool(
         memory_mib=memory_mib,
         data=pickle.dumps((modality, model_config)),
         launch=vllm_processes.launch,
+        check=_check_reply,
     )
 
 

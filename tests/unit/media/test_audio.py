@@ -6,7 +6,15 @@ from typing import Any
 import numpy
 import pytest
 
-from openai_frontend.media.audio import decode, encode, format_of, pieces, quiet_cuts, resampled
+from openai_frontend.media.audio import (
+    check_reply,
+    decode,
+    encode,
+    format_of,
+    pieces,
+    quiet_cuts,
+    resampled,
+)
 from openai_frontend.media.fork_server import Refused
 from tests import audio
 
@@ -158,3 +166,28 @@ def test_encoded_speech_is_decoded_to_the_same_words(format):
     samples = audio.spoken(words, 22_050)
     _, (written,) = encode({"format": format, "rate": 22_050}, memoryview(samples.tobytes()))
     assert audio.heard(decoded(bytes(written))[1]) == words
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ({"seconds": 1.0, "cuts": [0]}, []),
+        ({"seconds": 1.0, "cuts": [0]}, [bytes(4)] * 2),
+        ({"seconds": 1.0, "cuts": [0]}, [bytes(5)]),
+        ({"seconds": 1.0}, [bytes(8)]),
+        ({"seconds": "1", "cuts": [0]}, [bytes(8)]),
+        ({"seconds": float("nan"), "cuts": [0]}, [bytes(8)]),
+        ({"seconds": -1, "cuts": [0]}, [bytes(8)]),
+        ({"seconds": 1.0, "cuts": []}, [bytes(8)]),
+        ({"seconds": 1.0, "cuts": [1]}, [bytes(8)]),
+        ({"seconds": 1.0, "cuts": [0, 3]}, [bytes(8)]),
+        ({"seconds": 1.0, "cuts": [0, 2, 1]}, [bytes(8)]),
+        ({"seconds": 1.0, "cuts": [0, 1.5]}, [bytes(8)]),
+        ({"seconds": 1.0, "cuts": "0"}, [bytes(8)]),
+    ],
+)
+def test_replies_of_another_form_are_refused(reply):
+    """They come from a decoder that a file has taken over; none may reach the request."""
+    with pytest.raises((ValueError, TypeError, LookupError)):
+        check_reply({"work": "decode"}, reply)
+    check_reply({"work": "decode"}, ({"seconds": 1.0, "cuts": [0, 1]}, [bytes(8)]))

@@ -2,22 +2,31 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from openai_frontend.media.fork_server import PoolUnavailable
 from openai_frontend.media.pool import WorkerPool
+from tests.unit.media import hostile
 
 MODULE = "tests.unit.media.hostile"
 
 
+def check(_, reply) -> None:
+    if type(reply[0]["process"]) is not int:
+        raise TypeError("process")
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    made = WorkerPool(MODULE, processes=2, timeout_s=60, memory_mib=256, data=b"read")
+    limits = {"processes": 2, "timeout_s": 60, "memory_mib": 256}
+    made = WorkerPool(MODULE, data=b"read", check=check, **limits)
     yield made
     made.close()
 
@@ -63,6 +72,32 @@ def test_harmful_task_fails_alone(pool, task, message):
     assert pool.submit("echo", [b"x"]).result()[1] == [b"x"]
 
 
+@pytest.mark.parametrize("task", hostile.REPLIES)
+def test_worker_with_a_malformed_reply_is_killed(pool, task, caplog):
+    """The client gets our own message, and no other request the worker or the rest of its reply."""
+    pool.submit("echo", []).result()
+    before = pool._idle[-1].process_id
+
+    with pytest.raises(ValueError, match=r"^processing it failed$"):
+        pool.submit(task, []).result()
+
+    assert pool.submit("echo", [b"x"]).result()[1] == [b"x"]
+    assert before not in {each.process_id for each in pool._idle}
+    assert "a worker of tests.unit.media.hostile sent a malformed reply" in caplog.text
+    with pool._forked(pool._control).connection:  # whatever was sent before has been done
+        assert not psutil.pid_exists(before)
+
+
+def test_second_reply_reaches_no_request(pool):
+    """The worker sends the first one before the pool may read, so both are there together."""
+    assert pool.submit("two replies", []).result()[0] == {"process": 1}
+    worker = pool._idle[-1]
+    worker.connection.settimeout(60)
+    worker.connection.recv(1, socket.MSG_PEEK)
+
+    assert pool.submit("echo", []).result()[0]["process"] not in (2, worker.process_id)
+
+
 def test_task_that_hangs_is_killed():
     pool = WorkerPool(MODULE, processes=1, timeout_s=0.3, memory_mib=256)
     try:
@@ -81,7 +116,7 @@ def test_worker_of_an_earlier_process_is_not_killed_in_the_next(pool):
     earlier = pool._idle[-1]
     os.kill(pool._process.pid, signal.SIGKILL)
     pool._process.wait()
-    while earlier.is_alive():
+    while earlier.is_idle():
         time.sleep(0.01)
     current = pool.submit("echo", []).result()[0]
     assert current["process"] != earlier.process_id

@@ -55,6 +55,13 @@ def size_checks(text: bytes) -> Iterator[None]:
         yield from _level_checks(signs)
 
 
+def check_json_depth(text: bytes) -> None:
+    """Raises TooManyParts only for nesting, for files of an operator with many entries."""
+    signs = b"".join(outside.translate(None, _NO_STRUCTURE) for outside, _ in _windows(text))
+    for _ in _level_checks(signs, max_fields=len(text)):
+        pass
+
+
 def may_have_many_parts(body: bytes) -> bool:
     """A cheap upper bound, which counts characters inside strings too. Counting takes longer than
     the whole check where strings are long.
@@ -104,7 +111,7 @@ def _without_innermost(signs: bytes) -> Generator[None, None, tuple[bytes, int]]
     return signs, _PASSES
 
 
-def _level_checks(signs: bytes) -> Iterator[None]:
+def _level_checks(signs: bytes, max_fields: int = MAX_FIELDS) -> Iterator[None]:
     signs, taken = yield from _without_innermost(signs)
     depth = fields = 0
     for at, sign in enumerate(signs, 1):
@@ -116,7 +123,7 @@ def _level_checks(signs: bytes) -> Iterator[None]:
             depth -= 1
         elif depth == 1:
             fields += 1
-            if fields > MAX_FIELDS:
-                raise TooManyParts(f"more than {MAX_FIELDS} parameters")
+            if fields > max_fields:
+                raise TooManyParts(f"more than {max_fields} parameters")
         if at % _SIGNS_A_STEP == 0:
             yield

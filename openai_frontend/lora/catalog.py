@@ -1,12 +1,13 @@
 """The LoRA adapters of each model: where they are named, and which of them can serve."""
 
 import itertools
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from openai_frontend.errors import caught
 from openai_frontend.generation import Adapter
 from openai_frontend.lora import files
 from openai_frontend.lora.files import NAME, InvalidLoRA, LoRARequirements
@@ -57,10 +58,13 @@ class LoRASources:
         if not file.is_file():
             return []
         try:
-            named = json.loads(file.read_text(encoding="utf-8"))
+            named = files.read_json(file)
             if not all(isinstance(path, str) for path in named.values()):
-                raise ValueError("a folder is not a string")
-        except (OSError, ValueError, AttributeError) as error:
+                raise InvalidLoRA("a folder is not a string")
+        except OSError as error:
+            problems[MULTI_LORA] = f"{MULTI_LORA} cannot be read: {error.strerror}"
+            return []
+        except InvalidLoRA as error:
             problems[MULTI_LORA] = f"{MULTI_LORA} must map names to folders: {error}"
             return []
         return [
@@ -133,11 +137,12 @@ class LoRACatalog:
         adapters = {}
         clashes: set[str] = set()
         for name, named in _by_name(found).items():
-            try:
-                adapters[name] = self._adapter(model, _only(named), requirements)
-            except InvalidLoRA as error:
-                problems[name] = str(error)
-                clashes |= {name} if isinstance(error, _NameClash) else set()
+            with caught(partial(_add_failure, problems, name)):
+                try:
+                    adapters[name] = self._adapter(model, _only(named), requirements)
+                except InvalidLoRA as error:
+                    problems[name] = str(error)
+                    clashes |= {name} if isinstance(error, _NameClash) else set()
         self._log(model, problems)
         unloaded = self._unloaded.get(model, frozenset()) & adapters.keys()
         kept = {name: each for name, each in adapters.items() if name not in unloaded}
@@ -174,11 +179,7 @@ class LoRACatalog:
         """Validate the files, once for each content."""
         key = path, stamp, requirements
         if key not in self._checked:
-            self._checked[key] = None
-            try:
-                files.check(path, requirements)
-            except InvalidLoRA as error:
-                self._checked[key] = str(error)
+            self._checked[key] = _problem(path, requirements)
         if (reason := self._checked[key]) is not None:
             raise InvalidLoRA(reason)
 
@@ -193,6 +194,22 @@ class LoRACatalog:
             if before.get(name) != reason:
                 logger.error("adapter %s:%s cannot serve: %s", model, name, reason)
         self._logged[model] = problems
+
+
+def _problem(path: Path, requirements: LoRARequirements) -> str | None:
+    """Why an adapter's files cannot serve; None if they can."""
+    problems: dict[str, str] = {}
+    with caught(partial(_add_failure, problems, "")):
+        try:
+            files.check(path, requirements)
+        except InvalidLoRA as error:
+            return str(error)
+    return problems.get("")
+
+
+def _add_failure(problems: dict[str, str], name: str, error: Exception) -> None:
+    """A file that its check did not foresee: this adapter cannot serve, and others still do."""
+    problems[name] = f"its files cannot be checked ({type(error).__name__})"
 
 
 def _by_name(sources: Iterable[LoRASource]) -> dict[str, list[LoRASource]]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy
 
 from openai_frontend.files import FileStamp, file_stamp
+from openai_frontend.json_limits import check_json_depth
 
 # Names are also path components: no separators, no leading dot. ":" and "@" delimit model names.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
@@ -27,6 +28,7 @@ FILES: dict[Kind, tuple[str, str]] = {
 Stamp = tuple[FileStamp, ...]  # of each file
 
 _LONGEST_HEADER = 100 * 1024 * 1024  # safetensors' own limit
+_LONGEST_JSON = 1024 * 1024  # of other files
 
 # The input dimension of these modules is the model's hidden size.
 _READ_HIDDEN_STATE = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
@@ -60,7 +62,7 @@ def check(folder: Path, requirements: LoRARequirements) -> None:
     """Raise InvalidLoRA if the adapter does not meet the model's requirements."""
     try:
         if requirements.kind == "peft":
-            _check_config(_read_json(folder / FILES["peft"][0]), requirements)
+            _check_config(read_json(folder / FILES["peft"][0]), requirements)
             _check_weights(folder / FILES["peft"][1], requirements)
         elif requirements.kind == "tensorrt_llm":
             _check_arrays(folder)
@@ -68,9 +70,14 @@ def check(folder: Path, requirements: LoRARequirements) -> None:
         raise InvalidLoRA(f"its files cannot be read: {error.strerror}") from error
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """An object in a file of at most 1 MiB. Raises InvalidLoRA and OSError."""
+    if file.stat().st_size > _LONGEST_JSON:
+        raise InvalidLoRA(f"{file.name} is longer than {_LONGEST_JSON} bytes")
+    text = file.read_bytes()
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        check_json_depth(text)
+        document = json.loads(text)
     except ValueError as error:
         raise InvalidLoRA(f"{file.name} is not JSON: {error}") from error
     if not isinstance(document, dict):
@@ -81,7 +88,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 def _check_config(config: dict[str, Any], requirements: LoRARequirements) -> None:
     kind, rank = config.get("peft_type", "LORA"), config.get("r")
     if kind != "LORA":
-        raise InvalidLoRA(f"adapter_config.json: peft_type is {kind!r}, not 'LORA'")
+        raise InvalidLoRA(f"adapter_config.json: peft_type is {str(kind)[:64]!r}, not 'LORA'")
     ranks = [rank, *_values(config.get("rank_pattern"))]
     if any(type(each) is not int or each < 1 for each in ranks):
         raise InvalidLoRA("adapter_config.json: the rank r must be a positive integer")
@@ -120,6 +127,7 @@ def _safetensors(file: Path) -> tuple[dict[str, list[int]], int]:
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         header = opened.read(length) if length <= _LONGEST_HEADER else b""
     try:
+        check_json_depth(header)
         tensors = json.loads(header)
         tensors.pop("__metadata__", None)
         ends = [int(end) for _, end in (each["data_offsets"] for each in tensors.values())]

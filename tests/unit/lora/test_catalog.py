@@ -1,14 +1,17 @@
 """The adapters of a model, as its files and folders change."""
 
+import io
 import json
 import logging
+import struct
 from pathlib import Path
 
+import numpy
 import pytest
 
 from openai_frontend.lora.catalog import LoRACatalog, LoRASources, ScanResult
 from openai_frontend.lora.files import LoRARequirements
-from tests.unit.lora.files import write_peft
+from tests.unit.lora.files import write_peft, write_tensorrt_llm
 
 PEFT = LoRARequirements(kind="peft", max_rank=16, hidden_size=8)
 BY_NAME = LoRARequirements(kind=None)
@@ -129,7 +132,7 @@ def test_invalid_name(tmp_path: Path, model: Path, name: str) -> None:
     assert found.problems == {name: "invalid adapter name (from multi_lora.json)"}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', "null"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', "null", "[" * 100_000])
 def test_invalid_multi_lora_file(model: Path, text: str) -> None:
     """The file is reported as a problem under its own name."""
     (model / "1" / "multi_lora.json").write_text(text)
@@ -175,3 +178,57 @@ def test_unloaded_adapter(model: Path) -> None:
 
     assert (without.adapters, without.unloaded) == ({}, frozenset("a"))
     assert after.adapters == before.adapters
+
+
+NESTED = b"[" * 100_000
+OVERFLOW = b'{"a": {"shape": [1], "data_offsets": [0, 1e999]}}'
+
+
+def with_header(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+def zipped() -> bytes:
+    """Arrays that numpy.load opens in another form."""
+    file = io.BytesIO()
+    numpy.savez(file, numpy.zeros(1))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("adapter_config.json", NESTED, "adapter_config.json is not JSON: more than 64 levels"),
+        ("adapter_config.json", b" " * 2_000_000, "adapter_config.json is longer than 1048576"),
+        ("adapter_config.json", b'{"r": 4, "rank_pattern": {"a": ' + b"9" * 5000 + b"}}", "digits"),
+        ("adapter_model.safetensors", with_header(NESTED), "is not a valid safetensors file"),
+        ("adapter_model.safetensors", with_header(OVERFLOW), "cannot be checked (OverflowError)"),
+        ("model.lora_config.npy", zipped(), "cannot be checked (AttributeError)"),
+    ],
+)
+def test_adapter_whose_check_fails_is_refused_alone(
+    model: Path, name: str, content: bytes, reason: str
+) -> None:
+    """However the check fails, in each scan; the other adapters serve."""
+    kind, write = (
+        ("tensorrt_llm", write_tensorrt_llm) if name.endswith("npy") else ("peft", write_peft)
+    )
+    write(model / "watched" / "good")
+    write(model / "watched" / "odd")
+    (model / "watched" / "odd" / name).write_bytes(content)
+    sources, table = LoRASources(model_folder=model, watched="watched"), LoRACatalog()
+
+    for _ in range(2):
+        found = scan(sources, LoRARequirements(kind=kind), table)
+
+        assert list(found.adapters) == ["good"]
+        assert reason in found.problems["odd"]
+
+
+def test_folder_that_no_file_system_has_is_refused_alone(model: Path) -> None:
+    write_peft(model / "good")
+    sources = LoRASources(model_folder=model, named={"odd": "a\0b", "good": "good"})
+
+    found = scan(sources)
+
+    assert (list(found.adapters), list(found.problems)) == (["good"], ["odd"])

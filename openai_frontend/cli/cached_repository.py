@@ -44,11 +44,15 @@ def repository(model: str, settings: Settings) -> Path:
     if not path.is_dir():
         _check_hub_name(model, settings)
     _check_vllm()
+    return _written(generated(model, settings))
+
+
+def generated(model: str, settings: Settings) -> RepositoryModel:
+    """The model of the repository for weights. Raises InvalidSettings."""
     try:
-        generated = models(parse_options(_options(model, settings)))[0]
+        return models(parse_options(_options(model, settings)))[0]
     except InvalidOption as error:
         raise InvalidSettings(str(error)) from None
-    return _written(generated)
 
 
 def is_generated(repository: Path) -> bool:

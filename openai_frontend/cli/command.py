@@ -306,8 +306,10 @@ def _failed_plugin() -> str | None:
 
 def _init_repo(given: dict[str, Any]) -> int:
     def check(model: str, repository: Path) -> int:
-        flags = {"model_repository": [str(repository)]}
-        return _report(model, load(environment=os.environ, flags=flags), as_json=False)
+        from openai_frontend.cli.check import check
+
+        settings = load(environment=os.environ, flags={"model_repository": [str(repository)]})
+        return check(model, settings, as_json=False, elsewhere=True)
 
     try:
         return init_repo.run(given, check)

@@ -8,6 +8,7 @@ from typing import Any
 
 from openai_frontend.cli import pbtxt
 from openai_frontend.cli.init_repo import vllm
+from openai_frontend.cli.init_repo.model import RepositoryModel
 from openai_frontend.cli.init_repo.options import holds_weights
 from openai_frontend.config import model_folders, model_options, strict_yaml
 from openai_frontend.config.model_options import ModelOptions
@@ -69,25 +70,24 @@ _COMPLETED: Mapping[str, Callable[[Config, Path | None], Config]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDirectory:
-    """A model of a repository, or a folder of weights (`config` is None)."""
+    """A model of a repository, or one that `serve` generates for a folder of weights."""
 
     name: str
     path: Path
     options: ModelOptions
-    config: Config | None = None
+    config: Config
     arguments: Mapping[str, Any] = field(default_factory=dict)  # model.json
     versions: Sequence[int] = ()  # those that Triton would load
 
     @property
     def backend(self) -> str:
         """The backend of the config; for an ensemble, its platform."""
-        config = self.config or {}
-        return str(config.get("backend") or config.get("platform") or "")
+        return str(self.config.get("backend") or self.config.get("platform") or "")
 
     @property
     def engine(self) -> str | None:
         """The engine of the in-process backend; None for other backends."""
-        engine = (self.config or {}).get("parameters", {}).get("engine", {}).get("string_value")
+        engine = self.config.get("parameters", {}).get("engine", {}).get("string_value")
         return str(engine or "vllm") if self.backend == "inprocess" else None
 
     def version(self) -> Path | None:
@@ -96,8 +96,6 @@ class ModelDirectory:
 
     def facts(self) -> ModelFileFacts:
         """Tokenizer and context length, as far as files contain them."""
-        if self.config is None:
-            return ModelFileFacts(tokenizer=self.path)
         if self.engine is not None:
             return self._engine_facts()
         return model_files.read_facts(
@@ -106,8 +104,8 @@ class ModelDirectory:
 
     def is_decoupled(self) -> bool:
         """Whether it may send several responses; an ensemble may if one of its steps may."""
-        steps = (self.config or {}).get("ensemble_scheduling", {}).get("step", ())
-        policies = [self.config or {}, *self.parts(step["model_name"] for step in steps)]
+        steps = self.config.get("ensemble_scheduling", {}).get("step", ())
+        policies = [self.config, *self.parts(step["model_name"] for step in steps)]
         return any(
             each.get("model_transaction_policy", {}).get("decoupled", False) for each in policies
         )
@@ -145,18 +143,44 @@ def find(
     name_or_path: str, repositories: Sequence[Path], options: Mapping[str, ModelOptions]
 ) -> ModelDirectory:
     """A model by its name in a repository or by its path. Raises ModelUnavailable."""
-    for path in (Path(name_or_path), *(each / name_or_path for each in repositories)):
+    for path in _candidates(name_or_path, repositories):
         if model_folders.is_model(path):
             return read(path, options)
-        if _holds_weights(path):
-            own = model_options.of_model(path.resolve().name, None, options)
-            return ModelDirectory(name=path.resolve().name, path=path, options=own)
     known = {path.name: path for path in model_folders.folders(repositories)}
     if (folder := known.get(name_or_path)) is not None:
         raise ModelUnavailable(
             f"no model '{name_or_path}': {folder} has neither a config.pbtxt nor a version folder"
         )
     raise ModelUnavailable(f"no model '{name_or_path}'{did_you_mean(name_or_path, known)}")
+
+
+def find_weights(name_or_path: str, repositories: Sequence[Path]) -> Path | None:
+    """A folder of weights that is not the model of a repository."""
+    for path in _candidates(name_or_path, repositories):
+        if model_folders.is_model(path):
+            return None
+        if _holds_weights(path):
+            return path
+    return None
+
+
+def _candidates(name_or_path: str, repositories: Sequence[Path]) -> list[Path]:
+    return [Path(name_or_path), *(each / name_or_path for each in repositories)]
+
+
+def generated(
+    weights: Path, model: RepositoryModel, options: Mapping[str, ModelOptions]
+) -> ModelDirectory:
+    """The model that `serve` generates for a folder of weights."""
+    own = ModelOptions.model_validate(dict(model.options))
+    return ModelDirectory(
+        name=model.name,
+        path=weights,
+        options=model_options.of_model(model.name, None, options).over(own),
+        config=vllm.completed_inprocess(pbtxt.read(pbtxt.write(model.config))),
+        arguments=json.loads(model.files["1/model.json"]),
+        versions=[1],
+    )
 
 
 def _holds_weights(path: Path) -> bool:

@@ -85,8 +85,8 @@ def _add_check(commands: Commands) -> None:
         metavar="MODEL",
         nargs="?",
         default=None,
-        help="name of a model in a repository, its folder, or the gateway.yaml of `ray init`. "
-        "Default: all models.",
+        help="name of a model in a repository, its folder, a folder of weights for `serve MODEL`, "
+        "or the gateway.yaml of `ray init`. Default: all models.",
     )
     check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
     _add_settings(check, [option for option in options() if option.name in _CHECKED])
@@ -159,8 +159,8 @@ _SOURCES = (
 
 # The settings that `check` uses
 _CHECKED = {
-    "model_repository", "model_option", "chat_template", "tool_call_parser", "reasoning_parser",
-    "backend_directory", "allowed_media_domains",
+    "model_repository", "served_model_name", "engine_arg", "model_option", "chat_template",
+    "tool_call_parser", "reasoning_parser", "backend_directory", "allowed_media_domains",
 }  # fmt: skip
 
 

@@ -172,6 +172,9 @@ def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str
 
 _Rule = Callable[[Mapping[str, Any], frozenset[str], frozenset[str]], bool]
 
+_VLLM_REASON = "It takes sampling parameters as vLLM's backends do."
+_POOLING_REASON = "It takes embedding and score requests as vLLM's backends do."
+
 # Contract -> its rule and the reason in words; the first match is selected
 _RULES: Mapping[str, tuple[_Rule, str]] = {
     "whisper": (
@@ -183,7 +186,7 @@ _RULES: Mapping[str, tuple[_Rule, str]] = {
             (config.get("backend") in ("vllm", "inprocess") or "sampling_parameters" in inputs)
             and bool(outputs & {"text_output", "embedding", "score"})
         ),
-        "It takes sampling parameters as vLLM's backends do.",
+        _VLLM_REASON,
     ),
     "llmapi": (
         lambda config, inputs, outputs: (
@@ -201,7 +204,7 @@ _RULES: Mapping[str, tuple[_Rule, str]] = {
     ),
     "embeddings": (
         lambda config, inputs, outputs: "embedding_request" in inputs,
-        "It takes embedding requests as vLLM's backends do.",
+        _POOLING_REASON,
     ),
     "speech": (
         lambda config, inputs, outputs: (
@@ -247,7 +250,7 @@ def _select_vllm(
         raise ModelUnavailable("no supported endpoint matches its inputs and outputs")
     return SelectedContracts(
         name="vllm" if generates else "embeddings",
-        reason=reason,
+        reason=reason if generates or reason != _VLLM_REASON else _POOLING_REASON,
         generation=_vllm_generation(config, vocabulary, options) if generates else None,
         transcription=options.transcription if generates and "audio" in inputs else None,
         embedding=EmbeddingContract(config) if embeds else None,

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openai_frontend.triton import _core, inprocess, library, python_backend
@@ -16,19 +16,38 @@ class BackendDirectory:
     """A temporary folder of backends, and the reasons why some are unavailable."""
 
     folder: Path
+    installed: Path  # of which the folder has links
     unavailable: Mapping[str, str]
     recorded: int | None = None  # the descriptor of `python_backend.install`
 
     def reason(self, reason: str) -> str:
-        """Return why a model failed: the core only reports that the backend is missing."""
-        missing = MISSING_BACKEND.search(reason)
-        return reason if missing is None else self.unavailable.get(missing[1], reason)
+        """Return why a model failed. The core only reports that the backend is missing, and not
+        what to do.
+        """
+        found = MISSING_BACKEND.search(reason)
+        if found is None:
+            return reason
+        unavailable = self.unavailable.get(found[1])
+        return unavailable or f"{reason.rstrip('.')}: {missing(found[1], self.installed)}"
 
     def remove(self) -> None:
         """Remove the folder. Call it once."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.recorded is not None:
             os.close(self.recorded)
+
+
+# Backend -> what to do if it is not installed
+_CURES = {
+    "vllm": 'set backend: "inprocess" in config.pbtxt to run the model in this process '
+    "(docs/migrating.md)",
+}
+
+
+def missing(backend: str, installed: Path) -> str:
+    """Why models of the backend cannot be loaded, and what to do."""
+    cure = _CURES.get(backend, "install it there, or set backend_directory to its folder")
+    return f"backend '{backend}' is not installed in {installed}; {cure}"
 
 
 def assemble(
@@ -54,15 +73,16 @@ def assemble(
         found.pop(PYTHON_BACKEND, None)
     for name, backend in found.items():
         (folder / name).symlink_to(backend)
-    return (
-        _with_python(folder, server, repositories) if with_stubs else BackendDirectory(folder, {})
-    )
+    made = BackendDirectory(folder, source, {})
+    return _with_python(made, server, repositories) if with_stubs else made
 
 
-def _with_python(folder: Path, server: Path, repositories: Sequence[Path]) -> BackendDirectory:
+def _with_python(
+    made: BackendDirectory, server: Path, repositories: Sequence[Path]
+) -> BackendDirectory:
     """Add the Python backend of the core's own server folder: it works only with that core."""
     try:
-        recorded = python_backend.install(folder / PYTHON_BACKEND, server, repositories)
+        recorded = python_backend.install(made.folder / PYTHON_BACKEND, server, repositories)
     except python_backend.PythonBackendUnavailable as error:
-        return BackendDirectory(folder, {PYTHON_BACKEND: str(error)})
-    return BackendDirectory(folder, {}, recorded)
+        return replace(made, unavailable={PYTHON_BACKEND: str(error)})
+    return replace(made, recorded=recorded)

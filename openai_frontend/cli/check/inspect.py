@@ -37,7 +37,6 @@ from openai_frontend.models.parser_selection import (
     select_parser,
     template_for_tools,
 )
-from openai_frontend.models.snapshot import Unservable
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.chat_template import ChatTemplate
 from openai_frontend.prompting.prompt import PromptBuilder
@@ -72,12 +71,11 @@ _SPLIT_CHARACTERS = (
 def fill(
     report: Report,
     folder: ModelDirectory,
-    backend_directory: Path | None = None,
     role: str = "both",
 ) -> None:
     """Fills in as much of the report as the files allow. `role` is the server's.
 
-    Raises ModelUnavailable if the model cannot be served, Unservable if no endpoint matches it.
+    Raises ModelUnavailable if the model cannot be served.
     """
     report.model = folder.name
     _check_version(folder)
@@ -85,25 +83,26 @@ def fill(
     report.versions = folder.versions
     report.ensemble = folder.options.ensemble or ""
     report.expose = folder.options.expose
-    report.steps = model_files.composing_models(folder.config or {})
+    report.steps = model_files.composing_models(folder.config)
     facts = folder.facts()
-    report.max_model_len = folder.options.max_model_len or facts.max_model_len
+    report.max_model_len = (
+        folder.options.max_model_len or facts.max_model_len or load_checks.longest(folder)
+    )
     place = Path(folder.options.tokenizer) if folder.options.tokenizer else facts.tokenizer
     loaded = _tokenizer(report, folder, place)
     prompts = None
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
-    _fill_in_contract(report, folder, prompts, facts)
+    generates = _fill_in_contract(report, folder, prompts, facts)
+    if not generates:  # nothing is said about chats, tools and reasoning
+        report.will_not_work, report.why = [], []
+        report.tool_calls = report.reasoning = report.chat_template = ""
     report.audio = _audio(folder)
     report.limitations = load_checks.check_engine(folder, role)
-    if (lacking := load_checks.missing_backend(folder.backend, backend_directory)) is not None:
-        report.will_not_work.append(lacking)
 
 
 def _check_version(folder: ModelDirectory) -> None:
     """Triton ignores a model without a version."""
-    if folder.config is None:
-        return
     version = folder.version()
     if version is None:
         raise ModelUnavailable(f"{folder.path} has no version folder, such as 1")
@@ -137,7 +136,7 @@ def _loaded(report: Report, folder: ModelDirectory, place: Path) -> Tokenizer | 
     try:
         return tokenizer.load(place)
     except ModelUnavailable as error:
-        if folder.config is None or folder.engine is not None or folder.options.tokenizer:
+        if folder.engine is not None or folder.options.tokenizer:
             raise
         report.will_not_work.append(f"Chat: {error.message}.")
     return None
@@ -277,11 +276,8 @@ def _fill_in_contract(
     folder: ModelDirectory,
     prompts: PromptBuilder | None,
     facts: ModelFileFacts,
-) -> None:
-    if folder.config is None:
-        report.contract = "unknown: a folder of weights, not a model of a repository"
-        report.constraints = []
-        return
+) -> bool:
+    """Returns whether the model may generate text."""
     tasks = _tasks(folder)
     images, audio = _reported_images(folder, facts), _reported_input_audio(folder)
     try:
@@ -298,13 +294,14 @@ def _fill_in_contract(
             vocabulary=prompts,
         )
     except ModelUnavailable as error:
-        raise Unservable(error.message) from error
+        report.no_endpoint, report.contract = True, f"none: {error.message}"
+        return False
     report.contract = f"{chosen.name}. {chosen.reason}"
     if folder.engine is not None and tasks is None:
         report.contract += " Its engine decides which of the following it serves."
     if folder.engine == "vllm" and tasks is None and not _is_here(folder.weights()):
         report.contract, report.serves = chosen.name, [_UNKNOWN]
-        return
+        return True
     report.images = _images(chosen, images, prompts)
     report.input_audio = _input_audio(chosen, audio, prompts)
     report.serves = _serves(chosen, chats=prompts is not None and prompts.can_chat)
@@ -312,11 +309,12 @@ def _fill_in_contract(
         _fill_in_generation(report, folder, chosen.generation)
         if chosen.name == "tensorrt_llm" and _splits_characters(folder):
             report.will_not_work.append(_SPLIT_CHARACTERS)
+    return chosen.generation is not None
 
 
 def _splits_characters(folder: ModelDirectory) -> bool:
     """Whether TensorRT-LLM's `postprocessing` detokenizes each response alone."""
-    return folder.is_decoupled() and (folder.config or {}).get("platform") == "ensemble"
+    return folder.is_decoupled() and folder.config.get("platform") == "ensemble"
 
 
 def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contract) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models.remote_prefill import role_problem
-from openai_frontend.triton import python_backend
+from openai_frontend.triton import backends, inprocess, python_backend
 from openai_frontend.triton_interface import BACKENDS, IMAGE_SERVER, PYTHON_BACKEND
 
 # vLLM's own list takes seconds to import; these, which `init-repo` and the demo models write,
@@ -54,10 +54,10 @@ def _check_vllm(folder: ModelDirectory, role: str) -> list[str]:
             raise ValueError(f"model.json: {error}") from error
     if folder.arguments.get("runner") != "pooling":
         _check_role(folder.arguments.get("kv_transfer_config"), role)
-    asked, longest = folder.arguments.get("max_model_len"), _longest(folder)
-    if isinstance(asked, int) and longest is not None and asked > longest:
+    asked, most = folder.arguments.get("max_model_len"), longest(folder)
+    if isinstance(asked, int) and most is not None and asked > most:
         raise ValueError(
-            f"model.json: max_model_len is {asked}, but the model's config.json allows {longest}"
+            f"model.json: max_model_len is {asked}, but the model's config.json allows {most}"
             " tokens. Lower it, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
     return limitations
@@ -72,15 +72,20 @@ def _check_role(config: Any, role: str) -> None:
         raise ValueError(problem)
 
 
-def _longest(folder: ModelDirectory) -> int | None:
-    """Context length in config.json; None if it is missing or vLLM computes it differently."""
-    weights = folder.weights()
+def longest(folder: ModelDirectory) -> int | None:
+    """Context length in a vLLM model's config.json; None if it is missing or vLLM computes it
+    differently.
+    """
+    weights = folder.weights() if folder.engine == "vllm" else None
     path = None if weights is None else weights / "config.json"
     if path is None or not path.is_file() or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
         return None
     if folder.arguments.keys() & {"hf_overrides", "hf_config_path", "config_format"}:
         return None
-    config = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # reading the model's architecture reports it
     if not isinstance(config, Mapping) or _is_scaled(config):
         return None
     found = [config[name] for name in _LENGTHS if isinstance(config.get(name), int)]
@@ -96,19 +101,45 @@ def _is_scaled(config: Mapping[str, Any]) -> bool:
     )
 
 
-_OURS = "inprocess"
-_OWN_KIND = {"", "ensemble"}  # the core's own, or chosen by the core
+# Files by which the core chooses the backend of a model whose config names none, and older names
+_IMPLIED = {
+    "model.onnx": "onnxruntime",
+    "model.plan": "tensorrt",
+    "model.pt": "pytorch",
+    "model.py": "python",
+    "model.savedmodel": "tensorflow",
+    "model.graphdef": "tensorflow",
+    "model.xml": "openvino",
+}
+_PLATFORMS = {
+    "onnxruntime_onnx": "onnxruntime",
+    "tensorrt_plan": "tensorrt",
+    "pytorch_libtorch": "pytorch",
+    "tensorflow_savedmodel": "tensorflow",
+    "tensorflow_graphdef": "tensorflow",
+}
+_ENSEMBLE = "ensemble"  # the core's own
 
 
-def missing_backend(backend: str, backend_directory: Path | None) -> str | None:
-    """Why models of the backend cannot be loaded here, as a sentence; None if they can."""
-    folder = backend_directory or IMAGE_SERVER / BACKENDS
-    if backend == _OURS or backend in _OWN_KIND or (folder / backend).is_dir():
+def backend_of(folder: ModelDirectory) -> str:
+    """The backend that would run the model; empty if the core cannot know it either."""
+    version = folder.version()
+    if not folder.backend and version is not None:
+        found = (name for file, name in _IMPLIED.items() if (version / file).exists())
+        return next(found, "")
+    return _PLATFORMS.get(folder.backend, folder.backend)
+
+
+def missing_backend(folder: ModelDirectory, backend_directory: Path | None) -> str | None:
+    """Why the model's backend cannot run here; None if it can."""
+    backend = backend_of(folder)
+    installed = backend_directory or IMAGE_SERVER / BACKENDS
+    if backend in ("", _ENSEMBLE, inprocess.BACKEND) or (installed / backend).is_dir():
         return None
     if backend != PYTHON_BACKEND:
-        return f"Backend '{backend}' is not installed in {folder}."
+        return backends.missing(backend, installed)
     try:
         python_backend.shared_library()
     except python_backend.PythonBackendUnavailable as error:
-        return f"{error}."
+        return str(error)
     return None

@@ -41,7 +41,7 @@ class Report:
     limitations: Sequence[str] = ()  # what the installed engine cannot do
     will_not_work: list[str] = field(default_factory=list)
     problem: str | None = None  # why the model cannot be served
-    no_endpoint: bool = False  # the only problem is that no endpoint matches its tensors
+    no_endpoint: bool = False  # only KServe's protocol serves its tensors
 
 
 def as_text(report: Report) -> str:

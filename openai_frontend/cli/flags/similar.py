@@ -13,7 +13,11 @@ def similar(name: str, known: Iterable[str]) -> str | None:
     """
     most = 1 if len(name.lstrip("-")) < _SHORT_NAME else 2
     off = name.startswith("--no-")
-    candidates = [each for each in known if each.startswith("--no-") == off]
+    candidates = [
+        each
+        for each in known
+        if each.startswith("--no-") == off and abs(len(each) - len(name)) <= most
+    ]
     distances = sorted((edits(name, each), each) for each in candidates if each.startswith("--"))
     if not distances or distances[0][0] > most:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.cli import main
+from openai_frontend.cli import cached_repository, main
 from openai_frontend.cli.model_directory import find
 from openai_frontend.errors import ModelUnavailable
 from tests import mock_models
@@ -121,15 +121,30 @@ def test_limitations_of_a_chat_template(
     assert expected in report(capsys, str(tmp_path / "m"))["will_not_work"]
 
 
-def test_folder_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Weights can be checked before a repository exists."""
+def test_folder_of_weights_is_checked_as_serve_would_serve_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report is that of the repository that `init-repo` writes."""
 
-    tiny_tokenizer.write(tmp_path, chat_template=HERMES)
+    monkeypatch.setattr(cached_repository, "_check_names", lambda names: None)  # imports vLLM
 
-    found = report(capsys, str(tmp_path))
+    weights = tiny_tokenizer.write(tmp_path / "m", chat_template=HERMES)
+    (weights / "config.json").write_text(
+        '{"architectures": ["QwenForCausalLM"], "max_position_embeddings": 77}'
+    )
+    assert main(["init-repo", str(weights), "--repository", str(tmp_path / "r")]) == 0
+    capsys.readouterr()
 
-    assert (found["tool_calls"], found["constraints"]) == ("hermes", [])
-    assert found["contract"].startswith("unknown")
+    bare = report(capsys, str(weights))
+    assert bare == report(capsys, "m", "--model-repository", str(tmp_path / "r"))
+    assert (bare["serves"], bare["max_model_len"]) == (["chat completions", "completions"], 77)
+    assert "json" in bare["constraints"]
+
+    named = report(
+        capsys, str(weights), "--served-model-name=a", "--engine-arg=max_model_len=78", code=1
+    )
+    assert named["model"] == "a"
+    assert named["problem"].startswith("model.json: max_model_len is 78, but the model's")
 
 
 def test_mock_engine_has_no_constraints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,17 +159,52 @@ def test_mock_engine_has_no_constraints(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_backend_that_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its files name the tokenizer; a missing backend is reported but does not fail the check."""
+    """The model is not servable, and the problem says what to do. The rest is reported too."""
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
     mock_models.write(tmp_path / "r", "m", config='backend: "vllm"', model=str(tokenizer))
 
-    found = report(capsys, "m", "--model-repository", str(tmp_path / "r"))
+    found = report(capsys, "m", "--model-repository", str(tmp_path / "r"), code=1)
 
     assert found["serves"] == ["chat completions", "completions", "embeddings"]
     assert (found["tokenizer"], found["tool_calls"]) == (str(tokenizer), "hermes")
     assert "logit_bias" in found["refused"]
-    assert found["will_not_work"][-1].startswith("Backend 'vllm' is not installed")
+    assert found["problem"] == (
+        "backend 'vllm' is not installed in /opt/tritonserver/backends; set backend: "
+        '"inprocess" in config.pbtxt to run the model in this process (docs/migrating.md)'
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "backend"),
+    [
+        ('backend: "onnxruntime"', "other", "onnxruntime"),
+        ('platform: "onnxruntime_onnx"', "model.onnx", "onnxruntime"),
+        ("", "model.onnx", "onnxruntime"),
+        ("", "model.plan", "tensorrt"),
+        ("", "model.pt", "pytorch"),
+    ],
+)
+def test_backend_that_the_core_chooses_is_checked_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, file: str, backend: str
+) -> None:
+    """By the config's platform or by the model's file. An ensemble needs those of its steps."""
+
+    text = "data_type: TYPE_STRING dims: [1]"
+    tensors = f'input {{ name: "a" {text} }} output {{ name: "b" {text} }}'
+    version = mock_models.write(tmp_path, "inner", config=f"{config} {tensors}")
+    (version / file).write_text("")
+    steps = 'step { model_name: "inner" model_version: -1 }'
+    ensemble = f'platform: "ensemble" {tensors} ensemble_scheduling {{ {steps} }}'
+    mock_models.write(tmp_path, "whole", config=ensemble)
+
+    for model in ("inner", "whole"):
+        found = report(capsys, model, "--model-repository", str(tmp_path), code=1)
+        assert f"backend '{backend}' is not installed in" in found["problem"]
+
+    (tmp_path / "backends" / backend).mkdir(parents=True)
+    options = ["--model-repository", str(tmp_path), "--backend-directory", f"{tmp_path}/backends"]
+    assert report(capsys, "inner", *options)["problem"] is None
 
 
 @pytest.mark.parametrize("size", ["many", "[1]"])
@@ -202,20 +252,21 @@ def test_derived_and_refused_fields(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_tensors_without_a_matching_endpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model cannot be served, and `problem` says why."""
+    """KServe's protocol serves the model, unless it is disabled."""
 
     config = 'backend: "python" output [{ name: "x" data_type: TYPE_FP32 dims: [1] }]'
     version = mock_models.write(tmp_path, "m", config=config)
     (version / "model.py").write_text("")
 
-    found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
+    found = report(capsys, "m", "--model-repository", str(tmp_path))
 
-    assert (found["problem"], found["no_endpoint"]) == (
-        "no supported endpoint matches its inputs and outputs",
-        True,
-    )
+    assert (found["serves"], found["problem"]) == (["/v2 only"], None)
+    assert found["contract"] == "none: no supported endpoint matches its inputs and outputs"
+    monkeypatch.setenv("OPENAI_FRONTEND_ENABLE_KSERVE", "false")
+    found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
+    assert found["problem"].endswith("matches its inputs and outputs, and /v2 is disabled")
 
 
 def test_model_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +274,7 @@ def test_model_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture
 
     mock_models.write(tmp_path, "m", config='backend: "vllm"')
 
-    found = report(capsys, "m", "--model-repository", str(tmp_path))
+    found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
 
     assert found["serves"] == ["completions", "embeddings"]
     assert found["will_not_work"][0] == ("Chat and tools: they need a tokenizer.")
@@ -275,6 +326,10 @@ def test_encoder_serves_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture
     found = report(capsys, str(tmp_path / "m"))
 
     assert (found["serves"], found["streams"]) == (["embeddings"], "")
+    assert (found["will_not_work"], found["tool_calls"]) == ([], "")
+    assert found["contract"] == (
+        "embeddings. It takes embedding and score requests as vLLM's backends do."
+    )
 
 
 def test_lora_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,7 +376,8 @@ def test_model_options_override_the_files(
         f"{{aliases: [org/m], tokenizer: {tokenizer}, max_model_len: 7, chat_template: llama3}}"
     )
 
-    found = report(capsys, "m", "--model-repository", str(tmp_path / "r"))
+    # Its backend is not installed
+    found = report(capsys, "m", "--model-repository", str(tmp_path / "r"), code=1)
 
     assert (found["aliases"], found["max_model_len"]) == (["org/m"], 7)
     assert found["tokenizer"] == str(tokenizer)

@@ -65,6 +65,23 @@ def test_one_line_per_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+def test_tensor_models_and_models_without_their_backend(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KServe's protocol serves the first kind, so that a deployment goes on; nothing the second."""
+
+    number = "data_type: TYPE_FP32 dims: [1]"
+    tensors = f'input {{ name: "a" {number} }} output {{ name: "b" {number} }}'
+    version = mock_models.write(tmp_path, "double", config=f'backend: "python" {tensors}')
+    (version / "model.py").write_text("")
+    assert lines(capsys, tmp_path) == ["double servable /v2 only"]
+
+    mock_models.write(tmp_path, "sample", config='backend: "vllm"')
+    assert lines(capsys, tmp_path, code=1)[1].startswith(
+        "sample not servable backend 'vllm' is not installed in "
+    )
+
+
 def test_folders_that_are_not_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,8 +162,10 @@ def test_json_has_complete_reports(tmp_path: Path, capsys: pytest.CaptureFixture
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
     mock_models.write(tmp_path / "r", "m", config='backend: "vllm"', model=str(tokenizer))
+    (tmp_path / "backends" / "vllm").mkdir(parents=True)
 
-    assert main(["check", "--json", f"--model-repository={tmp_path}/r"]) == 0
+    options = [f"--model-repository={tmp_path}/r", f"--backend-directory={tmp_path}/backends"]
+    assert main(["check", "--json", *options]) == 0
 
     [found] = json.loads(capsys.readouterr().out)
     assert (found["model"], found["tool_calls"]) == ("m", "hermes")

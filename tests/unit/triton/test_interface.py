@@ -170,7 +170,12 @@ async def test_missing_backend(repository, start_server, tmp_path, monkeypatch, 
     [entry] = server.model_index()
     missing = triton_interface.MISSING_BACKEND.search(entry.reason)
     assert missing is not None, entry.reason
-    assert missing[1] == ("python" if python_based else "own")
+    name = "python" if python_based else "own"
+    assert missing[1] == name
+    assert entry.reason.endswith(
+        f": backend '{name}' is not installed in {tmp_path}/backends; install it there, or set"
+        " backend_directory to its folder"
+    )
 
 
 async def test_unreadable_model(repository, start_server):

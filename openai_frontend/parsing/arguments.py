@@ -1,86 +1,28 @@
 """Writes a call's arguments as JSON. If a format's text does not show a value's type, the tool's
-schema does: it is read, never validated with.
+schema does (`argument_schema.py`).
 """
 
 import json
-from collections.abc import Generator, Mapping
-from typing import Any
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
-from openai_frontend.parsing.buffer import Cursor, Markers
+from openai_frontend.parsing.argument_schema import Types
+from openai_frontend.parsing.buffer import Cursor, ValueEnds
 from openai_frontend.parsing.events import EventBuffer
+from openai_frontend.parsing.schema_check import kind_of
 from openai_frontend.parsing.values import PYTHON, converted, json_text
 
-Types = frozenset[str]  # JSON Schema's type names; empty if unknown
 
-_MAX_PARTS = 256  # limit of references and alternatives to follow
-_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
-_NAMES |= {dict: "object", type(None): "null"}
+def _allows_any(_: object) -> bool:
+    return True
 
 
-def argument_types(schema: Mapping[str, Any] | None, name: str) -> Types:
-    """The types of one property of a function's parameters."""
-    properties = (schema or {}).get("properties")
-    if not isinstance(properties, Mapping) or name not in properties:
-        return frozenset()
-    return _types(properties[name], schema or {})
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one argument may be."""
 
-
-def _types(schema: object, root: Mapping[str, Any]) -> Types:
-    """Follows each reference once, so that nested alternatives do not multiply."""
-    found: set[str] = set()
-    waiting, followed = [schema], set[str]()
-    for _ in range(_MAX_PARTS):
-        if not waiting:
-            return frozenset(found)
-        part = waiting.pop()
-        if not isinstance(part, Mapping):
-            return frozenset()
-        types = _declared(part)
-        more = [] if types else _alternatives(part, root, followed)
-        if more is None:
-            return frozenset()  # one unconstrained alternative makes everything possible
-        found |= types
-        waiting += more
-    return frozenset()
-
-
-def _declared(schema: Mapping[str, Any]) -> Types:
-    declared = schema.get("type")
-    if isinstance(declared, str):
-        return frozenset((declared,))
-    if isinstance(declared, list):
-        return frozenset(str(one) for one in declared)
-    if "enum" in schema or "const" in schema:
-        return _types_of(schema.get("enum", [schema.get("const")]))
-    return frozenset()
-
-
-def _alternatives(
-    schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[str]
-) -> list[object] | None:
-    """Subschemas with more information, except for a reference already followed; None if there are
-    none.
-    """
-    reference = schema.get("$ref")
-    if not isinstance(reference, str):
-        lists = (schema.get(key) for key in ("anyOf", "oneOf", "allOf"))
-        return next((each for each in lists if isinstance(each, list)), None)
-    if reference in followed:
-        return []
-    followed.add(reference)
-    return [_referred(reference, root)]
-
-
-def _types_of(values: object) -> Types:
-    known = values if isinstance(values, list) else []
-    return frozenset(_NAMES[type(value)] for value in known if type(value) in _NAMES)
-
-
-def _referred(reference: str, root: Mapping[str, Any]) -> object:
-    place: object = root
-    for part in reference.removeprefix("#").strip("/").split("/"):
-        place = place.get(part) if isinstance(place, Mapping) else None
-    return place
+    types: Types
+    allows: Callable[[object], bool] = _allows_any  # False if the schema forbids the value
 
 
 def is_text(types: Types) -> bool:
@@ -88,21 +30,31 @@ def is_text(types: Types) -> bool:
     return types == {"string"}
 
 
-def typed_json(text: str, types: Types) -> str:
-    """The complete text of an argument as JSON of an allowed type; otherwise as a string."""
+def typed_json(text: str, expected: Expected) -> str:
+    """The complete text of an argument as JSON of an allowed type; otherwise as a string.
+
+    A text that may be either is JSON, unless the schema allows only the string.
+    """
     value = converted(text.strip())
-    if value is None and types and "string" not in types:
+    if value is None and expected.types and "string" not in expected.types:
         value = converted(text.strip(), PYTHON)  # for models that write True and {'a': 1}
-    if value is not None and _allowed(value, types):
+    if value is not None and _is_value(value, text, expected):
         return value
     return f'"{json_text(text)}"'
 
 
-def _allowed(value: str, types: Types) -> bool:
-    kind = _NAMES[type(json.loads(value))]
+def _is_value(value: str, text: str, expected: Expected) -> bool:
+    parsed, types = json.loads(value), expected.types
+    kind = kind_of(parsed)
     if kind == "string":
         return False  # quoted text keeps its quotes
-    return not types or kind in types or (kind == "integer" and "number" in types)
+    if not types:
+        return expected.allows(parsed) or not expected.allows(text)
+    if kind == "number" and parsed.is_integer():
+        kind = "integer"
+    if kind not in types and not (kind == "integer" and "number" in types):
+        return False
+    return "string" not in types or expected.allows(parsed) or not expected.allows(text)
 
 
 class ArgumentsWriter:
@@ -123,19 +75,20 @@ class ArgumentsWriter:
         self._output.end()
 
     def text_value(
-        self, cursor: Cursor, ends: Markers, types: Types
+        self, cursor: Cursor, ends: ValueEnds, expected: Expected
     ) -> Generator[None, None, None]:
         """Write a value that ends at a marker: a string as it arrives, others once they are
         complete.
         """
+        types = expected.types
         if is_text(types) or (is_text(types - {"null"}) and (yield from cursor.peek()) != "n"):
             self._output.arguments('"')
-            yield from cursor.stream(ends, self._string_piece)
+            yield from cursor.value(ends, self._string_piece)
             self._output.arguments('"')
         else:
             collected = _LimitedText(self._output)
-            yield from cursor.stream(ends, collected.add)
-            self._output.arguments(typed_json("".join(collected.pieces), types))
+            yield from cursor.value(ends, collected.add)
+            self._output.arguments(typed_json("".join(collected.pieces), expected))
 
     def _string_piece(self, text: str) -> None:
         self._output.arguments(json_text(text))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from functools import lru_cache
 
 
@@ -48,10 +49,24 @@ def markers(*literals: str) -> Markers:
     return Markers(*literals)
 
 
+@dataclass(frozen=True, slots=True)
+class ValueEnds:
+    """What ends the value of an argument. A text may contain its own end, so a follower must come.
+
+    Once a text has done so, its call's end closes it too: the model may have written the end wrong.
+    """
+
+    of_value: Markers
+    after_value: Markers
+    of_either: Markers  # ends of the value, and of its call
+    after_call: Markers
+
+
 Emit = Callable[[str], object]
 
 MAX_UNDECIDED = 128 * 1024  # characters that may turn out not to be a call
 MAX_NAME = 256  # characters of a name, a key or a header
+_MAX_SPACE_BEFORE_TAG = 256  # characters that wait until it is known what follows a value
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -209,6 +224,39 @@ class Cursor:
                 emit(self.take(start - self.at))
             if end:
                 return self.take(len(end))
+            yield
+
+    def value(self, ends: ValueEnds, emit: Emit) -> Generator[None, None, None]:
+        """Pass a value to `emit` as it arrives, and consume its end, unless that is the call's."""
+        known = ends.of_value
+        while True:
+            end = yield from self.before(known, emit, pieces_of_ends=False)
+            if not end:
+                raise NotToolCall
+            complete = end in ends.of_value.literals
+            followers = ends.after_value if complete else ends.after_call
+            if (yield from self.is_followed(len(end), followers)):
+                self.take(len(end) if complete else 0)
+                return
+            emit(self.take(len(end)))
+            known = ends.of_either
+
+    def is_followed(
+        self, count: int, followers: Markers, *, by_end: bool = True
+    ) -> Generator[None, None, bool]:
+        """Whether one of the followers comes after so many characters and white space; with
+        `by_end`, also whether the output ends there.
+        """
+        while True:
+            start = self.at + count
+            space = _SPACE.match(self.text, start, start + _MAX_SPACE_BEFORE_TAG)
+            rest = self.text[space.end() if space else start :][: followers.longest]
+            if rest.startswith(followers.literals):
+                return True
+            if not any(literal.startswith(rest) for literal in followers.literals):
+                return False
+            if self.ended:
+                return by_end
             yield
 
     def word(self, pattern: re.Pattern[str], limit: int) -> Generator[None, None, str]:

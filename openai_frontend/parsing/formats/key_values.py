@@ -4,9 +4,11 @@ not strings by their tag or schema are converted once they are complete.
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
-from openai_frontend.parsing.arguments import ArgumentsWriter, Types, argument_types
-from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall, markers
+from openai_frontend.parsing.argument_schema import ArgumentSchema, Types
+from openai_frontend.parsing.arguments import ArgumentsWriter, Expected
+from openai_frontend.parsing.buffer import Cursor, NotToolCall, ValueEnds, markers
 from openai_frontend.parsing.events import EventBuffer, is_name
 from openai_frontend.parsing.family import THINK, THINKING, Family, Reasoning, Section, read_section
 from openai_frontend.parsing.formats.json_calls import JsonCalls
@@ -63,16 +65,24 @@ class KeyValues:
         tag = yield from self._tag(cursor)
         output.begin(name)
         cursor.forget()
-        writer = ArgumentsWriter(output)
+        writer, schema = ArgumentsWriter(output), ArgumentSchema(output.schemas.get(name))
         while tag == self.key_start:
-            yield from self._argument(cursor, writer, output.schemas.get(name))
+            yield from self._argument(cursor, writer, schema)
             yield from cursor.skip_space()
-            tag = yield from self._tag(cursor)
+            tag = yield from self._next_tag(cursor)
         writer.close()
         cursor.record()
 
     def _tag(self, cursor: Cursor) -> Generator[None, None, str]:
         return cursor.expect(self.key_start, *self.section.call_ends)
+
+    def _next_tag(self, cursor: Cursor) -> Generator[None, None, str]:
+        """As `_tag`; "" if the section goes on or ends, because the model left the end out."""
+        section = self.section
+        after_call = markers(*section.ends, *section.all_starts)
+        if (yield from cursor.is_followed(0, after_call, by_end=False)):
+            return ""
+        return (yield from self._tag(cursor))
 
     def _name(self, cursor: Cursor) -> Generator[None, None, str]:
         stops = (self.key_start, *self.section.call_ends)
@@ -83,7 +93,7 @@ class KeyValues:
         return text.strip()
 
     def _argument(
-        self, cursor: Cursor, writer: ArgumentsWriter, schema: Mapping[str, object] | None
+        self, cursor: Cursor, writer: ArgumentsWriter, schema: ArgumentSchema
     ) -> Generator[None, None, None]:
         key, end = yield from cursor.until(markers(*self.key_ends))
         cursor.take(len(key) + len(end))
@@ -92,14 +102,27 @@ class KeyValues:
             yield from cursor.expect(self.value_start)
         if self.value_on_own_lines:
             yield from cursor.accept("\n")
-        types = self.key_ends[end]
-        known = argument_types(schema, key.strip()) if types is None else types
-        writer.key(key.strip())
-        yield from writer.text_value(cursor, self._value_ends(), known)
+        name, types = key.strip(), self.key_ends[end]
+        expected = (
+            Expected(schema.types(name), partial(schema.allows, name))
+            if types is None
+            else Expected(types)
+        )
+        writer.key(name)
+        yield from writer.text_value(cursor, self._value_ends(), expected)
 
-    def _value_ends(self) -> Markers:
-        broken = (f"\n{end}" for end in self.value_ends if self.value_on_own_lines)
-        return markers(*self.value_ends, *broken)
+    def _value_ends(self) -> ValueEnds:
+        section = self.section
+        of_value, of_call = self._closing(self.value_ends), self._closing(section.call_ends)
+        return ValueEnds(
+            of_value=markers(*of_value),
+            after_value=markers(self.key_start, *section.all_ends, *section.all_starts),
+            of_either=markers(*of_value, *of_call),
+            after_call=markers(*section.ends, *section.all_starts),
+        )
+
+    def _closing(self, ends: tuple[str, ...]) -> tuple[str, ...]:
+        return ends + tuple(f"\n{end}" for end in ends if self.value_on_own_lines)
 
 
 _CHATML_ENDINGS = ("<|im_end|>", "<|endoftext|>")

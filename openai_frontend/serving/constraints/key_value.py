@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.parsing.arguments import argument_types
+from openai_frontend.parsing.argument_schema import argument_types
 from openai_frontend.serving.constraints import formats
 from openai_frontend.serving.constraints.family_tags import Tagged
 from openai_frontend.serving.constraints.formats import Format, Unconstrainable

@@ -112,11 +112,6 @@ MALFORMED = [
     ("hermes", '<tool_call>{"name": "now", "arguments": {"a": ]}}}</tool_call>', '{"a": ]}}}'),
     ("llama3_json", '{"name": "now", "parameters": {"a": ]}}}', '{"a": ]}}}'),
     ("mistral", '[TOOL_CALLS]now[ARGS]{"a": no}', '{"a": no}'),
-    (
-        "qwen3_coder",
-        "<tool_call>\n<function=now>\n<parameter=a>1</parameter>no</function>\n</tool_call>",
-        '{"a":1no',
-    ),
 ]
 
 

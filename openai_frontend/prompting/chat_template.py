@@ -4,10 +4,9 @@ OpenAI's messages allow several forms: content as text or as a list of parts, ar
 developer role. A template supports one of them, which is detected when it is loaded.
 """
 
-import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -15,12 +14,11 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
-from openai_frontend.prompting import media_placeholder, template_environment
+from openai_frontend.prompting import template_environment
+from openai_frontend.prompting.message_shape import Message, detect
 from openai_frontend.prompting.prefill import cut_at_prefill, open_prefill
 
 logger = logging.getLogger(__name__)
-
-Message = Mapping[str, Any]
 
 # What rendering a template may raise; its own raise_exception is a TemplateError
 _TEMPLATE_FAILURES = (
@@ -86,7 +84,7 @@ class ChatTemplate:
         self._source = source
         self._special_tokens = dict(special_tokens)
         self._names = _names(source)
-        self._shape = _detect_shape(source, self._render)
+        self._shape = detect(self._attempt, developer="developer" in source)
         self._warned = False
         self._accepted: dict[tuple[str, str], bool] = {}
 
@@ -112,7 +110,7 @@ class ChatTemplate:
 
     def _renders(self, **variables: str) -> bool:
         try:
-            self.render([_QUESTION], template_kwargs=variables)
+            self.render([{"role": "user", "content": "?"}], template_kwargs=variables)
         except InvalidRequest:
             return False
         return True
@@ -145,10 +143,7 @@ class ChatTemplate:
         self._refuse_reserved(variables)
         if documents and not self.knows("documents"):
             raise _unsupported("documents")
-        shaped = [
-            self._shape.message(message, i, self._warn_of_arguments)
-            for i, message in enumerate(messages)
-        ]
+        shaped = self._shape.messages(messages, self._warn_of_arguments)
         opened = shaped if not continue_final_message else open_prefill(shaped)
         variables.update(
             tools=tools or None,
@@ -179,6 +174,15 @@ class ChatTemplate:
                 f"'{reserved[0]}' is set by the gateway. Remove it.", param="chat_template_kwargs"
             )
 
+    def _attempt(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str | None:
+        """The text of a small chat; None if the template rejects it."""
+        try:
+            return self._render(messages, tools=tools, documents=None, add_generation_prompt=True)
+        except _TEMPLATE_FAILURES:
+            return None
+
     def _render(self, messages: Sequence[Message], **variables: Any) -> str:
         return template_environment.render(
             self._source, {**self._special_tokens, **variables, "messages": messages}
@@ -196,140 +200,3 @@ def _names(source: str) -> frozenset[str]:
 def _unsupported(field: str) -> InvalidRequest:
     message = f"Unsupported parameter: '{field}' is not supported with this model."
     return InvalidRequest(message, param=field, code="unsupported_parameter")
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """The message format that a template expects."""
-
-    content_as_parts: bool
-    null_content: bool  # content of an assistant that only calls tools; otherwise an empty text
-    arguments_as_mapping: bool
-    developer: bool  # otherwise a developer becomes a system message
-    # Kind of media -> what stands for an item. The template itself writes those of `media_parts`,
-    # so it needs the parts of the content.
-    media: Mapping[str, str] = field(default_factory=dict)
-    media_parts: Collection[str] = ()
-
-    def message(self, message: Message, index: int, warn: Callable[[str], None]) -> dict[str, Any]:
-        """`warn` gets the path of arguments that are not a JSON object."""
-        shaped = {key: value for key, value in message.items() if key != "content"}
-        if shaped.get("role") == "developer" and not self.developer:
-            shaped["role"] = "system"
-        content = message.get("content")
-        if content is not None:
-            shaped["content"] = self._content(content, f"messages[{index}].content")
-        else:
-            shaped["content"] = None if self.null_content and shaped.get("tool_calls") else ""
-        if shaped.get("tool_calls"):
-            shaped["tool_calls"] = self.calls(message, index, warn)
-        return shaped
-
-    def calls(
-        self, message: Message, index: int, warn: Callable[[str], None]
-    ) -> list[dict[str, Any]]:
-        """The calls of a message in the format of the template."""
-        where = f"messages[{index}].tool_calls"
-        return [
-            self._call(call, f"{where}[{i}].function.arguments", warn)
-            for i, call in enumerate(message["tool_calls"])
-        ]
-
-    def _call(
-        self, call: Mapping[str, Any], where: str, warn: Callable[[str], None]
-    ) -> dict[str, Any]:
-        """The call with arguments parsed or as text. Templates print parsed ones as JSON.
-
-        The model may have written invalid or truncated JSON. Failing would break every later turn
-        of the conversation too.
-        """
-        function = dict(call.get("function") or {})
-        given = function.get("arguments") or "{}"
-        parsed = _mapping(given)
-        if parsed is None:
-            warn(where)
-            given = parsed = {}
-        if self.arguments_as_mapping:
-            function["arguments"] = parsed
-        else:
-            function["arguments"] = given if isinstance(given, str) else json.dumps(parsed)
-        return {**call, "function": function}
-
-    def _content(self, content: Any, where: str) -> Any:
-        if isinstance(content, str):
-            return [{"type": "text", "text": content}] if self.content_as_parts else content
-        if self.content_as_parts or any(part["type"] in self.media_parts for part in content):
-            return self._parts(content)
-        return "\n".join(_text(part, f"{where}[{i}]", self.media) for i, part in enumerate(content))
-
-    def _parts(self, content: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The parts; those that the template would not write are texts."""
-        return [
-            {"type": "text", "text": self.media[kind]}
-            if (kind := part["type"]) in self.media and kind not in self.media_parts
-            else part
-            for part in content
-        ]
-
-
-def _text(part: Mapping[str, Any], where: str, media: Mapping[str, str]) -> str:
-    """The text of a content part; `text` and `refusal` parts have it under their own name."""
-    kind = part["type"]
-    if kind in media:
-        return media[kind]
-    text = part.get(kind) if kind in ("text", "refusal") else None
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{where}: this model supports only text parts.", param=where)
-    return text
-
-
-def _mapping(arguments: str | dict[str, Any]) -> dict[str, Any] | None:
-    """Arguments as an object; None if they are not one."""
-    if isinstance(arguments, dict):
-        return arguments
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-_PROBE = "probe-7f3a"
-_QUESTION = {"role": "user", "content": _PROBE}
-
-
-def _detect_shape(source: str, render: Callable[..., str]) -> _Shape:
-    """Renders small chats and inspects the results."""
-
-    def attempt(*messages: Message) -> str | None:
-        try:
-            return render(list(messages), tools=None, documents=None, add_generation_prompt=True)
-        except _TEMPLATE_FAILURES:
-            return None
-
-    as_text = attempt(_QUESTION) or ""
-    as_parts = attempt({"role": "user", "content": [{"type": "text", "text": _PROBE}]}) or ""
-    parts = _PROBE not in as_text and _PROBE in as_parts
-    asked = {"role": "user", "content": [{"type": "text", "text": "?"}] if parts else "?"}
-    with_null = attempt(asked, _probe_call(None, "{}"))
-    null = with_null is not None and "None" not in with_null
-    with_mapping = attempt(asked, _probe_call(None if null else "", {_PROBE: 1}))
-    written = {kind: media_placeholder.probe(kind, attempt) for kind in media_placeholder.KINDS}
-    media = {kind: text for kind, text in written.items() if text}
-    return _Shape(
-        content_as_parts=parts,
-        null_content=null,
-        arguments_as_mapping=with_mapping is not None and f"'{_PROBE}'" not in with_mapping,
-        developer="developer" in source,
-        media=media,
-        media_parts=frozenset(media),
-    )
-
-
-def _probe_call(content: str | None, arguments: Any) -> Message:
-    call = {
-        "id": "call00001",
-        "type": "function",
-        "function": {"name": "f", "arguments": arguments},
-    }
-    return {"role": "assistant", "content": content, "tool_calls": [call]}

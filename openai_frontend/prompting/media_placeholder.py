@@ -22,15 +22,12 @@ _NUMBER = re.compile(r"\d")
 _PRINTED = re.compile("[\"']type[\"']")  # a template that prints the parts as they are
 
 
-def probe(kind: str, render: Callable[[Message], str | None]) -> str:
-    """What a template adds to a user's message for one more image or audio; "" if it ignores them.
+def probe(kind: str, render: Callable[[Sequence[Message]], str | None]) -> str:
+    """What a template adds to a message for one more image or audio; "" if it ignores them.
 
-    `render` returns None if the template rejects the message.
+    `render` gets the content of the message; None if the template rejects it.
     """
-    none, one, two = (
-        render({"role": "user", "content": [*[{"type": kind}] * items, _TEXT]})
-        for items in range(3)
-    )
+    none, one, two = (render([*[{"type": kind}] * items, _TEXT]) for items in range(3))
     if one is None or _TEXT["text"] not in one or _PRINTED.search(one):
         return ""
     return _added(one, two or "") or _added(none or "", one)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.modalities import AudioFile, ImageInput
 from openai_frontend.prompting import fill_in_the_middle, media_placeholder
-from openai_frontend.prompting.chat_template import ChatTemplate, Message, TemplateArguments
+from openai_frontend.prompting.chat_template import ChatTemplate, TemplateArguments
 from openai_frontend.prompting.media_placeholder import MediaPlaceholder
+from openai_frontend.prompting.message_shape import Message
 from openai_frontend.prompting.segment_cache import SegmentCache, SegmentedEncoding
 from openai_frontend.prompting.special_tokens import SpecialTokenEscaper
 from openai_frontend.prompting.token_bytes import TokenBytes

@@ -61,7 +61,7 @@ def test_message_dropped_by_the_template_is_refused(source: str) -> None:
     assert refused.value.param == "continue_final_message"
 
 
-@pytest.mark.parametrize("content", [[{"type": "refusal", "refusal": "no"}], [{"type": "image"}]])
+@pytest.mark.parametrize("content", [[], [{"type": "image"}]])
 def test_message_without_text_is_refused(content: list[dict[str, str]]) -> None:
     with pytest.raises(InvalidRequest, match="no text") as refused:
         rendered(PARTS, content)

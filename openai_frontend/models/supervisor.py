@@ -80,6 +80,7 @@ class EngineSupervisor:
         self._recoveries: dict[str, asyncio.Task[None]] = {}
         self._given_up: dict[str, object] = {}  # model -> identity of the engine that stays down
         self._backoffs: dict[str, RestartBackoff] = defaultdict(RestartBackoff)
+        self._affected: dict[str, set[str]] = {}  # model -> those with its problem
         self._restart_s: dict[str, float] = {}  # model -> duration of its last restart
         self._seen: object = None  # the registry's snapshot at the last refresh of processes
 
@@ -236,18 +237,23 @@ class EngineSupervisor:
                 return
             self._fail_requests(name, reason, delay_s)
             await asyncio.sleep(delay_s)
-            if self._control.identity(name) != engine:  # it was loaded again or unloaded
-                self._set_problem(name, None)
-                return
             try:
-                await self._restart_once(name)
+                if self._is_loaded(name, engine):
+                    await self._restart_once(name)
+                    return
             except Conflict:
                 await self._registry.locks.wait_until_free(name)
             except GatewayError as error:
                 reason = error.message
                 logger.error("model %s: engine restart failed: %s", name, reason)
-            else:
+            if not self._is_loaded(name, engine):
+                self._set_problem(name, None)
                 return
+
+    def _is_loaded(self, name: str, engine: object) -> bool:
+        """Whether the model still has this engine: it was neither loaded again nor unloaded."""
+        loaded = self._registry.loaded_in_core()
+        return name in loaded and self._control.identity(name) == engine
 
     async def _restart_once(self, name: str) -> None:
         began_s = time.monotonic()
@@ -280,11 +286,14 @@ class EngineSupervisor:
 
     def _set_problem(self, name: str, problem: ModelProblem | None) -> None:
         """Set or clear the problem of a model and of the ensembles that contain it."""
-        for each in (name, *self._registry.ensembles_of(name)):
-            if problem is None:
+        names = {name, *self._registry.ensembles_of(name)}
+        if problem is None:
+            for each in names | self._affected.pop(name, set()):  # also ensembles that are unloaded
                 self._server.health.clear(each)
-            else:
-                self._server.health.set(each, problem)
+            return
+        self._affected[name] = names | self._affected.get(name, set())
+        for each in names:
+            self._server.health.set(each, problem)
 
     def _fail_streams(self, name: str, reason: str) -> None:
         names = {name, *self._registry.ensembles_of(name)}

@@ -4,14 +4,14 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.triton import inprocess
+from openai_frontend.triton.ensembles import with_ensembles
 from openai_frontend.triton.server import Server
-from openai_frontend.triton.stub_processes import StubProcesses, serves
+from openai_frontend.triton.stub_processes import serves
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class EngineControl:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._stubs = StubProcesses()
+        self._stubs = server.stubs
         self._refreshing = asyncio.Lock()  # the older of two lists of processes must not win
         self._numbers = itertools.count(1)
 
@@ -53,7 +53,7 @@ class EngineControl:
         running = {}
         for instance, process in self._stubs.newest().items():
             owners = {name for name, each in groups.items() if serves(instance, each)}
-            running[instance] = process.pid, sorted(_with_ensembles(configs, owners))
+            running[instance] = process.pid, sorted(with_ensembles(configs, owners))
         self._server.set_stubs(running)
 
     @property
@@ -130,12 +130,14 @@ class EngineControl:
             await self._server.refresh(name)
             return
         config = self._config(name)
-        self._stubs.kill(self._stubs.of_model(config))  # a hanging one would keep its memory
+        before = self._stubs.serving(config)
+        self._stubs.kill(before)  # a hanging one would keep its memory
         # The core does not reload a model whose config and files are unchanged.
         config.setdefault("parameters", {})[_RESTART_PARAMETER] = {
             "string_value": str(next(self._numbers))
         }
         await self._server.load_again(name, json.dumps(config))
+        self._stubs.abandon(before)
         await self.refresh()
 
     def _config(self, name: str) -> dict[str, Any]:
@@ -143,20 +145,6 @@ class EngineControl:
             return self._server.model_config(name)
         except GatewayError:  # unloaded meanwhile
             return {}
-
-
-def _with_ensembles(configs: Mapping[str, Mapping[str, Any]], parts: set[str]) -> set[str]:
-    """Return these models and the ensembles that contain one, also by way of other ensembles."""
-    steps = {
-        name: {step["model_name"] for step in config["ensemble_scheduling"]["step"]}
-        for name, config in configs.items()
-        if "ensemble_scheduling" in config
-    }
-    users, found = set[str](), parts
-    while found:
-        users |= found
-        found = {name for name, used in steps.items() if used & users} - users
-    return users
 
 
 async def _wait_for_probe(name: str, host: inprocess.EngineHandle) -> None:

@@ -112,6 +112,11 @@ def hosts(model_name: str) -> frozenset[EngineHandle]:
     )
 
 
+def any_hosts() -> bool:
+    """Whether an in-process model is loaded."""
+    return bool(_hosts)
+
+
 def _register(key: tuple[str, int], engine_host: EngineHandle) -> None:
     with _hosts_lock:
         if (adapters := _adapters.get(key[0])) is not None:

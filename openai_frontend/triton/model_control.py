@@ -5,6 +5,7 @@ Locks allow one change per model at a time, and keep the core from its races.
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -23,6 +24,11 @@ from weakref import WeakValueDictionary
 from openai_frontend import errors
 from openai_frontend.errors import Conflict
 from openai_frontend.triton import _core, inprocess
+from openai_frontend.triton.ensembles import with_ensembles
+from openai_frontend.triton.stub_processes import serves
+from openai_frontend.triton.unload_watch import UnloadWatch
+
+logger = logging.getLogger(__name__)
 
 SETTLE_S = 0.03  # long compared with the scheduling delay of a runnable thread
 
@@ -140,7 +146,6 @@ class ModelLocks:
 UNLOAD_POLL_S = 0.02  # short against any unload
 _STOP_POLL_S = 0.005  # on a thread, so that it need not spare the event loop
 _INTERRUPT_EVERY_S = 0.2
-_UNLOAD_BEFORE_STOP_S = 1.0
 
 # Takes a change of the core's models and the model's name; None if several may change
 InThread = Callable[[Callable[[_core.Server], None], str | None], Coroutine[Any, Any, None]]
@@ -154,13 +159,18 @@ class ModelControl:
         in_thread: InThread,
         states: Callable[[str], Collection[str]],
         refresh: Callable[[], Awaitable[None]],
+        watch: Callable[[str], Awaitable[UnloadWatch]],
     ) -> None:
         """`in_thread` calls the core on a thread; `states` returns the states of a model's versions
-        as of the last change or `refresh`.
+        as of the last change or `refresh`; `watch` watches the unload of a model.
         """
         self._in_thread = in_thread
         self._states = states
         self._refresh = refresh
+        self._watch = watch
+        # Models whose unload Triton does not complete. It loads them again like others.
+        self.given_up: set[str] = set()
+        self._unloads: dict[str, UnloadWatch] = {}  # under way
         self._lock = CoreChangeLock()
         self._changes: set[asyncio.Future[None]] = set()
 
@@ -174,21 +184,35 @@ class ModelControl:
                 await self._in_thread(
                     lambda core: core.load_model(name, config, native_files), name
                 )
+                self.given_up.discard(name)
 
         await self.run_shielded(load())
 
     async def unload(self, name: str) -> None:
-        """Unload a model once no load runs, and wait until it is gone or was loaded again."""
+        """Unload a model once no load runs, and wait until it is gone or was loaded again, or until
+        it is given up, because its process has died or hangs.
+        """
         leaving = inprocess.hosts(name)
+        watch = self._unloads[name] = await self._watch(name)
 
         async def unload() -> None:
             async with self._lock.unloading():
                 await self._in_thread(lambda core: core.unload_model(name), name)
 
-        await self.run_shielded(unload())
-        while self._is_unloading(name, leaving):  # the core has no event for it
-            await asyncio.sleep(UNLOAD_POLL_S)
-            await self._refresh()
+        try:
+            await self.run_shielded(unload())
+            while self._is_unloading(name, leaving):  # the core has no event for it
+                if watch.gives_up(time.monotonic()):
+                    logger.warning("model %s: unloaded; Triton keeps what is left of it", name)
+                    self.given_up.add(name)
+                await asyncio.sleep(UNLOAD_POLL_S)
+                await self._refresh()
+        finally:
+            self._unloads.pop(name, None)
+
+    def lost_models(self) -> set[str]:
+        """The models whose unload Triton does not complete, as far as that is known."""
+        return self.given_up | {name for name, watch in self._unloads.items() if watch.has_died}
 
     def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHandle]) -> bool:
         """The core's unload returns early: the model goes later, and its engine last."""
@@ -241,8 +265,8 @@ class ModelControl:
         return self._lock.settle_delay_s()
 
 
-def unload_all(core: _core.Server) -> None:
-    """Unload every model, and wait up to a second until they are gone. Blocks.
+def unload_all(core: _core.Server, *, lost: Collection[str] = (), within_s: float = 1.0) -> None:
+    """Unload every model, and wait until all are gone, except `lost` ones. Blocks.
 
     For a stop that follows: the core's own checks only once a second whether models are left. What
     cannot be unloaded, the stop waits for and reports.
@@ -252,17 +276,28 @@ def unload_all(core: _core.Server) -> None:
         names = {model["name"] for model in loaded}
         for name in names:
             core.unload_model(name)
-        deadline = time.monotonic() + _UNLOAD_BEFORE_STOP_S
-        while time.monotonic() < deadline and _is_any_left(core, names):
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline and _is_any_left(core, lost):
             time.sleep(_STOP_POLL_S)
 
 
-def _is_any_left(core: _core.Server, names: Collection[str]) -> bool:
+def lost_models(core: _core.Server, instances: Collection[str]) -> set[str]:
+    """The loaded models that use one of these instances."""
+    loaded = {entry["name"] for entry in json.loads(core.model_index(True))}
+    configs = {name: json.loads(core.model_config(name, -1)) for name in loaded}
+    owners = {
+        name
+        for name, config in configs.items()
+        if any(serves(each, config.get("instance_group", ())) for each in instances)
+    }
+    return with_ensembles(configs, owners)
+
+
+def _is_any_left(core: _core.Server, lost: Collection[str]) -> bool:
     """The index lacks models whose files came with the load."""
     entries = json.loads(core.model_index(False))
-    return any(entry.get("state") == "UNLOADING" for entry in entries) or any(
-        inprocess.hosts(name) for name in names
-    )
+    unloading = {entry["name"] for entry in entries if entry.get("state") == "UNLOADING"}
+    return bool(unloading.difference(lost)) or inprocess.any_hosts()
 
 
 def _check_name(name: str) -> None:

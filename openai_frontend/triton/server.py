@@ -6,11 +6,12 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from openai_frontend.triton import (
     options,
     start_log,
 )
-from openai_frontend.triton.model_control import ModelControl, unload_all
+from openai_frontend.triton.model_control import ModelControl, lost_models, unload_all
 from openai_frontend.triton.model_health import (
     LATEST,
     NOT_READY,
@@ -41,13 +42,15 @@ from openai_frontend.triton.responses import (
     UnreleasedRequests,
     native_inputs,
 )
-from openai_frontend.triton.stub_processes import GivenUpStubs
+from openai_frontend.triton.stub_processes import GivenUpStubs, StubProcesses
+from openai_frontend.triton.unload_watch import UnloadWatch, watch_unload
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 STOPPING = "the server is stopping"
+_UNLOADED = "unloaded"  # the core's word
 _STUB_INTERVAL_S = 10.0
 MAX_CHANGE_THREADS = 32  # further loads wait; the event loop's own threads stay free
 
@@ -74,7 +77,10 @@ class Server:
         ] = {}  # model -> why its config could not be read at startup
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
         self.unreleased = UnreleasedRequests()
-        self._control = ModelControl(self._change_in_thread, self._states, self.refresh)
+        self.stubs = StubProcesses()
+        self._control = ModelControl(
+            self._change_in_thread, self._states, self.refresh, self._watch_unload
+        )
 
     async def start(self) -> None:
         """Load the library and the core, and wait for the models without blocking the loop.
@@ -117,6 +123,7 @@ class Server:
             await next_tick(_STUB_INTERVAL_S)
             if self._core is None or self._control.is_changing():
                 await asyncio.to_thread(stubs.kill)
+            await asyncio.to_thread(self.stubs.reap)
 
     async def _abandon_start(
         self, starting: asyncio.Task[_core.Server], loop: asyncio.AbstractEventLoop
@@ -156,11 +163,16 @@ class Server:
             task.cancel()
 
     def _end(self, core: _core.Server) -> None:
+        lost = self.stubs.lost_instances() | self.stubs.kill_stopped()
+        unloads = self.options.model_control_mode != "poll"  # in which the core refuses to unload
         try:
-            if self.options.model_control_mode != "poll":  # in which the core refuses to unload
+            if lost:
+                self._leave(core, lost, unloads=unloads)
+                return
+            if unloads:
                 unload_all(core)
             core.stop()
-        except _core.TritonError as error:  # requests that never end, e.g. of a dead stub
+        except _core.TritonError as error:  # requests that never end
             self.outlives_stop = True
             logger.error("Triton's core did not stop: %s", error_codes.from_native(error))
         finally:
@@ -169,6 +181,16 @@ class Server:
             if self._change_threads is not None:
                 self._change_threads.shutdown(wait=False)
             self.remove_files()
+
+    def _leave(self, core: _core.Server, lost: Collection[str], *, unloads: bool) -> None:
+        """End without the core, which would wait for the requests of instances that are `lost`."""
+        self.outlives_stop = True
+        names = ", ".join(sorted(lost))
+        logger.info("stopping without the instances whose process has died: %s", names)
+        if unloads:
+            models = self._control.lost_models() | lost_models(core, lost)
+            unload_all(core, lost=models, within_s=self.options.exit_timeout_s)
+        Thread(target=_stop_quietly, args=[core], name="core-stop", daemon=True).start()
 
     def _close_monitor(self) -> None:
         if self._monitor is not None:
@@ -233,6 +255,9 @@ class Server:
 
     def _read_index(self) -> list[ModelIndexEntry]:
         entries = json.loads(self._call(lambda core: core.model_index(False)))
+        for entry in entries:
+            if entry.get("state") == "UNLOADING" and entry["name"] in self._control.given_up:
+                entry |= {"state": "UNAVAILABLE", "reason": _UNLOADED}
         return [ModelIndexEntry.read(entry, self._reason(entry)) for entry in entries]
 
     def _reason(self, entry: Mapping[str, str]) -> str:
@@ -322,6 +347,18 @@ class Server:
         """
         self._check_control()
         await self._control.unload(name)
+
+    async def _watch_unload(self, name: str) -> UnloadWatch:
+        configs = await asyncio.to_thread(self._configs)
+        return watch_unload(name, configs, self.stubs, self.streams)
+
+    def _configs(self) -> dict[str, dict[str, Any]]:
+        """The configs of the loaded models."""
+        found = {}
+        for name in {entry.name for entry in self.model_index() if entry.state == "READY"}:
+            with suppress(errors.GatewayError):  # unloaded meanwhile
+                found[name] = self.model_config(name)
+        return found
 
     def is_changing(self) -> bool:
         """Whether models are being loaded, unloaded or polled."""
@@ -482,6 +519,11 @@ def _trace(record: RequestRecord | None) -> "tuple[_core.RequestTrace, ...]":
         return ()
     trace = _core.RequestTrace(record.core_context)
     return (trace,) if record.follows(trace) else ()
+
+
+def _stop_quietly(core: _core.Server) -> None:
+    with suppress(_core.TritonError):  # known: it cannot stop
+        core.stop()
 
 
 def _stop_at_exit(server: Server) -> None:

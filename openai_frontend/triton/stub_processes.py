@@ -7,6 +7,7 @@ when its model's readiness is queried, and then report the model as not ready.
 
 import contextlib
 import logging
+import os
 import platform
 import threading
 import time
@@ -20,6 +21,7 @@ from openai_frontend.triton_interface import STUB, STUB_INSTANCE, STUB_INSTANCE_
 
 logger = logging.getLogger(__name__)
 
+REAP_AFTER_S = 30.0  # the core removes an instance within 3 s, if no request is in flight
 GIVEN_UP_S = 30.0  # a stub that has finalized its model ends within seconds
 _THREADS = Path("/proc/self/task")
 _WAIT4 = {"x86_64": "61", "aarch64": "260"}.get(platform.machine())  # the system call's number
@@ -34,7 +36,10 @@ class StubProcesses:
         self._ended: set[psutil.Process] = set()  # at the last check
         self._reaped: set[psutil.Process] = set()  # gone and not replaced
         self.lost = False  # whether one has ended since the last `refresh`
-        self._killed: set[psutil.Process] = set()
+        # By `kill`, with their instances, until others serve those
+        self._killed: dict[psutil.Process, str] = {}
+        self._abandoned_s: dict[psutil.Process, float] = {}  # since when, on the monotonic clock
+        self._remains: set[str] = set()  # instances that the core keeps, without their process
 
     def refresh(self, *, changing: bool = False) -> None:
         """Find new stubs. Reads /proc: call on a thread. Raises OSError if it cannot be read.
@@ -49,7 +54,6 @@ class StubProcesses:
             raise OSError(f"/proc cannot be read: {error}") from error
         named = {each: self._instances.get(each) or _instance(each) for each in children}
         with self._lock:
-            self._killed.intersection_update(children)
             known, held_back = self._instances, set(self._instances.values()) if changing else set()
             found = {
                 process: instance
@@ -61,6 +65,12 @@ class StubProcesses:
             gone = {process: known[process] for process in known.keys() - named.keys()}
             reaped = {each: of for each, of in gone.items() if of not in found.values()}
             self._instances, self._reaped, self.lost = found | reaped, set(reaped), False
+            serving = {*found.values(), *reaped.values()}
+            self._killed = {
+                process: instance
+                for process, instance in self._killed.items()
+                if process in named or instance not in serving
+            }
 
     def dead(self) -> set[str]:
         """The instances whose stub has died.
@@ -86,13 +96,17 @@ class StubProcesses:
                 for process, instance in self._instances.items()
                 if process not in self._reaped or except_for(instance)
             }
+            self._killed = {
+                process: instance
+                for process, instance in self._killed.items()
+                if except_for(instance) or process.is_running()
+            }
 
     def newest(self) -> dict[str, psutil.Process]:
         """Return the newest stub of each instance: the core keeps a dead one that has requests in
         flight, next to the one of a later load.
         """
-        by_age = sorted(self._instances, key=psutil.Process.create_time)
-        return {self._instances[process]: process for process in by_age}
+        return _newest(self._instances)
 
     def kill(self, processes: Iterable[psutil.Process]) -> None:
         """Kill and forget processes that others will replace. The core reaps them when it unloads
@@ -100,10 +114,44 @@ class StubProcesses:
         """
         for process in processes:
             with self._lock:
-                self._killed.add(process)
-                self._instances.pop(process, None)
+                if (instance := self._instances.pop(process, None)) is not None:
+                    self._killed[process] = instance
             with contextlib.suppress(psutil.Error):  # the core has stopped it
                 process.kill()
+
+    def abandon(self, processes: Iterable[psutil.Process]) -> None:
+        """Kill processes whose instances the core has replaced or unloaded; `reap` reaps them."""
+        self.kill(processes)
+        for process in processes:
+            self._abandoned_s.setdefault(process, time.monotonic())
+
+    def reap(self) -> None:
+        """Reap abandoned processes that the core has not reaped: it keeps their instances for good,
+        because it waits for their requests.
+
+        Not earlier: the core kills the process of an instance that it removes, and would kill
+        another process that has got the number of a reaped one.
+        """
+        for process, since_s in list(self._abandoned_s.items()):
+            if time.monotonic() - since_s < REAP_AFTER_S:
+                continue
+            del self._abandoned_s[process]
+            with contextlib.suppress(ChildProcessError):  # the core has
+                if os.waitpid(process.pid, os.WNOHANG)[0]:
+                    self._remains.add(self._killed.pop(process, "unknown"))
+
+    def lost_instances(self) -> set[str]:
+        """The instances that the core may keep for good: their process has died."""
+        known = {**self._killed, **self._instances}
+        zombies = {of for each, of in known.items() if _status(each) == psutil.STATUS_ZOMBIE}
+        return zombies | self._remains
+
+    def kill_stopped(self) -> set[str]:
+        """Kill processes that were stopped by a signal, and return their instances."""
+        stopped = [each for each in self._instances if is_stopped(each)]
+        instances = {self._instances[process] for process in stopped}
+        self.kill(stopped)
+        return instances
 
     def of_model(self, config: Mapping[str, Any]) -> list[psutil.Process]:
         """The stubs of the model with this config, including dead ones."""
@@ -112,6 +160,14 @@ class StubProcesses:
             for process, instance in self._instances.items()
             if serves(instance, config.get("instance_group", ()))
         ]
+
+    def serving(self, config: Mapping[str, Any]) -> list[psutil.Process]:
+        """The newest process of each instance of the model with this config, also one that `kill`
+        has ended.
+        """
+        groups = config.get("instance_group", ())
+        newest = _newest({**self._killed, **self._instances})
+        return [process for instance, process in newest.items() if serves(instance, groups)]
 
 
 class GivenUpStubs:
@@ -162,6 +218,21 @@ def serves(instance: str, groups: Sequence[Mapping[str, Any]]) -> bool:
     """Whether an instance belongs to one of the instance groups of a model's config."""
     numbered = STUB_INSTANCE.fullmatch(instance)
     return numbered is not None and any(group["name"] == numbered["group"] for group in groups)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process has ended, also if Triton has not reaped it."""
+    return _status(process) in (None, psutil.STATUS_ZOMBIE)
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    """Whether a signal has stopped the process (SIGSTOP)."""
+    return _status(process) == psutil.STATUS_STOPPED
+
+
+def _newest(instances: Mapping[psutil.Process, str]) -> dict[str, psutil.Process]:
+    by_age = sorted(instances, key=psutil.Process.create_time)
+    return {instances[process]: process for process in by_age}
 
 
 def _instance(process: psutil.Process) -> str | None:

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from openai_frontend.triton.model_control import ModelControl
+from openai_frontend.triton.stub_processes import StubProcesses
+from openai_frontend.triton.unload_watch import UnloadWatch
 from tests import mock_models
 from tests.unit.engines import failing_engines
 from tests.unit.engines.failing_engines import LoadsWhenTold
@@ -35,12 +37,16 @@ class SlowCore:
     async def refresh():
         """Nothing changes by itself."""
 
+    @staticmethod
+    async def watch(name):
+        return UnloadWatch(StubProcesses(), (), (), list)
+
 
 @pytest.mark.parametrize("first", ["load", "unload"])
 async def test_cancelled_caller(first):
     """The change continues and keeps its lock until the core is done."""
     core = SlowCore()
-    control = ModelControl(core.change, core.states, core.refresh)
+    control = ModelControl(core.change, core.states, core.refresh, core.watch)
     works = {"load": lambda: control.load("model", None, {}), "unload": lambda: control.unload("m")}
     second = {"load": "unload", "unload": "load"}[first]
     with pytest.raises(TimeoutError):

@@ -1,6 +1,7 @@
 """Loads models on demand and unloads the least recently used ones to make room."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from openai_frontend.errors import GatewayError, ModelFailed, ModelUnavailable
 from openai_frontend.models.registry import ModelRegistry
 
 logger = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 1.0  # an operator's unload makes room too, without an event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class OnDemandLimits:
 class OnDemandLoader:
     """Loads one model at a time, so that the growth of memory can be attributed to it.
 
+    A load that waits for room does not keep others from loading, and neither does an unload.
     A model's size is its `memory_bytes` option, or else the largest growth measured at its loads.
     """
 
@@ -43,9 +47,10 @@ class OnDemandLoader:
         self._used_bytes = used_bytes or process_memory_bytes
         self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
+        self._evictions: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[float, str]] = {}  # when, and why
         self._measured_bytes: dict[str, int] = {}
-        self._idle_event = asyncio.Event()
+        self._room_event = asyncio.Event()
 
     async def ensure_loaded(self, model_name: str) -> None:
         """Return once the model is loaded. Concurrent requests share one load. A model that does
@@ -69,15 +74,16 @@ class OnDemandLoader:
             lease.unpin()
 
     def notify_idle(self) -> None:
-        """Wake the load that waits for an idle model."""
-        self._idle_event.set()
+        """Wake the loads that wait for an idle model."""
+        self._room_event.set()
 
     async def close(self) -> None:
-        """Cancel all loads."""
-        for task in self._loads.values():
+        """Cancel all loads and evictions."""
+        tasks = [*self._loads.values(), *self._evictions.values()]
+        for task in tasks:
             task.cancel()
-        if self._loads:
-            await asyncio.wait(list(self._loads.values()))
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _load_task(self, name: str) -> asyncio.Task[None]:
         """The current load, or a new one unless the last one has just failed."""
@@ -97,59 +103,79 @@ class OnDemandLoader:
             task.exception()  # mark as retrieved: every waiter may have left
 
     async def _load(self, name: str) -> None:
+        deadline = asyncio.get_running_loop().time() + self._limits.wait_s
+        while not await self._load_if_it_fits(name):
+            await self._wait_for_room(deadline, name)
+
+    async def _load_if_it_fits(self, name: str) -> bool:
+        """Whether the model is loaded now. If not, idle models are being unloaded to make room."""
+        await self._registry.locks.wait_until_free(name)
         async with self._load_lock:
-            await self._registry.locks.wait_until_free(name)
             if self._registry.is_loaded(name):
-                return
-            await self._evict_until_fits(self._size_bytes(name), name=name)
-            before = await asyncio.to_thread(self._used_bytes)
-            try:
-                await self._registry.load(name)
-            except GatewayError as error:
-                reason = " ".join(error.message.split()).removesuffix(";")
-                self._failures[name] = (time.monotonic(), reason)
-                raise ModelFailed(name, reason) from error
-            self._failures.pop(name, None)
-            added = await asyncio.to_thread(self._used_bytes) - before
+                return True
+            self._room_event.clear()
+            if name in self._registry.locks or not self._make_room(self._size_bytes(name), name):
+                return False
+            await self._load_and_measure(name)
+        self._make_room(0, name)  # the load has only now shown its size
+        return True
+
+    async def _load_and_measure(self, name: str) -> None:
+        before = await asyncio.to_thread(self._used_bytes)
+        measurable = not self._evictions  # their memory would hide that of the load
+        try:
+            await self._registry.load(name)
+        except GatewayError as error:
+            reason = " ".join(error.message.split()).removesuffix(";")
+            self._failures[name] = (time.monotonic(), reason)
+            raise ModelFailed(name, reason) from error
+        self._failures.pop(name, None)
+        added = await asyncio.to_thread(self._used_bytes) - before
+        if measurable or name not in self._measured_bytes:
             self._measured_bytes[name] = max(added, self._measured_bytes.get(name, 0))
-            logger.info("model %s: loaded on demand, %d bytes", name, self._size_bytes(name))
-            await self._evict_until_fits(
-                0, name=name, wait=False
-            )  # the load has only now shown its size
+        logger.info("model %s: loaded on demand, %d bytes", name, self._size_bytes(name))
 
     def _size_bytes(self, name: str) -> int:
         """The model's size; 0 if it has no option and was never loaded on demand."""
         declared = self._registry.options(name).memory_bytes
         return self._measured_bytes.get(name, 0) if declared is None else declared
 
-    async def _evict_until_fits(self, wanted: int, *, name: str, wait: bool = True) -> None:
-        """Unload idle models until `wanted` bytes fit; wait for models to become idle."""
+    def _make_room(self, wanted: int, name: str) -> bool:
+        """Whether `wanted` bytes fit. If not, start to unload as many idle models as necessary."""
         limit = self._limits.memory_bytes
         if limit is not None and wanted > limit:
             message = f"The model '{name}' needs {wanted} bytes; all models may use {limit}."
             raise ModelUnavailable(message)
-        deadline = asyncio.get_running_loop().time() + self._limits.wait_s
-        while self._is_full(wanted, name):
-            self._idle_event.clear()
-            victim = self._least_recently_used(but=name)
-            if victim is not None:
-                logger.info("model %s: unloading to make room for %s", victim, name)
-                await self._registry.unload(victim)
-            elif not wait:
-                return  # the next load will evict
-            else:
-                await self._wait_for_idle(deadline, name)
-
-    async def _wait_for_idle(self, deadline: float, name: str) -> None:
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._idle_event.wait()
-        except TimeoutError:
-            message = f"No room for the model '{name}': all loaded models are in use. Retry later."
-            raise ModelUnavailable(message) from None
-
-    def _is_full(self, wanted: int, name: str) -> bool:
         loaded = self._registry.loaded()
+        if not self._is_full(loaded, wanted, name):
+            return True
+        while self._is_full(loaded - self._evictions.keys(), wanted, name):
+            victim = self._least_recently_used(but=name)
+            if victim is None:
+                break
+            logger.info("model %s: unloading to make room for %s", victim, name)
+            self._evictions[victim] = asyncio.create_task(self._evict(victim))
+        return False
+
+    async def _evict(self, victim: str) -> None:
+        try:
+            await self._registry.unload(victim)
+        except GatewayError as error:  # an operator changes it, or the server stops
+            logger.warning("model %s: could not be unloaded: %s", victim, error.message)
+        finally:
+            del self._evictions[victim]
+            self._room_event.set()
+
+    async def _wait_for_room(self, deadline: float, name: str) -> None:
+        remaining_s = deadline - asyncio.get_running_loop().time()
+        if remaining_s <= 0:
+            message = f"No room for the model '{name}': all loaded models are in use. Retry later."
+            raise ModelUnavailable(message)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(remaining_s, _LOOK_AGAIN_S)):
+                await self._room_event.wait()
+
+    def _is_full(self, loaded: frozenset[str], wanted: int, name: str) -> bool:
         others = [each for each in loaded if each != name and self._registry.loads_on_demand(each)]
         if self._limits.models is not None and len(others) >= self._limits.models:
             return True
@@ -166,6 +192,7 @@ class OnDemandLoader:
             and self._registry.loads_on_demand(name)
             and self._registry.lease(name).is_idle
             and name not in self._registry.locks
+            and name not in self._evictions
         ]
         return min(idle, key=lambda name: self._registry.lease(name).last_used, default=None)
 

@@ -231,6 +231,44 @@ async def test_timeout_waiting_for_room(repository, live_gateway):
         assert await long == "a " * 20
 
 
+@pytest.mark.parametrize("obstacle", ["a busy model", "an unload that does not end"])
+async def test_a_load_that_waits_for_room_blocks_no_other(
+    repository, live_gateway, monkeypatch, obstacle
+):
+    """Models that fit load meanwhile; the load continues once there is room."""
+    sizes = {"a": 60, "b": 60, "c": 30}
+    write(repository, "a", hang_after_tokens=1, answer_tokens=20)
+    write(repository, "b", "c")
+    for name, size in sizes.items():
+        options(repository, name, f"memory_bytes: {size}")
+    async with live_gateway(**ON_DEMAND, max_model_memory_bytes=100) as gateway:
+        await text(gateway, "a", max_tokens=1)
+        may_end, busy = asyncio.Event(), HeldEngine("a")
+        if obstacle == "a busy model":
+            long = asyncio.create_task(text(gateway, "a", max_tokens=20))
+            await busy.hangs()
+        else:
+            unload = gateway.registry.unload
+
+            async def hangs(victim: str) -> None:
+                await may_end.wait()
+                await unload(victim)
+
+            monkeypatch.setattr(gateway.registry, "unload", hangs)
+        waiting = asyncio.create_task(text(gateway, "b"))
+        demand: Any = gateway.registry.lease("b")._leases.demand
+        await until(lambda: "b" in demand._loads)
+
+        assert await text(gateway, "c") == "c c "
+        assert (loaded(gateway), waiting.done()) == ({"a", "c"}, False)
+        may_end.set()
+        if obstacle == "a busy model":
+            busy.release()
+            await long
+        assert await waiting == "b b "
+        assert "a" not in loaded(gateway)
+
+
 async def test_failed_load(repository, live_gateway):
     """Requests get the reason without a new attempt during the backoff; other models are
     unaffected.

@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import gc
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
+
+import psutil
 
 from openai_frontend.background_tasks import next_tick
 from openai_frontend.models.registry import ModelRegistry
@@ -17,12 +20,49 @@ _CHECK_INTERVAL_S = 1.0
 Lifespan = Callable[[Any], contextlib.AbstractAsyncContextManager[Any]]
 
 
+def _resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+class CollectionLimit:
+    """How often changes of the models may pause the event loop: with load on demand, clients cause
+    them.
+    """
+
+    INTERVAL_S = 600.0
+    # Sooner if unloaded models may occupy this much, because what they leave needs a collection
+    GROWTH_BYTES = 256 << 20
+    GROWN_INTERVAL_S = 30.0
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        used_bytes: Callable[[], int] = _resident_bytes,
+    ) -> None:
+        self._clock = clock
+        self._used_bytes = used_bytes
+        self._collected_s = float("-inf")
+        self._bytes_after = 0
+
+    def allows(self) -> bool:
+        """Whether a collection may run now."""
+        passed_s = self._clock() - self._collected_s
+        if passed_s >= self.INTERVAL_S:
+            return True
+        grown = self._used_bytes() - self._bytes_after >= self.GROWTH_BYTES
+        return grown and passed_s >= self.GROWN_INTERVAL_S
+
+    def collected(self) -> None:
+        """Record that a collection has run."""
+        self._collected_s, self._bytes_after = self._clock(), self._used_bytes()
+
+
 def freezing_heap(lifespan: Lifespan, registry: ModelRegistry) -> Lifespan:
-    """Wraps the application's lifespan: freezes the heap each time the set of models changes."""
+    """Wraps the application's lifespan: freezes the heap after changes of the set of models."""
 
     @contextlib.asynccontextmanager
     async def wrapped(app: Any) -> AsyncGenerator[Any, None]:
-        task = asyncio.create_task(_watch_models(registry))
+        task = asyncio.create_task(_watch_models(registry, CollectionLimit()))
         try:
             async with lifespan(app) as state:
                 yield state
@@ -33,14 +73,19 @@ def freezing_heap(lifespan: Lifespan, registry: ModelRegistry) -> Lifespan:
     return wrapped
 
 
-async def _watch_models(registry: ModelRegistry) -> None:
+async def _watch_models(registry: ModelRegistry, limit: CollectionLimit) -> None:
     """Checks the models once a second, which takes about 10 us."""
-    served: set[tuple[str, int]] | None = None
+    frozen: set[tuple[str, int]] | None = None  # the models at the last collection
+    gone = False  # whether one of them, or a later one, was unloaded since
+    served: set[tuple[str, int]] = set()
     while True:
         if registry.has_loaded():
             before, served = served, {(card.name, card.created) for card in registry.cards()}
-            if before != served:
-                freeze_heap(gone=before is not None and not before <= served)
+            gone = gone or (frozen is not None and not before <= served)
+            if (gone or frozen != served) and limit.allows():
+                freeze_heap(gone=gone)
+                limit.collected()
+                frozen, gone = served, False
         await next_tick(_CHECK_INTERVAL_S)
 
 

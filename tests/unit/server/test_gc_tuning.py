@@ -70,11 +70,12 @@ async def looked_at() -> None:
     await asyncio.sleep(0.03)
 
 
-async def test_heap_is_frozen_on_each_change_of_models(monkeypatch):
+async def test_heap_is_frozen_after_changes_of_models(monkeypatch):
     """If a model is gone, frozen objects are collected first."""
     calls, registry = Settled(), FakeRegistry()
     monkeypatch.setattr(gc_tuning, "freeze_heap", calls)
     monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.005)
+    monkeypatch.setattr(gc_tuning.CollectionLimit, "INTERVAL_S", 0)
 
     async with running(registry):
         for models in (None, {"a": 1}, {"a": 1}, {"a": 1, "b": 2}, {"a": 3, "b": 2}, {"a": 3}):
@@ -82,6 +83,45 @@ async def test_heap_is_frozen_on_each_change_of_models(monkeypatch):
             await looked_at()
 
     assert calls.gone == [False, False, True, True]
+
+
+async def test_swaps_of_models_cause_one_collection(monkeypatch):
+    """However often clients have models loaded on demand in turn. It is not forgotten."""
+    calls, registry = Settled(), FakeRegistry()
+    monkeypatch.setattr(gc_tuning, "freeze_heap", calls)
+    monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.005)
+
+    async with running(registry):
+        registry.models = {"a": 1}
+        await looked_at()
+        for created in range(2, 6):
+            registry.models = {"ab"[created % 2]: created}
+            await looked_at()
+        assert calls.gone == [False]
+        monkeypatch.setattr(gc_tuning.CollectionLimit, "INTERVAL_S", 0)
+        await looked_at()
+
+    assert calls.gone == [False, True]
+
+
+def test_collections_are_rare():
+    """One in ten minutes; one in 30 s while memory grows by 256 MiB in that time."""
+    now_s, used = 0.0, 0
+    limit = gc_tuning.CollectionLimit(lambda: now_s, lambda: used)
+
+    def collections(seconds: int, growth_bytes: int) -> int:
+        nonlocal now_s, used
+        count = 0
+        for _ in range(seconds):
+            now_s, used = now_s + 1, used + growth_bytes
+            if limit.allows():
+                limit.collected()
+                count += 1
+        return count
+
+    assert collections(1, 0) == 1
+    assert collections(3_600, 1 << 10) == 6
+    assert collections(3_600, 64 << 20) == 120
 
 
 def test_new_objects_cause_no_full_collection():

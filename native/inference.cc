@@ -258,8 +258,9 @@ std::unique_ptr<ReceivedResponse> received_response(InFlight& in_flight,
     try {
       if (response != nullptr) read_response(response, *received);
     } catch (const TritonError& error) {
-      in_flight.queue->stubs.on_error(in_flight.model, in_flight.epoch, error.what());
-      received->error.emplace(error.code(), error.what());
+      const Stubs::FailedRequest request{in_flight.model, in_flight.epoch, in_flight.began};
+      const bool unhealthy = in_flight.queue->stubs.on_error(request, error.what());
+      received->error.emplace(unhealthy ? Code::kUnavailable : error.code(), error.what());
       received->outputs.clear();
     }
     if (mixed_up) {

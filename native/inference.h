@@ -103,6 +103,7 @@ struct InFlight {
 
   const std::shared_ptr<ResponseQueue> queue;
   const std::string model;
+  const WallClock::time_point began = WallClock::now();
   const uint64_t epoch;                                      // of `Stubs`, when the request began
   InferenceRequest* request = nullptr;                       // see `Leftovers`
   std::vector<std::unique_ptr<ReceivedResponse>> responses;  // not yet taken by Python

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <new>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -19,17 +18,27 @@ namespace nb = nanobind;
 
 namespace {
 
-// What the backend says of an unhealthy stub. Both leave the answer in the queue.
-constexpr std::string_view kNamed = "Stub process '";
-constexpr std::string_view kUnhealthy = "is not healthy";
-constexpr std::string_view kLocked = "Failed to obtain the health mutex";
+// What the backend says of an unhealthy stub: with the instance's name between the first two, or
+// without a name. triton_interface.py has the same texts.
+constexpr std::string_view kBeforeName = "Stub process '";
+constexpr std::string_view kAfterName = "' is not healthy.";
+constexpr std::string_view kFull = "Stub process is not healthy.";
+constexpr std::string_view kLocked = "Failed to obtain the health mutex.";
 
-// The instance that the message names; empty where it names none.
-std::string_view named_instance(std::string_view message) {
-  const size_t found = message.find(kNamed);
-  if (found == std::string_view::npos) return {};
-  message.remove_prefix(found + kNamed.size());
-  return message.substr(0, message.find('\''));
+// The core puts `in ensemble 'NAME', ` before the error of a step, for each ensemble around it.
+constexpr std::string_view kBeforeEnsemble = "in ensemble '";
+constexpr std::string_view kAfterEnsemble = "', ";
+
+// An error that quotes another one with its traceback is shorter; a longer one may quote a body.
+constexpr size_t kLongestQuote = 64 * 1024;
+
+std::string_view without_ensembles(std::string_view message) {
+  while (message.starts_with(kBeforeEnsemble)) {
+    const size_t name_end = message.find(kAfterEnsemble, kBeforeEnsemble.size());
+    if (name_end == std::string_view::npos) break;
+    message.remove_prefix(name_end + kAfterEnsemble.size());
+  }
+  return message;
 }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -85,34 +94,68 @@ bool Stubs::may_mix_up(const std::string& model, uint64_t epoch) noexcept {
   });
 }
 
-void Stubs::mark_unhealthy(Stub& stub, const std::string& model) {
-  if (!stub.unhealthy) {
-    stub.lived = stub.process == 0 || kill_child(stub.process);
-    stub.marked_at = now_ticks();
-    stub.unhealthy = true;
-    unhealthy_.fetch_add(1, std::memory_order_release);
-  }
-  if (!contains(stub.models, model)) stub.models.push_back(model);  // it calls the stub's model
+void Stubs::mark_unhealthy(Stub& stub) {
+  if (stub.unhealthy) return;
+  stub.lived = kill_child(stub.process);
+  stub.marked_at = now_ticks();
+  stub.unhealthy = true;
+  unhealthy_.fetch_add(1, std::memory_order_release);
 }
 
-void Stubs::on_error(const std::string& model, uint64_t epoch, std::string_view message) noexcept {
-  if (message.find(kUnhealthy) == std::string_view::npos &&
-      message.find(kLocked) == std::string_view::npos)
-    return;
-  try {
-    const std::lock_guard lock(mutex_);
-    const std::string_view instance = named_instance(message);
-    if (!instance.empty()) {
-      Stub& stub = stubs_[std::string(instance)];
-      if (epoch >= stub.mixed_up_before) mark_unhealthy(stub, model);
-      return;
-    }
-    for (auto& [_, stub] : stubs_)
-      if (epoch >= stub.mixed_up_before && contains(stub.models, model))
-        mark_unhealthy(stub, model);
-  } catch (const std::bad_alloc&) {
-    // Without memory for a name. The stub itself is marked and killed before memory is needed.
+bool Stubs::runs_in_stub(const std::string& model) const {
+  return std::any_of(stubs_.begin(), stubs_.end(),
+                     [&](const auto& each) { return contains(each.second.models, model); });
+}
+
+// The model runs in the stub, or is an ensemble with such a model. A model that runs in another
+// stub may have called this one's (BLS): its error contains that of the call.
+bool Stubs::is_named(const Stub& stub, const std::string& model, std::string_view message) const {
+  if (contains(stub.models, model)) {
+    const std::string_view said = without_ensembles(message);
+    if (said == stub.unhealthy_message || said == kFull || said == kLocked) return true;
   }
+  return message.size() <= kLongestQuote &&
+         message.find(stub.unhealthy_message) != std::string_view::npos && runs_in_stub(model);
+}
+
+bool Stubs::on_error(const FailedRequest& request, std::string_view message) noexcept {
+  const std::lock_guard lock(mutex_);
+  bool believed = false;
+  for (auto& [_, stub] : stubs_) {
+    if (request.epoch < stub.mixed_up_before || !is_named(stub, request.model, message)) continue;
+    if (!stub.unhealthy && !stub.liveness.may_be_given_up(request.began, WallClock::now()))
+      continue;
+    mark_unhealthy(stub);
+    believed = true;
+  }
+  return believed;
+}
+
+Stubs::~Stubs() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_sampler_.notify_one();
+  if (sampler_.joinable()) sampler_.join();
+}
+
+void Stubs::sample_all() {
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    const WallClock::time_point now = WallClock::now();
+    for (auto& [_, stub] : stubs_) stub.liveness.sample(now);
+    if (stubs_.empty())
+      wake_sampler_.wait(lock);
+    else
+      wake_sampler_.wait_for(lock, Liveness::kSampleEvery);
+  }
+}
+
+void Stubs::set_process(const std::string& instance, Stub& stub, pid_t process) {
+  stub.unhealthy_message = std::string(kBeforeName).append(instance).append(kAfterName);
+  stub.liveness = Liveness(process);
+  stub.process = process;
 }
 
 void Stubs::set(const Running& running) {
@@ -136,8 +179,10 @@ void Stubs::set(const Running& running) {
     } else {
       stub.models = models;
     }
-    stub.process = process;
+    set_process(instance, stub, process);
   }
+  if (!stubs_.empty() && !sampler_.joinable()) sampler_ = std::thread(&Stubs::sample_all, this);
+  wake_sampler_.notify_one();
 }
 
 nb::dict Stubs::unhealthy() const {

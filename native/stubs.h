@@ -9,25 +9,38 @@
 //
 // Therefore a stub that the backend calls unhealthy is killed at once, before the backend's thread
 // sends it another request. Responses of all models that use it are discarded until another process
-// serves the instance. The messages are those of triton_interface.py.
+// serves the instance.
+//
+// The backend says so only in the text of an error, and a model may make the same text of a
+// client's words. It is believed only about a stub that is known and that the request can have
+// used, and only if `Liveness` shows that the stub is dead, stopped, or has stood still.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <sys/types.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "liveness.h"
 
 namespace triton {
 
 class Stubs {
  public:
+  Stubs() = default;
+  Stubs(const Stubs&) = delete;
+  Stubs& operator=(const Stubs&) = delete;
+  ~Stubs();
+
   // How many stubs were replaced after they had become unhealthy. To keep with each request: those
   // before it began do not concern it.
   uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
@@ -38,8 +51,15 @@ class Stubs {
            may_mix_up(model, epoch);
   }
 
-  // Called with each error, on the thread of the backend that reports it.
-  void on_error(const std::string& model, uint64_t epoch, std::string_view message) noexcept;
+  struct FailedRequest {
+    const std::string& model;
+    uint64_t epoch;
+    WallClock::time_point began;
+  };
+
+  // Called with each error, on the thread of the backend that reports it. Returns whether it says
+  // that a stub is unhealthy, and is believed.
+  bool on_error(const FailedRequest& request, std::string_view message) noexcept;
 
   // By instance: its process, and the models that use it.
   using Running = std::unordered_map<std::string, std::pair<pid_t, std::vector<std::string>>>;
@@ -53,7 +73,9 @@ class Stubs {
 
  private:
   struct Stub {
-    pid_t process = 0;                // 0: not known
+    pid_t process = 0;
+    Liveness liveness;
+    std::string unhealthy_message;
     std::vector<std::string> models;  // that use it
     uint64_t mixed_up_before = 0;     // earlier requests may receive wrong responses
     uint64_t marked_at = 0;           // when it became unhealthy, in clock ticks since the boot
@@ -62,12 +84,19 @@ class Stubs {
   };
 
   bool may_mix_up(const std::string& model, uint64_t epoch) noexcept;
-  void mark_unhealthy(Stub& stub, const std::string& model);
+  bool is_named(const Stub& stub, const std::string& model, std::string_view message) const;
+  bool runs_in_stub(const std::string& model) const;
+  void mark_unhealthy(Stub& stub);
+  void set_process(const std::string& instance, Stub& stub, pid_t process);
+  void sample_all();
 
   mutable std::mutex mutex_;
   std::atomic<uint64_t> epoch_{0};
   std::atomic<uint32_t> unhealthy_{0};
   std::unordered_map<std::string, Stub> stubs_;  // by instance
+  std::thread sampler_;                          // runs from the first stub on
+  std::condition_variable wake_sampler_;
+  bool ending_ = false;
 };
 
 }  // namespace triton

@@ -29,10 +29,13 @@ STUB_INSTANCE_AT = -2  # position of the model instance's name in the stub's arg
 # The core appends a number to the name of the model's instance group, even if there is only one
 STUB_INSTANCE = re.compile(r"(?P<group>.*)_\d+", re.DOTALL)
 
-# The Python backend's error for a stub that is dead or does not respond within 1 s
-UNHEALTHY_STUB = re.compile(r"Stub process '([^']+)' is not healthy")
-# The same if the stub holds a lock meanwhile; native/stubs.cc has both texts too
-LOCKED_STUB = "Failed to obtain the health mutex"
+# The Python backend's whole error for a stub that is dead or does not respond within 1 s.
+# native/stubs.cc compares these texts. A model can send the same ones, so they never suffice.
+UNHEALTHY_STUB = "Stub process '{instance}' is not healthy."
+FULL_STUB = "Stub process is not healthy."  # and does not take the request
+LOCKED_STUB = "Failed to obtain the health mutex."  # and holds a lock
+# The core puts it before the error of a step
+IN_ENSEMBLE = "in ensemble '{ensemble}', "
 
 # Of the core's own queue, at the end of an error whose code is UNAVAILABLE; the request's id may
 # come first
@@ -45,8 +48,12 @@ MISSING_BACKEND = re.compile(
     r"unable to find backend library (?:for backend '|'libtriton_)([^']+?)(?:\.so)?'"
 )
 
-# TensorRT-LLM's PeftCacheManager::addRequestPeft; backends embed it in their own text
-LORA_EVICTED = re.compile(r"LoRA task \d+ not found in cache")
+# TensorRT-LLM's PeftCacheManager::addRequestPeft; backends put their own text before it, and Python
+# models a traceback behind it
+LORA_EVICTED = re.compile(
+    r"(?:^|[:,] )LoRA task (?P<id>\d+) not found in cache\. "
+    r"Please send LoRA weights with request(?:\s*\Z|\n\nAt:\n)"
+)
 
 # `W1121 23:10:11.123456 42 file.cc:12] "text"`, or the time in ISO 8601 and then the letter
 LOG_LINE = re.compile(

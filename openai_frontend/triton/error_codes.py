@@ -2,12 +2,7 @@
 
 from openai_frontend import errors
 from openai_frontend.triton import _core
-from openai_frontend.triton_interface import (
-    LOCKED_STUB,
-    QUEUE_FULL,
-    QUEUE_TIMEOUT,
-    UNHEALTHY_STUB,
-)
+from openai_frontend.triton_interface import QUEUE_FULL, QUEUE_TIMEOUT
 
 UNKNOWN = 0
 INTERNAL = 1
@@ -35,13 +30,12 @@ _OF_ITS_QUEUE: dict[str, type[errors.ServerOverloaded]] = {
 def to_exception(code: int, message: str) -> errors.GatewayError:
     """Return the exception for a Triton error; INTERNAL, UNKNOWN and new codes: InferenceFailed.
 
-    An INTERNAL error of a stub process that is about to be restarted is ModelUnavailable.
+    A model can end an error with the words of the core's queue: then only its own client sees
+    another 503.
     """
     for words, refusal in _OF_ITS_QUEUE.items():
         if code == UNAVAILABLE and message.endswith(words):
             return refusal(f"The queue of the model's batcher: {words[0].lower()}{words[1:]}.")
-    if LOCKED_STUB in message or UNHEALTHY_STUB.search(message):
-        code = UNAVAILABLE
     error = _EXCEPTIONS.get(code, errors.InferenceFailed)(message)
     error.foreign = True
     return error

@@ -29,23 +29,31 @@ SLOW = "import time\ndef answer(given):\n    time.sleep(1)\n    return given"
 KILLED_STUB = """
 import asyncio, os, sys
 from pathlib import Path
-from openai_frontend.errors import ModelUnavailable
+from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton_interface import STUB_INSTANCE_AT
-from tests.unit.triton.test_interface import infer, the_stub
+from tests.unit.triton.test_interface import infer, stubs_of_this_process
 
 async def main():
     path, repository = map(Path, sys.argv[1:])
     server = Server(Options(library=path, model_repositories=[repository]))
     await server.start()
-    stub = the_stub()
-    print(stub.cmdline()[STUB_INSTANCE_AT])
+    stubs = {each.cmdline()[STUB_INSTANCE_AT]: each for each in stubs_of_this_process()}
+    instance, stub = next(each for each in stubs.items() if each[0].startswith("second"))
+    print(instance)
     stub.kill()
     try:
-        await infer(server, "echo")
+        await infer(server, "second")
+    except InferenceFailed as error:
+        print(error.message)
+    server.set_stubs({instance: (stub.pid, ["second", "ensemble"])})
+    try:
+        await infer(server, "ensemble", given="QUESTION")
     except ModelUnavailable as error:
-        print(*server.unhealthy_stubs())
-        print(error.message, flush=True)
+        print(error.message)
+    print(*server.unhealthy_stubs(), flush=True)
+    for each in stubs.values():
+        each.kill()
     os._exit(0)
 
 asyncio.run(main())
@@ -60,8 +68,10 @@ def write_slow(repository: Any, policy: str = "") -> None:
     config.write_text(config.read_text() + QUEUE % policy)
 
 
-async def infer(server: Server, name: str, shape: tuple[int, ...] = (1,)) -> None:
-    async for _ in server.infer(name, {"IN": (TEXT[0], shape, TEXT[2])}):
+async def infer(
+    server: Server, name: str, shape: tuple[int, ...] = (1,), given: str = "IN"
+) -> None:
+    async for _ in server.infer(name, {given: (TEXT[0], shape, TEXT[2])}):
         pass
 
 
@@ -74,8 +84,12 @@ async def refusals(server: Server) -> list[Any]:
 
 
 def the_stub() -> psutil.Process:
-    [stub] = [each for each in psutil.Process().children() if is_stub(each)]
+    [stub] = stubs_of_this_process()
     return stub
+
+
+def stubs_of_this_process() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children() if is_stub(each)]
 
 
 def is_stub(process: psutil.Process) -> bool:
@@ -114,17 +128,24 @@ async def test_arguments_of_a_stub(repository, start_server):
 
 @pytest.mark.slow
 def test_error_of_a_killed_stub(repository):
-    """It names the instance, as the stub's arguments do."""
-    python_models.write(repository, "echo")
+    """It names the instance, as the stub's arguments do, and an ensemble puts its own name before
+    it.
+    """
+    for name in ("first", "second"):
+        python_models.write(repository, name)
+    python_models.write_ensemble(repository)
     command = [sys.executable, "-c", KILLED_STUB, library.find(), repository]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    named, unhealthy, message = done.stdout.splitlines()
+    instance, *said, unhealthy = done.stdout.splitlines()
 
-    assert triton_interface.UNHEALTHY_STUB.findall(message) == [named]
-    assert unhealthy == named
+    message = triton_interface.UNHEALTHY_STUB.format(instance=instance)
+    of_ensemble = triton_interface.IN_ENSEMBLE.format(ensemble="ensemble") + message
+    assert said == [message, of_ensemble]
+    assert unhealthy == instance
 
 
-def test_error_of_a_locked_stub():
+@pytest.mark.parametrize("text", [triton_interface.LOCKED_STUB, triton_interface.FULL_STUB])
+def test_error_of_a_locked_or_full_stub(text):
     """The text is in the backend's library; the stub holds its lock for microseconds at a time,
     too short to provoke the error.
     """
@@ -132,7 +153,7 @@ def test_error_of_a_locked_stub():
     backend = server / triton_interface.BACKENDS / triton_interface.PYTHON_BACKEND
 
     built = (backend / triton_interface.PYTHON_BACKEND_FILES[0]).read_bytes()
-    assert triton_interface.LOCKED_STUB.encode() in built
+    assert text.encode() in built
 
 
 @pytest.mark.slow
@@ -218,9 +239,14 @@ async def test_start_without_a_gpu_has_no_warnings(repository, start_server, tmp
 
 def test_evicted_lora():
     """As TensorRT-LLM words it; it needs a GPU, so this text was recorded."""
-    text = "in ensemble 'ensemble', LoRA task 7 not found in cache. Please send LoRA weights"
+    text = (
+        "in ensemble 'ensemble', LoRA task 7 not found in cache. "
+        "Please send LoRA weights with request"
+    )
 
-    assert triton_interface.LORA_EVICTED.search(text)
+    found = triton_interface.LORA_EVICTED.search(text)
+    assert found is not None
+    assert found["id"] == "7"
 
 
 def test_every_row_has_a_test(request):

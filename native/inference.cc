@@ -408,7 +408,8 @@ bool Relay::add(const TextResponse& response) {
   if (!segment->scanner->pass(response.text, text)) return false;
   segment->record.append(response.text);
   segment->room -= response.text.size();
-  segment->tokens += response.tokens;
+  // As the parser counts a response whose ids are missing.
+  segment->tokens += response.tokens != 0 ? response.tokens : !response.text.empty();
   if (around.empty()) text.clear();
   return true;
 }
@@ -416,7 +417,7 @@ bool Relay::add(const TextResponse& response) {
 void ResponseQueue::end_segment(InFlight& in_flight) noexcept {
   if (in_flight.relay == nullptr || in_flight.relay->segment == nullptr) return;
   const std::unique_ptr<Segment> segment = std::move(in_flight.relay->segment);
-  if (segment->record.empty()) return;
+  if (segment->tokens == 0) return;  // special tokens count, although they have no text
   try {
     in_flight.responses.push_back(relayed_response(in_flight.relay->output, *segment));
   } catch (const std::bad_alloc&) {

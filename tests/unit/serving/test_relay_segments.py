@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -303,6 +304,16 @@ async def test_every_sample_gives_the_same_bytes(ask):
         relayed_of[family] = relayed_of.get(family, 0) + relayed.relayed
 
     assert [family for family, tokens in relayed_of.items() if not tokens] == []
+
+
+async def test_tokens_without_text_count(ask):
+    """Special tokens have none; between two markers there may be nothing else."""
+    for family, output in SAMPLES:
+        parsers = [samples.parser_for(family, output) for _ in range(2)]
+        pieces = [each for each in re.split(r"(<[^<>]*>)", output["text"]) if each.strip()]
+        answers = [[each] for piece in pieces for each in (piece, "", "")]
+        _, _, expected, sent = await both(ask, parsers, answers)
+        assert folded(expected) == folded(sent), (family, output["name"])
 
 
 TURNS = st.lists(st.booleans(), min_size=1, max_size=5)

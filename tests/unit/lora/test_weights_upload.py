@@ -1,6 +1,7 @@
 """When an adapter's weights are sent to TensorRT-LLM."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest
+from openai_frontend.lora import weights_upload
 from openai_frontend.lora.weights_upload import WeightsUploader
 from tests.unit.lora.files import write_tensorrt_llm
 
@@ -98,24 +100,61 @@ async def test_failed_first_request(adapters: list[Adapter]) -> None:
     assert await ask(told, backend, adapters[0]) == "by 1"
 
 
+EVICTED = "LoRA task 1 not found in cache. Please send LoRA weights with request"
+
+
 @pytest.mark.parametrize(
     ("delta", "reason", "sent"),
     [
-        (CompletionDelta(), "LoRA task 1 not found in cache.", [False, True]),
-        (CompletionDelta("a"), "LoRA task 1 not found in cache.", [False]),
-        (CompletionDelta(token_ids=[1]), "LoRA task 1 not found in cache.", [False]),
+        (CompletionDelta(), EVICTED, [False, True]),
+        (CompletionDelta(), f"in ensemble 'ensemble', {EVICTED}", [False, True]),
+        (CompletionDelta(), f"TritonModelException: {EVICTED}\n", [False, True]),
+        (CompletionDelta(), f"TritonModelException: {EVICTED}\n\nAt:\n  model.py", [False, True]),
+        (CompletionDelta("a"), EVICTED, [False]),
+        (CompletionDelta(token_ids=[1]), EVICTED, [False]),
         (CompletionDelta(), "out of memory", [False]),
+        (CompletionDelta(), EVICTED.replace("1", "2"), [False]),
+        (CompletionDelta(), EVICTED.replace("1", "11"), [False]),
+        (CompletionDelta(), EVICTED.partition(".")[0], [False]),
+        (CompletionDelta(), f"cannot parse '{EVICTED}'", [False]),
+        (CompletionDelta(), f"cannot parse: {EVICTED} as JSON", [False]),
     ],
 )
 async def test_no_retry(
     adapters: list[Adapter], delta: CompletionDelta, reason: str, sent: list[bool]
 ) -> None:
-    """A request that has produced output, or failed for another reason, is not sent again."""
+    """A request that has produced output, or failed for another reason than the eviction of its own
+    adapter, is not sent again.
+    """
     told, backend = WeightsUploader(), Backend()
-    await ask(told, backend, adapters[0])
+    for adapter in adapters:
+        await ask(told, backend, adapter)
     backend.got.clear()
     backend.fails_after, backend.reason = delta, reason
 
-    with pytest.raises(InferenceFailed, match=reason):
+    with pytest.raises(InferenceFailed, match=re.escape(reason)):
         await ask(told, backend, adapters[0])
     assert [weights for _, weights in backend.got] == sent
+
+
+async def test_an_eviction_has_a_reason(
+    adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often a client makes a model say that its adapter was evicted, the weights are sent
+    again only if others were sent since, or nothing for a minute.
+    """
+    told, backend = WeightsUploader(), Backend()
+    for adapter in (adapters[1], adapters[0]):
+        await ask(told, backend, adapter)
+    backend.got.clear()
+    backend.fails_after, backend.reason = CompletionDelta(), EVICTED
+
+    for _ in range(3):
+        with pytest.raises(InferenceFailed):
+            await ask(told, backend, adapters[0])
+    assert backend.got == [(1, False)] * 3
+
+    monkeypatch.setattr(weights_upload, "UNEXPLAINED_EVICTION_S", 0.0)
+    with pytest.raises(InferenceFailed):
+        await ask(told, backend, adapters[0])
+    assert backend.got[3:] == [(1, False), (1, True)]

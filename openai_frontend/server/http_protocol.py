@@ -20,7 +20,7 @@ from openai_frontend.generation import StreamWriter
 from openai_frontend.middleware import direct_writer
 from openai_frontend.middleware.direct_writer import DirectWriter
 from openai_frontend.middleware.request_id import new_request_id
-from openai_frontend.server import http1
+from openai_frontend.server import http1, http2
 from openai_frontend.server.limits import (
     MALFORMED,
     ConnectionLimit,
@@ -59,11 +59,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     counts: ProtocolCounts = NullCounts()
     writes_directly = False  # past ASGI
     app_root_path = ""  # uvicorn would prefix every path with its own `root_path`
+    http2_log = http2.Http2Log()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_open = self._body_open = False
         self._request_limits = RequestLimits(self.limits)
+        self._is_new = True  # nothing has been received
         self._rejected = self._disconnected = False
         # method and version of a request to switch protocols
         self._upgrading: tuple[bytes, bytes] | None = None
@@ -95,6 +97,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # ---- receiving ----
 
     def data_received(self, data: bytes) -> None:
+        if self._is_new:
+            self._is_new = False
+            if data.startswith(http2.PREFACE):
+                self.http2_log.warn(self.client[0] if self.client else "unix", self.loop.time())
+                self._reject(http2.REFUSAL)
         while data and not self._rejected:
             self._data, self._unparsed = data, b""
             self._receive(data)

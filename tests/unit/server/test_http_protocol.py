@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.server import http_protocol, internal_server
+from openai_frontend.server import http2, http_protocol, internal_server
 from openai_frontend.server.http_protocol import LimitedHttpProtocol, limited_protocol
 from openai_frontend.server.limits import (
     CHECKS,
@@ -696,3 +696,19 @@ async def test_date_changes_without_requests(monkeypatch):
     dates = [re.findall(rb"^date: (.+)\r$", each, re.MULTILINE) for each in (first, second)]
     assert [len(each) for each in dates] == [1, 1]
     assert dates[0] != dates[1]
+
+
+async def test_http2_client_learns_why_it_is_refused(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gRPC client connects again and again: the log has one line, which names the cause."""
+    monkeypatch.setattr(LimitedHttpProtocol, "http2_log", http2.Http2Log())
+    async with served() as address:
+        answers = [await exchange(address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") for _ in range(3)]
+
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"HTTP/2 and gRPC are not served. Use HTTP/1.1." in answer
+    [line] = [each for each in caplog.messages if "gRPC" in each]
+    assert line.startswith("HTTP/2 connection refused, client=127.0.0.1: gRPC is not served")
+    assert "Invalid HTTP request received." not in caplog.messages

@@ -228,10 +228,28 @@ async def _tokenize(
         if model.vocab_size is not None:
             check_in_vocabulary(prompt, model.vocab_size, "prompt")
         return Prompt(text=None, token_ids=prompt if cut is None else cut.kept(prompt))
+    if model.prompts is None:
+        return _untokenized(prompt, request, cut)
     text = model.fill_in_the_middle(prompt, request.suffix) if request.suffix else prompt
     special = request.add_special_tokens is not False
     tokenized = await model.tokenize(text, add_special_tokens=special, truncation=cut)
     return tokenized if tokenized.token_ids else _start_of_document(model)
+
+
+def _untokenized(prompt: str, request: CompletionRequest, cut: Truncation | None) -> Prompt:
+    """For a model without a tokenizer here: its backend reads the text."""
+    needing = {
+        "suffix": bool(request.suffix),
+        "add_special_tokens": request.add_special_tokens is False,
+        "truncate_prompt_tokens": cut is not None,
+    }
+    for name, needed in needing.items():
+        if needed:
+            raise unsupported(name)
+    if not prompt:
+        message = "Invalid 'prompt': empty string, and the model has no tokenizer here."
+        raise InvalidRequest(message, param="prompt", code="empty_string")
+    return Prompt(prompt, [])
 
 
 def _start_of_document(model: ServingModel) -> Prompt:

@@ -168,6 +168,29 @@ async def test_missing_prompt_is_refused_without_a_start_token():
     assert (refused.value.param, refused.value.code) == ("prompt", "empty_string")
 
 
+async def test_model_without_a_tokenizer_reads_the_prompt_as_it_is():
+    """Echo works, and token ids pass; what needs a tokenizer is rejected by name."""
+    model = FakeModel()
+    model.prompts = None
+
+    answer = await prepare(model, prompt=["say hi", "and bye"], echo=True)
+    assert [each.prompt for each in answer.requests] == ["say hi", "and bye"]
+    assert [each.prompt_token_ids for each in answer.requests] == [None, None]
+    assert answer.echo == ["say hi", "and bye"]
+    assert (await prepare(model, prompt=[1, 2])).requests[0].prompt_token_ids == [1, 2]
+
+    refused = {
+        "suffix": {"prompt": "a", "suffix": "b"},
+        "add_special_tokens": {"prompt": "a", "add_special_tokens": False},
+        "truncate_prompt_tokens": {"prompt": "a", "truncate_prompt_tokens": 1},
+        "prompt": {"prompt": ""},
+    }
+    for param, fields in refused.items():
+        with pytest.raises(InvalidRequest) as error:
+            await prepare(model, **fields)
+        assert error.value.param == param
+
+
 async def test_suffix_uses_the_fill_in_the_middle_format_of_the_family():
     answer = await prepare(FakeModel(), prompt="a", suffix="b", echo=True)
 

@@ -1,26 +1,23 @@
 """What `serve` writes at start-up: load progress, address, and example requests."""
 
-import json
 import logging
 import os
-import shlex
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 
+from openai_frontend.cli import request_examples
 from openai_frontend.cli.console import console_of
+from openai_frontend.cli.request_examples import ListenAddress
 from openai_frontend.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY_S = 5.0
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  only compared
-
-QUESTION = [{"role": "user", "content": "What is Triton?"}]
 
 
 class LoadProgress:
@@ -86,7 +83,7 @@ class StartupBanner:
     def __init__(
         self,
         progress: LoadProgress,
-        address: "ListenAddress",
+        address: ListenAddress,
         repositories: Sequence[Path] = (),  # in which models may have an example recording
     ) -> None:
         self._progress = progress
@@ -104,6 +101,7 @@ class StartupBanner:
         models: Mapping[str, Collection[str]],
         *,
         on_demand: Mapping[str, Collection[str]],
+        tensor_models: Mapping[str, Mapping[str, Any]],
         keys: bool,
         unready: Mapping[str, str],
     ) -> str:
@@ -111,13 +109,14 @@ class StartupBanner:
             self._address,
             models,
             on_demand=on_demand,
+            tensor_models=tensor_models,
             keys=keys,
             unready=unready,
             repositories=self._repositories,
         )
         sys.stdout.write(text)
         sys.stdout.flush()
-        return status(models, unready)
+        return status([*models, *tensor_models], unready)
 
 
 def address(host: str, port: int) -> str:
@@ -126,100 +125,15 @@ def address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
 
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
-    """How clients on this machine reach the server."""
-
-    url: str  # the base URL
-    unix_socket: Path | None = None  # None: TCP
-
-    def __str__(self) -> str:
-        return self.url if self.unix_socket is None else str(self.unix_socket)
-
-    @property
-    def curl_option(self) -> str:
-        if self.unix_socket is None:
-            return ""
-        return f"--unix-socket {shlex.quote(str(self.unix_socket))} "
-
-    def client(self, options: str) -> list[str]:
-        """Python lines that create an OpenAI client; `options` are further arguments."""
-        client = f'client = OpenAI(base_url="{self.url}"{options}'
-        if self.unix_socket is None:
-            return ["from openai import OpenAI", f"{client})"]
-        transport = f"httpx.HTTPTransport(uds={json.dumps(str(self.unix_socket))})"
-        imports = ["import httpx", "from openai import OpenAI"]
-        return [*imports, f"{client}, http_client=httpx.Client(transport={transport}))"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Example:
-    """An example request: path, body without the model, and the part of the response to print."""
-
-    path: str
-    fields: Mapping[str, Any]
-    shown: str
-
-    def curl(self, place: "ListenAddress", model: str, *, keys: bool) -> str:
-        body = json.dumps({"model": model, **self.fields})
-        headers = "-H 'Content-Type: application/json'" + (_KEY if keys else "")
-        return f"curl {place.curl_option}{place.url}/{self.path} {headers} -d {shlex.quote(body)}"
-
-    def python(self, model: str) -> str:
-        method = self.path.replace("/", ".")
-        fields = {"model": model, **self.fields}
-        arguments = ", ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
-        return f"print(client.{method}.create({arguments}).{self.shown})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Upload:
-    """An example request with a file."""
-
-    path: str
-    file: str
-
-    def curl(self, place: "ListenAddress", model: str, *, keys: bool) -> str:
-        form = f"-F {shlex.quote(f'model={model}')} -F {shlex.quote(f'file=@{self.file}')}"
-        return f"curl {place.curl_option}{place.url}/{self.path}{_KEY if keys else ''} {form}"
-
-    def python(self, model: str) -> str:
-        method = self.path.replace("/", ".")
-        arguments = f'model={json.dumps(model)}, file=open({json.dumps(self.file)}, "rb")'
-        return f"print(client.{method}.create({arguments}).text)"
-
-
 _NO_KEY = ', api_key="none"'
-_KEY = ' -H "Authorization: Bearer $OPENAI_API_KEY"'  # OpenAI's SDK reads it too
-
-# A red circle on light grey, of 64 x 64 pixels: drawn like the pictures of the demo's training
-_PICTURE = (
-    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQMAAACQp+OdAAAABlBMVEXIyM3cKCjp5XrTAAAATUlEQVR42u3OsRGAIAAEwQ"
-    "VnTG3BEuxAOrM1SrEMIzCAhFQNvejmPnmesVwg2uYuKYBJFjJiILWpEyPrWF5K4RxLJTc9am97GT//fMgNSo8K5bSJgBcA"
-    "AAAASUVORK5CYII="
-)
-_SEEN = [
-    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PICTURE}"}},
-    {"type": "text", "text": "Describe the picture."},
-]
-
-_EXAMPLES = {
-    "chat": _Example("chat/completions", {"messages": QUESTION}, "choices[0].message.content"),
-    "completions": _Example("completions", {"prompt": "Triton is"}, "choices[0].text"),
-    "embeddings": _Example("embeddings", {"input": "Triton"}, "data[0].embedding[:4]"),
-    "images": _Example(
-        "chat/completions",
-        {"messages": [{"role": "user", "content": _SEEN}]},
-        "choices[0].message.content",
-    ),
-}
 
 
-def ready(
+def ready(  # noqa: PLR0913  each kind of model, and how to reach it
     place: ListenAddress,
     models: Mapping[str, Collection[str]],
     *,
     on_demand: Mapping[str, Collection[str]] = MappingProxyType({}),
+    tensor_models: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     keys: bool = False,
     unready: Mapping[str, str] = MappingProxyType({}),
     repositories: Sequence[Path] = (),
@@ -227,56 +141,48 @@ def ready(
     """The address, and a curl line and a Python line for each kind of request that a model serves.
 
     The lines work as they are; if the server needs a key, they read OPENAI_API_KEY. Only a model
-    that transcribes needs a file: that named `example` in its folder, or else the caller's.
-    `models`: name -> capabilities as in `/v1/models`; `on_demand`: those that a request loads.
+    that needs a file needs the caller's, unless its folder has one named `example`.
+    `models`: name -> capabilities as in `/v1/models`; `on_demand`: those that a request loads;
+    `tensor_models`: name -> metadata of those that only KServe's protocol serves.
     `unready`: name -> reason.
     """
-    if not models and not on_demand:
+    if not models and not on_demand and not tensor_models:
         reasons = "".join(f"  {name}: {reason}\n" for name, reason in sorted(unready.items()))
         return f"Listening on {place}, but no model can serve{':' if reasons else '.'}\n{reasons}"
-    served = ", ".join(models) if models else "no model loaded"
-    later = f" The first request loads {', '.join(on_demand)}." if on_demand else ""
-    ready_line = f"Ready on {place} with {served}.{later}"
-    examples = list(_examples({**models, **on_demand}, repositories))
-    if not examples:
+    answered = list(request_examples.examples({**models, **on_demand}, repositories))
+    shell = [example.curl(place, model, keys=keys) for example, model in answered]
+    for model, metadata in list(tensor_models.items())[:1]:
+        shell.append(request_examples.tensor_curl(place, model, metadata, keys=keys))
+    ready_line = _ready_line(place, models, on_demand, tensor_models)
+    if not shell:
         return f"{ready_line}\n"
-    shell = [example.curl(place, model, keys=keys) for example, model in examples]
-    client = place.client("" if keys else _NO_KEY)
-    python = [*client, *(example.python(model) for example, model in examples)]
     examples_with = "Try it with a key in OPENAI_API_KEY" if keys else "Try it"
-    return "\n".join(
-        [
-            f"{ready_line} {examples_with} from a shell:",
-            "",
-            *shell,
-            "",
-            "or from Python:",
-            "",
-            *python,
-            "",
-        ]
-    )
+    lines = [f"{ready_line} {examples_with} from a shell:", "", *shell, ""]
+    if answered:
+        client = place.client("" if keys else _NO_KEY)
+        python = [*client, *(example.python(model) for example, model in answered)]
+        lines += ["or from Python:", "", *python, ""]
+    return "\n".join(lines)
 
 
-def _examples(
-    models: Mapping[str, Collection[str]], repositories: Sequence[Path]
-) -> Iterator[tuple[_Example | _Upload, str]]:
-    """Each example that a model can answer, with the first such model."""
-    for kind, example in _EXAMPLES.items():
-        if (model := _first(models, kind)) is not None:
-            yield example, model
-    if (model := _first(models, "transcription")) is not None:
-        yield _Upload("audio/transcriptions", _recording(model, repositories)), model
+def _ready_line(
+    place: ListenAddress,
+    models: Collection[str],
+    on_demand: Collection[str],
+    tensor_models: Collection[str],
+) -> str:
+    tensors = f"{_place(place, place.tensor_url)} with {', '.join(tensor_models)}"
+    if tensor_models and not models and not on_demand:
+        return f"Ready on {tensors}."
+    served = ", ".join(models) if models else "no model loaded"
+    beside = f", and on {tensors}" if tensor_models else ""
+    later = f" The first request loads {', '.join(on_demand)}." if on_demand else ""
+    return f"Ready on {place} with {served}{beside}.{later}"
 
 
-def _first(models: Mapping[str, Collection[str]], kind: str) -> str | None:
-    return next((name for name, abilities in models.items() if kind in abilities), None)
-
-
-def _recording(model: str, repositories: Sequence[Path]) -> str:
-    """The path of the model's example, or a name that the caller replaces."""
-    files = (file for path in repositories for file in (path / model).glob("example.*"))
-    return str(next(files, "recording.wav"))
+def _place(place: ListenAddress, url: str) -> str:
+    """A Unix socket has one name for all paths."""
+    return url if place.unix_socket is None else f"{place} (/v2)"
 
 
 def status(models: Collection[str], unready: Collection[str]) -> str:

@@ -133,6 +133,7 @@ def serve(
     process.notifier = SystemdNotifier.from_environment(os.environ)
     process.authenticator = app.state.authenticator
     process.certificate = certificate(settings)
+    process.serves_tensors = settings.enable_kserve
     process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
     state: AppState = app.state.gateway
     if metrics_listener is not None:

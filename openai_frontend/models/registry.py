@@ -272,6 +272,15 @@ class ModelRegistry:
         cards += [_card_of_unloaded(name, snapshot) for name in self._on_demand(snapshot)]
         return cards
 
+    def tensor_models(self) -> list[str]:
+        """The loaded models that no endpoint of OpenAI's API serves, without composing models."""
+        snapshot = self._current()
+        return sorted(
+            name
+            for name in snapshot.refused.keys() & snapshot.loaded
+            if not snapshot.ensembles_of.get(name) and not snapshot.options[name].ensemble
+        )
+
     def engine_gauges(self) -> list[dict[str, float]]:
         """The gauges of each in-process engine, named as in `Server.model_gauges`."""
         snapshot = self._snapshot or Snapshot()

@@ -17,7 +17,7 @@ import uvicorn
 
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.background_tasks import supervise
-from openai_frontend.errors import ModelUnavailable
+from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.lifespan import Startup
 from openai_frontend.middleware.drain import DrainState
 from openai_frontend.models.registry import ModelRegistry
@@ -71,11 +71,12 @@ class StartupReporter(Protocol):
         models: Mapping[str, Collection[str]],
         *,
         on_demand: Mapping[str, Collection[str]],
+        tensor_models: Mapping[str, Mapping[str, Any]],
         keys: bool,
         unready: Mapping[str, str],
     ) -> str:
-        """Reports the models (name -> capabilities), those that a request loads apart, and returns
-        a status line for systemd.
+        """Reports the models (name -> capabilities), those that a request loads apart, and those
+        that only KServe's protocol serves (name -> metadata). Returns a status line for systemd.
         """
 
 
@@ -101,6 +102,7 @@ class GatewayProcess(QuietServer):
         self.authenticator: Authenticator | None = None  # None: no keys required
         self.certificate: Certificate | None = None  # None: no TLS
         self.exit_without_models = False  # stop if no model is ready after loading
+        self.serves_tensors = True  # by KServe's protocol
         self._startup = resources.startup
         resources.startup.on_failure = self._stop
         self._watchdog = LoopWatchdog(threshold_s=STARTUP_THRESHOLD_S)
@@ -207,6 +209,7 @@ class GatewayProcess(QuietServer):
         status = self._reporter.ready(
             models,
             on_demand={card.name: _abilities(card) for card in cards if card.loads_on_demand},
+            tensor_models=await self._tensor_models(),
             keys=self.authenticator is not None,
             unready=self._registry.unready(),
         )
@@ -215,6 +218,18 @@ class GatewayProcess(QuietServer):
             self._stop()
             return
         self.notifier.ready(status)
+
+    async def _tensor_models(self) -> Mapping[str, Mapping[str, Any]]:
+        """The models that only KServe's protocol serves, with its metadata."""
+        names = self._registry.tensor_models() if self.serves_tensors else []
+        return {name: await asyncio.to_thread(self._metadata, name) for name in names}
+
+    def _metadata(self, name: str) -> Mapping[str, Any]:
+        try:
+            decoupled = self._triton.model_is_decoupled(name)
+            return {**self._triton.model_metadata(name), "decoupled": decoupled}
+        except GatewayError:  # it has just become unready
+            return {}
 
     def _stop_core(self) -> None:
         """The grace period is over: the core fails the remaining requests."""

@@ -1,8 +1,11 @@
 """The start-up output of `serve`."""
 
 import ast
+import base64
 import io
+import json
 import re
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -233,3 +236,75 @@ def test_model_without_an_example() -> None:
 
     text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"a": ["rerank"]})
     assert text == "Ready on http://h:9/v1 with a.\n"
+
+
+def test_example_with_a_picture_encodes_its_file(tmp_path: Path) -> None:
+    """In the shell and in Python, so that the lines stay short."""
+
+    (tmp_path / "v").mkdir()
+    picture = tmp_path / "v" / "example.png"
+    picture.write_bytes(b"picture")
+    place = banner.ListenAddress("http://h:9/v1")
+    text = banner.ready(place, {"v": ["images"]}, repositories=[tmp_path])
+    lines = text.splitlines()
+    [curl] = [line for line in lines if line.startswith("curl")]
+    script = curl.replace("curl", "printf '%s\\n'", 1)
+    shown = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
+    sent = json.loads(shown.stdout.splitlines()[-1])
+    url = f"data:image/png;base64,{base64.b64encode(b'picture').decode()}"
+    assert sent["messages"][0]["content"][1] == {"type": "image_url", "image_url": {"url": url}}
+
+    python = "\n".join(lines[lines.index("or from Python:") + 2 :])
+    assert f'open("{picture}", "rb")' in python
+    assert len(ast.parse(python).body) == 5
+    assert max(map(len, lines)) < 320 + len(str(picture))
+
+
+METADATA = {
+    "inputs": [
+        {"name": "a", "datatype": "FP32", "shape": [-1, 2]},
+        {"name": "b", "datatype": "BYTES", "shape": [1]},
+    ]
+}
+
+
+def test_tensor_models_are_ready_on_kserves_path() -> None:
+    """With a request that infers with the first one."""
+
+    text = banner.ready(
+        banner.ListenAddress("http://h:9/v1"), {}, tensor_models={"cached": METADATA, "double": {}}
+    )
+    [ready, _, curl] = text.splitlines()
+    assert ready == "Ready on http://h:9/v2 with cached, double. Try it from a shell:"
+    body = shlex.split(curl)[-1]
+    assert curl.startswith("curl http://h:9/v2/models/cached/infer ")
+    assert json.loads(body) == {
+        "inputs": [
+            {"name": "a", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 1.0]},
+            {"name": "b", "datatype": "BYTES", "shape": [1], "data": ["Triton"]},
+        ]
+    }
+
+    both = banner.ready(
+        banner.ListenAddress("http://h:9/v1"), {"m": ["rerank"]}, tensor_models={"t": {}}
+    )
+    assert both.startswith("Ready on http://h:9/v1 with m, and on http://h:9/v2 with t. Try it")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"inputs": [{"name": "a", "datatype": "FP16", "shape": [1]}]},
+        {"inputs": [{"name": "a", "datatype": "FP32", "shape": [3, 224, 224]}]},
+        {**METADATA, "decoupled": True},
+    ],
+)
+def test_tensor_model_without_a_short_request(metadata: dict[str, object]) -> None:
+    """The example shows its metadata."""
+
+    place = banner.ListenAddress("http://h:9/v1")
+    text = banner.ready(place, {}, tensor_models={"t": metadata}, keys=True)
+    assert text.splitlines()[-1] == (
+        'curl http://h:9/v2/models/t -H "Authorization: Bearer $OPENAI_API_KEY"'
+    )

@@ -30,6 +30,9 @@ def name_input(
     images = one.images if isinstance(one, EmbedRequest) else ()
     if item := _named_item(refused.message, images) or _too_long(refused.message):
         refused.message, refused.param, refused.code = item.message, item.param, item.code
+    elif refused.message.startswith(_DIMENSIONS):
+        refused.message = f"Invalid 'dimensions': {refused.message.removeprefix(_DIMENSIONS)}"
+        refused.param = "dimensions"
     elif one.param and isinstance(one, EmbedRequest) and one.dimensions:
         refused.message = f"{one.param}: {refused.message}"
     else:
@@ -40,6 +43,7 @@ _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priorit
 
 
 _AUDIO = "audio: "
+_DIMENSIONS = "dimensions: "
 _CONTEXT = "context: "  # only the engine knows how many tokens the media has
 _MEDIA = re.compile(r"(image|audio)(?:\[(\d+)\])?: ")
 _CODES = {"image": "image_parse_error", "audio": "invalid_audio"}

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from openai_frontend.errors import InvalidRequest
+from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest
+from openai_frontend.generation import EmbeddingResult, EmbedRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.token_bytes import TiktokenDecoder
 from openai_frontend.prompting.tokenizer import Truncation
@@ -12,6 +14,7 @@ from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimit
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
+    FLOAT_BYTES,
     VOCABULARY_HINT,
     Text,
     TimeSlicer,
@@ -141,7 +144,7 @@ class Embeddings:
             first, end = batch.start, batch.stop
             await self._slicer.take(embedding_cost_us(prompts[first:end]))
             data = []
-            for at, result in enumerate(await model.embed(requests[first:end]), first):
+            for at, result in enumerate(await _vectors(requests[first:end], model), first):
                 await self._slicer.take(rendering_cost_us(result.embedding, as_base64=as_base64))
                 # not every backend counts
                 prompt_tokens += result.prompt_tokens or len(ids[at])
@@ -153,7 +156,7 @@ class Embeddings:
             embedding_request(
                 f"{id}-{at}",
                 prompt,
-                dimensions=request.dimensions,
+                dimensions=None if request.dimensions == model.dimensions else request.dimensions,
                 param=f"input[{at}]" if len(prompts) > 1 else None,
             )
             for at, prompt in enumerate(prompts)
@@ -194,6 +197,30 @@ def _truncation(request: EmbeddingRequest, model: ServingModel) -> Truncation | 
     return input_truncation(request.truncate_prompt_tokens, request.truncation_side, model)
 
 
+async def _vectors(
+    requests: Sequence[EmbedRequest], model: ServingModel
+) -> Sequence[EmbeddingResult]:
+    """A model whose length is not known may refuse `dimensions` although it is that length."""
+    try:
+        return await model.embed(requests)
+    except (InvalidRequest, InferenceFailed) as refused:
+        asked = requests[0].dimensions
+        if asked is None or model.dimensions is not None:
+            raise
+        try:
+            results = await model.embed([replace(each, dimensions=None) for each in requests])
+        except GatewayError:
+            raise refused from None  # for another reason
+    if any(result.embedding.nbytes != asked * FLOAT_BYTES for result in results):
+        raise _no_dimensions()
+    return results
+
+
+def _no_dimensions() -> InvalidRequest:
+    message = "This model does not support specifying dimensions."
+    return InvalidRequest(message, param="dimensions", code="unsupported_parameter")
+
+
 def _check_embeds(model: ServingModel) -> None:
     if "embed" not in model.tasks:
         message = f"The model '{model.name}' does not create embeddings."
@@ -206,8 +233,7 @@ def _check_dimensions(dimensions: int | None, model: ServingModel) -> None:
     if dimensions is None or dimensions == own:
         return
     if model.matryoshka is False:
-        message = "This model does not support specifying dimensions."
-        raise InvalidRequest(message, param="dimensions", code="unsupported_parameter")
+        raise _no_dimensions()
     if own is not None and dimensions > own:
         message = (
             f"Invalid value for 'dimensions' = {dimensions}. Must be less than or equal to {own}."

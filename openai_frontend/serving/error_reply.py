@@ -27,11 +27,26 @@ _FAILED = "The model cannot serve now; the reason is for the server's operator t
 
 # What messages of Triton, an engine or a library may contain and clients must not see: a memory
 # address, a path on the server, a traceback, the repr of an object.
+_SEGMENT = r"[\w.@+-]+"
+_POINTER = r"(?!(?:properties|items|\$?defs|definitions|v[12])\b)"  # of a schema, or of the API
+_MIME_TYPE = r"(?!(?:application|audio|image|text|video)/)"
+_PATHS = (
+    rf"(?<![\w.:/#])/{_POINTER}{_SEGMENT}/{_SEGMENT}",  # absolute
+    rf"['\"`]/{_POINTER}{_SEGMENT}/?['\"`]",
+    rf"(?<![\w./])(?:\.\.?|~)/{_SEGMENT}",  # relative
+    rf"(?<![\w./#@+-]){_POINTER}(?![\d/.]+\b){_SEGMENT}(?:/{_SEGMENT}){{2}}",
+    rf"['\"`]{_MIME_TYPE}{_SEGMENT}/{_SEGMENT}/?['\"`]",
+    rf"{_SEGMENT}/{_SEGMENT}\.(?:bin|engine|gguf|jinja|json|model|npy|onnx|pbtxt|plan|pth?|py|so)\b",
+    rf"{_SEGMENT}/{_SEGMENT}\.(?:safetensors|txt|ya?ml)\b",
+    r"(?:file|gs|hf|s3)://",
+    r"\b[a-z]:\\",
+)
 _INSIDES = re.compile(
-    r"0x[0-9a-f]{4}|Traceback|File \"|<[\w.]+ object|<class |triton_python_backend_shm"
-    r"|(?<![\w.:/#])/(?!(?:properties|items|\$?defs|definitions|v[12])/)[\w.@+-]+/[\w.@+-]",
+    r"0x[0-9a-f]{4}|Traceback|File \"|<[\w.]+ object|<class |triton_python_backend_shm|"
+    + "|".join(_PATHS),
     re.IGNORECASE,
 )
+_WEB_ADDRESS = re.compile(r"https?://[^\s'\"`]+")
 _LONGEST_FOREIGN = 2000  # characters
 
 
@@ -91,7 +106,7 @@ def _public_message(error: GatewayError) -> str:
         return _GENERIC
     if not error.foreign:
         return error.message
-    if _INSIDES.search(error.message):
+    if _INSIDES.search(_WEB_ADDRESS.sub("", error.message)):
         return _REFUSED if error.status < 500 else _FAILED
     return error.message[:_LONGEST_FOREIGN]
 

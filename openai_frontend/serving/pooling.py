@@ -20,6 +20,7 @@ from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupported
 
 # For authors of clients that send ids of another tokenizer.
+FLOAT_BYTES = 4  # of each number of a vector
 VOCABULARY_HINT = (
     "Token ids must come from the model's own tokenizer. langchain-openai sends ids of "
     "OpenAI's; with check_embedding_ctx_length=False it sends text."

@@ -239,6 +239,7 @@ class VLLMEngine(Engine):
             return await super().embed(request)
         from vllm.pooling_params import PoolingParams
 
+        self._check_dimensions(request.dimensions)
         params = PoolingParams(task="embed", dimensions=request.dimensions)
         prompt = self._prompt(request, request.cache_salt)
         if isinstance(prompt, asyncio.Task):
@@ -246,6 +247,13 @@ class VLLMEngine(Engine):
         output = await self._pooled(request.request_id, prompt, params)
         vector = output.outputs.data.float().cpu().numpy()
         return EmbeddingResult(memoryview(vector), len(output.prompt_token_ids))
+
+    def _check_dimensions(self, dimensions: int | None) -> None:
+        """vLLM would refuse too, but with the path of the weights."""
+        trained = getattr(self._engine.model_config.hf_config, "matryoshka_dimensions", None)
+        if dimensions is not None and trained and dimensions not in trained:
+            listed = ", ".join(map(str, trained))
+            raise ValueError(f"dimensions: {dimensions} is not one of the model's, {listed}")
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
         """Return the score of the model's single label, after the activation that the model

@@ -7,7 +7,7 @@ import openai.types
 import orjson
 import pytest
 
-from openai_frontend.errors import InvalidRequest
+from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.prompting.token_bytes import TiktokenDecoder
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.embeddings import Embeddings
@@ -94,10 +94,47 @@ async def test_matryoshka_model_gives_shorter_vectors():
     assert answer.data[0].embedding == [1, 1]
 
 
-async def test_any_model_accepts_its_own_dimensions():
-    answer = await create(FakePoolingModel(matryoshka=False), dimensions=3)
+@pytest.mark.parametrize("matryoshka", [False, True, None])
+async def test_any_model_accepts_its_own_dimensions(matryoshka):
+    """They are not sent to the model, which may know no other length."""
+    model = FakePoolingModel(matryoshka=matryoshka)
+
+    answer = await create(model, dimensions=3)
 
     assert answer.data[0].embedding == [1, 1, 2]
+    assert model.embedded[0].dimensions is None
+
+
+class OfUnknownLength(FakePoolingModel):
+    """A model that reports no length and refuses every `dimensions`."""
+
+    async def embed(self, requests):
+        if requests[0].dimensions is not None:
+            raise self.refusal
+        return await super().embed(requests)
+
+
+@pytest.mark.parametrize("refusal", [InvalidRequest("no"), InferenceFailed("no")])
+async def test_models_of_unknown_length_accept_their_own_dimensions(refusal):
+    """The vector shows it. Any other length is a 400 for the field."""
+    model = OfUnknownLength(dimensions=None, matryoshka=None)
+    model.refusal = refusal
+
+    answer = await create(model, dimensions=3)
+    with pytest.raises(InvalidRequest) as refused:
+        await create(model, dimensions=2)
+
+    assert answer.data[0].embedding == [1, 1, 2]
+    assert refused.value.param == "dimensions"
+
+
+async def test_other_failures_of_such_a_model_are_its_own():
+    """Neither a failure without the field nor one that does not depend on it is hidden."""
+    model = OfUnknownLength(dimensions=None, matryoshka=None, failing="ab")
+    model.refusal = InvalidRequest("too long", param="input")
+
+    with pytest.raises(ValueError, match="the model failed"):
+        await create(model)
 
 
 @pytest.mark.parametrize("given", ["", [""], ["a", ""]])

@@ -45,6 +45,56 @@ FOREIGN = [
 ]
 
 
+PATHS = [
+    "model_repository/demo-embedding/1/weights",
+    "./weights",
+    "../models/x",
+    "~/models",
+    "weights/model.safetensors",
+    "repository/config.pbtxt",
+    "/weights",
+    "/models/x",
+    "/opt/models/x/1/",
+    "file:///models",
+    "s3://bucket/key",
+    "C:\\models",
+]
+SENTENCES = [
+    "Model '{}' does not support Matryoshka embeddings.",
+    'cannot open "{}": No such file or directory',
+    "failed to load `{}`",
+]
+BARE = ["no file {} found", "{}: not a model", "see https://example.com/a and {}."]
+
+
+@pytest.mark.parametrize("sentence", [*SENTENCES, *BARE])
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_are_hidden_relative_or_absolute(path: str, sentence: str) -> None:
+    """Only one name, or two names without quotes, may be anything else."""
+    if sentence in BARE and path == "/weights":
+        return
+    message = sentence.format(path)
+    error = error_codes.to_exception(error_codes.INVALID_ARG, message)
+
+    assert reply_for(error).message == REFUSED
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "use 'image/png' or \"audio/wav\"",
+        "50/60 tokens, on 1/2/2026, true/false",
+        "messages[0].content: yes/no",
+        "see https://example.com/models/a/b.json, '#/$defs/a/b' or '/v1/models'",
+        "The model 'qwen3' is not loaded.",
+    ],
+)
+def test_other_slashes_are_shown(message: str) -> None:
+    error = error_codes.to_exception(error_codes.INVALID_ARG, message)
+
+    assert reply_for(error).message == message
+
+
 @pytest.mark.parametrize(("message", "told"), FOREIGN)
 def test_messages_of_triton_and_engines_are_hidden_if_they_expose_the_server(message, told, caplog):
     """The log always has the message that the reply hides."""

@@ -24,7 +24,16 @@ class TextDocument(RequestFields):
 Document = Annotated[str, Tag("<a string>")] | Annotated[TextDocument, Tag("<an object>")]
 
 
-class RerankRequest(RequestFields):
+class TruncatableRequest(RequestFields):
+    """What to do with pairs that are too long: vLLM's fields, then text-embeddings-inference's."""
+
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+
+
+class RerankRequest(TruncatableRequest):
     """The body of POST /v1/rerank, /rerank and /v2/rerank."""
 
     model: ModelName = None
@@ -35,7 +44,7 @@ class RerankRequest(RequestFields):
     user: Annotated[str, Field(max_length=512)] | None = None
 
 
-class TextsRerankRequest(RequestFields):
+class TextsRerankRequest(TruncatableRequest):
     """The body of POST /rerank in text-embeddings-inference's format: `texts`, and no model."""
 
     query: str
@@ -103,7 +112,7 @@ class TextRank(BaseModel):
     text: str | None = None
 
 
-class ScoreRequest(RequestFields):
+class ScoreRequest(TruncatableRequest):
     """The body of POST /v1/score: one of vLLM's four pairs of names."""
 
     model: ModelName = None

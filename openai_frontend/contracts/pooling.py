@@ -252,7 +252,7 @@ def _text(request: EmbedRequest) -> Sequence[str]:
     if request.prompt is None:
         raise InvalidRequest(
             "This model takes inputs as text only, neither token ids nor a truncated input.",
-            param="input",
+            param=request.param or "input",
         )
     return [request.prompt]
 

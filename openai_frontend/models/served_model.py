@@ -226,10 +226,15 @@ class ServedModel(TritonModel):
         return await self.pool.run(work, characters=len(previous))
 
     async def tokenize_pair(
-        self, first: str, second: str, *, param: str = "documents"
+        self,
+        first: str,
+        second: str,
+        *,
+        param: str = "documents",
+        truncation: Truncation | None = None,
     ) -> tuple[list[int], list[int]]:
         """Tokenize a pair for a cross-encoder: token ids and token type ids."""
-        work = partial(self._builder().pair, first, second, param=param)
+        work = partial(self._builder().pair, first, second, param=param, truncation=truncation)
         return await self.pool.run(work, characters=len(first) + len(second))
 
     def document_start(self) -> int | None:

@@ -242,9 +242,18 @@ class PromptBuilder:
                 each.check(text, exact, items.get(each.kind, 0), options.param)
         return Prompt(text, _packed(ids) if options.within_context else ids)  # JSON needs a list
 
-    def pair(self, first: str, second: str, *, param: str) -> tuple[list[int], list[int]]:
-        """Both texts in one sequence, for a cross-encoder: ids, and each token's type."""
-        encoding = self._tokenizer.encode_pair(first, second)
+    def pair(
+        self, first: str, second: str, *, param: str, truncation: Truncation | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Both texts in one sequence, for a cross-encoder: ids, and each token's type. Only the
+        second text is truncated.
+        """
+        encoding = self._tokenizer.encode_pair(first, second, truncation)
+        if truncation is not None and len(encoding) > truncation.tokens:
+            message = (
+                f"Invalid '{param}': the query alone has more than {truncation.tokens} tokens."
+            )
+            raise InvalidRequest(message, param=param, code="string_above_max_length")
         self._check_length(len(encoding), param)
         return encoding.ids, encoding.type_ids
 

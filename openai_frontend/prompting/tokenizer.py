@@ -197,9 +197,17 @@ class Tokenizer:
         whole = self.fast.post_process(encoding, add_special_tokens=add_special_tokens)
         return list(whole.ids)
 
-    def encode_pair(self, first: str, second: str) -> "HuggingFaceEncoding":
-        """Both texts in one sequence, separated by special tokens."""
-        return self.fast.encode_batch_fast([(first, second)])[0]
+    def encode_pair(
+        self, first: str, second: str, truncation: Truncation | None = None
+    ) -> "HuggingFaceEncoding":
+        """Both texts in one sequence, separated by special tokens. Only the second is cut."""
+        whole = self.fast.encode_batch_fast([(first, second)])[0]
+        if truncation is None or len(whole) <= truncation.tokens:
+            return whole
+        one, other = self.fast.encode_batch_fast([first, second], add_special_tokens=False)
+        room = truncation.tokens - len(one) - self.fast.num_special_tokens_to_add(True)
+        other.truncate(max(0, room), direction=truncation.side)
+        return self.fast.post_process(one, other, add_special_tokens=True)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of the ids. Unknown ids add nothing."""

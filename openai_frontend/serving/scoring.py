@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbeddingResult, ScorePairRequest, ScoreResult
+from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id
@@ -22,6 +23,7 @@ from openai_frontend.serving.pooling import (
     embedding_cost_us,
     embedding_request,
     gather_batches,
+    input_truncation,
     pooling_cost_us,
     similarity_cost_us,
     tokenize_inputs,
@@ -44,6 +46,7 @@ from schemas.rerank import (
     TextRank,
     Texts,
     TextsRerankRequest,
+    TruncatableRequest,
 )
 
 Pair = tuple[Text, Text]  # query, document
@@ -80,7 +83,8 @@ class Scoring:
     async def create(self, request: ScoreRequest, model: ServingModel) -> ScoreResponse:
         """The scores of all pairs. Raises for what this model or server does not support."""
         self._policy.check_extra(request, NEUTRAL_IN_SCORING)
-        scored = await self.score(_pairs(request), model, id=new_id("score"))
+        cut = _truncation(request, model)
+        scored = await self.score(_pairs(request), model, id=new_id("score"), truncation=cut)
         return ScoreResponse(
             id=scored.id,
             created=int(time.time()),
@@ -89,25 +93,32 @@ class Scoring:
             usage=scored.usage,
         )
 
-    async def score(self, pairs: Sequence[Pair], model: ServingModel, *, id: str) -> Scored:
+    async def score(
+        self,
+        pairs: Sequence[Pair],
+        model: ServingModel,
+        *,
+        id: str,
+        truncation: Truncation | None = None,
+    ) -> Scored:
         """Scores by the cross-encoder, or else by similarity of embeddings."""
         self._limiter.slots_for(model).check(model.queue_key(0))
         if "score" in model.tasks:
-            scores, tokens = await self._cross_encode(pairs, model, id)
+            scores, tokens = await self._cross_encode(pairs, model, id, truncation)
         elif "embed" in model.tasks:
-            scores, tokens = await self._compare(pairs, model, id)
+            scores, tokens = await self._compare(pairs, model, id, truncation)
         else:
             message = f"The model '{model.name}' does not score texts."
             raise InvalidRequest(message, param="model", code="unsupported_model")
         return Scored(id, scores, EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens))
 
     async def _cross_encode(
-        self, pairs: Sequence[Pair], model: ServingModel, id: str
+        self, pairs: Sequence[Pair], model: ServingModel, id: str, truncation: Truncation | None
     ) -> tuple[list[float], int]:
         """Scores of a cross-encoder, which reads each pair as one sequence."""
         requests, tokens = [], 0
         for at, pair in enumerate(pairs):
-            requests.append(await _score_request(f"{id}-{at}", pair, model))
+            requests.append(await _score_request(f"{id}-{at}", pair, model, truncation))
             tokens += len(requests[-1].prompt_token_ids)
             self._limits.check_prompt_tokens(tokens, pair[1].param)
             await asyncio.sleep(0)  # a short pair is tokenized on the event loop
@@ -125,11 +136,11 @@ class Scoring:
         return scores, _prompt_tokens(results, ids)
 
     async def _compare(
-        self, pairs: Sequence[Pair], model: ServingModel, id: str
+        self, pairs: Sequence[Pair], model: ServingModel, id: str, truncation: Truncation | None
     ) -> tuple[list[float], int]:
         """Cosine similarities. Each text is embedded once, however many pairs have it."""
         inputs = list({each.text: each for pair in pairs for each in pair}.values())
-        prompts = await tokenize_inputs(inputs, model)
+        prompts = await tokenize_inputs(inputs, model, truncation=truncation)
         tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self._limits.check_prompt_tokens(tokens, inputs[-1].param)
 
@@ -163,10 +174,24 @@ def _prompt_tokens(
     return sum(result.prompt_tokens or len(prompt) for result, prompt in counted)
 
 
-async def _score_request(id: str, pair: Pair, model: ServingModel) -> ScorePairRequest:
+def _truncation(request: TruncatableRequest, model: ServingModel) -> Truncation | None:
+    """How to cut documents, and texts that are embedded alone; None if nothing can be cut here."""
+    tokens = request.truncate_prompt_tokens
+    if tokens is None and request.truncate:
+        tokens = -1
+    if tokens == -1 and (model.prompts is None or model.max_model_len is None):
+        return None
+    direction = (request.truncation_direction or "").lower()
+    side = request.truncation_side or ("left" if direction == "left" else "right")
+    return input_truncation(tokens, side, model)
+
+
+async def _score_request(
+    id: str, pair: Pair, model: ServingModel, truncation: Truncation | None
+) -> ScorePairRequest:
     first, second = pair
     token_ids, token_type_ids = await model.tokenize_pair(
-        first.text, second.text, param=second.param
+        first.text, second.text, param=second.param, truncation=truncation
     )
     return ScorePairRequest(
         request_id=id,
@@ -258,7 +283,7 @@ class Reranking:
     ) -> list[TextRank]:
         """The response of text-embeddings-inference: a bare list."""
         self._policy.check_extra(request, NEUTRAL_IN_SCORING)
-        ranked = await self._sort(request.query, request.texts, "texts", model)
+        ranked = await self._sort(request.query, request.texts, "texts", model, request)
         return [
             TextRank(
                 index=index,
@@ -271,14 +296,20 @@ class Reranking:
     async def _rank(self, request: RerankRequest, model: ServingModel) -> Ranked:
         self._policy.check_extra(request, NEUTRAL_IN_SCORING)
         documents = [_text(document) for document in request.documents]
-        return await self._sort(_text(request.query), documents, "documents", model)
+        return await self._sort(_text(request.query), documents, "documents", model, request)
 
     async def _sort(
-        self, query: str, documents: Sequence[str], param: str, model: ServingModel
+        self,
+        query: str,
+        documents: Sequence[str],
+        param: str,
+        model: ServingModel,
+        request: TruncatableRequest,
     ) -> Ranked:
         query_text = Text(query, "query")
         pairs = [(query_text, Text(each, f"{param}[{at}]")) for at, each in enumerate(documents)]
-        scored = await self._scoring.score(pairs, model, id=new_id("rerank"))
+        cut = _truncation(request, model)
+        scored = await self._scoring.score(pairs, model, id=new_id("rerank"), truncation=cut)
         # `sorted` is stable: documents with equal scores keep their order
         order = sorted(range(len(pairs)), key=lambda at: -scored.scores[at])
         return Ranked(order, scored)

@@ -372,9 +372,14 @@ class MeteredModel:
         return await self._model.decoder_prompt(start, previous)
 
     async def tokenize_pair(
-        self, first: str, second: str, *, param: str = "documents"
+        self,
+        first: str,
+        second: str,
+        *,
+        param: str = "documents",
+        truncation: Truncation | None = None,
     ) -> tuple[list[int], list[int]]:
-        return await self._model.tokenize_pair(first, second, param=param)
+        return await self._model.tokenize_pair(first, second, param=param, truncation=truncation)
 
 
 def _prompt_tokens(work: Work) -> int:

@@ -76,11 +76,8 @@ NEUTRAL_IN_SCORING: Neutral = {
     "instruction": ("",),
     "max_tokens_per_doc": (0,),
     "max_tokens_per_query": (0,),
-    "truncate_prompt_tokens": (),
-    "truncation_side": ("right",),
     # text-embeddings-inference's
     "raw_scores": (False,),
-    "truncate": (False,),
 }
 
 # Values are texts: these requests are forms. The first are OpenAI's, the others vLLM's.

@@ -167,6 +167,25 @@ def test_pair_is_one_sequence_with_token_types() -> None:
     assert builder.pair("play", "playing chess", param="documents") == ([1, 1, 2, 3], [0, 1, 1, 1])
 
 
+@pytest.mark.parametrize(
+    ("tokens", "side", "expected"),
+    [
+        (4, "right", ([1, 1, 2, 3], [0, 1, 1, 1])),
+        (3, "right", ([1, 1, 2], [0, 1, 1])),
+        (3, "left", ([1, 2, 3], [0, 1, 1])),
+        (1, "right", ([1], [0])),
+    ],
+)
+def test_only_the_second_text_of_a_pair_is_cut(tokens: int, side: Any, expected: Any) -> None:
+    """Its tokens keep their type. A first text that is too long is refused."""
+    builder = PromptBuilder(Tokenizer(vocabularies.word_piece(), {}, {}))
+    cut = Truncation(tokens, side)
+
+    assert builder.pair("play", "playing chess", param="documents", truncation=cut) == expected
+    with pytest.raises(InvalidRequest, match="query alone"):
+        builder.pair("play " * (tokens + 1), "play", param="documents", truncation=cut)
+
+
 def test_pair_beyond_the_context() -> None:
     """The error names the caller's field."""
 

@@ -54,7 +54,7 @@ class FakePoolingModel(FakeModel):
         param: str = "prompt",
     ) -> Prompt:
         ids = [ord(letter) for letter in text] + [1] * add_special_tokens
-        if truncation is not None:
+        if truncation is not None and len(ids) > truncation.tokens:
             return Prompt(None, truncation.kept(ids))
         if within_context and self.max_model_len is not None and len(ids) > self.max_model_len:
             raise ContextLengthExceeded(f"resulted in {len(ids)} tokens", param=param)
@@ -67,8 +67,15 @@ class FakePoolingModel(FakeModel):
         return [await self.tokenize(text, param=param, **options) for text, param in named]
 
     async def tokenize_pair(
-        self, first: str, second: str, *, param: str = "documents"
+        self,
+        first: str,
+        second: str,
+        *,
+        param: str = "documents",
+        truncation: Truncation | None = None,
     ) -> tuple[list[int], list[int]]:
+        if truncation is not None:
+            second = second[: max(0, truncation.tokens - len(first))]
         token_ids = [ord(letter) for letter in first + second]
         if self.max_model_len is not None and len(token_ids) > self.max_model_len:
             raise ContextLengthExceeded(f"resulted in {len(token_ids)} tokens", param=param)

@@ -7,7 +7,7 @@ from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimit
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
-from schemas.rerank import RerankRequest, TextsRerankRequest
+from schemas.rerank import RerankRequest, ScoreRequest, TextsRerankRequest
 from tests.unit.serving.fake_pooling_model import FakePoolingModel
 
 POLICY = FieldPolicy("reject")
@@ -119,3 +119,75 @@ BODIES = [
 def test_key_texts_identifies_the_tei_dialect(body, expected):
     """The content of the texts does not matter."""
     assert expected is has_texts(body)
+
+
+LONG = ["b" * 20, "a", "ab" + "x" * 20]
+TRUNCATIONS = [
+    {"truncate_prompt_tokens": -1},
+    {"truncate": True},
+    {"truncate": True, "truncation_direction": "Right"},
+    {"truncate_prompt_tokens": 10, "truncation_side": "right"},
+]
+
+
+@pytest.mark.parametrize("fields", TRUNCATIONS)
+@pytest.mark.parametrize("task", ["score", "embed"])
+async def test_documents_are_truncated_on_request(fields, task):
+    """The model gets as much as its context has room for, from pairs or texts that are too long."""
+    model = FakePoolingModel(tasks=[task])
+
+    answer = await RERANKING.create(request(documents=LONG, **fields), model)
+
+    lengths = {len(each.prompt_token_ids) for each in (*model.scored, *model.embedded)}
+    assert max(lengths) == 10
+    assert len(answer.results) == 3
+
+
+@pytest.mark.parametrize("fields", [*TRUNCATIONS, {"truncate": False}, {}])
+@pytest.mark.parametrize("task", ["score", "embed"])
+async def test_truncation_changes_nothing_that_fits(fields, task):
+    """All clients that send it by default get the same scores."""
+    plain = await RERANKING.create(request(), FakePoolingModel(tasks=[task]))
+
+    answer = await RERANKING.create(request(**fields), FakePoolingModel(tasks=[task]))
+
+    assert [each.relevance_score for each in answer.results] == [
+        each.relevance_score for each in plain.results
+    ]
+
+
+@pytest.mark.parametrize("fields", [{}, {"truncate": False}])
+async def test_a_long_document_is_named_without_truncation(fields):
+    with pytest.raises(InvalidRequest) as refused:
+        await RERANKING.create(request(documents=LONG, **fields), cross_encoder())
+
+    assert refused.value.param == "documents[0]"
+
+
+@pytest.mark.parametrize("fields", [{"truncate_prompt_tokens": -1}, {"truncate": True}])
+async def test_a_model_that_tokenizes_itself_accepts_truncation(fields):
+    """It decides about its own context."""
+    model = FakePoolingModel(has_tokenizer=False)
+
+    assert len((await RERANKING.create(request(**fields), model)).results) == 4
+
+
+async def test_truncation_beyond_the_context_is_refused():
+    with pytest.raises(InvalidRequest) as refused:
+        await RERANKING.create(request(truncate_prompt_tokens=11), cross_encoder())
+
+    assert refused.value.param == "truncate_prompt_tokens"
+
+
+@pytest.mark.parametrize("fields", [{"truncate": True}, {"truncate_prompt_tokens": -1}])
+async def test_other_forms_take_truncation_too(fields):
+    """text-embeddings-inference's, Cohere's and vLLM's scores."""
+    texts = TextsRerankRequest.model_validate({"query": "ab", "texts": LONG, **fields})
+    pairs = ScoreRequest.model_validate({"text_1": "ab", "text_2": LONG, **fields})
+    scoring = Scoring(InferenceLimits(), POLICY, ConcurrencyLimiter(99))
+
+    ranks = await RERANKING.create_for_texts(texts, cross_encoder())
+    cohere = await RERANKING.create_for_cohere(request(documents=LONG, **fields), cross_encoder())
+    scores = await scoring.create(pairs, cross_encoder())
+
+    assert [len(ranks), len(cohere.results), len(scores.data)] == [3, 3, 3]

@@ -9,6 +9,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+import numpy
 import orjson
 
 from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, media_tensors
@@ -24,6 +25,8 @@ from openai_frontend.generation import (
 _BESIDE_IDS = {"attention_mask": 1, "token_type_ids": 0}
 # Our name of an input -> the names it has by default
 _PROMPTS = {"text_input": ("text_input",), "prompt_token_ids": ("prompt_token_ids", "input_ids")}
+# Types of vectors -> NumPy's; the first needs no conversion. NumPy lacks bfloat16
+_FLOATS = {"FP32": "<f4", "FP16": "<f2", "BF16": "<u2", "FP64": "<f8"}
 _VECTORS = ("embedding", "embeddings", "sentence_embedding", "text_embedding")
 
 
@@ -176,7 +179,7 @@ class GenericEmbeddingContract:
         self._inputs = DeclaredInputs(config, tensors)
         self._prompt, self._prompt_name = self._found(tensors)
         self._beside = [name for name in _BESIDE_IDS if name in self._inputs]
-        self._output, self._length = _vector(config, tensors)
+        self._output, self._datatype, self._length = _vector(config, tensors)
         self._check_required()
 
     def encode(self, requests: Sequence[EmbedRequest]) -> dict[str, TensorInput]:
@@ -194,7 +197,7 @@ class GenericEmbeddingContract:
         }
 
     def decode(self, outputs: Outputs, count: int) -> list[EmbeddingResult]:
-        """The vector, in the response's own memory. The gateway counts the tokens."""
+        """The vector; of float32, in the response's own memory. The gateway counts the tokens."""
         tensor = outputs.tensor(self._output)
         if tensor is None:
             raise InferenceFailed("The model returned no embedding.")
@@ -202,6 +205,8 @@ class GenericEmbeddingContract:
         if prod(shape) != (self._length or shape[-1]):
             size = " x ".join(map(str, shape))
             raise InferenceFailed(f"The model returned {size} numbers instead of one vector.")
+        if self._datatype != "FP32":
+            return [EmbeddingResult(_as_float32(tensor, self._datatype), 0)]
         return [EmbeddingResult(memoryview(tensor) if view.ndim == 1 else _flat(view), 0)]
 
     def _tensor(self, values: Sequence[Any]) -> TensorInput:
@@ -225,6 +230,13 @@ def _flat(view: Any) -> memoryview:
     return view.cast("B").cast("f")  # type: ignore[no-any-return]
 
 
+def _as_float32(tensor: Any, datatype: str) -> memoryview:
+    numbers = numpy.frombuffer(tensor, _FLOATS[datatype])
+    if datatype == "BF16":  # the upper half of a float32
+        return (numbers.astype("<u4") << 16).view("<f4").data
+    return numbers.astype("<f4").data
+
+
 def is_embedding_model(config: Mapping[str, Any]) -> bool:
     """Whether the names of a model's tensors are those of an embedding model."""
     inputs = {tensor["name"] for tensor in config.get("input", ())}
@@ -233,19 +245,24 @@ def is_embedding_model(config: Mapping[str, Any]) -> bool:
     return bool(inputs & prompts) and bool(outputs & set(_VECTORS)) and "text_output" not in outputs
 
 
-def _vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> tuple[str, int | None]:
-    """The name of the vector output and its length; None if the length varies."""
-    numbers = [each for each in config.get("output", ()) if each["data_type"] == "TYPE_FP32"]
+def _vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> tuple[str, str, int | None]:
+    """The name of the vector output, its datatype, and its length; None if the length varies.
+
+    Without a name, other types than FP32 count only if there is none of it.
+    """
+    types = {each["name"]: each["data_type"].removeprefix("TYPE_") for each in config["output"]}
+    floats = [each for each in config["output"] if types[each["name"]] in _FLOATS]
+    numbers = [each for each in floats if types[each["name"]] == "FP32"] or floats
     wanted = (tensors["embedding"],) if "embedding" in tensors else _VECTORS
-    named = [each for each in numbers if each["name"] in wanted]
+    named = [each for each in floats if each["name"] in wanted]
     found = named or ([] if "embedding" in tensors else numbers)
     if len(found) != 1:
         raise ModelUnavailable(
-            f"{len(found)} of its outputs can be the vector (TYPE_FP32); name one as 'embedding' "
-            "in `tensors`"
+            f"{len(found)} of its outputs can be the vector (TYPE_{', TYPE_'.join(_FLOATS)}); name "
+            "one as 'embedding' in `tensors`"
         )
     length = int(found[0].get("dims", [-1])[-1])
-    return found[0]["name"], None if length < 0 else length
+    return found[0]["name"], types[found[0]["name"]], None if length < 0 else length
 
 
 def _text(request: EmbedRequest) -> Sequence[str]:

@@ -72,6 +72,38 @@ def test_vector_is_not_copied(shape: tuple[int, ...]) -> None:
     assert result.embedding[0] == 4.0
 
 
+@pytest.mark.parametrize(
+    ("datatype", "sent"),
+    [
+        ("FP16", np.array([1.0, -2.5, 0.5], dtype="<f2")),
+        ("BF16", np.array([0x3F80, 0xC020, 0x3F00], dtype="<u2")),
+        ("FP64", np.array([1.0, -2.5, 0.5])),
+    ],
+)
+@pytest.mark.parametrize("shape", [(3,), (1, 3)])
+def test_other_floats_become_float32(datatype: str, sent: Any, shape: tuple[int, ...]) -> None:
+    """TensorRT's models often return FP16."""
+    contract = GenericEmbeddingContract(config("text_input:STRING", f"embedding:{datatype}"))
+
+    [result] = contract.decode(RecordedOutputs(final=True, embedding=sent.reshape(shape)), 1)
+
+    assert (result.embedding.tolist(), result.embedding.format) == ([1.0, -2.5, 0.5], "f")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "output"),
+    [("v:FP32 w:FP16", "v"), ("embedding:FP16 w:FP32", "embedding"), ("w:FP16 n:INT32", "w")],
+)
+def test_the_vector_is_found_among_other_outputs(outputs: str, output: str) -> None:
+    """By its name, else as the only FP32, else as the only float."""
+    contract = GenericEmbeddingContract(config("text_input:STRING", outputs))
+    vector = {output: np.ones(3, "<f2" if f"{output}:FP16" in outputs else "<f4")}
+
+    [result] = contract.decode(RecordedOutputs(final=True, **vector), 1)
+
+    assert result.embedding.tolist() == [1.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize("length", [3, -1])
 def test_several_vectors_are_rejected(length: int) -> None:
     """A model that returns one vector per token must pool them itself."""
@@ -110,7 +142,8 @@ def test_prompt_of_the_other_form_is_rejected(inputs: str) -> None:
         ("x:STRING", "v:FP32", {}, "none of its inputs is a known prompt"),
         ("text_input:STRING mood:FP32", "v:FP32", {}, "'mood' is required"),
         ("text_input:STRING", "v:FP32 w:FP32", {}, "2 of its outputs"),
-        ("text_input:STRING", "v:FP16", {}, "0 of its outputs"),
+        ("text_input:STRING", "v:INT32", {}, "0 of its outputs"),
+        ("text_input:STRING", "v:FP16 w:BF16", {}, "2 of its outputs"),
         ("text_input:STRING", "v:FP32", {"embedding": "w"}, "0 of its outputs"),
         ("text_input:STRING", "v:FP32", {"max_tokens": "w"}, "unknown name 'max_tokens'"),
     ],

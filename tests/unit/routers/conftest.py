@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from openai_frontend import app as app_module
 from openai_frontend import lifespan
 from openai_frontend.admission import NO_LIMITS, ConcurrencyLimits
+from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
@@ -21,6 +22,7 @@ from openai_frontend.models.triton_model import ModelLeases
 from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.internal_server import QuietServer
 from openai_frontend.triton.responses import UnreleasedRequests
+from openai_frontend.triton.stub_processes import StubProcesses
 from tests.unit.serving.fake_model import FakeModel
 from tests.uvicorn_server import serving
 
@@ -34,6 +36,7 @@ class FakeServer:
     live: bool = False
     stopped: bool = False
     unreleased: UnreleasedRequests = field(default_factory=UnreleasedRequests)
+    stubs: StubProcesses = field(default_factory=StubProcesses)
 
     async def start(self) -> None:
         await self.may_start.wait()
@@ -60,6 +63,7 @@ class FakeRegistry:
     failures: dict[str, str] = field(default_factory=dict)
     leases: ModelLeases = field(default_factory=ModelLeases)
     loading_at_start: set[str] = field(default_factory=set)
+    cache_salts: CacheSalts = field(default_factory=CacheSalts)
     on_refresh: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     async def refresh(self) -> None:

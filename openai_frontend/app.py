@@ -39,7 +39,7 @@ from openai_frontend.prompting import token_bytes
 from openai_frontend.routers.audio import speech_router, transcription_router
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
-from openai_frontend.routers.docs import docs_router, root_router
+from openai_frontend.routers.docs import docs_router
 from openai_frontend.routers.models import (
     MediaLimits,
     lora_router,
@@ -50,6 +50,7 @@ from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
 from openai_frontend.routers.request import RequestModelLeases
+from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import (
     DirectDispatch,
     RequestNormalization,
@@ -170,7 +171,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
         root_path=settings.root_path,
     )
     _include(app, docs_router(document, registry))
-    _include(app, root_router(settings.root_path))
+    _include(app, root_router(settings.root_path, registry, keys=authenticator is not None))
     app.state.routes = all_routes(app)
     routes.load(app.state.routes)
     return app

@@ -8,11 +8,12 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend import lease
+from openai_frontend import html_page, lease
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, ApiKeys, Principal, RouteScope
 from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, Reservation
 from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
@@ -29,6 +30,26 @@ _OTHER_HEADERS = (b"x-api-key", b"api-key")
 _NO_KEY = (
     "You did not provide an API key. Send it in the header Authorization, as 'Bearer' and the key."
 )
+
+
+_DOCS_NEED_A_KEY = """\
+<p>This server requires an API key, also for its documentation, and a browser sends none.</p>
+<ul>
+<li>To read the documentation here, start the server with <code>--public-docs</code>. The page then
+needs no key and shows no data; its button <em>Authorize</em> takes a key to try requests.</li>
+<li>To read it as a file: <code>curl -H "Authorization: Bearer $OPENAI_API_KEY"</code> and the
+address of <code>openapi.json</code>.</li>
+</ul>
+"""
+
+
+def _page(error: GatewayError, route_scope: str | None, scope: Scope) -> bytes | None:
+    """What a browser shows that opens the documentation without a key."""
+    headers = scope["headers"]
+    by_browser = any(name == b"accept" and b"text/html" in value for name, value in headers)
+    if route_scope == "docs" and by_browser and isinstance(error, NotAuthenticated):
+        return html_page.page("API key required", _DOCS_NEED_A_KEY)
+    return None
 
 
 class Authentication:
@@ -57,7 +78,7 @@ class Authentication:
         try:
             principal = self._authorize(scope, route_scope)
         except GatewayError as error:
-            await _reject(error, scope, send)
+            await _reject(error, scope, send, page=_page(error, route_scope, scope))
             return
         scope["state"]["principal"] = principal
         if principal is not None and route_scope == "inference":
@@ -100,12 +121,17 @@ class Authentication:
             reservation.when_released(rate_limiter.end)
 
 
-async def _reject(error: GatewayError, scope: Scope, send: Send) -> None:
+async def _reject(
+    error: GatewayError, scope: Scope, send: Send, *, page: bytes | None = None
+) -> None:
     """Requests without a valid key are logged at DEBUG, so that they cannot fill the log."""
     level = logging.DEBUG if isinstance(error, NotAuthenticated) else logging.INFO
     request_id = scope["state"]["request_id"]
     logger.log(level, "request %s rejected: %s", request_id, error.message)
-    await send_error(scope, send, reply_for(error))
+    reply = reply_for(error)
+    if page is not None:
+        reply = replace(reply, body=page, headers={**reply.headers, **html_page.HEADERS})
+    await send_error(scope, send, reply)
 
 
 class RateLimitHeaders:

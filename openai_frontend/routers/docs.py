@@ -1,4 +1,4 @@
-"""GET /openapi.json, /docs and /. The pages load nothing from other hosts."""
+"""GET /openapi.json and /docs. The page loads nothing from other hosts."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from openai_frontend.errors import GatewayError
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.request import authorized_models
-from openai_frontend.routers.routing import DocsRoute, PublicRoute
+from openai_frontend.routers.routing import DocsRoute
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 
 # Relative links, so that the page also works under a proxy's prefix.
@@ -118,44 +118,3 @@ def _models_by_task(models: ModelProvider) -> dict[str, str]:
     except GatewayError:  # still loading, or a model was just unloaded
         return by_task
     return by_task
-
-
-_ABOUT = "openai-frontend: an OpenAI-compatible API gateway with Triton Inference Server inside."
-
-_ROOT_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>openai-frontend</title></head>
-<body>
-<p>{about}</p>
-<p>The API is under <code>/v1</code>. <a href="{docs}">Documentation</a></p>
-</body>
-</html>
-"""
-_LINKS = {
-    "docs": "/docs",
-    "openapi": "/openapi.json",
-    "models": "/v1/models",
-    "health": "/health",
-}
-
-
-def root_router(root_path: str) -> APIRouter:
-    """Shows no versions or models, because it needs no key."""
-    router = APIRouter(route_class=PublicRoute, include_in_schema=False)
-    # A relative link also works under an unknown proxy prefix
-    page = _ROOT_PAGE.format(about=_ABOUT, docs=f"{root_path}/docs" if root_path else "docs")
-    links = {name: root_path + path for name, path in _LINKS.items()}
-    description = orjson.dumps({"service": "openai-frontend", "description": _ABOUT, **links})
-
-    @router.get("/")
-    async def get_root(request: Request) -> Response:
-        if "text/html" in request.headers.get("accept", ""):
-            return Response(page, media_type="text/html", headers=PAGE_HEADERS)
-        return Response(description, media_type="application/json")
-
-    @router.get("/favicon.ico")
-    async def get_favicon(request: Request) -> Response:
-        return Response(status_code=204)
-
-    return router

@@ -1,8 +1,13 @@
 """GET /, other requests that browsers make by themselves, and root paths."""
 
+import base64
+import hashlib
+import re
+
 import pytest
 
 from openai_frontend.config.settings import Settings
+from openai_frontend.errors import ModelUnavailable
 from tests.unit.auth.key_files import bearer, key, write
 
 
@@ -99,3 +104,61 @@ async def test_root_path_does_not_change_which_key_a_path_needs(world_of, tmp_pa
     assert got[1] == [403, 200, 200, 200, 403]
     assert got[2] == [401, 401, 200, 401, 401]
     assert got[3] == [403, 200, 200, 404, 403]
+
+
+BROWSER = {"accept": "text/html,*/*;q=0.8"}
+
+
+async def test_page_lists_the_models_with_their_state(world):
+    """It has no scripts and loads nothing; its policy allows only its own style."""
+    world.model()
+    response = await world.client.get("/", headers=BROWSER)
+
+    assert "<td><code>fake</code></td><td>ready</td>" in response.text
+    policy = response.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    style = response.text.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in policy
+    assert not re.search(r"<script|style=|src=|https?:", response.text)
+
+
+async def test_page_before_the_models_are_loaded(starting, monkeypatch):
+    """It says so."""
+
+    def cards() -> None:
+        raise ModelUnavailable("The models are still loading.")
+
+    monkeypatch.setattr(starting.registry, "cards", cards)
+    response = await starting.client.get("/", headers=BROWSER)
+
+    assert (response.status_code, "still loading" in response.text) == (200, True)
+
+
+async def test_page_shows_models_only_with_a_key_if_there_are_keys(world_of, tmp_path):
+    """Also a key that may not list models sees none."""
+    file = write(tmp_path / "keys.yaml", key("a"), key("blind", scopes=["inference"]))
+    world = await world_of(Settings(keys_file=file))
+    world.model()
+    pages = [
+        (await world.client.get("/", headers={**BROWSER, **headers})).text
+        for headers in ({}, bearer("wrong"), bearer("blind"), bearer("a"))
+    ]
+
+    assert ["fake" in page for page in pages] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+async def test_browser_without_a_key_reads_how_to_open_the_documentation(world_of, tmp_path, path):
+    """The status and the headers are those of other refusals; clients get JSON."""
+    world = await world_of(Settings(keys_file=write(tmp_path / "keys.yaml", key("a"))))
+    page = await world.client.get(path, headers=BROWSER)
+    plain = await world.client.get(path)
+    api = await world.client.get("/v1/models", headers=BROWSER)
+
+    assert [each.status_code for each in (page, plain, api)] == [401, 401, 401]
+    assert "--public-docs" in page.text
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert page.headers["www-authenticate"] == plain.headers["www-authenticate"]
+    assert plain.json()["error"] == api.json()["error"]

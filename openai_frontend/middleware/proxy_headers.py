@@ -2,7 +2,8 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -14,7 +15,12 @@ UNIX = "unix"  # the setting's name for the peer of a Unix socket, which has no 
 # 1.2.3.4, 1.2.3.4:5, [2001:db8::1], [2001:db8::1]:5 or 2001:db8::1
 _NODE = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<v4>[0-9.]+))(?::(?P<port>[0-9]{1,5}))?")
 # One parameter of an element (RFC 7239) with an optionally quoted value, and its terminator
-_PARAMETER = re.compile(r'\s*([A-Za-z]+)=(?:"([^"\\]*)"|([^\s",;]*))\s*([;,]|$)')
+_PARAMETER = re.compile(r'\s*([A-Za-z]+)=(?:"([^"\\]*)"|([^\s",;]*))\s*(;|$)')
+
+# A client may send any number of nodes, and a proxy appends its own: only the nearest are read.
+MAX_NODES = 32
+_MAX_PARAMETERS = 16  # of an element; RFC 7239 has 4
+_NODE_CHARACTERS = 64
 
 
 class ProxyHeaders:
@@ -47,7 +53,7 @@ class ProxyHeaders:
         claims = []
         if lines := _values(headers, b"x-forwarded-for"):
             protocols = ",".join(_values(headers, b"x-forwarded-proto"))
-            claims.append((self._first_untrusted(_split(lines)), protocols.strip().lower()))
+            claims.append((self._first_untrusted(_nearest(lines)), protocols.strip().lower()))
         if lines := _values(headers, b"forwarded"):
             claims.append(self._forwarded(lines))
         if not claims or claims[0] != claims[-1]:
@@ -59,18 +65,19 @@ class ProxyHeaders:
             scope["scheme"] = scheme
 
     def _forwarded(self, lines: Iterable[str]) -> tuple[Client | None, str]:
-        elements = _elements(",".join(lines))
-        if elements is None:
-            return None, ""
-        nodes = [element.get("for", "") for element in elements]
-        return self._first_untrusted(nodes), elements[-1].get("proto", "").lower()
+        elements = map(_parameters, _nearest_elements(",".join(lines)))
+        nearest = next(elements)
+        nodes = (element.get("for", "") for element in chain([nearest], elements))
+        return self._first_untrusted(nodes), nearest.get("proto", "").lower()
 
-    def _first_untrusted(self, nodes: Sequence[str]) -> Client | None:
-        """The nearest node that is not a trusted proxy; None if it or a nearer node is not an IP
-        address.
+    def _first_untrusted(self, nodes: Iterable[str]) -> Client | None:
+        """The first node that is not a trusted proxy, else the last; None if it or an earlier one
+        is not an IP address. `nodes`: the nearest first.
         """
         client: Client | None = None
-        for node in reversed(nodes):
+        for node in nodes:
+            if len(node) > _NODE_CHARACTERS:
+                return None
             match = _NODE.fullmatch(node)
             host = (match["v6"] or match["v4"]) if match else node
             address = None if "%" in host else _address(host)  # a zone id can be any text
@@ -86,8 +93,28 @@ def _values(headers: Iterable[tuple[bytes, bytes]], header: bytes) -> list[str]:
     return [value.decode("latin-1") for name, value in headers if name == header]
 
 
-def _split(lines: Iterable[str]) -> list[str]:
-    return [node.strip() for node in ",".join(lines).split(",")]
+def _nearest(lines: Iterable[str]) -> Iterator[str]:
+    """The nodes, nearest first. The last one is no address if more would follow."""
+    return (node.strip() for node in reversed(",".join(lines).rsplit(",", MAX_NODES)))
+
+
+def _nearest_elements(text: str) -> Iterator[str]:
+    """The elements of a Forwarded header, nearest first. Commas in quotes separate none: the number
+    of quotes behind them is odd.
+    """
+    end = at = len(text)
+    quotes = 0
+    for _ in range(MAX_NODES):
+        comma = text.rfind(",", 0, at)
+        quotes += text.count('"', comma + 1, at)
+        at = comma
+        if quotes % 2 == 0:
+            yield text[comma + 1 : end]
+            end = comma
+        if comma < 0:
+            break
+    if end >= 0:
+        yield ""  # an unclosed quote, or too many elements
 
 
 def _address(text: str) -> Address | None:
@@ -99,17 +126,17 @@ def _address(text: str) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _elements(text: str) -> list[dict[str, str]] | None:
-    """The elements of a Forwarded header (RFC 7239), nearest last; None if it is malformed."""
-    elements: list[dict[str, str]] = [{}]
+def _parameters(element: str) -> dict[str, str]:
+    """The parameters of a Forwarded element (RFC 7239); none if it is malformed."""
+    parameters: dict[str, str] = {}
     at = 0
-    while at < len(text):
-        match = _PARAMETER.match(text, at)
+    for _ in range(_MAX_PARAMETERS):
+        if at == len(element):
+            return parameters
+        match = _PARAMETER.match(element, at)
         if match is None:
-            return None
-        name, quoted, plain, end = match.groups()
-        elements[-1][name.lower()] = plain if quoted is None else quoted
+            return {}
+        name, quoted, plain, _ = match.groups()
+        parameters[name.lower()] = plain if quoted is None else quoted
         at = match.end()
-        if end == ",":
-            elements.append({})
-    return elements
+    return {}

@@ -2,7 +2,13 @@
 
 import pytest
 
-from openai_frontend.middleware.proxy_headers import ProxyHeaders
+from openai_frontend.middleware import proxy_headers
+from openai_frontend.middleware.proxy_headers import (
+    _PARAMETER,
+    MAX_NODES,
+    ProxyHeaders,
+    _address,
+)
 from tests.unit.middleware.asgi import call, echo
 
 NETWORKS = ["10.0.0.0/8", "2001:db8::/32", "192.0.2.7"]
@@ -48,6 +54,71 @@ BELIEVED = [
 @pytest.mark.parametrize(("headers", "expected"), BELIEVED)
 async def test_client_is_the_nearest_untrusted_address(headers, expected):
     assert await told(headers) == expected
+
+
+TRUSTED = [f"10.{number // 256}.{number % 256}.1" for number in range(5000)]
+LONG = {
+    "x-forwarded-for": lambda nodes: [(XFF, ",".join(nodes))],
+    "many x-forwarded-for": lambda nodes: [(XFF, each) for each in nodes],
+    "forwarded": lambda nodes: [(FWD, ",".join(f"for={each}" for each in nodes))],
+    "quoted": lambda nodes: [(FWD, ",".join(f'for="{each}"' for each in nodes))],
+    "both": lambda nodes: [
+        (XFF, ",".join(nodes)),
+        (FWD, ",".join(f"for={each}" for each in nodes)),
+    ],
+}
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The addresses that the middleware has parsed."""
+    parsed = []
+
+    def address(text):
+        parsed.append(text)
+        return _address(text)
+
+    monkeypatch.setattr(proxy_headers, "_address", address)
+    return parsed
+
+
+@pytest.mark.parametrize("form", LONG)
+async def test_only_the_nearest_nodes_are_read(form, read):
+    """A client may send any number of them: a chain of too many proxies is not believed, and what
+    is before the nearest client costs nothing.
+    """
+    assert await told(LONG[form](TRUSTED)) == (PROXY[0], "http")
+    assert len(read) <= 2 * MAX_NODES + 3
+
+    read.clear()
+    assert (await told(LONG[form]([*TRUSTED, "198.51.100.9", "10.1.1.1"])))[0] == "198.51.100.9"
+    assert len(read) <= 5
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["for=1;" * 9000, '"' * 60_000, '",' * 30_000, "for=" + "1" * 60_000, " " * 60_000,
+     "," * 60_000, 'for="' + "," * 60_000, "for=10.0.0.1;" * 4000],
+    ids=lambda header: header[:9],
+)  # fmt: skip
+async def test_long_elements_are_read_in_few_steps(header, monkeypatch):
+    """Each step is one match, linear in what it matches."""
+    steps = []
+
+    class Counted:
+        def match(self, text, at):
+            steps.append(at)
+            return _PARAMETER.match(text, at)
+
+    monkeypatch.setattr(proxy_headers, "_PARAMETER", Counted())
+
+    assert await told([(FWD, header)]) == (PROXY[0], "http")
+    assert len(steps) <= MAX_NODES + 16
+
+
+async def test_malformed_elements_before_the_nearest_client_do_not_matter():
+    """The client sent them; the proxy appended its own."""
+    assert (await told([(FWD, 'for="x,;;, for=198.51.100.9')]))[0] == "198.51.100.9"
 
 
 NOT_BELIEVED = [

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from openai_frontend.logs.repeats import REPEATS
 from openai_frontend.triton import Options, Server, _core, library
 from tests import mock_models
 
@@ -48,6 +49,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 StartServer = Callable[..., Awaitable[Server]]
+
+
+@pytest.fixture(autouse=True)
+def repeats_of_this_test_alone() -> None:
+    """An error that an earlier test has logged is logged again."""
+    REPEATS.clear()
 
 
 @pytest.fixture

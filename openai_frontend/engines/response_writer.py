@@ -15,6 +15,7 @@ from openai_frontend.generation import (
     TokenCounts,
     merge_deltas,
 )
+from openai_frontend.logs.repeats import log_error
 from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution, PendingDeltas, TextStream
 
@@ -30,7 +31,7 @@ def fail(execution: Execution, error: Exception) -> None:
     elif isinstance(error, ValueError):
         execution.fail(error_codes.INVALID_ARG, str(error))
     else:
-        logger.error("request %s failed", execution.request_id, exc_info=error)
+        log_error(logger, "request %s failed", execution.request_id, error=error, traceback=True)
         execution.fail(error_codes.INTERNAL, describe_exception(error))
 
 

@@ -32,6 +32,7 @@ _CALLBACK = re.compile(r"(?<=^Exception in callback )([^(]*)\(.*")
 _AT_START = ("EngineCore failed to start",)  # logged by vLLM before there are requests
 _MAX_FRAMES = 64  # per exception, the innermost
 _MAX_CHAIN = 8  # causes and contexts of an exception
+_MAX_CHARACTERS = 64 * 1024  # of a message or an exception's text: models quote their inputs
 
 
 def redact_exceptions(logger: logging.Logger, *, redact: bool = True) -> None:
@@ -66,7 +67,7 @@ class Redactor:
             text = str(record.msg) % redacted
         if record.exc_info and not self._exception_texts and _is_for_requests(record):
             text = _CALLBACK.sub(r"\1", text.partition("\n")[0])
-        return one_line(without_secrets(text))
+        return one_line(without_secrets(_cut(text)))
 
     def _redacted(self, argument: Any, record: LogRecord, of_request: bool) -> Any:
         if isinstance(argument, BaseException):
@@ -79,9 +80,9 @@ class Redactor:
         if text is None:
             text = "(its message cannot be read)"
         if self._exception_texts or not quotes or not text:
-            return text
+            return _cut(text)
         if isinstance(error, GatewayError) and _is_ours(error):
-            return text
+            return _cut(text)
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
         return f"(text of {len(text)} characters omitted; --log-exception-texts shows it)"
@@ -117,6 +118,11 @@ class RedactedException:
         self.type = type
         self.message = message
         self.stack = stack
+
+
+def _cut(text: str) -> str:
+    more = len(text) - _MAX_CHARACTERS
+    return text if more <= 0 else f"{text[:_MAX_CHARACTERS]} (and {more} more characters)"
 
 
 def one_line(text: str) -> str:

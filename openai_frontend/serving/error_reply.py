@@ -17,6 +17,7 @@ from openai_frontend.errors import (
     ServerDraining,
     ServerOverloaded,
 )
+from openai_frontend.logs.repeats import REPEATS, Repeats, log_error
 from schemas.errors import ErrorObject, ErrorResponse
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ _FAILED = "The model cannot serve now; the reason is for the server's operator t
 # What messages of Triton, an engine or a library may contain and clients must not see: a memory
 # address, a path on the server, a traceback, the repr of an object.
 _SEGMENT = r"[\w.@+-]+"
+_START = r"(?<![\w.@+-])"  # of a segment: a search from each of its characters is quadratic
 _POINTER = r"(?!(?:properties|items|\$?defs|definitions|v[12])\b)"  # of a schema, or of the API
 _MIME_TYPE = r"(?!(?:application|audio|image|text|video)/)"
 _PATHS = (
@@ -36,8 +38,8 @@ _PATHS = (
     rf"(?<![\w./])(?:\.\.?|~)/{_SEGMENT}",  # relative
     rf"(?<![\w./#@+-]){_POINTER}(?![\d/.]+\b){_SEGMENT}(?:/{_SEGMENT}){{2}}",
     rf"['\"`]{_MIME_TYPE}{_SEGMENT}/{_SEGMENT}/?['\"`]",
-    rf"{_SEGMENT}/{_SEGMENT}\.(?:bin|engine|gguf|jinja|json|model|npy|onnx|pbtxt|plan|pth?|py|so)\b",
-    rf"{_SEGMENT}/{_SEGMENT}\.(?:safetensors|txt|ya?ml)\b",
+    rf"{_START}{_SEGMENT}/{_SEGMENT}\.(?:bin|engine|gguf|jinja|json|model|npy|onnx|pbtxt|plan|pth?|py|so)\b",
+    rf"{_START}{_SEGMENT}/{_SEGMENT}\.(?:safetensors|txt|ya?ml)\b",
     r"(?:file|gs|hf|s3)://",
     r"\b[a-z]:\\",
 )
@@ -47,7 +49,7 @@ _INSIDES = re.compile(
     re.IGNORECASE,
 )
 _WEB_ADDRESS = re.compile(r"https?://[^\s'\"`]+")
-_LONGEST_FOREIGN = 2000  # characters
+_LONGEST_FOREIGN, _LONGEST_INSIDE = 2000, 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +89,22 @@ def http_error(status: int, message: str, code: str) -> ErrorReply:
     return _failure(status, message, InvalidRequest.type, None, code)
 
 
-def log_failure(error: BaseException, request_id: str) -> None:
-    """Log what the client is not told. A 4xx is complete for its client, and not logged."""
+def log_failure(error: BaseException, request_id: str, repeats: Repeats = REPEATS) -> None:
+    """Log what the client does not get, once per reason and minute. A 4xx is complete for its
+    client, and not logged.
+    """
     if (record := request_record.current.get()) is not None:
         record.failed(error)
     if isinstance(error, (RequestCancelled, CancelledError)):
         logger.debug("request %s: %s", request_id, error)
     elif not isinstance(error, GatewayError):
-        logger.error("request %s failed", request_id, exc_info=error)
+        message = "request %s failed"
+        log_error(logger, message, request_id, error=error, traceback=True, repeats=repeats)
     elif (
         _public_message(error) != error.message
     ):  # the message is enough: the traceback has only our layers
-        logger.error("request %s failed: %s", request_id, error)
+        message = "request %s failed: %s"
+        log_error(logger, message, request_id, error, error=error, repeats=repeats)
 
 
 def _public_message(error: GatewayError) -> str:
@@ -106,7 +112,9 @@ def _public_message(error: GatewayError) -> str:
         return _GENERIC
     if not error.foreign:
         return error.message
-    if _INSIDES.search(_WEB_ADDRESS.sub("", error.message)):
+    # A model may quote megabytes. What is cut needs no search; a path may begin before the cut.
+    beginning = error.message[: _LONGEST_FOREIGN + _LONGEST_INSIDE]
+    if _INSIDES.search(_WEB_ADDRESS.sub("", beginning)):
         return _REFUSED if error.status < 500 else _FAILED
     return error.message[:_LONGEST_FOREIGN]
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from openai_frontend.errors import caught, describe_exception
 from openai_frontend.logs.redaction import redact_exceptions
+from openai_frontend.logs.repeats import log_error
 from openai_frontend.triton import _core, error_codes
 
 logger = logging.getLogger(__name__)
@@ -185,7 +186,8 @@ def _guarded(call: Any, execution: _core.Execution) -> None:
 
 
 def _fail(execution: _core.Execution, error: Exception) -> None:
-    logger.error("engine failed on request %s", execution.request_id, exc_info=error)
+    message = "engine failed on request %s"
+    log_error(logger, message, execution.request_id, error=error, traceback=True)
     execution.fail(error_codes.INTERNAL, describe_exception(error))
 
 

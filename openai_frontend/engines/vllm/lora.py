@@ -22,6 +22,7 @@ from openai_frontend.engines.vllm import conversion
 from openai_frontend.engines.vllm.stats import lora_request_name
 from openai_frontend.errors import caught
 from openai_frontend.generation import Adapter
+from openai_frontend.logs.repeats import log_error
 from openai_frontend.triton import error_codes
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,8 @@ class LoRALoader:
         self._loaded.pop(adapter.id, None)  # the next request retries
         await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
         reason = _reason(failures[0]).replace(str(copy), "it")
-        logger.error("loading LoRA adapter %s failed: %s", adapter.name, reason)
+        failed = "loading LoRA adapter %s failed: %s"
+        log_error(logger, failed, adapter.name, reason, error=failures[0])
         message = f"Loading the LoRA adapter '{adapter.name}' failed: {reason}"
         raise EngineError(message, error_codes.UNAVAILABLE) from failures[0]
 

@@ -15,8 +15,8 @@ import pytest
 import openai_frontend
 from openai_frontend import background_tasks, engines
 from openai_frontend.engines import loader, response_writer
-from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.logs import configure, formatters, redaction
+from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelFailed
+from openai_frontend.logs import configure, formatters, redaction, repeats
 from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.media import pool as media_pool
 from openai_frontend.models import supervisor
@@ -176,7 +176,8 @@ def test_every_logger_of_the_engines_is_redacted() -> None:
 
 def test_every_logger_of_exceptions_is_redacted_or_sees_no_request() -> None:
     """A module that logs exceptions marks its logger, or is listed here with its reason."""
-    names = modules_that_log("logger.exception(", "exc_info=")
+    names = modules_that_log("logger.exception(", "exc_info=", "traceback=True")
+    names.remove(repeats.__name__)  # writes to the logger that it gets
 
     assert quoting(names) == IN_REQUEST | WITHOUT_REQUEST
 
@@ -289,3 +290,12 @@ def test_lone_surrogates() -> None:
     made.fields = {"model": "\ud800"}
 
     assert json.loads(make_formatter("json").format(made))["model"] == "?"
+
+
+def test_long_messages_are_cut() -> None:
+    """A model may quote megabytes of its input, and a log line is one write."""
+    error = ModelFailed("m", "x" * 15_000_000)
+    line = make_formatter("text").format(record("failed: %s", error))
+
+    assert len(line) < 70_000
+    assert "more characters)" in line

@@ -5,8 +5,11 @@ import logging
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.serving.error_reply import http_error, log_failure, reply_for
+from openai_frontend.logs.repeats import Repeats
+from openai_frontend.serving import error_reply
+from openai_frontend.serving.error_reply import _INSIDES, http_error, log_failure, reply_for
 from openai_frontend.triton import error_codes
+from tests.unit.auth.key_files import FakeClock
 
 INTERNALS = "core at 0x7f00deadbeef, /opt/secret/model.plan"
 GENERIC = "The server had an error while processing your request."
@@ -173,6 +176,63 @@ def test_log_has_the_request_id_and_the_hidden_error(caplog, error, level):
     assert level == record.levelno
     assert "req_1" in caplog.text
     assert str(error) in caplog.text
+
+
+@pytest.mark.parametrize("part", ["x", "/opt", "0", " /a", "<a", 'File "'])
+def test_only_the_beginning_of_a_long_message_is_searched(part, monkeypatch):
+    """A model may quote megabytes of its input."""
+    searched = []
+
+    class Search:
+        def search(self, text):
+            searched.append(len(text))
+            return _INSIDES.search(text)
+
+    monkeypatch.setattr(error_reply, "_INSIDES", Search())
+    error = error_codes.to_exception(error_codes.INVALID_ARG, part * (15_000_000 // len(part)))
+
+    reply = reply_for(error)
+
+    assert searched == [2300]
+    assert len(reply.message) <= 2000
+
+
+def test_internals_at_the_cut_are_hidden():
+    """No beginning of a path is shown."""
+    error = error_codes.to_exception(error_codes.INVALID_ARG, "x" * 1995 + " /opt/secret/a")
+
+    assert reply_for(error).message == REFUSED
+
+
+def failures_logged(caplog, clock, *messages):
+    """The levels and texts of the log of failures."""
+    repeats = Repeats(clock)
+    with caplog.at_level(logging.DEBUG, logger="openai_frontend"):
+        for at, (message, later_s) in enumerate(messages):
+            clock.now_s += later_s
+            log_failure(errors.ModelFailed("m", message), f"req_{at}", repeats)
+    return [(record.levelname, record.getMessage().partition(":")[0]) for record in caplog.records]
+
+
+def test_failure_with_the_same_reason_is_an_error_once_a_minute(caplog):
+    """Between two errors, the same failures of other requests are in the log at the level DEBUG."""
+    dead, gone = "no /opt/secret/weights", "no /opt/secret/config"
+
+    logged = failures_logged(
+        caplog, FakeClock(), (dead, 0), (dead, 1), (gone, 1), (dead, 57), (dead, 1), (dead, 1)
+    )
+
+    assert [level for level, _ in logged] == ["ERROR", "DEBUG", "ERROR", "DEBUG", "ERROR", "DEBUG"]
+    assert "req_4" in logged[4][1]
+    assert "(and 2 more times since it was last logged)" in caplog.text
+
+
+def test_reasons_that_are_remembered_are_bounded():
+    repeats = Repeats(FakeClock())
+    for number in range(1000):
+        assert repeats.suppressed((number,)) == 0
+
+    assert len(repeats._logged) == 256
 
 
 @pytest.mark.parametrize("error", [errors.InvalidRequest("x"), errors.ModelUnavailable("x")])

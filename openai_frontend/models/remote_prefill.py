@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import replace
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import CompletionDelta, GenerationRequest, KVTransfer
 from openai_frontend.metrics.gateway import PrefillMetrics
-from openai_frontend.models.prefill_peers import PrefillFailed, PrefillPeers
+from openai_frontend.models.prefill_peers import PrefillFailed, PrefillPeer, PrefillPeers
 from openai_frontend.prefix_cache import PrefixCache
 from schemas.transfer import PrefillRequest, PrefillResponse
 
@@ -29,6 +29,9 @@ Bursts = AsyncGenerator[list[CompletionDelta], None]
 
 # The address of the prefill server that a router has chosen for the request, one of the listed
 chosen_peer: ContextVar[str | None] = ContextVar("chosen_peer", default=None)
+
+# An answer that a server has sent arrives within this time after its request has ended.
+_ON_ITS_WAY_S = 0.25
 
 # kv_role of an engine -> whether it can do what a server of this role needs
 _KV_ROLES = {
@@ -140,7 +143,7 @@ class RemotePrefill:
             priority=request.priority,
         )
         sent_ns = monotonic_ns()
-        answer = await self._peers.prefill(peer, asked)
+        answer = await self._answer(model, peer, asked)
         # The lease began when the prompt had been computed. Both times are durations: the clocks
         # differ. What the request and the reply took on the way shortens the lease.
         expires_ns = sent_ns + int((answer.prefill_s + answer.lease_s / 2) * 1e9)
@@ -153,11 +156,44 @@ class RemotePrefill:
             raise
         return transfer
 
+    async def _answer(
+        self, model: "TransferringModel", peer: PrefillPeer, asked: PrefillRequest
+    ) -> PrefillResponse:
+        """Raises PrefillFailed. An answer that comes too late for its request is rejected."""
+        asking = asyncio.get_running_loop().create_task(self._peers.prefill(peer, asked))
+        try:
+            await asyncio.wait({asking}, timeout=self._peers.timeout_s)
+        except asyncio.CancelledError:
+            self._in_background(self._abandon(model, asked, asking))
+            raise
+        if not asking.done():
+            self._in_background(self._abandon(model, asked, asking))
+            raise PrefillFailed("peer_timeout")
+        return asking.result()
+
+    async def _abandon(
+        self,
+        model: "TransferringModel",
+        asked: PrefillRequest,
+        asking: "asyncio.Task[PrefillResponse]",
+    ) -> None:
+        """Reject an answer that is on its way. Without one, closing the connection stops it."""
+        await asyncio.wait({asking}, timeout=_ON_ITS_WAY_S)
+        asking.cancel()
+        try:
+            answer = await asking
+            _check_digest(asked, answer)
+            _side_channel(answer)
+        except (asyncio.CancelledError, PrefillFailed):
+            return
+        await model.reject_transfer(KVTransfer(params=answer.kv_transfer_params, rejected=True))
+
     def _reject(self, model: "TransferringModel", transfer: KVTransfer) -> None:
         """The request ends before its engine has the transfer: free the other engine's blocks."""
-        task = asyncio.get_running_loop().create_task(
-            model.reject_transfer(replace(transfer, rejected=True))
-        )
+        self._in_background(model.reject_transfer(replace(transfer, rejected=True)))
+
+    def _in_background(self, rejection: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(rejection)
         self._rejections.add(task)
         task.add_done_callback(self._rejections.discard)
 

@@ -19,14 +19,15 @@ from openai_frontend.generation import (
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.modalities import ImageInput
-from openai_frontend.models import prefill_peers
-from openai_frontend.models.prefill_peers import PrefillPeers
+from openai_frontend.models import prefill_peers, remote_prefill
+from openai_frontend.models.prefill_peers import PrefillPeer, PrefillPeers
 from openai_frontend.models.remote_prefill import (
     Bursts,
     RemotePrefill,
     prompt_digest,
     role_problem,
 )
+from schemas.transfer import PrefillRequest, PrefillResponse
 from tests.unit.triton.waiting import until
 
 PROMPT = list(range(40))
@@ -283,6 +284,55 @@ async def test_request_that_ends_before_its_engine_has_the_transfer_rejects_it(
     [transfer] = world.model.rejected
     assert transfer.rejected
     assert transfer.params["remote_block_ids"] == [[1, 2]]
+
+
+async def test_answer_that_comes_too_late_is_rejected(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request was cancelled, or has timed out and computes its prompt here, while the answer
+    was on its way.
+    """
+    monkeypatch.setattr(remote_prefill, "_ON_ITS_WAY_S", 30)
+    for timeout_s in (30, 0):
+        sent, ended = asyncio.Event(), asyncio.Event()
+
+        async def prefill(peer: PrefillPeer, asked: PrefillRequest) -> PrefillResponse:
+            sent.set()  # noqa: B023  used before the next one
+            await ended.wait()  # noqa: B023
+            return PrefillResponse.model_validate(world.peer.reply(asked.model_dump()))
+
+        monkeypatch.setattr(world.peers, "prefill", prefill)
+        world.peers.timeout_s = timeout_s
+        asking = asyncio.create_task(world.text())
+        await sent.wait()
+        if timeout_s:
+            asking.cancel()
+            await asyncio.wait([asking])
+        else:
+            assert await asking == "x"
+        assert world.model.rejected == []
+        ended.set()
+        await until(lambda: bool(world.model.rejected))
+
+        [transfer] = world.model.rejected
+        assert transfer.rejected
+        assert transfer.params["remote_block_ids"] == [[1, 2]]
+        world.model.rejected.clear()
+    assert world.counts() == {"peer_timeout": 1}
+
+
+async def test_server_that_has_not_answered_notices_the_end_of_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection closes, so it stops to compute; there is nothing to reject."""
+    monkeypatch.setattr(remote_prefill, "_ON_ITS_WAY_S", 0)
+    slow = Peer()
+    slow.delay_s = 600.0
+    async with serving(slow) as world:
+        assert await world.text() == "x"
+
+        await until(lambda: not world.remote._rejections)
+        assert (world.model.rejected, world.peers.peers[0].running) == ([], 0)
 
 
 async def test_digest_depends_on_all_that_the_cache_depends_on() -> None:

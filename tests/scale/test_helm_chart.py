@@ -15,7 +15,7 @@ import yaml
 
 from openai_frontend.cli import main, ray_init
 from openai_frontend.config import ray_application
-from openai_frontend.config.loader import load
+from openai_frontend.config.loader import load, options
 from openai_frontend.config.ray_application import RayArguments
 from openai_frontend.metrics.catalog import LOAD_KV_CACHE_BLOCK_SIZE, LOAD_KV_CACHE_BLOCKS
 from scripts.setup import clients
@@ -32,6 +32,14 @@ RAY = [name for name in VALUE_SETS if name.startswith("ray")]
 WORKLOADS = ("Deployment", "DisaggregatedSet", "LeaderWorkerSet", "RayService")
 
 
+NO_POLICY = {
+    "roles": {"prefill": {}, "decode": {}},
+    "keys": {"existingSecret": "api-keys"},
+    "transferKey": {"existingSecret": "transfer-key"},
+    "networkPolicy": {"enabled": False},
+}
+
+
 def render(values: dict[str, Any], release: str = "chat") -> dict[str, Any]:
     """The answer of `tests/scale/helm.py`."""
     return rendered_sets()[json.dumps([release, values])]
@@ -43,7 +51,14 @@ def rendered_sets() -> dict[str, dict[str, Any]]:
     second.
     """
     files = [yaml.safe_load(path.read_text()) for path in VALUE_SETS.values()]
-    values = [*files, *CHANGED, *BUDGETS, *(values for values, _ in REFUSED.values())]
+    values = [
+        *files,
+        {},
+        NO_POLICY,
+        *CHANGED,
+        *BUDGETS,
+        *(values for values, _ in REFUSED.values()),
+    ]
     sets = [*(("chat", each) for each in values), *((LONG_NAME, each) for each in NAMED)]
     given = {"chart": str(CHART), "sets": sets, "versions": VERSIONS}
     done = subprocess.run(
@@ -227,6 +242,54 @@ def test_only_the_leaders_of_groups_get_requests():
 
 def variables(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in template["spec"]["containers"][0]["env"]}
+
+
+def test_settings_that_the_chart_takes_from_secrets_are_the_secret_ones():
+    """A setting that becomes secret needs an entry in the chart."""
+    template = (CHART / "templates" / "_helpers.tpl").read_text()
+    listed = re.search(r'define "openai-frontend.secrets" -}}\n(.*?){{- end', template, re.DOTALL)
+
+    assert listed is not None
+    assert list(yaml.safe_load(listed[1])) == sorted(SECRETS)
+
+
+def policies(values: dict[str, Any]) -> dict[str, Any]:
+    """The network policies by the pods that they select."""
+    return {
+        json.dumps(each["spec"]["podSelector"]["matchLabels"]): each["spec"]["ingress"]
+        for each in render(values)["documents"]
+        if each["kind"] == "NetworkPolicy"
+    }
+
+
+def test_only_the_other_role_reaches_the_internal_ports():
+    """By default: prefill servers and engines have no authentication there. Without roles, and if
+    an operator says so, there are no policies.
+    """
+    values = yaml.safe_load(VALUE_SETS["roles"].read_text())
+    assert "networkPolicy" not in values
+    labels = [each["metadata"]["labels"] for each in templates("roles")]
+
+    found = policies(values)
+
+    assert len(found) == 2
+    for own, other in (labels, reversed(labels)):
+        [rules] = [
+            rules
+            for selector, rules in found.items()
+            if json.loads(selector).items() <= own.items()
+        ]
+        open_ports = [
+            port["port"] for rule in rules if "from" not in rule for port in rule["ports"]
+        ]
+        assert set(open_ports) <= {"http", "metrics"}
+        sources = [
+            peer["podSelector"]["matchLabels"] for rule in rules for peer in rule.get("from", [])
+        ]
+        assert sources
+        assert all(each.items() <= other.items() for each in sources)
+    assert policies({}) == {}
+    assert policies(NO_POLICY) == {}
 
 
 def test_clients_reach_the_decode_servers():
@@ -498,6 +561,7 @@ def test_a_changed_setting_replaces_the_pods():
     assert first != second
 
 
+SECRETS = [each.name for each in options() if each.secret]
 KEYS = {"existingSecret": "api-keys"}
 ROLES = {"prefill": {"replicas": 1}, "decode": {"replicas": 1}}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -535,6 +599,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "maxSurge, maxUnavailable: both are 0",
     ),
     "a key that is not secret": ({"settings": {"api_key": ["sk-1"]}}, "use keys.existingSecret"),
+    **{
+        f"the secret {name}": ({"settings": {name: "x"}}, f"settings.{name}: a ConfigMap is not")
+        for name in SECRETS
+    },
+    "a secret as plain text": (
+        {"env": [{"name": "OPENAI_FRONTEND_RATE_LIMIT_STORAGE", "value": "redis://:p@h"}]},
+        "env: the value of OPENAI_FRONTEND_RATE_LIMIT_STORAGE is secret",
+    ),
     "private health": ({"settings": {"public_health": False}}, "settings.public_health: probes"),
     "text for a switch": ({"settings": {"public_metrics": "false"}}, "public_metrics.*boolean"),
     "names of hosts": (

@@ -54,6 +54,26 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{/* Settings that are secret, and where the chart takes them from instead. */}}
+{{- define "openai-frontend.secrets" -}}
+api_key: keys.existingSecret
+cache_salt_secret: env with valueFrom.secretKeyRef
+engine_arg: env with valueFrom.secretKeyRef
+rate_limit_storage: env with valueFrom.secretKeyRef
+transfer_key: transferKey.existingSecret
+{{- end -}}
+
+{{/* Whether there are network policies: as the value says, else with roles, whose internal ports have no authentication. */}}
+{{- define "openai-frontend.networkPolicy" -}}
+{{- if kindIs "invalid" .Values.networkPolicy.enabled -}}
+{{- if and .Values.roles (not .Values.rayService.enabled) -}}
+true
+{{- end -}}
+{{- else if .Values.networkPolicy.enabled -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{/* The settings file. What the chart sets itself cannot be given: the image's environment would win. */}}
 {{- define "openai-frontend.settings" -}}
 {{- range $key, $instead := dict "host" "service" "port" "service.port" "metrics_port" "serviceMonitor" "model_repository" "models" "keys_file" "keys" "replica_name" "the pod's name" -}}
@@ -64,8 +84,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or (hasKey .Values.settings "tls_certificate") (hasKey .Values.settings "unix_socket") -}}
 {{- fail "settings.tls_certificate, settings.unix_socket: probes and the service use HTTP; end TLS in the Gateway or a proxy" -}}
 {{- end -}}
-{{- if hasKey .Values.settings "api_key" -}}
-{{- fail "settings.api_key: a ConfigMap is not secret; use keys.existingSecret" -}}
+{{- range $key, $instead := include "openai-frontend.secrets" $ | fromYaml -}}
+{{- if hasKey $.Values.settings $key -}}
+{{- fail (printf "settings.%s: a ConfigMap is not secret; use %s" $key $instead) -}}
+{{- end -}}
 {{- end -}}
 {{- if eq (toString .Values.settings.public_health) "false" -}}
 {{- fail "settings.public_health: probes have no key, so it cannot be false" -}}
@@ -73,9 +95,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and .Values.settings.allowed_hosts (or .Values.serviceMonitor.enabled .Values.inferencePool.enabled) -}}
 {{- fail "settings.allowed_hosts: Prometheus and the endpoint picker use the addresses of pods; limit names with httpRoute.hostnames" -}}
 {{- end -}}
+{{- $secret := list -}}
+{{- range $key, $_ := include "openai-frontend.secrets" $ | fromYaml }}{{- $secret = append $secret (printf "OPENAI_FRONTEND_%s" (upper $key)) }}{{- end -}}
 {{- range .Values.env -}}
-{{- if and (hasPrefix "OPENAI_FRONTEND_" .name) (ne .name "OPENAI_FRONTEND_API_KEY") -}}
+{{- if and (hasPrefix "OPENAI_FRONTEND_" .name) (not (has .name $secret)) -}}
 {{- fail (printf "env: %s would win over the settings file; use settings" .name) -}}
+{{- end -}}
+{{- if and (has .name $secret) .value -}}
+{{- fail (printf "env: the value of %s is secret; use valueFrom.secretKeyRef" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- $own := dict "port" 9000 "metrics_port" 9002 -}}

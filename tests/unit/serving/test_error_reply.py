@@ -1,8 +1,11 @@
 import asyncio
 import json
 import logging
+import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from openai_frontend import errors
 from openai_frontend.logs.repeats import Repeats
@@ -241,3 +244,15 @@ def test_errors_that_the_client_sees_in_full_are_not_logged(caplog, error):
         log_failure(error, "req_1")
 
     assert caplog.records == []
+
+
+@given(st.text("aZ0 ./'~:\\-@<x\"h", min_size=1, max_size=6))
+@settings(max_examples=60)
+def test_search_is_linear_in_what_is_shown(part):
+    """In CPU time, which does not depend on how busy the machine is."""
+    error = error_codes.to_exception(error_codes.INVALID_ARG, part * (15_000_000 // len(part)))
+    began_s = time.thread_time()
+
+    reply_for(error)
+
+    assert time.thread_time() - began_s < 0.03

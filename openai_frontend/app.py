@@ -340,6 +340,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     streams = StreamLimits(
         writer=StreamWriter,
         buffer_bytes=settings.stream_buffer_bytes,
+        send_timeout_s=settings.send_timeout_s,
         ping_interval_s=settings.sse_ping_interval_s,
     )
     _include(app, chat_router(registry, chat, streams, json_member))
@@ -354,10 +355,12 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     _include(app, rerank_router(registry, Reranking(policy, scoring)))
     _include(app, score_router(registry, scoring))
     codec, observer = state.codec, state.metrics.audio
-    audio = AudioReader(_audio_limits(settings), codec, state.body_memory, observer)
+    audio = AudioReader(_audio_limits(settings), codec, observer)
     transcriptions = Transcriptions(policy, limiter, audio)
-    _include(app, transcription_router(registry, transcriptions, streams))
-    _include(app, speech_router(registry, Speech(policy, limiter, codec, observer)))
+    memory = state.audio_memory
+    _include(app, transcription_router(registry, transcriptions, streams, memory))
+    speech = Speech(policy, limiter, codec, observer)
+    _include(app, speech_router(registry, speech, streams, memory))
     _add_operators_routes(app, settings, state, policy, streams)
 
 

@@ -1,4 +1,6 @@
-"""Holds a request's share of its key's limits until Triton has released its work."""
+"""Holds what a request has taken, such as its share of its key's limits, until Triton has released
+its work.
+"""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -7,9 +9,10 @@ from contextvars import ContextVar
 class Lease:
     """Counts the cancelled parts of the request that have not ended yet."""
 
-    __slots__ = ("_unreleased", "_waiting")
+    __slots__ = ("_unreleased", "_waiting", "counts_inputs")
 
     def __init__(self) -> None:
+        self.counts_inputs = False  # what waits for the release counts the parts' inputs
         self._unreleased = 0
         self._waiting: list[Callable[[], None]] = []
 
@@ -33,5 +36,15 @@ class Lease:
             give_back()
 
 
-# The lease of the current task's request; None if its key has no limits
+# The lease of the current task's request; None if nothing waits for its release
 current: ContextVar[Lease | None] = ContextVar("lease", default=None)
+
+
+def counting_inputs() -> Lease:
+    """The lease of the current task's request, for an owner that counts its inputs in memory."""
+    lease = current.get()
+    if lease is None:
+        lease = Lease()
+        current.set(lease)
+    lease.counts_inputs = True
+    return lease

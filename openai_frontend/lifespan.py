@@ -18,10 +18,10 @@ from openai_frontend.logs.handler import dropped_lines
 from openai_frontend.media.audio import check_reply
 from openai_frontend.media.fetch import MediaFetcher, internet
 from openai_frontend.media.pool import WorkerPool
+from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.drain import DrainState
-from openai_frontend.middleware.request_body import BodyMemoryBudget
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.on_demand import OnDemandLimits, OnDemandLoader
 from openai_frontend.models.prefill_peers import PrefillPeers
@@ -108,7 +108,8 @@ class AppState:
     on_demand: OnDemandLoader | None  # None: load on demand is off
     drain_state: DrainState
     limiter: ConcurrencyLimiter
-    body_memory: BodyMemoryBudget
+    body_memory: MemoryBudget
+    audio_memory: MemoryBudget
     tracing: Tracing | None  # None: tracing is off
     engine_supervisor: EngineSupervisor
     codec: WorkerPool  # decodes and encodes audio
@@ -173,9 +174,9 @@ def build_state(settings: Settings, server: Server) -> AppState:
     )
     tracing, authenticator = tracing_of(settings), authenticator_of(settings)
     limiter = _limiter(settings, drain_state, metrics)
-    body_memory = BodyMemoryBudget(settings.max_buffered_body_bytes)
+    body_memory, audio_memory = _memory_budgets(settings, metrics)
     server.unreleased.observers += [limiter, body_memory, registry.leases]
-    _count_when_read(metrics, body_memory, tracing, authenticator)
+    _count_when_read(metrics, tracing, authenticator)
     return AppState(
         server=server,
         registry=registry,
@@ -186,6 +187,7 @@ def build_state(settings: Settings, server: Server) -> AppState:
         drain_state=drain_state,
         limiter=limiter,
         body_memory=body_memory,
+        audio_memory=audio_memory,
         tracing=tracing,
         engine_supervisor=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
         codec=codec_pool(),
@@ -196,7 +198,6 @@ def build_state(settings: Settings, server: Server) -> AppState:
 
 def _count_when_read(
     metrics: GatewayMetrics,
-    body_memory: BodyMemoryBudget,
     tracing: Tracing | None,
     authenticator: Authenticator | None,
 ) -> None:
@@ -204,11 +205,25 @@ def _count_when_read(
     metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: relay_counts()["texts"])
     metrics.set_callback(catalog.FAST_PATH_WRITES, lambda: relay_counts()["writes"])
     metrics.set_callback(catalog.LOG_LINES_DROPPED, dropped_lines)
-    metrics.set_callback(catalog.BUFFERED_BODY_BYTES, lambda: body_memory.used_bytes)
     if tracing is not None:
         metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)
     if authenticator is not None and (shared := authenticator.shared_limits) is not None:
         metrics.set_callback(catalog.RATE_LIMIT_STORAGE_FAILURES, lambda: shared.failures)
+
+
+def _memory_budgets(
+    settings: Settings, metrics: GatewayMetrics
+) -> tuple[MemoryBudget, MemoryBudget]:
+    """For bodies, and for audio: a file of silence has a thousand times its bytes of samples, which
+    must not take the place of every client's bodies.
+    """
+    bodies = MemoryBudget(settings.max_buffered_body_bytes)
+    audio = MemoryBudget(
+        settings.max_buffered_audio_bytes, what="audio samples", setting="max-buffered-audio-bytes"
+    )
+    metrics.set_callback(catalog.BUFFERED_BODY_BYTES, lambda: bodies.used_bytes)
+    metrics.set_callback(catalog.BUFFERED_AUDIO_BYTES, lambda: audio.used_bytes)
+    return bodies, audio
 
 
 def codec_pool() -> WorkerPool:

@@ -258,6 +258,12 @@ class Limits(BaseModel):
         ge=1,
         description="Maximum bytes of all request bodies in memory. Beyond it, requests get 503.",
     )
+    max_buffered_audio_bytes: int = Field(
+        default=512 * 1024 * 1024,
+        ge=1,
+        description="Maximum bytes of audio in memory: samples decoded for transcriptions, and "
+        "speech that is not sent yet. Beyond it, requests for either get 503.",
+    )
     max_messages: int = Field(default=2048, ge=1, description="Maximum messages per chat request.")
     max_n: int = Field(default=128, ge=1, description="Maximum choices (`n`) per prompt.")
     max_prompts: int = Field(

@@ -22,6 +22,7 @@ from openai_frontend.routers.request import CancelOnDisconnect, principal_of, re
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 from openai_frontend.serving.error_reply import ErrorReply
+from openai_frontend.sse import error_event
 from schemas.kserve import (
     GenerateRequest,
     GenerateResponse,
@@ -142,8 +143,8 @@ class GenerateStream(StreamedResponse):
         await self.drained()
         return b""
 
-    def failure_body(self, failure: ErrorReply) -> bytes:
-        return failure.in_kserve_form().body
+    def failure_data(self, failure: ErrorReply) -> bytes:
+        return error_event(failure.in_kserve_form().body)
 
 
 class MultiBufferResponse(Response):

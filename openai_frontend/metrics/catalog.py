@@ -99,9 +99,15 @@ REQUESTS_IN_PROGRESS = _declare(
 )  # fmt: skip
 BUFFERED_BODY_BYTES = _declare(
     "buffered_body_bytes", "gauge",
-    "Bytes of request bodies in memory, with the decoded audio of transcriptions.",
+    "Bytes of request bodies in memory.",
     "Near `max_buffered_body_bytes`: requests get 503; add machines, or raise the limit. Above "
     "zero on an idle server: see `openai_frontend_unreleased_requests`.",
+)  # fmt: skip
+BUFFERED_AUDIO_BYTES = _declare(
+    "buffered_audio_bytes", "gauge",
+    "Bytes of audio in memory: decoded for transcriptions, or spoken and not sent yet.",
+    "Near `max_buffered_audio_bytes`: transcriptions and speech get 503; add machines, or raise "
+    "the limit. Above zero on an idle server: see `openai_frontend_unreleased_requests`.",
 )  # fmt: skip
 STREAMS_OPEN = _declare(
     "streams_open", "gauge",

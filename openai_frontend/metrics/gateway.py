@@ -167,6 +167,7 @@ class PrefillMetrics:
 # Values kept elsewhere and read at each scrape
 _CALLBACKS = (
     catalog.BUFFERED_BODY_BYTES,
+    catalog.BUFFERED_AUDIO_BYTES,
     catalog.FAST_PATH_TOKENS,
     catalog.FAST_PATH_WRITES,
     catalog.LOG_LINES_DROPPED,

@@ -32,6 +32,9 @@ class Connection(Protocol):
     def disconnect_slow_client(self) -> None:
         """Aborts the connection, with all data in its buffer."""
 
+    def close_incomplete(self) -> None:
+        """Closes the connection once the client has what was written."""
+
 
 class DirectWriter:
     """Writes the response to one request past ASGI.
@@ -97,6 +100,11 @@ class DirectWriter:
     def drop(self) -> None:
         """Closes the connection of a client that reads too slowly."""
         self._connection.disconnect_slow_client()
+
+    def truncate(self) -> bool:
+        """Closes the connection before the end of the response."""
+        self._connection.close_incomplete()
+        return True
 
     def close(self) -> None:
         """The response is written."""

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.errors import RequestTooLarge, ServerOverloaded
+from openai_frontend.errors import RequestTooLarge
+from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.middleware.authentication import RouteScopeOf
 from openai_frontend.middleware.error_responses import is_kserve, send_error
 from openai_frontend.serving.error_reply import ErrorReply, http_error
@@ -18,41 +19,19 @@ DROPPED_SHARE = 4  # times the body limit
 DROP_TIMEOUT_S = 10.0
 
 
-class BodyMemoryBudget:
-    """Limits the memory for the bodies of all requests. A body counts until its response ends."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.used_bytes = 0
-
-    def take(self, length: int) -> None:
-        """Raises ServerOverloaded if the budget is exhausted."""
-        if self.used_bytes + length > self._max_bytes:
-            message = (
-                f"The request bodies that the server holds reached their limit of "
-                f"{self._max_bytes} bytes (--max-buffered-body-bytes). Retry later."
-            )
-            raise ServerOverloaded(message)
-        self.used_bytes += length
-
-    def retain(self, model_name: str, input_bytes: int) -> None:
-        """The inputs of a cancelled request stay in memory until Triton releases it."""
-        self.used_bytes += input_bytes
-
-    def release(self, model_name: str, input_bytes: int) -> None:
-        """Triton has released the request."""
-        self.used_bytes -= input_bytes
-
-
 class BodyLimit:
-    """Counts bytes as they arrive: Content-Length may be missing. Raises RequestTooLarge."""
+    """Counts bytes as they arrive: Content-Length may be missing. Raises RequestTooLarge.
+
+    A body counts until its response ends, which also ends whatever else the request holds
+    (`routers.request.hold_memory`).
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
         max_body_bytes: int,
-        budget: BodyMemoryBudget,
+        budget: MemoryBudget,
         larger: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """`larger`: the limits of paths that have their own."""
@@ -76,12 +55,14 @@ class BodyLimit:
             raise
         finally:
             body.release()
+            for memory in scope.get("state", {}).get("held_memory", ()):
+                memory.release()
 
 
 class _Body:
     """The body of one request, counted while it arrives."""
 
-    def __init__(self, receive: Receive, max_bytes: int, budget: BodyMemoryBudget) -> None:
+    def __init__(self, receive: Receive, max_bytes: int, budget: MemoryBudget) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
         self._budget = budget
@@ -100,7 +81,7 @@ class _Body:
         return message
 
     def release(self) -> None:
-        self._budget.used_bytes -= self._counted
+        self._budget.give_back(self._counted)
 
     async def drop_rest(self) -> None:
         limit = self._max_bytes * (1 + DROPPED_SHARE)

@@ -1,19 +1,33 @@
 """POST /v1/audio/transcriptions, /v1/audio/translations and /v1/audio/speech."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from starlette.types import Receive, Scope, Send
 
+from openai_frontend import lease
+from openai_frontend.generation import StreamWriter
+from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.multipart import Fields, file_of, read_form
 from openai_frontend.routers.openapi import ERRORS, form_body, request_body
-from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
+from openai_frontend.routers.request import (
+    CancelOnDisconnect,
+    hold_memory,
+    read_body,
+    resolve_model,
+)
 from openai_frontend.routers.routing import InferenceRoute
-from openai_frontend.routers.streaming import EventStream, StreamLimits
+from openai_frontend.routers.streaming import (
+    EventStream,
+    ReadingPace,
+    StreamedResponse,
+    StreamLimits,
+)
+from openai_frontend.serving.error_reply import ErrorReply
 from openai_frontend.serving.request.request_body import BodyReader, FormReader
 from openai_frontend.serving.speech import MEDIA_TYPES, Speech, SpeechJob
 from openai_frontend.serving.transcription import (
@@ -41,9 +55,12 @@ _AUDIO: dict[str, Any] = {
 
 
 def transcription_router(
-    registry: ModelRegistry, transcriptions: Transcriptions, streams: StreamLimits
+    registry: ModelRegistry,
+    transcriptions: Transcriptions,
+    streams: StreamLimits,
+    memory: MemoryBudget,
 ) -> APIRouter:
-    """Both routes take a form with a file."""
+    """Both routes take a form with a file. `memory`: of its samples."""
     router = APIRouter(tags=["audio"], route_class=InferenceRoute)
     transcription, translation = FormReader(TranscriptionRequest), FormReader(TranslationRequest)
     responses = {200: {"model": Transcription | TranscriptionVerbose}, **ERRORS}
@@ -55,8 +72,9 @@ def transcription_router(
         form = await read_form(request)
         asked = read(form.fields)
         model = await resolve_model(request, registry, asked.model, "transcription")
+        held = hold_memory(request, memory, lease.counting_inputs())
         with CancelOnDisconnect(request.scope):  # decoding may take seconds
-            job = await transcriptions.prepare(asked, file_of(form), model, task)
+            job = await transcriptions.prepare(asked, file_of(form), model, task, held)
         if asked.stream:
             return EventStream(TranscriptStream(job), job.bursts(), streams)
         with CancelOnDisconnect(request.scope):
@@ -86,8 +104,12 @@ def transcription_router(
     return router
 
 
-def speech_router(registry: ModelRegistry, speech: Speech) -> APIRouter:
-    """Answers with audio, as it comes if the model sends it in parts."""
+def speech_router(
+    registry: ModelRegistry, speech: Speech, streams: StreamLimits, memory: MemoryBudget
+) -> APIRouter:
+    """Answers with audio, as it comes if the model sends it in parts. `memory`: of what is not
+    sent yet.
+    """
     router = APIRouter(tags=["audio"], route_class=InferenceRoute)
     reader = BodyReader(CreateSpeechRequest)
 
@@ -100,31 +122,38 @@ def speech_router(registry: ModelRegistry, speech: Speech) -> APIRouter:
         """Speaks a text."""
         asked = await reader.read(await read_body(request.receive))
         model = await resolve_model(request, registry, asked.model, "speech")
-        job = speech.prepare(asked, model)
-        return AudioStream(job)
+        job = speech.prepare(asked, model, hold_memory(request, memory))
+        return AudioStream(job, streams)
 
     return router
 
 
-class AudioStream(Response):
-    """Sends the status with the first audio, so that earlier failures keep their status. A later
-    one closes the connection: audio has no place for an error.
+class AudioStream(StreamedResponse):
+    """Audio as it comes. A failure after the first of it closes the connection: audio has no place
+    for an error.
     """
 
-    def __init__(self, job: SpeechJob) -> None:
-        self.status_code = 200
-        self.raw_headers = [(b"content-type", job.media_type.encode())]
-        self.background = None
+    comments = False
+
+    def __init__(self, job: SpeechJob, limits: StreamLimits) -> None:
+        super().__init__(limits, [(b"content-type", job.media_type.encode())])
         self._job = job
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        started = False
-        with CancelOnDisconnect(scope):
-            async with aclosing(self._job.audio()) as parts:
-                async for part in parts:
-                    if not started:
-                        started = True
-                        await send(start)
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    def failure_data(self, failure: ErrorReply) -> None:
+        """Audio that ends early must not look complete."""
+
+    async def pump(self, writer: StreamWriter) -> bytes:
+        """Waits for a slow client after each piece; the job keeps the rest, as samples."""
+        pace, clock = ReadingPace(self._limits), asyncio.get_running_loop().time
+        async with aclosing(self._job.audio()) as pieces:
+            async for piece in pieces:
+                self.start()
+                writer(piece)
+                deadline_s = pace.deadline_s(
+                    waiting_bytes=self._job.memory.held_bytes,
+                    written_bytes=writer.body_bytes,
+                    now_s=clock(),
+                )
+                await self.drained_by(deadline_s)
+        await self.drained()
+        return b""

@@ -39,10 +39,13 @@ async def read_form(request: Request) -> Form:
     boundary = _boundary(request.headers.get("content-type", ""))
     parser = FormParser(boundary)
     body = memoryview(await read_body(request.receive))
-    for start in range(0, len(body), _STEP):
-        parser.feed(bytes(body[start : start + _STEP]))
-        await asyncio.sleep(0)
-    return parser.finish()
+    try:
+        for start in range(0, len(body), _STEP):
+            parser.feed(bytes(body[start : start + _STEP]))
+            await asyncio.sleep(0)
+        return parser.finish()
+    finally:
+        parser.close()
 
 
 def _boundary(content_type: str) -> bytes:
@@ -87,6 +90,10 @@ class FormParser:
         if not self._complete:
             raise _unparsed("it ends within a field")
         return self._form
+
+    def close(self) -> None:
+        """Break the cycle with the parser, which would keep the file until a collection."""
+        del self._parser
 
     def _begin(self) -> None:
         self._fields += 1

@@ -11,6 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
+from openai_frontend.lease import Lease
+from openai_frontend.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.triton_model import ModelLease
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
@@ -86,6 +88,15 @@ async def read_body(receive: Receive) -> bytes:
     return b"".join(pieces)
 
 
+def hold_memory(
+    request: Request, budget: MemoryBudget, lease: Lease | None = None
+) -> RequestMemory:
+    """The request's memory in a budget, which is released when the request ends."""
+    memory = RequestMemory(budget, lease)
+    request.scope["state"].setdefault("held_memory", []).append(memory)
+    return memory
+
+
 Deadline = tuple[float, Callable[[Literal["total"]], None]]  # loop time, and a callback
 
 
@@ -154,8 +165,12 @@ class CancelOnDisconnect:
         if reason is None:
             return
         ours = task.uncancel() <= self._cancelling
-        if ours and isinstance(error, asyncio.CancelledError):
-            raise reason from error
+        try:
+            if ours and isinstance(error, asyncio.CancelledError):
+                raise reason from error
+        finally:
+            # Its traceback refers to this frame, which would keep the request until a collection
+            del reason, error, traceback
 
 
 class RequestModelLeases:

@@ -32,6 +32,11 @@ class Sink(Protocol):
     def drop(self) -> None:
         """Ends the response to a client that reads too slowly."""
 
+    def truncate(self) -> bool:
+        """Closes the connection, so that the client sees that its response is incomplete. False if
+        only an exception can do that.
+        """
+
     def close(self) -> None:
         """The writer writes no more."""
 
@@ -52,6 +57,10 @@ class AsgiSink:
     def drop(self) -> None:
         """The server cannot disconnect the client, so the request is cancelled."""
         raise RequestCancelled("The client reads too slowly.")
+
+    def truncate(self) -> bool:
+        """ASGI has no message for it."""
+        return False
 
     def close(self) -> None:
         if self._sending is not None:
@@ -90,22 +99,24 @@ class StreamLimits:
 
     writer: Callable[[int, Callable[[], None]], StreamWriter]
     buffer_bytes: int = MAX_BUFFER_BYTES  # that may be buffered for a slow client
+    send_timeout_s: float = 30.0  # for as many, if they come from a source that can wait
     ping_interval_s: float = 15.0  # without data, before a comment is sent; 0: never
 
 
 class StreamedResponse(Response, ABC):
     """Sends the status with the first data of `pump`, so that earlier failures keep their status.
 
-    A later failure becomes the last event. Subclasses define the data and the failure's format.
+    A later failure becomes the last event, or else closes the connection. Subclasses define the
+    headers, the data and the failure's format.
     """
 
     # A keep-alive comment before the first event commits to status 200
     # (docs/decisions/0024-sse-keep-alive.md)
     comments: ClassVar[bool] = True
 
-    def __init__(self, limits: StreamLimits, headers: Headers = ()) -> None:
+    def __init__(self, limits: StreamLimits, headers: Headers = HEADERS) -> None:
         self.status_code = 200
-        self.raw_headers = [*HEADERS, *headers]
+        self.raw_headers = [*headers]
         self.background = None
         self._limits = limits
         self._starting: asyncio.Task[None] | None = None
@@ -114,11 +125,15 @@ class StreamedResponse(Response, ABC):
 
     @abstractmethod
     async def pump(self, writer: StreamWriter) -> bytes:
-        """Calls `start`, writes data as it comes, and returns the last of it."""
+        """Calls `start`, writes data as it comes, and returns the last of it.
 
-    def failure_body(self, failure: ErrorReply) -> bytes:
-        """The data of the event that reports a failure."""
-        return failure.body
+        Takes everything from a model without waiting for the client: the model's slot is free when
+        the model has ended. What a slow client has not read waits in the writer.
+        """
+
+    def failure_data(self, failure: ErrorReply) -> bytes | None:
+        """The end of a response that failed; None if its connection must be closed instead."""
+        return error_event(failure.body)
 
     def start(self) -> None:
         """Sends the status on the first call, before what is written afterwards."""
@@ -136,6 +151,15 @@ class StreamedResponse(Response, ABC):
         while self._writer.paused:
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
+
+    async def drained_by(self, deadline_s: float | None) -> None:
+        """As `drained`; disconnects a client that takes longer. Raises RequestCancelled."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self.drained()
+        except TimeoutError:
+            self._sink.drop()
+            raise RequestCancelled("The client reads too slowly.") from None
 
     def _on_drained(self) -> None:
         if self.resume is not None:
@@ -167,8 +191,13 @@ class StreamedResponse(Response, ABC):
                 raise
             # The status is sent, so the last event reports the failure.
             log_failure(error, state["request_id"])
-            last = error_event(self.failure_body(reply_for(error)))
+            end = self.failure_data(reply_for(error))
             await self.drained()  # after all earlier data
+            if end is None:
+                if not self._sink.truncate():
+                    raise
+                return
+            last = end
         finally:
             silence.stop()
             self._close()
@@ -180,6 +209,27 @@ class StreamedResponse(Response, ABC):
             self._starting.cancel()
         self._writer.close()
         self._sink.close()
+
+
+class ReadingPace:
+    """How long a client that has fallen behind may take, for a source that can wait for it. While
+    more than the buffer of a stream waits, the client must read as much in each send timeout.
+    """
+
+    def __init__(self, limits: StreamLimits) -> None:
+        self._limits = limits
+        self._since_s: float | None = None  # None: not behind
+        self._written_bytes = 0
+
+    def deadline_s(self, *, waiting_bytes: int, written_bytes: int, now_s: float) -> float | None:
+        """Until when the client must have read what is written; None if that does not matter."""
+        enough = self._limits.buffer_bytes
+        if waiting_bytes <= enough:
+            self._since_s = None
+            return None
+        if self._since_s is None or written_bytes - self._written_bytes >= enough:
+            self._since_s, self._written_bytes = now_s, written_bytes
+        return self._since_s + self._limits.send_timeout_s
 
 
 class KeepAlive:
@@ -249,7 +299,7 @@ class EventStream(StreamedResponse):
     def __init__(
         self, chunks: EventSource, bursts: Bursts, limits: StreamLimits, headers: Headers = ()
     ) -> None:
-        super().__init__(limits, headers)
+        super().__init__(limits, [*HEADERS, *headers])
         self._chunks = chunks
         self._bursts = bursts
 

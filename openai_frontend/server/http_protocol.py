@@ -237,6 +237,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             cycle.scope["state"]["direct_writer"] = DirectWriter(cycle, self)
         super()._start_asgi_task(cycle, http1.until_close(cycle, app))
 
+    def close_incomplete(self) -> None:
+        """Closes the connection once the client has what was written, before the response's end."""
+        self._cancel_responses()
+        self.transport.close()
+        self._watch_client()
+
     def _set_connection_lost(self) -> None:
         if not self._lost.done():
             self._lost.set_result(None)

@@ -1,7 +1,7 @@
 """Speech: from a text to a request for a model that speaks, from its samples to audio bytes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +10,13 @@ import numpy
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.media.audio import PCM_RATE, wav_header
+from openai_frontend.memory_budget import RequestMemory
 from openai_frontend.modalities import SpeechRequest, SpeechSupport
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
+from openai_frontend.serving.admission.concurrency_limit import (
+    ConcurrencyLimiter,
+    ModelSlots,
+    merge_streams,
+)
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.request.audio import AudioObserver, Codec, run_codec
@@ -35,7 +40,7 @@ _PIECE_BYTES = 256 * 1024  # of samples: converting them takes 0.5 ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechJob:
-    """A text that is ready to be spoken."""
+    """A text that is ready to be spoken. Its audio counts in memory until it is taken."""
 
     model: ServingModel
     slots: ModelSlots
@@ -45,39 +50,52 @@ class SpeechJob:
     streams: bool  # whether audio is sent as it comes
     codec: Codec
     observer: AudioObserver
+    memory: RequestMemory
 
     @property
     def media_type(self) -> str:
         return MEDIA_TYPES[self.format]
 
     async def audio(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of the audio file. Closing the generator cancels the request.
+        """The bytes of the audio file in pieces, which may be taken at any speed: the model does
+        not wait. Closing the generator cancels the request.
 
-        Raises InferenceFailed if the model sends no waveform, or one without an end.
+        Raises InferenceFailed if the model sends no waveform, or one without an end, and
+        ServerOverloaded.
         """
-        if not self.streams:
-            yield await self._encoded()
-            return
+        async with aclosing(self._streamed() if self.streams else self._encoded()) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _streamed(self) -> AsyncGenerator[bytes, None]:
         # Not before the first samples: the status is sent with the first bytes
         head = wav_header(self.rate) if self.format == "wav" else b""
-        async with aclosing(self._samples()) as parts:
-            async for samples in parts:
-                if head:
-                    yield head
-                    head = b""
-                for start in range(0, len(samples), _PIECE_BYTES):
-                    yield _pcm(samples[start : start + _PIECE_BYTES])
-                    await asyncio.sleep(0)  # a part may have megabytes
+        # A task takes the samples from the model, whose slot is free once the last has come
+        async with aclosing(merge_streams([self._samples()])) as bursts:
+            async for burst in bursts:
+                for _, samples in burst:
+                    if head:
+                        yield head
+                        head = b""
+                    for piece in _pieces(samples):
+                        yield _pcm(piece)
+                        await asyncio.sleep(0)  # a part may have megabytes
+                    self.memory.give_back(len(samples))
 
-    async def _encoded(self) -> bytes:
+    async def _encoded(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._samples()) as parts:
             whole = b"".join([samples async for samples in parts])
         task = {"work": "encode", "format": self.format, "rate": self.rate}
         _, (written,) = await run_codec(self.codec, task, whole, "input", "invalid_value")
-        return bytes(written)
+        self.memory.take(len(written))
+        self.memory.give_back(len(whole))
+        del whole
+        for piece in _pieces(written):
+            yield bytes(piece)
+        self.memory.give_back(len(written))
 
     async def _samples(self) -> AsyncGenerator[memoryview, None]:
-        """The waveform's parts, in one slot of the model."""
+        """The waveform's parts, in one slot of the model, which ends with the last."""
         count = 0
         granted = await self.slots.acquire(1, self.model.queue_key(0))
         try:
@@ -86,12 +104,18 @@ class SpeechJob:
                     count += len(samples)
                     if count > MAX_SPOKEN_BYTES:
                         raise InferenceFailed("The model's waveform is too long.")
+                    self.memory.take(len(samples))
                     yield samples
             if not count:
                 raise InferenceFailed("The model returned no waveform.")
         finally:
             self.slots.release(granted)
             self.observer.spoken(self.model.model_name, count / _SAMPLE_BYTES / self.rate)
+
+
+def _pieces(data: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield data[start : start + _PIECE_BYTES]
 
 
 def _pcm(samples: memoryview) -> bytes:
@@ -116,7 +140,9 @@ class Speech:
         self._codec = codec
         self._observer = observer
 
-    def prepare(self, request: CreateSpeechRequest, model: ServingModel) -> SpeechJob:
+    def prepare(
+        self, request: CreateSpeechRequest, model: ServingModel, memory: RequestMemory
+    ) -> SpeechJob:
         """Raises for a full queue, and for what this model does not support."""
         support = model.speech
         if support is None:
@@ -145,6 +171,7 @@ class Speech:
             streams=support.streams and written_as_is,
             codec=self._codec,
             observer=self._observer,
+            memory=memory,
         )
 
 

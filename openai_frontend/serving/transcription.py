@@ -3,11 +3,11 @@ their deltas to the text in each of OpenAI's formats.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 
@@ -20,6 +20,7 @@ from openai_frontend.generation import (
     UsageCounter,
 )
 from openai_frontend.languages import name_of
+from openai_frontend.memory_budget import RequestMemory
 from openai_frontend.modalities import TranscriptionSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import (
@@ -37,13 +38,15 @@ from openai_frontend.serving.output.speech_probe import (
     language_code,
 )
 from openai_frontend.serving.output.transcript import (
+    VTT_HEAD,
     Segment,
     Transcript,
     separator,
-    srt,
-    verbose,
-    vtt,
+    srt_block,
+    verbose_segment,
+    vtt_block,
 )
+from openai_frontend.serving.pooling import TimeSlicer
 from openai_frontend.serving.request.audio import AudioReader, DecodedAudio
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_TRANSCRIPTIONS, FieldPolicy
 from openai_frontend.serving.request.sampling import SamplingOptions, sampling_params, unsupported
@@ -52,6 +55,11 @@ from schemas.audio import SpeechToTextRequest, TranscriptionRequest
 from schemas.sampling import SamplingFields
 
 Task = Literal["transcribe", "translate"]
+Written = TypeVar("Written")
+
+# Event loop time of a segment, or of looking for one; of gathering a token, and of writing its log
+# probability
+_SEGMENT_US, _TOKEN_US, _LOGPROB_US = 60.0, 0.2, 10.0
 
 _TIMED = frozenset({"srt", "vtt", "verbose_json"})
 _STREAMED = frozenset({"json", "text"})
@@ -67,8 +75,13 @@ class TranscriptionJob:
 
     model: ServingModel
     slots: ModelSlots
-    requests: Sequence[GenerationRequest]
-    audio: DecodedAudio
+    requests: list[GenerationRequest]  # with the samples; `bursts` takes them
+    bounds: Sequence[tuple[float, float]]  # start and length of each window in seconds
+    seconds: float  # of the audio
+    temperature: float
+    usages: Sequence[UsageCounter]
+    memory: RequestMemory  # of the samples
+    slicer: TimeSlicer
     task: Task
     format: str
     language: str  # code, of the text
@@ -77,19 +90,28 @@ class TranscriptionJob:
     # probability of no speech by window, if the model tells it
     silence: Mapping[int, float] = field(default_factory=dict)
 
-    def bursts(self) -> Bursts:
-        """The deltas of every window as they arrive. Closing the generator cancels the rest."""
+    async def bursts(self) -> Bursts:
+        """The deltas of every window as they arrive, once. Closing the generator cancels the rest.
+
+        The samples end with the model's work, however long the response takes.
+        """
         generations = [self.model.generate(each) for each in self.requests]
-        return self.slots.bursts(generations, self.model.queue_key(0))
+        self.requests.clear()
+        try:
+            async with aclosing(self.slots.bursts(generations, self.model.queue_key(0))) as bursts:
+                async for burst in bursts:
+                    yield burst
+        finally:
+            self.memory.release()
 
     def transcript(self) -> Transcript:
         """What gathers the deltas."""
-        bounds = [(each.start_s, each.seconds) for each in self.audio.windows]
-        return Transcript(bounds, separator(self.language))
+        entries = self._wire_logprobs if self.logprobs else None
+        return Transcript(self.bounds, separator(self.language), entries)
 
     def duration(self) -> dict[str, Any]:
         """The usage in seconds, which OpenAI rounds up."""
-        return {"type": "duration", "seconds": math.ceil(self.audio.seconds)}
+        return {"type": "duration", "seconds": math.ceil(self.seconds)}
 
     def usage(self) -> dict[str, Any]:
         """The usage that ends a stream: tokens, which is all that OpenAI's clients know there; for
@@ -97,8 +119,8 @@ class TranscriptionJob:
         """
         if not self.model.supports("running_counts"):
             return self.duration()
-        prompt = sum(each.usage.prompt_tokens for each in self.requests)
-        written = sum(each.usage.completion_tokens for each in self.requests)
+        prompt = sum(each.prompt_tokens for each in self.usages)
+        written = sum(each.completion_tokens for each in self.usages)
         return {
             "type": "tokens",
             "input_tokens": prompt,
@@ -107,16 +129,23 @@ class TranscriptionJob:
             "input_token_details": {"audio_tokens": 0, "text_tokens": prompt},
         }
 
-    def wire_logprobs(self, positions: Sequence[TokenLogprobs]) -> list[Any]:
+    def _wire_logprobs(self, positions: Sequence[TokenLogprobs]) -> list[Any]:
         """The fields of each TokenLogprob."""
         names = TokenNames(self.model.token_bytes, as_ids=False)
         entries = ChatLogprobs(names, Alternatives()).tokens(positions)["content"] or []
         return [{name: each[name] for name in ("token", "logprob", "bytes")} for each in entries]
 
-    def segments(self, transcript: Transcript) -> list[Segment]:
-        """The parts of the text with their times."""
+    async def segments(
+        self, transcript: Transcript, write: Callable[[int, Segment], Written]
+    ) -> list[Written]:
+        """The parts of the text with their times, each written with its number from 0."""
         decode = partial(self.model.detokenize, skip_special_tokens=True)
-        return transcript.segments(self._token_text, decode)
+        written: list[Written] = []
+        for each in transcript.segments(self._token_text, decode):
+            await self.slicer.take(_SEGMENT_US)
+            if each is not None:
+                written.append(write(len(written), each))
+        return written
 
     def _token_text(self, token_id: int) -> str:
         return spelled(self.model.token_bytes(token_id) or b"")
@@ -134,9 +163,15 @@ class Transcriptions:
         self._policy = policy
         self._limiter = limiter
         self._audio = audio
+        self._slicer = TimeSlicer()
 
     async def prepare(
-        self, request: SpeechToTextRequest, file: bytes, model: ServingModel, task: Task
+        self,
+        request: SpeechToTextRequest,
+        file: bytes,
+        model: ServingModel,
+        task: Task,
+        memory: RequestMemory,
     ) -> TranscriptionJob:
         """A job that is ready to run. Decodes the audio, and detects its language if the request
         does not tell it.
@@ -153,7 +188,7 @@ class Transcriptions:
         probe = SpeechProbe(model, slots)
         language = language_code(request.language, support, detects=probe.detects)
         params = _params(request, model)
-        audio = await self._audio.read(file, support, model.model_name)
+        audio = await self._audio.read(file, support, model.model_name, memory)
         # As OpenAI's own decoder: a model that writes times repeats and skips fewer words. They
         # would be among the log probabilities of tokens.
         marked = support.timestamps and not _wants_logprobs(request)
@@ -172,7 +207,12 @@ class Transcriptions:
             model=model,
             slots=slots,
             requests=requests,
-            audio=audio,
+            bounds=[(each.start_s, each.seconds) for each in audio.windows],
+            seconds=audio.seconds,
+            temperature=params.temperature or 0.0,
+            usages=[each.usage for each in requests],
+            memory=memory,
+            slicer=self._slicer,
             task=task,
             format=format,
             language=DEFAULT_LANGUAGE if task == "translate" else language,
@@ -324,14 +364,12 @@ class TranscriptStream:
 
     def feed(self, window: int, deltas: Sequence[CompletionDelta]) -> bytes:
         """The event of new text; empty if nothing follows what came before."""
-        text, positions = self._transcript.feed(window, deltas)
-        if not text and not positions:
+        text, entries = self._transcript.feed(window, deltas)
+        if not text and not entries:
             return b""
         event: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
         if self._job.logprobs:
-            event["logprobs"] = self._job.wire_logprobs(positions)
-        elif not text:
-            return b""
+            event["logprobs"] = entries
         return _event(event)
 
     def relay(self, *_: Any) -> None:
@@ -345,7 +383,7 @@ class TranscriptStream:
         self._transcript.check_finished()
         event: dict[str, Any] = {"type": "transcript.text.done", "text": self._transcript.text}
         if self._job.logprobs:
-            event["logprobs"] = self._job.wire_logprobs(self._transcript.logprobs)
+            event["logprobs"] = self._transcript.logprobs
         return _event({**event, "usage": self._job.usage()}) + DONE
 
 
@@ -354,41 +392,56 @@ def _event(fields: Mapping[str, Any]) -> bytes:
 
 
 async def complete(job: TranscriptionJob) -> str | dict[str, Any]:
-    """The whole response: text, or the fields of Transcription or TranscriptionVerbose."""
+    """The whole response: text, or the fields of Transcription or TranscriptionVerbose.
+
+    Frees the event loop in between: 25 minutes of audio may have 20,000 tokens.
+    """
     transcript = job.transcript()
     async with aclosing(job.bursts()) as bursts:
         async for burst in bursts:
             for window, deltas in burst:
+                tokens = sum(len(each.logprobs or each.token_ids) for each in deltas)
+                await job.slicer.take(tokens * (_LOGPROB_US if job.logprobs else _TOKEN_US))
                 transcript.feed(window, deltas)
     transcript.check_finished()
-    return _FORMATS[job.format](job, transcript)
+    return await _FORMATS[job.format](job, transcript)
 
 
-def _json(job: TranscriptionJob, transcript: Transcript) -> dict[str, Any]:
+async def _json(job: TranscriptionJob, transcript: Transcript) -> dict[str, Any]:
     fields: dict[str, Any] = {"text": transcript.text}
     if job.logprobs:
-        fields["logprobs"] = job.wire_logprobs(transcript.logprobs)
+        fields["logprobs"] = transcript.logprobs
     return {**fields, "usage": job.duration()}
 
 
-def _verbose_json(job: TranscriptionJob, transcript: Transcript) -> dict[str, Any]:
-    segments = job.segments(transcript) if job.timed else []
-    temperature = job.requests[0].sampling_params.temperature or 0.0
+async def _text(job: TranscriptionJob, transcript: Transcript) -> str:
+    return f"{transcript.text}\n"
+
+
+async def _srt(job: TranscriptionJob, transcript: Transcript) -> str:
+    return "".join(await job.segments(transcript, lambda number, each: srt_block(number + 1, each)))
+
+
+async def _vtt(job: TranscriptionJob, transcript: Transcript) -> str:
+    return VTT_HEAD + "".join(await job.segments(transcript, lambda _, each: vtt_block(each)))
+
+
+async def _verbose_json(job: TranscriptionJob, transcript: Transcript) -> dict[str, Any]:
+    def write(number: int, segment: Segment) -> dict[str, Any]:
+        silence = job.silence.get(segment.window)
+        return verbose_segment(number, segment, job.temperature, silence)
+
     fields: dict[str, Any] = {
         "task": job.task,
         "language": name_of(job.language),
-        "duration": job.audio.seconds,
+        "duration": job.seconds,
         "text": transcript.text,
     }
     if job.timed:
-        fields["segments"] = verbose(segments, temperature, job.silence)
+        fields["segments"] = await job.segments(transcript, write)
     return {**fields, "usage": job.duration()}
 
 
-_FORMATS: Mapping[str, Callable[[TranscriptionJob, Transcript], str | dict[str, Any]]] = {
-    "json": _json,
-    "text": lambda job, transcript: f"{transcript.text}\n",
-    "srt": lambda job, transcript: srt(job.segments(transcript)),
-    "vtt": lambda job, transcript: vtt(job.segments(transcript)),
-    "verbose_json": _verbose_json,
-}
+_FORMATS: Mapping[
+    str, Callable[[TranscriptionJob, Transcript], Awaitable[str | dict[str, Any]]]
+] = {"json": _json, "text": _text, "srt": _srt, "vtt": _vtt, "verbose_json": _verbose_json}

@@ -45,9 +45,10 @@ class UnreleasedRequests:
         self, stream: object, model_name: str, input_bytes: int, lease: Lease | None = None
     ) -> None:
         """Add a cancelled stream; `lease` belongs to the client's request."""
-        self._requests[stream] = (model_name, input_bytes, lease)
         if lease is not None:
             lease.retain()
+            input_bytes = 0 if lease.counts_inputs else input_bytes
+        self._requests[stream] = (model_name, input_bytes, lease)
         for observer in self.observers:
             observer.retain(model_name, input_bytes)
 

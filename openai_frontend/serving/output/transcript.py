@@ -3,9 +3,10 @@
 Synchronous. A stream and a whole response read the same object, so they cannot disagree.
 """
 
+import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,11 @@ _MARK = re.compile(r"<\|[^|]*\|>")
 _TIME = re.compile(r"<\|(\d+\.\d+)\|>")
 _UNSPACED = frozenset({"zh", "ja", "yue", "th", "lo", "my", "km", "bo"})  # words without spaces
 
+_PAUSE_TOKENS = 64  # after as many the caller may pause: finding a time takes 1 us a token
+
 TokenText = Callable[[int], str]
+Decode = Callable[[list[int]], str]
+Entries = Callable[[Sequence[TokenLogprobs]], Sequence[Any]]
 
 
 def separator(language: str | None) -> str:
@@ -29,7 +34,7 @@ class _WindowText:
     """The text of one window that is not passed on yet."""
 
     waiting: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)
     ended: bool = False
 
 
@@ -48,8 +53,8 @@ class TextJoiner:
         self._any = False
 
     def feed(
-        self, window: int, text: str, logprobs: Sequence[TokenLogprobs] = (), *, ended: bool
-    ) -> tuple[str, list[TokenLogprobs]]:
+        self, window: int, text: str, logprobs: Sequence[Any] = (), *, ended: bool
+    ) -> tuple[str, list[Any]]:
         """The text that can be passed on now, and the log probabilities of its tokens."""
         fed = self._windows[window]
         fed.waiting.append(text)
@@ -112,14 +117,19 @@ class _Tokens:
 class Transcript:
     """Gathers the deltas of all windows."""
 
-    def __init__(self, bounds: Sequence[tuple[float, float]], between: str) -> None:
-        """`bounds`: start and length of each window in seconds."""
+    def __init__(
+        self, bounds: Sequence[tuple[float, float]], between: str, entries: Entries | None = None
+    ) -> None:
+        """`bounds`: start and length of each window in seconds. `entries` turns log probabilities
+        into those of the response as they arrive: those of all windows at once would take 0.2 s.
+        """
         self._bounds = bounds
+        self._entries = entries
         self._joiner = TextJoiner(len(bounds), between)
         self._tokens = [_Tokens() for _ in bounds]
         self._unfinished = set(range(len(bounds)))
         self._pieces: list[str] = []
-        self.logprobs: list[TokenLogprobs] = []  # of all tokens so far
+        self.logprobs: list[Any] = []  # entries of all tokens so far
 
     @property
     def finished(self) -> bool:
@@ -131,10 +141,8 @@ class Transcript:
         """The text so far."""
         return "".join(self._pieces)
 
-    def feed(
-        self, window: int, deltas: Iterable[CompletionDelta]
-    ) -> tuple[str, list[TokenLogprobs]]:
-        """The new text that follows what came before, and the log probabilities of its tokens."""
+    def feed(self, window: int, deltas: Iterable[CompletionDelta]) -> tuple[str, list[Any]]:
+        """The new text that follows what came before, and the entries of its tokens."""
         text: list[str] = []
         logprobs: list[TokenLogprobs] = []
         tokens = self._tokens[window]
@@ -150,7 +158,8 @@ class Transcript:
         tokens.logprobs += logprobs
         shown = _MARK.sub("", "".join(text))
         ended = window not in self._unfinished
-        added, placed = self._joiner.feed(window, shown, logprobs, ended=ended)
+        entries = () if self._entries is None else self._entries(logprobs)
+        added, placed = self._joiner.feed(window, shown, entries, ended=ended)
         self._pieces.append(added)
         self.logprobs += placed
         return added, placed
@@ -160,15 +169,13 @@ class Transcript:
         if self._unfinished:
             raise InferenceFailed("the model's output ended without a finish reason")
 
-    def segments(self, token_text: TokenText, decode: Callable[[list[int]], str]) -> list[Segment]:
-        """The parts between the model's timestamps, in order.
+    def segments(self, token_text: TokenText, decode: Decode) -> Iterator[Segment | None]:
+        """The parts between the model's timestamps, in order, and None where the caller may pause.
 
         `token_text` spells a token, `decode` decodes tokens without special ones.
         """
-        found: list[Segment] = []
         for at, (tokens, bounds) in enumerate(zip(self._tokens, self._bounds, strict=True)):
-            found += _segments(at, tokens, bounds, token_text, decode)
-        return found
+            yield from _segments(at, tokens, bounds, token_text, decode)
 
 
 def _segments(
@@ -176,14 +183,16 @@ def _segments(
     tokens: _Tokens,
     bounds: tuple[float, float],
     token_text: TokenText,
-    decode: Callable[[list[int]], str],
-) -> Iterable[Segment]:
+    decode: Decode,
+) -> Iterator[Segment | None]:
     """A timestamp ends the part before it, and begins the part after it."""
     offset, length = bounds
     start, begin = 0.0, 0
-    marks = [(at, _TIME.fullmatch(token_text(each))) for at, each in enumerate(tokens.ids)]
-    ends = [(at, min(float(mark[1]), length)) for at, mark in marks if mark is not None]
-    for at, time_s in [*ends, (len(tokens.ids), length)]:
+    for mark in _times(tokens.ids, token_text):
+        if mark is None:
+            yield None
+            continue
+        at, time_s = mark[0], min(mark[1], length)
         ids = tokens.ids[begin:at]
         text = decode(ids)
         if text.strip():
@@ -199,6 +208,16 @@ def _segments(
         start, begin = time_s, at + 1
 
 
+def _times(ids: Sequence[int], token_text: TokenText) -> Iterator[tuple[int, float] | None]:
+    """Position and time of each mark, and the end of the window; None after some tokens."""
+    for at, each in enumerate(ids):
+        if at % _PAUSE_TOKENS == 0:
+            yield None
+        if (mark := _TIME.fullmatch(token_text(each))) is not None:
+            yield at, float(mark[1])
+    yield len(ids), math.inf
+
+
 def _mean(logprobs: Sequence[TokenLogprobs]) -> float | None:
     values = [float(next(iter(each.values()))["logprob"]) for each in logprobs]
     return sum(values) / len(values) if values else None
@@ -212,21 +231,19 @@ def clock(seconds: float, decimal: str) -> str:
     return f"{hours:02}:{minutes:02}:{milliseconds // 1000:02}{decimal}{milliseconds % 1000:03}"
 
 
-def srt(segments: Sequence[Segment]) -> str:
-    """SubRip: numbered blocks, each with its times and its text."""
-    return "".join(
-        f"{number}\n{clock(each.start, ',')} --> {clock(each.end, ',')}\n{_line(each.text)}\n\n"
-        for number, each in enumerate(segments, start=1)
-    )
+def srt_block(number: int, segment: Segment) -> str:
+    """Of SubRip: its number from 1, its times and its text."""
+    times = f"{clock(segment.start, ',')} --> {clock(segment.end, ',')}"
+    return f"{number}\n{times}\n{_line(segment.text)}\n\n"
 
 
-def vtt(segments: Sequence[Segment]) -> str:
-    """WebVTT. https://www.w3.org/TR/webvtt1/"""
-    blocks = (
-        f"{clock(each.start, '.')} --> {clock(each.end, '.')}\n{_escaped(_line(each.text))}\n\n"
-        for each in segments
-    )
-    return "WEBVTT\n\n" + "".join(blocks)
+VTT_HEAD = "WEBVTT\n\n"
+
+
+def vtt_block(segment: Segment) -> str:
+    """Of WebVTT, after `VTT_HEAD`. https://www.w3.org/TR/webvtt1/"""
+    times = f"{clock(segment.start, '.')} --> {clock(segment.end, '.')}"
+    return f"{times}\n{_escaped(_line(segment.text))}\n\n"
 
 
 def _line(text: str) -> str:
@@ -238,20 +255,19 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def verbose(segments: Sequence[Segment], temperature: float, silence: Any) -> list[dict[str, Any]]:
-    """The fields of each TranscriptionSegment. `silence`: probability of no speech by window."""
-    return [
-        {
-            "id": number,
-            "seek": round(each.window_start * 100),
-            "start": round(each.start, 2),
-            "end": round(each.end, 2),
-            "text": each.text,
-            "tokens": list(each.token_ids),
-            "temperature": temperature,
-            "avg_logprob": each.avg_logprob,
-            "compression_ratio": each.compression_ratio,
-            "no_speech_prob": silence.get(each.window),
-        }
-        for number, each in enumerate(segments)
-    ]
+def verbose_segment(
+    number: int, segment: Segment, temperature: float, silence: float | None
+) -> dict[str, Any]:
+    """The fields of a TranscriptionSegment. `silence`: its window's probability of no speech."""
+    return {
+        "id": number,
+        "seek": round(segment.window_start * 100),
+        "start": round(segment.start, 2),
+        "end": round(segment.end, 2),
+        "text": segment.text,
+        "tokens": list(segment.token_ids),
+        "temperature": temperature,
+        "avg_logprob": segment.avg_logprob,
+        "compression_ratio": segment.compression_ratio,
+        "no_speech_prob": silence,
+    }

@@ -4,7 +4,6 @@ windows; files in messages are decoded by the engine that gets them.
 
 import asyncio
 import hashlib
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ from openai_frontend.errors import InvalidRequest, RequestTooLarge, ServerOverlo
 from openai_frontend.media.audio import FORMATS, format_of, pieces
 from openai_frontend.media.fork_server import PoolUnavailable, Reply
 from openai_frontend.media.stages import Stage
+from openai_frontend.memory_budget import RequestMemory
 from openai_frontend.modalities import (
     AudioFile,
     AudioInput,
@@ -33,7 +33,6 @@ from openai_frontend.serving.request.media_parts import (
     Fetching,
     MediaModel,
     MediaPart,
-    MemoryBudget,
     NamedMedia,
     NotBase64,
     PartReader,
@@ -121,9 +120,9 @@ class AudioWindow:
     seconds: float
 
 
-@dataclass(slots=True, kw_only=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedAudio:
-    """The audio of a request. Its samples count as memory of request bodies while it exists."""
+    """The audio of a request."""
 
     seconds: float
     windows: Sequence[AudioWindow]
@@ -132,18 +131,18 @@ class DecodedAudio:
 class AudioReader:
     """Reads audio files. One per process."""
 
-    def __init__(
-        self, limits: AudioLimits, codec: Codec, memory: MemoryBudget, observer: AudioObserver
-    ) -> None:
+    def __init__(self, limits: AudioLimits, codec: Codec, observer: AudioObserver) -> None:
         self._limits = limits
         self._observer = observer
         self._codec = codec
-        self._memory = memory
 
     async def read(
-        self, data: bytes, support: TranscriptionSupport, model_name: str
+        self, data: bytes, support: TranscriptionSupport, model_name: str, memory: RequestMemory
     ) -> DecodedAudio:
-        """The audio for a model. Raises InvalidRequest for a file that is invalid or too long."""
+        """The audio for a model, whose samples are taken from `memory`.
+
+        Raises InvalidRequest for a file that is invalid or too long, ServerOverloaded.
+        """
         began_ns = monotonic_ns()
         limits = self._limits
         if len(data) > limits.max_audio_bytes:
@@ -173,12 +172,10 @@ class AudioReader:
         _record(began_ns)
         took_s = (monotonic_ns() - began_ns) / 1e9
         self._observer.decoded(model_name, len(data), found["seconds"], took_s)
-        self._memory.take(len(samples))
-        decoded = DecodedAudio(seconds=found["seconds"], windows=())
-        weakref.finalize(decoded, _give_back, self._memory, len(samples))
+        memory.take(len(samples))
         cut = partial(_windows, found["cuts"], samples, support.sample_rate)
-        decoded.windows = cut() if len(samples) <= _AT_ONCE else await asyncio.to_thread(cut)
-        return decoded
+        windows = cut() if len(samples) <= _AT_ONCE else await asyncio.to_thread(cut)
+        return DecodedAudio(seconds=found["seconds"], windows=windows)
 
 
 def _record(began_ns: int) -> None:
@@ -197,10 +194,6 @@ def _windows(cuts: list[int], samples: memoryview, rate: int) -> list[AudioWindo
         seconds = (end - start) / rate
         windows.append(AudioWindow(audio=audio, start_s=start / rate, seconds=seconds))
     return windows
-
-
-def _give_back(memory: MemoryBudget, length: int) -> None:
-    memory.used_bytes -= length
 
 
 async def run_codec(codec: Codec, task: Any, data: Any, param: str, code: str) -> Reply:

@@ -26,6 +26,7 @@ from openai_frontend.media.fetch import (
     MediaURL,
 )
 from openai_frontend.media.stages import Stage
+from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 
 # Type of a part -> the kind of its media, as chat templates know it
@@ -90,15 +91,6 @@ class RemoteItem(NamedTuple):
     param: str
 
 
-class MemoryBudget(Protocol):
-    """The memory that request bodies share."""
-
-    used_bytes: int
-
-    def take(self, length: int) -> None:
-        """Raises ServerOverloaded."""
-
-
 class Fetching(NamedTuple):
     """What fetches items, and the memory in which they count."""
 
@@ -132,7 +124,7 @@ class FetchedMemory:
         self._bytes += length
 
     def _give_back(self, task: object) -> None:
-        self._budget.used_bytes -= self._bytes
+        self._budget.give_back(self._bytes)
 
 
 class PartReader(ABC, Generic[Item]):

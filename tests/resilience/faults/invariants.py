@@ -23,6 +23,7 @@ REQUIRED_GAUGES = (
     "openai_frontend_requests_running",
     "openai_frontend_unreleased_requests",
     "openai_frontend_buffered_body_bytes",
+    "openai_frontend_buffered_audio_bytes",
     "nv_inference_pending_request_count",
 )
 _IN_HAND = re.compile(

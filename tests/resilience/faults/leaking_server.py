@@ -17,6 +17,7 @@ IN_HAND = {
     "openai_frontend_requests_running": 0,
     "openai_frontend_unreleased_requests": 0,
     "openai_frontend_buffered_body_bytes": 0,
+    "openai_frontend_buffered_audio_bytes": 0,
     "nv_inference_pending_request_count": 0,
 }
 

@@ -1,22 +1,25 @@
 """Limits of request bodies: size and memory, Content-Encoding, Content-Type."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
+from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from openai_frontend.errors import RequestTooLarge, ServerOverloaded
+from openai_frontend.errors import RequestCancelled, RequestTooLarge, ServerOverloaded
+from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.middleware import request_body
 from openai_frontend.middleware.request_body import (
     BodyLimit,
-    BodyMemoryBudget,
     ContentEncoding,
     ContentType,
 )
+from openai_frontend.routers.request import hold_memory
 from tests.unit.middleware.asgi import call, echo
 
-LIMITED = BodyLimit(echo, max_body_bytes=10, budget=BodyMemoryBudget(1000))
+LIMITED = BodyLimit(echo, max_body_bytes=10, budget=MemoryBudget(1000))
 
 
 @pytest.mark.parametrize("body", [[b""], [b"x" * 10], [b"xxxxx", b"xxxxx"]])
@@ -99,7 +102,7 @@ async def test_memory_budget():
         await go_on.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    limited = BodyLimit(slow, max_body_bytes=10, budget=BodyMemoryBudget(15))
+    limited = BodyLimit(slow, max_body_bytes=10, budget=MemoryBudget(15))
     first = asyncio.create_task(call(limited, body=[b"x" * 10]))
     await held.wait()
 
@@ -113,13 +116,31 @@ async def test_memory_budget():
 
 
 async def test_rejected_body_returns_its_bytes():
-    limited = BodyLimit(echo, max_body_bytes=10, budget=BodyMemoryBudget(15))
+    limited = BodyLimit(echo, max_body_bytes=10, budget=MemoryBudget(15))
 
     for _ in range(3):
         with pytest.raises(RequestTooLarge):
             await call(limited, body=[b"x" * 8, b"x" * 8])
 
     assert (await call(limited, body=[b"x" * 10])).status == 200
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_request_holds_ends_with_it(fails):
+    budget = MemoryBudget(100)
+
+    async def holds(scope: Scope, receive: Receive, send: Send) -> None:
+        hold_memory(Request(scope), budget).take(100)
+        if fails:
+            raise RequestCancelled("it left")
+        await echo(scope, receive, send)
+
+    limited = BodyLimit(holds, max_body_bytes=10, budget=MemoryBudget(15))
+    for _ in range(2):
+        with pytest.raises(RequestCancelled) if fails else contextlib.nullcontext():
+            await call(limited, scope={"state": {}})
+
+    assert budget.used_bytes == 0
 
 
 # ---- Content-Encoding ----

@@ -1,7 +1,10 @@
 """CancelOnDisconnect ends a request's work on a disconnect or a timeout."""
 
 import asyncio
+import contextlib
+import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 from starlette.types import Message
@@ -190,3 +193,31 @@ async def test_stream_does_not_start_after_a_disconnect(goes, sent):
     await asyncio.sleep(0.01)
 
     assert (stream.begun, len(messages)) == (not goes, sent)
+
+
+class Body:
+    """Something large of a request."""
+
+
+async def test_cancelled_request_is_freed_without_a_collection():
+    """The exception's traceback does not refer to itself: audio and bodies have megabytes."""
+    client, bodies = Client(), []
+
+    async def work() -> None:
+        body = Body()
+        bodies.append(ref(body))
+        with CancelOnDisconnect(client.scope):
+            client.goes()
+            await asyncio.Event().wait()
+
+    async def request() -> None:
+        with contextlib.suppress(RequestCancelled):  # as the middleware for errors
+            await work()
+
+    gc.disable()
+    try:
+        await asyncio.create_task(request())
+        await asyncio.sleep(0)  # the loop has the task until then
+        assert bodies[0]() is None
+    finally:
+        gc.enable()

@@ -1,5 +1,8 @@
 """A form has the same fields and the same file, wherever its body is split."""
 
+import gc
+from weakref import ref
+
 import pytest
 from fastapi import Request
 
@@ -63,3 +66,17 @@ async def test_long_boundary_is_refused():
     request = Request({"type": "http", "headers": [(b"content-type", kind.encode())]})
     with pytest.raises(InvalidRequest, match="boundary has more than 256 bytes"):
         await read_form(request)
+
+
+def test_closed_parser_is_freed_without_a_collection():
+    """With its file, which has megabytes."""
+    gc.disable()
+    try:
+        parser = FormParser(audio.BOUNDARY.encode())
+        parser.feed(BODY)
+        parser.close()
+        freed = ref(parser)
+        del parser
+        assert freed() is None
+    finally:
+        gc.enable()

@@ -20,7 +20,12 @@ from openai_frontend.config.settings import Settings
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.routers.streaming import AsgiSink, StreamedResponse, StreamLimits
+from openai_frontend.routers.streaming import (
+    AsgiSink,
+    ReadingPace,
+    StreamedResponse,
+    StreamLimits,
+)
 from openai_frontend.sse import KEEP_ALIVE
 from openai_frontend.triton import StreamWriter
 from tests.unit.cli.certificates import Authority
@@ -498,3 +503,32 @@ def test_pipelined_streams_arrive_in_order(tmp_path, secure):
             runner.run(app.cancel())
             runner.run(server.__aexit__(None, None, None))
     assert app.waited
+
+
+def test_client_that_has_fallen_behind_must_keep_a_pace():
+    """A buffer in each timeout, while more than a buffer waits."""
+    limits = StreamLimits(writer=StreamWriter, buffer_bytes=100, send_timeout_s=30)
+    pace = ReadingPace(limits)
+
+    def deadline_s(waiting: int, written: int, now: float) -> float | None:
+        return pace.deadline_s(waiting_bytes=waiting, written_bytes=written, now_s=now)
+
+    assert deadline_s(100, 10, 1) is None
+    assert deadline_s(101, 10, 2) == 32
+    assert deadline_s(500, 109, 20) == 32  # too little since then
+    assert deadline_s(500, 110, 20) == 50
+    assert deadline_s(99, 111, 21) is None
+    assert deadline_s(101, 111, 60) == 90
+
+
+async def test_client_beyond_its_deadline_is_dropped():
+    async def waits(stream: Stream, writer: generation.StreamWriter) -> bytes:
+        stream.start()
+        writer(b"a")
+        await stream.drained_by(asyncio.get_running_loop().time() + 0.01)
+        raise AssertionError
+
+    client = Client(slow=True)
+    await answer(client, Stream(waits))
+
+    assert client.bodies == []

@@ -10,7 +10,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
 from openai_frontend.media.fetch import MediaFetcher, Network, is_public
-from openai_frontend.middleware.request_body import BodyMemoryBudget
+from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.modalities import AudioSupport, ImageInput, ImageSupport
 from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits
@@ -36,7 +36,7 @@ class Gateway:
     ) -> None:
         self.asked: list[str] = []
         self.results: list[str] = []
-        self.memory = BodyMemoryBudget(10**9)
+        self.memory = MemoryBudget(10**9)
         self._answer = answer
 
         async def resolve(host: str) -> tuple[str, ...]:

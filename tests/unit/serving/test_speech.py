@@ -9,8 +9,9 @@ import numpy
 import pytest
 
 from openai_frontend.admission import NO_LIMITS, QueueKey
-from openai_frontend.errors import InferenceFailed, QueueFull
+from openai_frontend.errors import InferenceFailed, QueueFull, ServerOverloaded
 from openai_frontend.media.audio import wav_header
+from openai_frontend.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.modalities import SpeechRequest
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.speech import SpeechJob
@@ -35,7 +36,12 @@ class Speaker:
             yield memoryview(each)
 
 
-def job(*parts: bytes, format: str = "pcm", limiter: ConcurrencyLimiter | None = None) -> SpeechJob:
+def job(
+    *parts: bytes,
+    format: str = "pcm",
+    limiter: ConcurrencyLimiter | None = None,
+    budget: MemoryBudget | None = None,
+) -> SpeechJob:
     """`format` is streamed, so nothing is encoded."""
     model: Any = Speaker(parts)
     unused: Any = SimpleNamespace(spoken=lambda *_: None)
@@ -48,6 +54,7 @@ def job(*parts: bytes, format: str = "pcm", limiter: ConcurrencyLimiter | None =
         streams=True,
         codec=unused,
         observer=unused,
+        memory=RequestMemory(budget or MemoryBudget(10**9)),
     )
 
 
@@ -99,3 +106,33 @@ async def test_loop_stays_free_while_a_long_part_is_converted():
     scaled = numpy.nan_to_num(values).clip(-1.0, 1.0) * 32767.0
     assert found == scaled.round().astype("<i2").tobytes()
     assert turns > 40  # one for each 0.5 ms
+
+
+async def test_slot_is_free_once_the_model_has_ended_however_slowly_audio_is_taken():
+    """What is not taken counts in memory."""
+    limiter, budget = ConcurrencyLimiter(1), MemoryBudget(1000)
+    spoken = job(b"\0" * 400, b"\0" * 400, limiter=limiter, budget=budget)
+    audio = spoken.audio()
+    await anext(audio)
+
+    granted = await spoken.slots.acquire(1, timeout_s=60)  # waits until the model has ended
+    assert (granted, budget.used_bytes) == (1, 800)
+    assert [len(each) async for each in audio] == [200]
+    assert budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("format", ["pcm", "wav"])
+async def test_waveforms_beyond_the_budget_are_refused(format):
+    with pytest.raises(ServerOverloaded):
+        await anext(job(b"\0" * 400, format=format, budget=MemoryBudget(399)).audio())
+
+
+async def test_audio_that_is_not_wanted_any_more_frees_slot_and_memory():
+    limiter, budget = ConcurrencyLimiter(1), MemoryBudget(1000)
+    spoken = job(b"\0" * 400, b"\0" * 400, limiter=limiter, budget=budget)
+    audio = spoken.audio()
+    await anext(audio)
+    await audio.aclose()
+    spoken.memory.release()  # as the end of each request does
+
+    assert (limiter.running, budget.used_bytes) == (0, 0)

@@ -13,8 +13,8 @@ from openai_frontend.serving.output.transcript import (
     Transcript,
     clock,
     separator,
-    srt,
-    vtt,
+    srt_block,
+    vtt_block,
 )
 
 # A vocabulary: ids from 100 are times in steps of 0.02 s
@@ -73,6 +73,10 @@ def test_text_has_no_marks():
     assert (added, transcript.text) == ("one two", "one two")
 
 
+def segments(transcript: Transcript) -> list[Segment]:
+    return [each for each in transcript.segments(spell, decode) if each is not None]
+
+
 def segments_of(*windows: list[int], length: float = 4.0, **how: Any) -> list[Segment]:
     transcript = Transcript([(index * length, length) for index in range(len(windows))], " ")
     for index, ids in enumerate(windows):
@@ -80,7 +84,7 @@ def segments_of(*windows: list[int], length: float = 4.0, **how: Any) -> list[Se
             transcript.feed(index, [delta(each, **how)])
         transcript.feed(index, [CompletionDelta(finish_reason="stop")])
     transcript.check_finished()
-    return transcript.segments(spell, decode)
+    return segments(transcript)
 
 
 def times(segments: list[Segment]) -> list[tuple[float, float, str]]:
@@ -107,7 +111,7 @@ def test_log_probability_of_a_segment_is_the_mean_of_its_words():
     transcript = Transcript([(0.0, 4.0)], " ")
     transcript.feed(0, [delta(at(0), logprob=-9), delta(1, logprob=-1), delta(2, logprob=-2)])
     transcript.feed(0, [delta(at(1), logprob=-9, ends=True)])
-    (found,) = transcript.segments(spell, decode)
+    (found,) = segments(transcript)
     assert found.avg_logprob == -1.5
     assert list(found.token_ids) == [1, 2]
     assert segments_of([at(0), 1, at(1)])[0].avg_logprob is None
@@ -122,13 +126,9 @@ def test_output_that_ends_early_is_a_failure():
 
 
 def test_subtitles_have_numbers_times_and_one_line_each():
-    found = segments_of([at(0.5), 1, at(1), at(1), 2, at(1.5)])
-    assert srt(found) == (
-        "1\n00:00:00,500 --> 00:00:01,000\none\n\n2\n00:00:01,000 --> 00:00:01,500\ntwo\n\n"
-    )
-    assert vtt(found) == (
-        "WEBVTT\n\n00:00:00.500 --> 00:00:01.000\none\n\n00:00:01.000 --> 00:00:01.500\ntwo\n\n"
-    )
+    (found,) = segments_of([at(0.5), 1, at(1)])
+    assert srt_block(7, found) == "7\n00:00:00,500 --> 00:00:01,000\none\n\n"
+    assert vtt_block(found) == "00:00:00.500 --> 00:00:01.000\none\n\n"
 
 
 def test_text_cannot_forge_subtitles():
@@ -137,9 +137,9 @@ def test_text_cannot_forge_subtitles():
         start=0, end=1, text="a\n\n2\n00:00:00,000 --> 1 <b>&", token_ids=(), avg_logprob=None,
         window_start=0, window=0,
     )  # fmt: skip
-    assert srt([evil]).count("-->") == 1
-    assert srt([evil]).count("\n\n") == 1
-    assert vtt([evil]).endswith("a 2 00:00:00,000 -&gt; 1 &lt;b&gt;&amp;\n\n")
+    assert srt_block(1, evil).count("-->") == 1
+    assert srt_block(1, evil).count("\n\n") == 1
+    assert vtt_block(evil).endswith("a 2 00:00:00,000 -&gt; 1 &lt;b&gt;&amp;\n\n")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,15 @@
 """From the fields of a transcription to requests for a model, and from its deltas to the answer."""
 
+import asyncio
+import gc
 import json
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -13,7 +18,7 @@ from openai_frontend.errors import InvalidRequest, ServerOverloaded
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
 from openai_frontend.media import audio as codec
 from openai_frontend.media.fork_server import Refused
-from openai_frontend.middleware.request_body import BodyMemoryBudget
+from openai_frontend.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.modalities import TranscriptionSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
@@ -116,18 +121,21 @@ class Model:
         return "".join({200: " n", 201: " samples"}[each] for each in ids)
 
 
-def transcriptions(memory: BodyMemoryBudget | None = None, **limits: int) -> Transcriptions:
+def transcriptions(**limits: int) -> Transcriptions:
     class Ignores:
         def decoded(self, model: str, size: int, seconds: float, took_s: float) -> None: ...
         def spoken(self, model: str, seconds: float) -> None: ...
 
-    budget = memory or BodyMemoryBudget(10**9)
-    reader = AudioReader(AudioLimits(**limits), InThisProcess(), budget, Ignores())
+    reader = AudioReader(AudioLimits(**limits), InThisProcess(), Ignores())
     return Transcriptions(FieldPolicy("warn"), ConcurrencyLimiter(16), reader)
 
 
 async def prepared(
-    model: Model, data: bytes | None = None, task: Task = "transcribe", **fields: Any
+    model: Model,
+    data: bytes | None = None,
+    task: Task = "transcribe",
+    memory: RequestMemory | None = None,
+    **fields: Any,
 ) -> TranscriptionJob:
     schema: type[SpeechToTextRequest] = (
         TranscriptionRequest if task == "transcribe" else TranslationRequest
@@ -137,7 +145,8 @@ async def prepared(
     }
     asked = FormReader(schema).read(form)
     file = audio.wav(["one", "two"]) if data is None else data
-    return await transcriptions().prepare(asked, file, model, task)  # type: ignore[arg-type]
+    memory = memory or RequestMemory(MemoryBudget(10**9))
+    return await transcriptions().prepare(asked, file, model, task, memory)  # type: ignore[arg-type]
 
 
 async def answered(model: Model, data: bytes | None = None, **fields: Any) -> Any:
@@ -306,18 +315,48 @@ async def test_invalid_field_is_refused_by_name(fields, param):
     assert refused.value.param == param
 
 
-async def test_samples_count_as_memory_until_the_job_is_gone():
-    memory = BodyMemoryBudget(100_000)
-    asked = FormReader(TranscriptionRequest).read({"language": "en"})
-    model: Any = Model()
-    serving = transcriptions(memory)
-    job = await serving.prepare(asked, audio.wav(["one"]), model, "transcribe")
-    assert memory.used_bytes == 8000 * 4
-    del job
-    model.__dict__.clear()
-    assert memory.used_bytes == 0
-    with pytest.raises(ServerOverloaded):
-        await serving.prepare(asked, audio.wav(["one"] * 9), Model(), "transcribe")  # type: ignore[arg-type]
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Forgetful(Model):
+    """Keeps no requests."""
+
+    def reserve(self, first: Any) -> None:
+        pass
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Any, None]:
+        assert request.audio is not None
+        self.samples = ref(request.audio.samples.obj)
+        async with aclosing(super().generate(request)) as bursts:
+            async for burst in bursts:
+                self.asked.clear()
+                yield burst
+
+
+@pytest.mark.usefixtures("no_collections")
+async def test_samples_end_with_the_work_of_the_model():
+    """However long the response takes, and without a collection."""
+    budget, model = MemoryBudget(100_000), Forgetful()
+    job = await prepared(model, audio.wav(["one"]), memory=RequestMemory(budget), language="en")
+    counted = []
+    await asyncio.sleep(0)  # the loop itself has the result of the decoder until then
+    async for _ in job.bursts():
+        counted.append(budget.used_bytes)
+
+    assert (counted, budget.used_bytes) == ([8000 * 4] * 2, 0)
+    assert model.samples() is None
+    assert job.usage()["output_tokens"] == 2
+
+
+async def test_audio_beyond_the_budget_is_refused():
+    memory = RequestMemory(MemoryBudget(100_000, what="samples", setting="max-samples"))
+    with pytest.raises(ServerOverloaded, match=r"samples .*--max-samples"):
+        await prepared(Model(), audio.wav(["one"] * 9), memory=memory)
+    assert memory.held_bytes == 0
 
 
 async def test_audio_beyond_a_limit_names_the_limit():
@@ -332,7 +371,10 @@ async def test_audio_beyond_a_limit_names_the_limit():
     for limits, words, code in cases:
         serving = transcriptions(**limits)
         with pytest.raises(InvalidRequest) as refused:
-            await serving.prepare(asked, audio.wav(["one"] * words), model, "transcribe")
+            await serving.prepare(
+                asked, audio.wav(["one"] * words), model, "transcribe",
+                RequestMemory(MemoryBudget(10**9)),
+            )  # fmt: skip
         assert (refused.value.param, refused.value.code) == ("file", code)
         assert all(f"({name})" in refused.value.message for name in limits)
 
@@ -372,3 +414,60 @@ async def test_field_that_asks_for_what_is_done_anyway_changes_nothing():
     assert await answered(Model(), language="en", **fields) == plain
     fields.pop("chunking_strategy")
     await prepared(Model(), None, "translate", **fields)
+
+
+class Talkative(Model):
+    """Writes 20,000 tokens, with a time after every second one, or their log probabilities."""
+
+    TOKENS = 20_000
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Any, None]:
+        if request.sampling_params.logprob_token_ids:
+            async for burst in super().generate(request):
+                yield burst
+            return
+        ids = [*range(1, self.TOKENS + 1)]
+        delta = CompletionDelta(" n" * self.TOKENS, ids, "stop")
+        if request.sampling_params.logprobs is not None:
+            delta.logprobs = [{each: {"logprob": -0.5}} for each in ids]
+        size = self.TOKENS // 50  # as much as a window has
+        for start in range(0, self.TOKENS, size):
+            part = slice(start, start + size)
+            logprobs = None if delta.logprobs is None else delta.logprobs[part]
+            ends = "stop" if part.stop == self.TOKENS else None
+            yield [CompletionDelta(" n" * size, ids[part], ends, logprobs=logprobs)]
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        return b" n" if token_id % 2 else f"<|{token_id / 10_000:.2f}|>".encode()
+
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return " n" * len(ids)
+
+
+LONG: list[dict[str, Any]] = [
+    {"response_format": "verbose_json"},
+    {"response_format": "srt"},
+    {"response_format": "vtt"},
+    {"include": ["logprobs"]},
+]
+
+
+@pytest.mark.parametrize("fields", LONG, ids=str)
+async def test_long_transcription_leaves_the_event_loop_free(fields):
+    """No step takes more CPU time than the 50 ms that any client's input may take."""
+    longest_s, ended = 0.0, False
+
+    async def watch() -> None:
+        nonlocal longest_s
+        began_s = time.thread_time()
+        while not ended:
+            await asyncio.sleep(0)
+            longest_s, began_s = max(longest_s, time.thread_time() - began_s), time.thread_time()
+
+    watching = asyncio.create_task(watch())
+    written = await answered(Talkative(), language="en", **fields)
+    ended = True
+    await watching
+
+    assert written
+    assert longest_s < 0.05

@@ -1,0 +1,39 @@
+"""What requests hold of a budget is given back once, and not before Triton has released it."""
+
+import pytest
+
+from openai_frontend.errors import ServerOverloaded
+from openai_frontend.lease import Lease
+from openai_frontend.memory_budget import MemoryBudget, RequestMemory
+
+
+def test_budget_refuses_what_is_too_much_and_names_its_setting():
+    budget = MemoryBudget(10, what="samples", setting="max-samples")
+    RequestMemory(budget).take(10)
+
+    with pytest.raises(ServerOverloaded, match=r"samples .* 10 bytes \(--max-samples\)"):
+        RequestMemory(budget).take(1)
+    assert budget.used_bytes == 10
+
+
+def test_release_gives_back_the_rest_once():
+    budget = MemoryBudget(10)
+    memory = RequestMemory(budget)
+    memory.take(10)
+    memory.give_back(4)
+    memory.release()
+    memory.release()
+
+    assert (budget.used_bytes, memory.held_bytes) == (0, 0)
+
+
+def test_inputs_of_a_cancelled_request_count_until_triton_releases_it():
+    budget, lease = MemoryBudget(10), Lease()
+    memory = RequestMemory(budget, lease)
+    memory.take(10)
+    lease.retain()
+    memory.release()
+    assert budget.used_bytes == 10
+
+    lease.release()
+    assert budget.used_bytes == 0

@@ -4,6 +4,7 @@ are equal.
 
 import hmac
 import secrets
+from functools import lru_cache
 
 from schemas.sampling import OWNER_CHARACTERS
 
@@ -22,6 +23,7 @@ class CacheSalts:
     def __init__(self, secret: bytes | None = None) -> None:
         """Servers with the same secret make the same salts; None means a random secret."""
         self._secret = secret or secrets.token_bytes(32)
+        self._owner = lru_cache(maxsize=1024)(self._authenticated)  # 5 us with OpenSSL 3
         self._shared = self._owner(_SHARED, "")
 
     def salt(self, requested: str | None, owner: str | None = None) -> str | None:
@@ -33,7 +35,7 @@ class CacheSalts:
             return prefix if requested is None else f"{prefix}/{requested}"
         return None if requested is None else f"{self._shared}/{requested}"
 
-    def _owner(self, kind: str, owner: str) -> str:
+    def _authenticated(self, kind: str, owner: str) -> str:
         mac = hmac.digest(self._secret, f"{kind}/{owner}".encode(), "sha256").hex()
         return f"{kind}/{mac[:_MAC_CHARACTERS]}"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import time
 from contextlib import aclosing
 from pathlib import Path
@@ -206,3 +207,22 @@ async def test_derived_stop_strings(tmp_path: Path) -> None:
     deltas = [delta for burst in bursts for delta in burst]
     assert "".join(delta.text for delta in deltas) == "a"
     assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == ("stop", "bc")
+
+
+async def test_only_requests_with_the_same_owner_and_salt_share_the_prefix_cache(
+    tmp_path: Path,
+) -> None:
+    """The owner's own requests, and those of all other clients, with or without API keys."""
+    mock_models.write_with_tokenizer(tmp_path, "m", prefix_cache_blocks=100)
+    prompts = itertools.product((None, "alice", "bob"), (None, "x"))
+    cached = []
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        for owner, salt in [*prompts, ("alice", None), (None, "x"), (None, None)]:
+            own = dataclasses.replace(
+                REQUEST, prompt_token_ids=[1] * 100, cache_owner=owner, cache_salt=salt
+            )
+            bursts = [burst async for burst in model.generate(own)]
+            cached.append(bursts[-1][-1].counts.cached_tokens)
+
+    assert [each > 0 for each in cached] == [False] * 6 + [True] * 3

@@ -36,7 +36,7 @@ _DOCS_NEED_A_KEY = """\
 <p>This server requires an API key, also for its documentation, and a browser sends none.</p>
 <ul>
 <li>To read the documentation here, start the server with <code>--public-docs</code>. The page then
-needs no key and shows no data; its button <em>Authorize</em> takes a key to try requests.</li>
+needs no key and names the models; its button <em>Authorize</em> takes a key to try requests.</li>
 <li>To read it as a file: <code>curl -H "Authorization: Bearer $OPENAI_API_KEY"</code> and the
 address of <code>openapi.json</code>.</li>
 </ul>

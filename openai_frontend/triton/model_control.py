@@ -273,12 +273,20 @@ def unload_all(core: _core.Server, *, lost: Collection[str] = (), within_s: floa
     """
     with suppress(_core.TritonError):
         loaded = json.loads(core.model_statistics("", -1))["model_stats"]
-        names = {model["name"] for model in loaded}
-        for name in names:
+        for name in _ensembles_first(core, {model["name"] for model in loaded}):
             core.unload_model(name)
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline and _is_any_left(core, lost):
             time.sleep(_STOP_POLL_S)
+
+
+def _ensembles_first(core: _core.Server, names: Collection[str]) -> list[str]:
+    """The core logs an error for an ensemble whose composing model is unloaded before it."""
+    configs = {}
+    for name in names:
+        with suppress(_core.TritonError):  # it has just become unready
+            configs[name] = json.loads(core.model_config(name, -1))
+    return sorted(names, key=lambda name: len(with_ensembles(configs, {name})))
 
 
 def lost_models(core: _core.Server, instances: Collection[str]) -> set[str]:

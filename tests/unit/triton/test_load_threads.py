@@ -247,3 +247,16 @@ async def test_ensemble_of_an_in_process_model(repository, start_server):
             await server.load_model("guest")
         await asking
     assert answers == [b" token"] * 40
+
+
+async def test_stop_unloads_ensembles_first(repository, start_server, tmp_path):
+    """The core logs an error for an ensemble that loses its composing model."""
+    mock_models.write(repository, "a")
+    mock_models.write(repository, "mock")
+    mock_models.write(repository, "z")
+    mock_models.write(repository, "ensemble", config=ENSEMBLE)
+    log = tmp_path / "core.log"
+    server = await start_server(log_file=log)
+    await server.stop()
+
+    assert "ambiguous" not in log.read_text()

@@ -13,7 +13,7 @@ PERIOD_S = 60.0
 _MOST_REASONS = 256  # remembered; the oldest is forgotten
 _REASON_CHARACTERS = 500
 
-Reason = tuple[Hashable, ...]
+Reason = Hashable
 
 
 class Repeats:
@@ -62,7 +62,8 @@ def log_error(
     The error's type and text are the reason; `args` may differ, such as the id of the request.
     """
     text = text_of(error) or ""
-    count = repeats.suppressed((logger.name, message, type(error), text[:_REASON_CHARACTERS]))
+    kind = type(error).__qualname__
+    count = repeats.suppressed((logger.name, message, kind, text[:_REASON_CHARACTERS]))
     trace = error if traceback else None
     if count is None:
         logger.debug(message, *args, exc_info=trace, stacklevel=2)

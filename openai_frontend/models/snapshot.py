@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.config import model_options
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
@@ -101,6 +102,10 @@ class Loader(Protocol):
     @property
     def leases(self) -> ModelLeases:
         """The leases of the models that it builds."""
+
+    @property
+    def cache_salts(self) -> CacheSalts:
+        """The salts of the models that it builds."""
 
     def load(
         self, name: str, version: int, options: ModelOptions, before: LoadedModel | None

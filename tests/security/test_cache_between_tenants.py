@@ -7,6 +7,7 @@ so response times reveal nothing.
 """
 
 import json
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.unit.auth.key_files import key as key_of
 
 ALICE, BOB = TENANTS
 GENERATE = "/v2/models/mirror/generate"
-PROMPTS = {
+PROMPTS: dict[str, dict[str, Any]] = {
     CHAT: {"model": "mirror", "messages": [{"role": "user", "content": "hi"}]},
     COMPLETIONS: {"model": "mirror", "prompt": "hi"},
     GENERATE: {"text_input": "hi"},

@@ -99,13 +99,14 @@ async def test_engine_tokenizes_text(models: ModelRegistry):
 
 async def test_inputs_of_a_key_that_isolates_get_the_same_results(models: ModelRegistry):
     """vLLM accepts a cache salt with inputs to embed and to score."""
-    shared, isolated = ({}, {"cache_owner": "a key"})
-    scores = []
-    for owner in (shared, isolated):
-        request = ScorePairRequest(request_id=request_id(), prompt_token_ids=[1, 2, 3], **owner)
+    owners, scores = (None, "a key"), []
+    for owner in owners:
+        request = ScorePairRequest(
+            request_id=request_id(), prompt_token_ids=[1, 2, 3], cache_owner=owner
+        )
         scores += await models.get("cross").score([request])
     first, second = [
-        await embed(models.get("minilm"), SENTENCES[0], **owner) for owner in (shared, isolated)
+        await embed(models.get("minilm"), SENTENCES[0], cache_owner=owner) for owner in owners
     ]
 
     assert float(first @ second) > 0.9999

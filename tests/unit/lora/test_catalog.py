@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 from openai_frontend.lora.catalog import LoRACatalog, LoRASources, ScanResult
-from openai_frontend.lora.files import LoRARequirements
+from openai_frontend.lora.files import Kind, LoRARequirements
 from tests.unit.lora.files import write_peft, write_tensorrt_llm
 
 PEFT = LoRARequirements(kind="peft", max_rank=16, hidden_size=8)
@@ -210,9 +210,8 @@ def test_adapter_whose_check_fails_is_refused_alone(
     model: Path, name: str, content: bytes, reason: str
 ) -> None:
     """However the check fails, in each scan; the other adapters serve."""
-    kind, write = (
-        ("tensorrt_llm", write_tensorrt_llm) if name.endswith("npy") else ("peft", write_peft)
-    )
+    kind: Kind = "tensorrt_llm" if name.endswith("npy") else "peft"
+    write = write_peft if kind == "peft" else write_tensorrt_llm
     write(model / "watched" / "good")
     write(model / "watched" / "odd")
     (model / "watched" / "odd" / name).write_bytes(content)

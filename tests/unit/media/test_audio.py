@@ -190,4 +190,4 @@ def test_replies_of_another_form_are_refused(reply):
     """They come from a decoder that a file has taken over; none may reach the request."""
     with pytest.raises((ValueError, TypeError, LookupError)):
         check_reply({"work": "decode"}, reply)
-    check_reply({"work": "decode"}, ({"seconds": 1.0, "cuts": [0, 1]}, [bytes(8)]))
+    check_reply({"work": "decode"}, ({"seconds": 1.0, "cuts": [0, 1]}, [memoryview(bytes(8))]))

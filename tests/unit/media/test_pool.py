@@ -25,8 +25,7 @@ def check(_, reply) -> None:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    limits = {"processes": 2, "timeout_s": 60, "memory_mib": 256}
-    made = WorkerPool(MODULE, data=b"read", check=check, **limits)
+    made = WorkerPool(MODULE, processes=2, timeout_s=60, memory_mib=256, data=b"read", check=check)
     yield made
     made.close()
 

@@ -28,7 +28,7 @@ UNEXPLAINED_EVICTION_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Upload:
+class _WeightsUpload:
     number: int  # of all uploads to the backend
     sent_s: float  # on the monotonic clock
 
@@ -38,7 +38,7 @@ class WeightsUploader:
 
     def __init__(self) -> None:
         self._ids: set[int] = set()
-        self._uploads: dict[int, _Upload] = {}  # the last one of each adapter
+        self._uploads: dict[int, _WeightsUpload] = {}  # the last one of each adapter
         self._count = 0
 
     async def generate(
@@ -62,13 +62,13 @@ class WeightsUploader:
                 self._ids.discard(adapter.id)
         with_weights = replace(request, adapter_weights=await asyncio.to_thread(_read, adapter))
         self._count += 1
-        self._uploads[adapter.id] = _Upload(self._count, time.monotonic())
+        self._uploads[adapter.id] = _WeightsUpload(self._count, time.monotonic())
         async with aclosing(generate(with_weights)) as bursts:
             async for burst in bursts:
                 self._ids.add(adapter.id)  # a response proves that the backend has the weights
                 yield burst
 
-    def _is_evicted(self, adapter: Adapter, known: _Upload, error: GatewayError) -> bool:
+    def _is_evicted(self, adapter: Adapter, known: _WeightsUpload, error: GatewayError) -> bool:
         """Whether the error says that the weights of `known` were evicted, and they can have been.
 
         `known` was the adapter's last upload when the request began.

@@ -75,6 +75,31 @@ def configure_vllm(form: LogFormat, *, exception_texts: bool) -> None:
     os.environ[_TEXTS] = "1" if exception_texts else ""
 
 
+# How the messages of vLLM begin that say how far an engine's start is, by logger
+_PROGRESS = {
+    "vllm.v1.worker.gpu_model_runner": (
+        "Starting to load model", "Model loading took", "Graph capturing finished",
+    ),
+    "vllm.v1.worker.cpu_model_runner": ("Starting to load model", "Warming up model"),
+    "vllm.model_executor.model_loader.default_loader": ("Loading weights took",),
+    "vllm.compilation.backends": ("%sCompiling a graph", "%sDynamo bytecode transform time"),
+    "vllm.v1.core.kv_cache_utils": ("%s KV cache size", "GPU KV cache size", "CPU KV cache size"),
+    "vllm.v1.engine.core": ("init engine",),
+}  # fmt: skip
+
+
+class _ProgressOrWorse(logging.Filter):
+    """Passes records of the configured level, and those about the progress of a start."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        begins = _PROGRESS.get(record.name, ())
+        return record.levelno >= self._level or str(record.msg).startswith(begins)
+
+
 def vllm_handler() -> logging.Handler:
     """The gateway's handler in its own process, an equivalent one in others."""
     logging.getLogger("vllm").setLevel(os.environ.get(_VLLM_LEVEL, "ERROR").upper())
@@ -84,4 +109,8 @@ def vllm_handler() -> logging.Handler:
     form: LogFormat = "json" if os.environ.get(_FORM) == "json" else "text"
     name = multiprocessing.current_process().name
     log_formatter = make_formatter(form, exception_texts=bool(os.environ.get(_TEXTS)), process=name)
-    return NonBlockingHandler(_STDERR, log_formatter)
+    handler = NonBlockingHandler(_STDERR, log_formatter)
+    handler.addFilter(_ProgressOrWorse(logging.getLogger("vllm").level))
+    for progressing in _PROGRESS:
+        logging.getLogger(progressing).setLevel(logging.INFO)
+    return handler

@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -211,7 +212,9 @@ def _apply_engine_flags(result: CommandLine, flags: Sequence[Flag], models: Sequ
             )
         result.obvious &= not grouped
         return
-    read_values = engine.is_installed() and not result.problems  # importing vLLM takes seconds
+    read_values = bool(grouped) and engine.is_installed() and not result.problems
+    if read_values:
+        sys.stderr.write("openai-frontend: importing vLLM, which reads its engine flags\n")
     for argument, group in grouped.items():
         if any(_lacks_value(flag) for flag in group):
             result.problems.append(f"{group[0].name}: expected one argument")

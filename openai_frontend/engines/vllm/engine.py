@@ -78,9 +78,11 @@ class VLLMEngine(Engine):
         self._vllm = versions.installed()
         for report in self._vllm.reports():
             logger.warning("model %s: %s", model.name, report)
+        logger.info("model %s: importing vLLM", model.name)
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        logger.info("model %s: starting the engine: weights, compilation, KV cache", model.name)
         engine_arguments = arguments.engine_arguments(model)
         processes.install()
         with arguments.terminal_signals_blocked():

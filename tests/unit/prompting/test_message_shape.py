@@ -46,7 +46,10 @@ def template(forms: dict[str, str], call: str = "") -> ChatTemplate:
 def conversation(**contents: Any) -> list[dict[str, Any]]:
     function = {"name": "f", "arguments": "{}"}
     call = {"id": "call_1", "type": "function", "function": function}
-    fields = {"assistant": {"tool_calls": [call]}, "tool": {"tool_call_id": "call_1"}}
+    fields: dict[str, dict[str, Any]] = {
+        "assistant": {"tool_calls": [call]},
+        "tool": {"tool_call_id": "call_1"},
+    }
     return [
         {"role": role, "content": content, **fields.get(role, {})}
         for role, content in contents.items()

@@ -60,7 +60,7 @@ def _post(place: ListenAddress, url: str, body: Mapping[str, Any], *, keys: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Json:
+class _JsonExample:
     """Path, body without the model, and the part of the response to print."""
 
     path: str
@@ -78,7 +78,7 @@ class _Json:
 
 
 @dataclass(frozen=True, slots=True)
-class _Upload:
+class _FileExample:
     """A request with a file."""
 
     path: str
@@ -98,12 +98,12 @@ _DATA = "PICTURE"  # stands for the base64 of the file
 
 
 @dataclass(frozen=True, slots=True)
-class _Picture:
+class _PictureExample:
     """A chat about a picture, whose file the shell and Python encode."""
 
     file: str
 
-    def _chat(self) -> _Json:
+    def _chat(self) -> _JsonExample:
         kind, _ = mimetypes.guess_type(self.file)
         url = f"data:{kind or 'image/png'};base64,{_DATA}"
         content = [
@@ -111,7 +111,7 @@ class _Picture:
             {"type": "image_url", "image_url": {"url": url}},
         ]
         fields = {"messages": [{"role": "user", "content": content}]}
-        return _Json("chat/completions", fields, "choices[0].message.content")
+        return _JsonExample("chat/completions", fields, "choices[0].message.content")
 
     def curl(self, place: ListenAddress, model: str, *, keys: bool) -> str:
         line = self._chat().curl(place, model, keys=keys)
@@ -125,9 +125,9 @@ class _Picture:
 
 
 _EXAMPLES: Mapping[str, Example] = {
-    "chat": _Json("chat/completions", {"messages": QUESTION}, "choices[0].message.content"),
-    "completions": _Json("completions", {"prompt": "Triton is"}, "choices[0].text"),
-    "embeddings": _Json("embeddings", {"input": "Triton"}, "data[0].embedding[:4]"),
+    "chat": _JsonExample("chat/completions", {"messages": QUESTION}, "choices[0].message.content"),
+    "completions": _JsonExample("completions", {"prompt": "Triton is"}, "choices[0].text"),
+    "embeddings": _JsonExample("embeddings", {"input": "Triton"}, "data[0].embedding[:4]"),
 }
 
 
@@ -141,10 +141,10 @@ def examples(
         if (model := _first(models, kind)) is not None:
             yield example, model
     if (model := _first(models, "images")) is not None:
-        yield _Picture(_file(model, repositories, "picture.png")), model
+        yield _PictureExample(_file(model, repositories, "picture.png")), model
     if (model := _first(models, "transcription")) is not None:
         file = _file(model, repositories, "recording.wav")
-        yield _Upload("audio/transcriptions", file), model
+        yield _FileExample("audio/transcriptions", file), model
 
 
 def _first(models: Mapping[str, Collection[str]], kind: str) -> str | None:

@@ -12,7 +12,7 @@ PEERS := tests/tooling/benchmarks/test_peers_engine.py
 CLIENTS := tests/clients/environments
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve ray test test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
+.PHONY: help setup setup-clients serve ray test test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -90,6 +90,10 @@ fuzz: setup ## fuzz each parser of untrusted bytes for SECONDS=600; TARGET=name 
 
 soak: setup ## put random load on a gateway for MINUTES=20 or HOURS=; ARGS=--seed=1 repeats a run, ARGS=--media is only images and audio
 	$(BIN)/python -m tests.resilience.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
+
+# Everything takes hours on two cores; ARGS="--walk --every=20" takes minutes and needs no engine.
+check-constraints: setup ## validate answers of the demo model to thousands of patterns and JSON schemas
+	$(BIN)/python -m tests.constraints $(ARGS)
 
 audit: setup ## report known vulnerabilities of the locked packages
 	@$(PYTHON) -m scripts.setup --tool supply

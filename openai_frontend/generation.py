@@ -30,6 +30,19 @@ class StructuredOutputs:
     whitespace_pattern: str | None = None
 
 
+class ConstraintFallback(Protocol):
+    """Looser constraints, for an engine that refuses a request's own."""
+
+    @property
+    def current(self) -> tuple[StructuredOutputs, Mapping[str, str]] | None:
+        """The constraint to use with its `field_names`; None: the request's own."""
+
+    def after(self, refused: StructuredOutputs | None, param: str | None) -> bool:
+        """Make `current` looser: the engine refused this constraint, for the request field `param`
+        if known. False if that is impossible.
+        """
+
+
 @dataclass(slots=True, kw_only=True)
 class SamplingParams:
     """vLLM's sampling parameters. None means the engine's default.
@@ -278,6 +291,8 @@ class GenerationRequest:
     adapter_weights: AdapterWeights | None = None
     # field of sampling_params -> the request's name for it, for error messages
     field_names: Mapping[str, str] = field(default_factory=dict)
+    # None: a constraint that the engine refuses is the client's error
+    fallback: ConstraintFallback | None = field(default=None, compare=False)
     stream_interval: int = 1  # tokens per delta of plain text; the first is sent at once
     timeout_us: int = 0  # Triton's queue timeout in microseconds; 0: none
     relay: TextRelay | None = None  # for a response that needs only text

@@ -46,6 +46,11 @@ _AUDIO = "audio: "
 _DIMENSIONS = "dimensions: "
 _CONTEXT = "context: "  # only the engine knows how many tokens the media has
 _MEDIA = re.compile(r"(image|audio)(?:\[(\d+)\])?: ")
+# The path of a part of a schema, at the beginning of a reason
+_SCHEMA_PATH = re.compile(
+    r"((?:properties|patternProperties|additionalProperties|propertyNames|items|prefixItems|anyOf"
+    r"|oneOf|allOf|\$defs|definitions)[.\[][^:]{0,256}|items|additionalProperties|propertyNames): "
+)
 _CODES = {"image": "image_parse_error", "audio": "invalid_audio"}
 
 
@@ -83,4 +88,6 @@ def named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest
     if refused.param is not None or name not in _REFUSABLE | request.field_names.keys():
         return refused
     param = request.field_names.get(name, name)
+    if name.startswith("structured_outputs") and (found := _SCHEMA_PATH.match(reason)):
+        param, reason = f"{param}.{found[1]}", reason[found.end() :]
     return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=refused.code)

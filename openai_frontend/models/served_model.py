@@ -36,6 +36,7 @@ from openai_frontend.modalities import (
     SpeechSupport,
     TranscriptionSupport,
 )
+from openai_frontend.models import constraint_fallback
 from openai_frontend.models.engine_errors import name_input, named
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
@@ -312,10 +313,17 @@ class ServedModel(TritonModel):
             return self.remote_prefill.generate(self, request)
         return self.generate_here(request)
 
-    async def generate_here(
+    def generate_here(
         self, request: GenerationRequest
     ) -> AsyncGenerator[list[CompletionDelta], None]:
         """`generate` without a prefill server, and with the adapter that the request has."""
+        if request.fallback is None:
+            return self._generate(request)
+        return constraint_fallback.generate(self._generate, request, request.fallback)
+
+    async def _generate(
+        self, request: GenerationRequest
+    ) -> AsyncGenerator[list[CompletionDelta], None]:
         contract = self.contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")

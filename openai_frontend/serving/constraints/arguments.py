@@ -1,6 +1,6 @@
 """Constraints on the arguments of functions, in each style in which families write them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -8,8 +8,15 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints import formats, lark
 from openai_frontend.serving.constraints.family_tags import Style, Tagged
 from openai_frontend.serving.constraints.formats import Format, Unconstrainable
-from openai_frontend.serving.constraints.json_schema import MAX_PARTS, check_schema, relaxed
-from openai_frontend.serving.constraints.key_value import CopyBudget, keywords, tagged
+from openai_frontend.serving.constraints.json_schema import MAX_PARTS, check_schema
+from openai_frontend.serving.constraints.key_value import (
+    CopyBudget,
+    any_keywords,
+    any_tagged,
+    keywords,
+    tagged,
+)
+from openai_frontend.serving.constraints.schema_reduction import ANY_OBJECT, reduced_arguments
 from openai_frontend.serving.request.tools import CustomFormat, Tools
 
 
@@ -26,6 +33,15 @@ class SchemaArguments:
 
     schema: Mapping[str, Any]
     copies: CopyBudget = field(default_factory=CopyBudget, compare=False)  # the request's
+
+    def places(self, place: str) -> Iterator[tuple[str, Any]]:
+        """The schema and its properties, which may have grammars of their own, with their paths."""
+        yield place, self.schema
+        properties = self.schema.get("properties")
+        for name, each in properties.items() if isinstance(properties, Mapping) else ():
+            at = f"{place}.properties.{name}"
+            yield at, each
+            yield from ((at, copy) for copy in self.copies.of(each))
 
     def form(self, style: Style) -> Format:
         if style == "python":
@@ -48,9 +64,35 @@ class TextArguments:
         return formats.sequence(formats.const(before), self.text, formats.const(after))
 
 
-def allowed_functions(tools: Tools) -> dict[str, Arguments]:
+@dataclass(frozen=True, slots=True)
+class ReducedArguments(SchemaArguments):
+    """As the schema says if the style can express that, otherwise any arguments."""
+
+    def form(self, style: Style) -> Format:
+        try:
+            return SchemaArguments.form(self, style)
+        except Unconstrainable:
+            return ANY_ARGUMENTS.form(style)
+
+
+class AnyArguments:
+    """Whatever the style can express."""
+
+    def form(self, style: Style) -> Format:
+        if style == "python":
+            return any_keywords()
+        return any_tagged(style) if isinstance(style, Tagged) else formats.json_value(ANY_OBJECT)
+
+
+ANY_ARGUMENTS = AnyArguments()
+
+
+def allowed_functions(tools: Tools, steps: Mapping[str, int]) -> dict[str, Arguments]:
     """The functions that may be called, in the request's order. Raises InvalidRequest, with the
-    field, for a schema or grammar that cannot constrain output.
+    field, for a strict schema or a grammar that cannot constrain output.
+
+    The others are constrained only if a call is required, by their schemas after the step of
+    `REDUCTIONS` that `steps` has for their place.
     """
     functions: dict[str, Arguments] = {}
     parts, copies = 0, CopyBudget()
@@ -58,27 +100,43 @@ def allowed_functions(tools: Tools) -> dict[str, Arguments]:
         if name not in tools.allowed:
             continue
         if name in tools.custom:
-            place = f"{tools.places[name]}.grammar.definition"
-            functions[name] = _of_custom(tools.custom[name], place)
-            continue
-        parts += check_schema(tools.functions[name], tools.places[name])
-        if parts > MAX_PARTS:
-            message = (
-                f"Invalid '{tools.param}': the schemas have more than {MAX_PARTS} parts in total."
-            )
-            raise InvalidRequest(message, param=tools.param)
-        functions[name] = _of_function(name, tools, copies)
+            functions[name] = _of_custom(tools.custom[name], tools.schema_place(name))
+        elif name in tools.strict:
+            functions[name], more = _of_strict(tools.functions[name], tools.places[name], copies)
+            parts += more
+            _check_total(parts, tools)
+        elif tools.choice != "required":
+            functions[name] = ANY_ARGUMENTS
+        else:
+            step = steps.get(tools.places[name], 1)
+            reduced, more = reduced_arguments(tools.functions[name], step)
+            kept = parts + more <= MAX_PARTS
+            parts += more if kept else 0
+            functions[name] = _of_reduced(reduced, step, copies) if kept else ANY_ARGUMENTS
     return functions
 
 
-def _of_function(name: str, tools: Tools, copies: CopyBudget) -> SchemaArguments:
-    schema = tools.functions[name]
+def _of_reduced(schema: Mapping[str, Any], step: int, copies: CopyBudget) -> Arguments:
+    """The first try may choose another style of calls, which later ones keep."""
+    return ReducedArguments(schema, copies) if step > 1 else SchemaArguments(schema, copies)
+
+
+def _of_strict(
+    schema: Mapping[str, Any], place: str, copies: CopyBudget
+) -> tuple[SchemaArguments, int]:
+    parts = check_schema(schema, place)
     if schema.get("type", "object") != "object":
-        place = f"{tools.places[name]}.type"
+        place = f"{place}.type"
         message = f"Invalid schema for '{place}': function arguments must be an object."
         raise InvalidRequest(message, param=place)
     whole = schema if "type" in schema or "$ref" in schema else {"type": "object", **schema}
-    return SchemaArguments(whole if name in tools.strict else relaxed(whole), copies)
+    return SchemaArguments(whole, copies), parts
+
+
+def _check_total(parts: int, tools: Tools) -> None:
+    if parts > MAX_PARTS:
+        message = f"Invalid '{tools.param}': the schemas have more than {MAX_PARTS} parts in total."
+        raise InvalidRequest(message, param=tools.param)
 
 
 def _of_custom(custom: CustomFormat, place: str) -> Arguments:

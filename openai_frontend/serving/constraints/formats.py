@@ -1,6 +1,6 @@
 """The parts of a structural tag, xgrammar's form of a grammar, as plain dicts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -93,15 +93,16 @@ def structural_tag(form: Format) -> str:
     return orjson.dumps({"type": "structural_tag", "format": form}).decode()
 
 
-def field_names(whole: Format, schemas: Mapping[str, Any], otherwise: str) -> dict[str, str]:
+def field_names(
+    whole: Format, schemas: Iterable[tuple[str, Any]], otherwise: str
+) -> dict[str, str]:
     """The engine's names of schemas -> request fields, for its errors.
 
     The engine numbers the schemas of a structural tag in the order of its text:
-    `structured_outputs.schemas[2]`. `schemas` maps request fields to schemas; a schema that is only
-    a part of one of those gets `otherwise`.
+    `structured_outputs.schemas[2]`. `schemas` are those of request fields and of their parts.
     """
     places: dict[int, str] = {}  # by identity: the grammar contains the request's objects
-    for at, schema in schemas.items():
+    for at, schema in schemas:
         places.setdefault(id(schema), at)
     return {
         f"structured_outputs.schemas[{number}]": places.get(id(schema), otherwise)

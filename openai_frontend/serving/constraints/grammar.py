@@ -4,7 +4,8 @@ Builds the grammar's description; the engine compiles it.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from openai_frontend.serving.constraints.calls import Calls, Functions, any_call
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS, CallForm
 from openai_frontend.serving.constraints.formats import Format, Unconstrainable
 from openai_frontend.serving.constraints.plugin import PluginConstraint
+from openai_frontend.serving.constraints.reduced_constraints import ReducedConstraints
 from openai_frontend.serving.constraints.response_format import (
     FORM_FIELDS,
     RequestedFormat,
@@ -68,10 +70,14 @@ def prepare_constraint(
 
     def build() -> Constraint:
         form = _form(request if asks else None, plugged)
-        held = _held_to(form, tools, _GrammarBuilder(reading, reasoning_open, takes_tags))
-        if not plugged.extra_args:
-            return held
-        return replace(held, extra_args=plugged.extra_args)
+        builder = _GrammarBuilder(reading, reasoning_open, takes_tags)
+        held = _held_to(form, tools, builder)
+        if steps := _reducible(form, tools):
+            fallback = ReducedConstraints(
+                steps, lambda steps: _held_to(form, tools, builder.reduced(steps))
+            )
+            held = replace(held, fallback=fallback)
+        return replace(held, extra_args=plugged.extra_args) if plugged.extra_args else held
 
     return build
 
@@ -106,6 +112,19 @@ def _form(request: SamplingFields | None, plugged: PluginConstraint) -> Requeste
     return RequestedFormat(structured=plugged.structured, param="model", place="model")
 
 
+def _reducible(form: RequestedFormat | None, tools: Tools) -> dict[str, int]:
+    """The request fields with schemas that need not be enforced completely, with the step of
+    `REDUCTIONS` that they begin with.
+    """
+    places = {}
+    if form is not None and form.reducible and tools.choice != "required":
+        places[form.place] = 0
+    if tools.choice == "required":
+        loose = tools.allowed - tools.strict - tools.custom.keys()
+        places |= dict.fromkeys((tools.places[name] for name in loose), 1)
+    return places
+
+
 def _held_to(
     form: RequestedFormat | None, tools: Tools, composition: "_GrammarBuilder"
 ) -> Constraint:
@@ -127,27 +146,41 @@ class _GrammarBuilder:
         self._open = reasoning_open
         self._frames = harmony.frames(reading)
         self._tags = _tags(reading)
+        self._steps: Mapping[str, int] = {}
+
+    def reduced(self, steps: Mapping[str, int]) -> "_GrammarBuilder":
+        """The builder of the same kind of grammar, which the parser expects, with schemas reduced
+        by so many steps; after this builder's own grammar.
+        """
+        other = copy(self)
+        other._steps = steps
+        return other
 
     def of(self, form: RequestedFormat) -> Constraint:
         """The format alone, after optional reasoning."""
+        form = form.reduced(self._steps.get(form.place, 0))
         if not self._frames and self._thinking(form.param) is None:
             names = {"structured_outputs": form.place}
             return Constraint(structured=form.structured, param=form.param, field_names=names)
         content = format_grammar(form)
         whole = harmony.message(content) if self._frames else content
-        return self._held(whole, form.param, {form.place: form.structured.json}, form.place)
+        return self._held(whole, form.param, [(form.place, form.structured.json)], form.place)
 
     def of_calls(self, tools: Tools) -> Constraint:
         """At least one call."""
-        functions = allowed_functions(tools)
+        functions = allowed_functions(tools, self._steps)
         if self._frames:
             return self._held_calls(harmony.calls(functions), functions, tools)
         one = not tools.parallel or len(functions) == 1  # a named function is called only once
         if not self._takes_tags and (schema := self._as_schema(tools, functions, one=one)):
             return schema
+        self._takes_tags = True
         for forms in self._tags:
             with contextlib.suppress(Unconstrainable):
-                return self._held_calls(Calls(forms, functions, one).only(), functions, tools)
+                whole = Calls(forms, functions, one).only()
+                self._tags = [forms]
+                return self._held_calls(whole, functions, tools)
+        self._tags = []
         return self._as_json(tools, functions, one=one)  # whatever the model was trained on
 
     def of_calls_or(self, form: RequestedFormat | None, tools: Tools) -> Constraint:
@@ -155,7 +188,8 @@ class _GrammarBuilder:
         held = _held_functions(tools)
         if form is None and not held and not (self._tags and _narrowed(tools)):
             return NO_CONSTRAINT
-        functions = allowed_functions(tools)
+        functions = allowed_functions(tools, self._steps)
+        form = None if form is None else form.reduced(self._steps.get(form.place, 0))
         whole = self._calls_or(None if form is None else format_grammar(form), functions, tools)
         if whole is None:
             if form is None and not held:
@@ -209,18 +243,19 @@ class _GrammarBuilder:
     def _held_calls(
         self, whole: Format, functions: Functions, tools: Tools, form: RequestedFormat | None = None
     ) -> Constraint:
-        schemas: dict[str, Any] = {
-            tools.places[name]: arguments.schema
+        schemas = [
+            part
             for name, arguments in functions.items()
             if isinstance(arguments, SchemaArguments)
-        }
+            for part in arguments.places(tools.schema_place(name))
+        ]
         if form is not None:
-            schemas[form.place] = form.structured.json
+            schemas.append((form.place, form.structured.json))
         param = _asked_by(tools) if form is None else form.param
         return self._held(whole, param, schemas, param)
 
     def _held(
-        self, whole: Format, param: str, schemas: Mapping[str, Any], place: str
+        self, whole: Format, param: str, schemas: Sequence[tuple[str, Any]], place: str
     ) -> Constraint:
         before = None if self._frames else self._thinking(param)
         if before is not None:

@@ -15,22 +15,18 @@ MAX_PARTS = 16_384  # nested schemas in one request: 40 ms of the event loop
 
 Schema = Mapping[str, Any]
 
-_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-_ONE = frozenset((
+MAP_KEYWORDS = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+)
+SCHEMA_KEYWORDS = frozenset((
     "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
     "items", "contains", "propertyNames", "not", "if", "then", "else", "contentSchema",
 ))  # fmt: skip
-_LISTS = frozenset(("prefixItems", "allOf", "anyOf", "oneOf"))
-_TYPES = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
+LIST_KEYWORDS = frozenset(("prefixItems", "allOf", "anyOf", "oneOf"))
+TYPES = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 _PLACE = re.compile(r"[0-9]{1,9}")  # array index; Python does not parse 5,000 digits
 _LENGTHS = ("minLength", "maxLength")
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef")
-# Keywords that grammars cannot express. Ignored in functions that are not strict.
-_BEYOND_GRAMMARS = frozenset((
-    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
-    "unevaluatedProperties", "unevaluatedItems", "uniqueItems", "contains", "minContains",
-    "maxContains", "multipleOf",
-))  # fmt: skip
 
 
 class _SchemaPath(NamedTuple):
@@ -60,29 +56,6 @@ def check_schema(schema: Any, place: str) -> int:
         _refuse(place, f"it has {properties} properties; the limit is {MAX_PROPERTIES}")
     _check_references(schema, nodes)
     return len(nodes)
-
-
-def relaxed(schema: Any) -> Any:
-    """The schema without keywords that grammars cannot express."""
-    if isinstance(schema, list):
-        return [relaxed(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    node = {key: _relaxed_member(key, value) for key, value in schema.items() if _kept(key, value)}
-    if "oneOf" in node and "anyOf" not in node:
-        node["anyOf"] = node.pop("oneOf")  # without the rule that only one may match
-    return node
-
-
-def _kept(key: str, value: Any) -> bool:
-    return key not in _BEYOND_GRAMMARS or value is None
-
-
-def _relaxed_member(key: str, value: Any) -> Any:
-    """A keyword's value. The names in a map of schemas are not keywords."""
-    if key in _MAPS and isinstance(value, Mapping):
-        return {name: relaxed(each) for name, each in value.items()}
-    return relaxed(value) if key in _ONE or key in _LISTS else value
 
 
 def references(schema: Any) -> Iterator[str]:
@@ -117,24 +90,24 @@ def _nodes(schema: Any, place: str) -> Iterator[tuple[_SchemaPath, Schema]]:
 def _parts(node: Schema, where: _SchemaPath) -> Iterator[tuple[str, Any, int]]:
     """Directly nested schemas: step of the path, schema, levels of nesting."""
     for key, value in node.items():
-        if key in _MAPS:
+        if key in MAP_KEYWORDS:
             if not isinstance(value, Mapping):
                 _refuse(_SchemaPath(where, f".{key}"), "expected an object")
             yield from ((f".{key}.{name}", each, 2) for name, each in value.items())
-        elif key in _LISTS:
+        elif key in LIST_KEYWORDS:
             if not isinstance(value, list) or not value:
                 _refuse(_SchemaPath(where, f".{key}"), "expected an array with at least one schema")
             yield from ((f".{key}[{i}]", each, 2) for i, each in enumerate(value))
-        elif key in _ONE and isinstance(value, list):  # the older form of prefixItems
+        elif key in SCHEMA_KEYWORDS and isinstance(value, list):  # the older form of prefixItems
             yield from ((f".{key}[{i}]", each, 2) for i, each in enumerate(value))
-        elif key in _ONE:
+        elif key in SCHEMA_KEYWORDS:
             yield f".{key}", value, 1
 
 
 def _check_node(node: Schema, where: _SchemaPath) -> None:
     types = node.get("type", [])
     for kind in types if isinstance(types, list) else [types]:
-        if not isinstance(kind, str) or kind not in _TYPES:
+        if not isinstance(kind, str) or kind not in TYPES:
             _refuse(_SchemaPath(where, ".type"), f"unknown type {str(kind)[:64]!r}")
     required = node.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):

@@ -3,7 +3,7 @@
 Arguments have the schema's order; optional ones may be missing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -22,6 +22,8 @@ _DEFINITIONS = ("$defs", "definitions")
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties", "minProperties")
 _OF_TEXT = frozenset(("type", "title", "description", "default", "examples", "format"))
 
+_IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]{0,63}="
+_ANY_NAME = '[^<>"\\r\\n]{1,64}'
 # For text with a length: not what starts its end tag, nor spaces, which may belong to the tag.
 _CHARACTER = "[!-;=-~\u00a1-\ud7ff\ue000-\U0010ffff]"
 
@@ -33,6 +35,17 @@ class CopyBudget:
 
     def __init__(self, max_bytes: int = 1024 * 1024) -> None:
         self._left = max_bytes
+        self._copies: dict[int, list[Any]] = {}  # by the id of the part
+
+    def with_definitions(self, part: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+        """A copy of the part for a grammar of its own."""
+        copy = {**part, **definitions}
+        self._copies.setdefault(id(part), []).append(copy)
+        return copy
+
+    def of(self, part: Any) -> Sequence[Any]:
+        """The copies of a part."""
+        return self._copies.get(id(part), ())
 
     def take(self, part: Any, times: int) -> None:
         """Repeat a part so many times. Raises Unconstrainable if it is too much."""
@@ -48,7 +61,7 @@ def keywords(schema: Mapping[str, Any], copies: CopyBudget) -> Format:
     if len(properties) > _MAX_PAIRS or not all(map(str.isidentifier, properties)):
         raise Unconstrainable
     pairs = [
-        (formats.sequence(formats.const(f"{name}="), _value(schema, each)), needed)
+        (formats.sequence(formats.const(f"{name}="), _value(schema, each, copies)), needed)
         for name, each, needed in _described(schema, properties)
     ]
     left_out = sum(1 for _ in takewhile(lambda pair: not pair[1], pairs))
@@ -63,15 +76,40 @@ def tagged(schema: Mapping[str, Any], style: Tagged, copies: CopyBudget) -> Form
     for name, each, needed in _described(schema, _properties(schema, copies)):
         if any(mark in name for mark in '<>"'):
             raise Unconstrainable
-        pair = _tagged_pair(schema, name, each, style)
+        pair = _tagged_pair(schema, name, each, style, copies)
         pairs.append(pair if needed else formats.optional(pair))
     return formats.sequence(*pairs) if pairs else formats.const("")
 
 
-def _tagged_pair(schema: Mapping[str, Any], name: str, each: Any, style: Tagged) -> Format:
+def any_keywords() -> Format:
+    """As `keywords`, with any names and values."""
+    pair = formats.sequence(formats.regex(_IDENTIFIER), formats.json_value({}))
+    more = formats.star(formats.sequence(formats.const(", "), pair))
+    return formats.optional(formats.sequence(pair, more))
+
+
+def any_tagged(style: Tagged) -> Format:
+    """As `tagged`, with any names and values."""
+    texts = _any_tagged_pair(style.text, formats.any_text(style.mark), style)
+    if style.value == style.text:
+        return formats.star(texts)
+    values = _any_tagged_pair(style.value, formats.json_value({}), style)
+    return formats.star(formats.either(texts, values))
+
+
+def _any_tagged_pair(begin: str, value: Format, style: Tagged) -> Format:
+    opens, closes = begin.split("%s")
+    name = formats.regex(_ANY_NAME)
+    end = formats.const(style.end)
+    return formats.sequence(formats.const(opens), name, formats.const(closes), value, end)
+
+
+def _tagged_pair(
+    schema: Mapping[str, Any], name: str, each: Any, style: Tagged, copies: CopyBudget
+) -> Format:
     types = argument_types(schema, name)  # as the parser sees them
     if "string" not in types and types:
-        before, value = style.value, _value(schema, each)
+        before, value = style.value, _value(schema, each, copies)
     elif types == {"string"}:
         before, value = style.text, _text(each, style)
     else:  # the parser could read its text as either type
@@ -119,9 +157,11 @@ def _described(
     return [(name, each, name in needed) for name, each in properties.items()]
 
 
-def _value(schema: Mapping[str, Any], each: Any) -> Format:
+def _value(schema: Mapping[str, Any], each: Any, copies: CopyBudget) -> Format:
     """A property's value, with the schema's definitions if it refers to them."""
-    return formats.json_value({**each, **_definitions(schema)} if _refers(each) else each)
+    if not _refers(each):
+        return formats.json_value(each)
+    return formats.json_value(copies.with_definitions(each, _definitions(schema)))
 
 
 def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:

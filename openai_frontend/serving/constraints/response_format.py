@@ -5,7 +5,7 @@ Validates a schema only as far as `check_schema` does; the engine compiles it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
@@ -15,6 +15,7 @@ from openai_frontend.generation import StructuredOutputs
 from openai_frontend.serving.constraints import formats
 from openai_frontend.serving.constraints.formats import Format
 from openai_frontend.serving.constraints.json_schema import check_schema
+from openai_frontend.serving.constraints.schema_reduction import REDUCTIONS
 from schemas.response_format import MAX_CONSTRAINT_BYTES
 from schemas.sampling import SamplingFields
 
@@ -31,6 +32,14 @@ class RequestedFormat:
     structured: StructuredOutputs
     param: str  # the request field
     place: str  # the path of the schema or grammar
+    reducible: bool = False  # a schema that need not be enforced completely
+
+    def reduced(self, step: int) -> "RequestedFormat":
+        """The format after the first `step` reductions of its schema."""
+        if not step or not isinstance(self.structured.json, Mapping):
+            return self
+        schema = REDUCTIONS[step](self.structured.json)
+        return replace(self, structured=StructuredOutputs(json=schema))
 
 
 def requested_format(request: SamplingFields) -> RequestedFormat | None:
@@ -78,7 +87,8 @@ def _of_response_format(field: str, response_format: Mapping[str, Any]) -> Reque
     if structured is None:
         return None
     place = field if structured.json is None else _SCHEMA_PLACE
-    return RequestedFormat(structured=structured, param=field, place=place)
+    strict = structured.json is None or response_format["json_schema"].get("strict")
+    return RequestedFormat(structured=structured, param=field, place=place, reducible=not strict)
 
 
 def _of_structured_outputs(field: str, members: Mapping[str, Any]) -> RequestedFormat | None:

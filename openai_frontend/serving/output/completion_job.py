@@ -205,6 +205,7 @@ def first_request(
         cache_salt=request.cache_salt,
         stream_interval=options.interval if options.coalesced_by_engine else 1,
         field_names=_field_names(constraint),
+        fallback=constraint.fallback,
         relay=TextRelay() if request.stream else None,
         usage=UsageCounter(len(prompt.token_ids)),
     )

@@ -7,7 +7,12 @@ from typing import Any, Protocol
 import orjson
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.generation import RESERVED_ARGS, SamplingParams, StructuredOutputs
+from openai_frontend.generation import (
+    RESERVED_ARGS,
+    ConstraintFallback,
+    SamplingParams,
+    StructuredOutputs,
+)
 from openai_frontend.prompting.tokenizer import Truncation
 from schemas.sampling import INT64_MAX, MAX_BAD_WORDS_CHARACTERS, MAX_XARGS_BYTES, SamplingFields
 
@@ -93,6 +98,8 @@ class Constraint:
     param: str = "structured_outputs"  # the request field that asks for it
     field_names: Mapping[str, str] = field(default_factory=dict)  # engine's name -> request's
     extra_args: Mapping[str, Any] = field(default_factory=dict)  # from a plug-in, for the engine's
+    # None: what an engine refuses is the client's error
+    fallback: ConstraintFallback | None = field(default=None, compare=False)
 
 
 NO_CONSTRAINT = Constraint()

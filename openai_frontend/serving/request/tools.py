@@ -68,6 +68,11 @@ class Tools:
         """Whether the output may have calls."""
         return self.choice != "none"
 
+    def schema_place(self, name: str) -> str:
+        """The request field that constrains the arguments of a tool."""
+        place = self.places[name]
+        return f"{place}.grammar.definition" if name in self.custom else place
+
     @property
     def param(self) -> str:
         """The request field that offers the tools."""

@@ -4,7 +4,8 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.serving.constraints.json_schema import check_schema, relaxed
+from openai_frontend.serving.constraints.json_schema import check_schema
+from openai_frontend.serving.constraints.schema_reduction import relaxed
 from tests.fuzz.outcome import outcome
 
 _KEYWORDS = (

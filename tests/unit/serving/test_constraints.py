@@ -213,10 +213,13 @@ NESTED = (
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("gemma4", {"strict": frozenset({"g"})}, {}, "tools[1].function.strict"),
     ("gemma4", {}, {"response_format": FORM}, "response_format"),
-    ("hermes", {"choice": "required", "functions": {"f": {"type": "array"}}}, {}, "{}.type"),
+    ("hermes", {"strict": frozenset("f"), "functions": {"f": {"type": "array"}}}, {}, "{}.type"),
     (
         "hermes",
-        {"choice": "required", "functions": {"f": {"properties": {"x": {"$ref": "http://x"}}}}},
+        {
+            "strict": frozenset("f"),
+            "functions": {"f": {"properties": {"x": {"$ref": "http://x"}}}},
+        },
         {},
         "{}.properties.x.$ref",
     ),
@@ -292,9 +295,17 @@ def test_schemas_of_all_functions_share_one_size_limit():
     wide = {"type": "object", "properties": {"a": {"anyOf": [{}] * (MAX_PARTS // 2)}}}
 
     with pytest.raises(InvalidRequest) as refused:
-        held(offered=tools(functions={"f": wide, "g": wide}, choice="required"))
+        held(offered=tools(functions={"f": wide, "g": wide}, strict=frozenset("fg")))
 
     assert refused.value.param == "tools"
+
+
+def test_functions_beyond_the_size_limit_take_any_arguments_unless_strict():
+    wide = {"type": "object", "properties": {"a": {"anyOf": [{}] * (MAX_PARTS // 2)}}}
+
+    tags = form_of(held(offered=tools(functions={"f": wide, "g": wide}, choice="required")))["tags"]
+
+    assert [tag["content"]["json_schema"] for tag in tags] == [wide, {"type": "object"}]
 
 
 def test_grammar_beyond_the_size_limit_is_refused(monkeypatch):
@@ -477,20 +488,17 @@ OPTIONAL_TEXT = {
 }
 
 
+@pytest.mark.parametrize("family", ["deepseek_v32", "minimax_m2", "pythonic", "hermes"])
 @pytest.mark.parametrize(
-    ("family", "schema", "asks"),
-    [
-        ("deepseek_v32", OPTIONAL_TEXT, {"parallel": False}),
-        ("minimax_m2", OPTIONAL_TEXT, {"parallel": False}),
-        ("minimax_m2", OPTIONAL_TEXT, {"functions": {"f": OPTIONAL_TEXT, "g": SCHEMA}}),
-        ("pythonic", {"type": "object", "properties": {"my-arg": {}}}, {"parallel": False}),
-    ],
+    "asks", [{"parallel": False}, {"allowed": frozenset("f")}, {"strict": frozenset("g")}], ids=str
 )
-def test_a_limit_on_calls_that_no_grammar_expresses_is_left_to_the_parser(family, schema, asks):
-    """Only a strict function needs the grammar: the parser drops further calls."""
-    offered = tools(**{"functions": {"f": schema}, "allowed": frozenset("f"), **asks})
+def test_auto_needs_only_the_name_of_a_function_that_is_not_strict(family, asks):
+    """Its schema cannot be a reason to refuse the request, so it is not part of the grammar."""
+    functions = {"f": {"type": "object", "properties": {"odd": OPTIONAL_TEXT}}, "g": SCHEMA}
 
-    assert held(family, offered) is NO_CONSTRAINT
+    given = form_text(held(family, tools(**{"functions": functions, **asks})))
+
+    assert ('"f' in given or "=f" in given or "f(" in given, "odd" in given) == (True, False)
 
 
 def test_strict_function_that_no_grammar_expresses_is_refused():
@@ -505,7 +513,7 @@ def test_strict_function_that_no_grammar_expresses_is_refused():
 @pytest.mark.parametrize("bound", ["1", 1.5, -1, True, [1]])
 def test_text_length_that_is_no_count_is_refused_by_path(bound):
     schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": bound}}}
-    offered = tools(functions={"f": schema}, choice="required")
+    offered = tools(functions={"f": schema}, choice="required", strict=frozenset("f"))
 
     with pytest.raises(InvalidRequest, match="expected an integer >= 0") as refused:
         held("glm45", offered)

@@ -11,7 +11,6 @@ from openai_frontend.serving.constraints.json_schema import (
     MAX_PROPERTIES,
     check_schema,
     references,
-    relaxed,
 )
 from tests.cpu_time import budget
 
@@ -111,24 +110,6 @@ def test_paths_are_built_only_for_errors():
     tracemalloc.stop()
 
     assert most < 32 * 1024 * 1024
-
-
-def test_relaxed_drops_keywords_that_no_grammar_enforces():
-    """Names of properties are not keywords."""
-    schema = {
-        "type": "object",
-        "properties": {"not": {"type": "array", "uniqueItems": True}, "if": {"not": {}}},
-        "dependentRequired": {"a": ["b"]},
-        "anyOf": [{"contains": {}, "minItems": 1}],
-        "enum": [{"not": 1}],
-    }
-
-    assert relaxed(schema) == {
-        "type": "object",
-        "properties": {"not": {"type": "array"}, "if": {}},
-        "anyOf": [{"minItems": 1}],
-        "enum": [{"not": 1}],
-    }
 
 
 def test_references_are_found_at_every_level():

@@ -1,0 +1,1 @@
+"""A corpus of patterns and JSON schemas whose constrained answers are validated."""

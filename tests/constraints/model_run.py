@@ -1,0 +1,98 @@
+"""Answers each case of the corpus with the demo model, through a gateway and its HTTP API."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.constraints.cases import Case
+from tests.constraints.outcome import Answer, Outcome, judged, refused
+from tests.gateway_process import ROOT
+from tests.vllm.constrained_answers import LOGIT_BIAS
+
+AT_ONCE = 64
+# The second is streamed.
+_SAMPLING: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 1, "seed": 1, "stream": True},
+    {"temperature": 1, "seed": 2},
+)
+_COMMON = {
+    "model": "demo",
+    "messages": [{"role": "user", "content": "What is Triton?"}],
+    "max_tokens": 300,
+    "logit_bias": {str(token): bias for token, bias in LOGIT_BIAS.items()},
+}
+
+
+async def answer_all(url: str, corpus: Sequence[Case]) -> AsyncIterator[Outcome]:
+    """Outcomes as they come."""
+    room = asyncio.Semaphore(AT_ONCE)
+    limits = httpx.Limits(max_connections=AT_ONCE)
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+
+        async def one(case: Case) -> Outcome:
+            async with room:
+                return await _outcome(client, case)
+
+        for done in asyncio.as_completed([asyncio.create_task(one(case)) for case in corpus]):
+            yield await done
+
+
+async def _outcome(client: httpx.AsyncClient, case: Case) -> Outcome:
+    answers: list[Answer] = []
+    for sampling in _SAMPLING:
+        body = {**_COMMON, **case.fields(), **sampling}
+        reply = await client.post("/v1/chat/completions", json=body)
+        if reply.status_code == 400:
+            return refused(case, reply.json()["error"]["message"])
+        if reply.status_code != 200:
+            return Outcome(case, "finding", f"status {reply.status_code}: {reply.text[:200]}")
+        streamed = sampling.get("stream", False)
+        answers.append(_streamed(case, reply.text) if streamed else _whole(case, reply.json()))
+    return judged(case, answers)
+
+
+def _whole(case: Case, body: Any) -> Answer:
+    choice = body["choices"][0]
+    return _answer(case, [_text(case, choice["message"])], choice["finish_reason"])
+
+
+def _streamed(case: Case, events: str) -> Answer:
+    pieces, reason = [], None
+    for line in events.splitlines():
+        for choice in _event(line).get("choices", ()):
+            pieces.append(_text(case, choice["delta"]))
+            reason = choice["finish_reason"] or reason
+    return _answer(case, pieces, reason)
+
+
+def _event(line: str) -> Any:
+    return json.loads(line.removeprefix("data: ")) if line.startswith("data: {") else {}
+
+
+def _answer(case: Case, pieces: list[str], reason: str | None) -> Answer:
+    text = "".join(pieces)
+    if case.place == "custom tool":
+        text = json.dumps({"input": text})
+    return Answer(text, finished=reason != "length")
+
+
+def _text(case: Case, message: Any) -> str:
+    """The content of a message or of a delta, or the arguments of its call."""
+    if not case.called:
+        return message.get("content") or ""
+    (call,) = message.get("tool_calls") or ({},)
+    if case.place == "custom tool":
+        return str(call.get("custom", {}).get("input") or "")
+    return str(call.get("function", {}).get("arguments") or "")
+
+
+def write_repository(folder: Path) -> Path:
+    """A model repository with the demo model alone."""
+    shutil.copytree(ROOT / "model_repository" / "demo", folder / "demo")
+    return folder

@@ -1,0 +1,71 @@
+"""What becomes of a case: enforced, refused with a reason, or a finding."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.constraints.cases import Case
+
+Kind = Literal["enforced", "refused", "unjudged", "finding"]
+
+_SPACES = re.compile(r"[ \t\r\n]{3,}")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)', re.DOTALL)
+_NAME = re.compile(r"'[^']*'")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, or what a limit on its length left of it."""
+
+    text: str
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one case."""
+
+    case: Case
+    kind: Kind
+    detail: str = ""  # the reason or the finding
+    cut: int = 0  # answers that the length limit cut within a value without a bound
+
+
+def refused(case: Case, reason: str) -> Outcome:
+    """A schema that need not be enforced completely is never refused by an engine."""
+    return Outcome(case, "refused", reason)
+
+
+def judged(case: Case, answers: Iterable[Answer]) -> Outcome:
+    """The outcome of a case that has been answered."""
+    cut, unjudged = 0, ""
+    for answer in answers:
+        cut += not answer.finished
+        problem = case.violation(answer.text) if answer.finished else _cut_problem(answer.text)
+        if problem.startswith("no validator"):
+            unjudged = problem
+        elif problem:
+            return Outcome(case, "finding", problem)
+    return Outcome(case, "unjudged" if unjudged else "enforced", unjudged, cut)
+
+
+def _cut_problem(text: str) -> str:
+    """Why an answer that the limit cut should have ended; empty if it is only long."""
+    value = text[text.find("{") :] if "{" in text else text
+    if _SPACES.search(_STRING.sub('""', value)):
+        return f"white space runs: {text[:200]!r}"
+    try:
+        json.JSONDecoder().raw_decode(value)
+    except ValueError:
+        return ""
+    return f"the value ended, the answer did not: {text[:200]!r}" if "{" in value else ""
+
+
+def reason_class(message: str) -> str:
+    """A refusal without paths, the client's own texts and numbers."""
+    reason = message.rpartition("': ")[2] if message.startswith("Invalid") else message
+    reason = reason.rpartition(": ")[2] if reason.count(": ") and "'" not in reason else reason
+    reason = _NAME.sub(lambda found: found[0] if found[0][1:-1].isalpha() else "'...'", reason)
+    return re.sub(r"\d+", "N", reason).strip(" .")[:90]

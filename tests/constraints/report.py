@@ -1,0 +1,91 @@
+"""The report on the corpus, which `make check-constraints` writes to the documentation."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tests.constraints.cases import PATTERN_PLACES, SCHEMA_PLACES
+from tests.constraints.outcome import Outcome, reason_class
+
+_HEAD = """\
+# The corpus of constraints
+
+`make check-constraints` writes this page. It sends {patterns} patterns and {schemas} JSON schemas
+to a gateway with the demo model, each in every place of a request that takes one, and validates
+each answer with `jsonschema` and `regex`, independently of the grammars. The schemas are forms of
+zod 4, pydantic 2, OpenAPI 3.1 documents and MCP servers, every keyword of the drafts 4 to 2020-12
+alone and in pairs, random schemas that the drafts' own schemas allow, and JSON Schema's published
+test suite. Many are invalid or contradictory on purpose.
+
+Each case is answered three times: greedily, and twice at temperature 1, of which one is streamed.
+
+- Enforced: each answer ended and validated, or the length limit cut it within a value without a
+  bound. A schema that is not strict only has to give JSON, and for a function an object.
+- No validator: `regex` cannot read the pattern, so its answers are not judged.
+- Wrong: anything else, for example an answer that white space fills up to its limit.
+
+Last run: {ran}.
+
+"""
+_PLACES = """
+## Results
+
+| from | place | cases | enforced | refused | no validator | wrong |
+|---|---|---|---|---|---|---|
+"""
+_REASONS = """
+## Refusals
+
+| reason | place | cases |
+|---|---|---|
+"""
+_KINDS = ("enforced", "refused", "unjudged", "finding")
+_MAX_REASONS = 60
+
+
+def report(outcomes: Sequence[Outcome], ran: str) -> str:
+    """The page."""
+    named = {(each.case.group == "patterns", each.case.group, each.case.name) for each in outcomes}
+    patterns = sum(pattern for pattern, _, _ in named)
+    head = _HEAD.format(patterns=patterns, schemas=len(named) - patterns, ran=ran)
+    return f"{head}{_PLACES.lstrip()}{_results(outcomes)}{_REASONS}{_refusals(outcomes)}"
+
+
+def _results(outcomes: Sequence[Outcome]) -> str:
+    counts = Counter((each.case.group, each.case.place, each.kind) for each in outcomes)
+    rows = []
+    for group in dict.fromkeys(each.case.group for each in outcomes):
+        for place in PATTERN_PLACES if group == "patterns" else SCHEMA_PLACES:
+            kinds = [
+                counts[group, place, k] for k in ("enforced", "refused", "unjudged", "finding")
+            ]
+            rows.append(_row(group, place, sum(kinds), *kinds))
+    return "".join(rows)
+
+
+def _refusals(outcomes: Iterable[Outcome]) -> str:
+    counts = Counter(
+        (reason_class(each.detail), each.case.place) for each in outcomes if each.kind == "refused"
+    )
+    shown = counts.most_common(_MAX_REASONS)
+    rest = counts.total() - sum(count for _, count in shown)
+    rows = [_row(reason.replace("|", "\\|"), place, count) for (reason, place), count in shown]
+    return "".join(rows) + (_row("others", "all", rest) if rest else "")
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |\n"
+
+
+def findings(outcomes: Iterable[Outcome]) -> list[str]:
+    """A line for each case that is neither enforced nor refused."""
+    return [
+        f"{each.case.group}: {each.case.name}: {each.case.place}: {each.detail}\n"
+        f"    {each.case.pattern or each.case.schema}"
+        for each in outcomes
+        if each.kind == "finding" or _wrongly_refused(each)
+    ]
+
+
+def _wrongly_refused(outcome: Outcome) -> bool:
+    """The schema of a function that is not strict is never a reason to refuse a request."""
+    return outcome.kind == "refused" and outcome.case.place == "tool, not strict"

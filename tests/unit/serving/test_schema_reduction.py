@@ -1,0 +1,95 @@
+"""What is left of schemas that need not be enforced completely."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_frontend.serving.constraints.json_schema import check_schema
+from openai_frontend.serving.constraints.schema_reduction import (
+    REDUCTIONS,
+    reduced_arguments,
+    relaxed,
+    structure,
+)
+
+
+def test_relaxed_drops_keywords_that_no_grammar_enforces():
+    """Names of properties are not keywords."""
+    schema = {
+        "type": "object",
+        "properties": {"not": {"type": "array", "uniqueItems": True}, "if": {"not": {}}},
+        "dependentRequired": {"a": ["b"]},
+        "anyOf": [{"contains": {}, "minItems": 1}],
+        "enum": [{"not": 1}],
+    }
+
+    assert relaxed(schema) == {
+        "type": "object",
+        "properties": {"not": {"type": "array"}, "if": {}},
+        "anyOf": [{"minItems": 1}],
+        "enum": [{"not": 1}],
+    }
+
+
+STRUCTURES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"type": "string", "pattern": "(?=a)", "maxLength": 3}, {"type": "string", "maxLength": 3}),
+    ({"type": "string", "format": "email", "pattern": "@"}, {"type": "string"}),
+    ({"type": "string", "enum": ["a", 1], "minLength": 1}, {"enum": ["a"]}),
+    ({"type": "number", "minimum": 0, "exclusiveMinimum": True}, {"type": "number", "minimum": 0}),
+    ({"type": "integer", "minimum": 6, "maximum": 5}, {"type": "integer"}),
+    ({"type": "file"}, {}),
+    ({"oneOf": [{"type": "string"}, {"minimum": 1}]},
+     {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 1}]}),
+    ({"type": "array", "items": [{"type": "null"}]}, {"type": "array", "items": {}}),
+    ({"allOf": [{"type": "object", "properties": {"a": {}}}, {"required": ["a"]}]},
+     {"type": "object", "properties": {"a": {}}, "required": ["a"]}),
+    ({"type": "object", "properties": {"a": {"required": 1}, "b": False}, "required": ["b", "c"]},
+     {"type": "object", "properties": {"a": {"type": "object"}, "c": {}}, "required": ["c"]}),
+    ({"$ref": "https://example.com"}, {}),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, {"$defs": {"a": {}}}),
+    ({"$ref": "#/$defs/a", "title": "t", "$defs": {"a": {"type": "null"}}},
+     {"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "expected"), STRUCTURES, ids=str)
+def test_structure_keeps_types_and_bounds(schema, expected):
+    """Neither rules for texts nor what is invalid."""
+    assert structure(schema) == expected
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda values: (
+        st.lists(values, max_size=3)
+        | st.dictionaries(
+            st.sampled_from((
+                "type", "properties", "required", "items", "enum", "const", "anyOf", "allOf",
+                "oneOf", "$ref", "$defs", "minimum", "maximum", "minLength",
+                "additionalProperties", "a",
+            )),
+            values | st.sampled_from(("object", "string", "array", "#", "#/$defs/a", ["a"])),
+        )
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(("type", "properties", "$ref", "$defs", "allOf")), _JSON))
+@settings(deadline=None)
+def test_arguments_of_any_json_reduce_to_a_valid_schema(schema):
+    """A function that is not strict is never refused for its schema, after no step of reduction."""
+    for step in range(1, len(REDUCTIONS)):
+        reduced, parts = reduced_arguments(schema, step)
+
+        assert check_schema(reduced, "") == parts
+        json.dumps(reduced)
+
+
+@pytest.mark.parametrize("kind", ["array", "string", ["string", "null"], 3])
+def test_arguments_are_an_object(kind):
+    assert reduced_arguments({"type": kind, "properties": {"a": {}}}, 1)[0] == {"type": "object"}
+    assert reduced_arguments({"type": ["object", "null"]}, 1)[0] == {"type": "object"}

@@ -42,6 +42,9 @@ class ConstraintFallback(Protocol):
         if known. False if that is impossible.
         """
 
+    def unshared(self) -> "ConstraintFallback":
+        """A copy, whose changes have no effect on other requests."""
+
 
 @dataclass(slots=True, kw_only=True)
 class SamplingParams:

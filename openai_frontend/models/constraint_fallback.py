@@ -36,6 +36,8 @@ async def generate(
         except (InvalidRequest, InferenceFailed) as refused:
             if begun or not _about_constraint(refused, request):
                 raise
+            if isinstance(refused, InferenceFailed):
+                fallback = fallback.unshared()
             if not await _loosened(request, refused, fallback):
                 raise
         request = _with_current(replace(request, kv_transfer=None), fallback)
@@ -44,7 +46,9 @@ async def generate(
 def _about_constraint(
     refused: InvalidRequest | InferenceFailed, request: GenerationRequest
 ) -> bool:
-    """NVIDIA's backends report a constraint that they refuse as a failure, in their own words."""
+    """NVIDIA's backends report a constraint that they refuse as a failure, in their own words. A
+    client can choose those words, so they have an effect on this request only.
+    """
     if isinstance(refused, InferenceFailed):
         return _WORDS.search(refused.message) is not None
     fields = tuple(

@@ -66,7 +66,9 @@ async def test_no_schema_of_a_function_that_is_not_strict_is_refused(url: str, s
             "parameters": {"type": "object", "properties": {"a": schema}, "required": ["a"]},
         })
     ]  # fmt: skip
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key="none", max_retries=0, timeout=600
+    ) as client:
 
         async def answer(place: dict[str, Any]) -> str:
             try:
@@ -96,7 +98,9 @@ async def test_refused_strict_schema_is_named_with_its_path(url: str):
         "type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"},
                                                "uniqueItems": True}},
     }}  # fmt: skip
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key="none", max_retries=0, timeout=600
+    ) as client:
         with pytest.raises(openai.BadRequestError) as refused:
             await client.chat.completions.create(
                 model="demo",

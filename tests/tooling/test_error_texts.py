@@ -17,6 +17,7 @@ ALLOWED = {
     "engines/vllm/grammar_preprocess.py": "fails the trial of the same grammar with another reason",
     "lora/weights_upload.py": "believes it only if its own record of uploads explains an eviction",
     "media/fetch.py": "logs the gateway's own results of a fetch",
+    "models/constraint_fallback.py": "repeats the same request with a looser constraint",
     "models/engine_errors.py": "names the field in the message of the same request",
     "serving/error_reply.py": "hides the message from the same client",
     "triton/backends.py": "words the reason why a model is not loaded",

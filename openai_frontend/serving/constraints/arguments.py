@@ -69,6 +69,8 @@ class ReducedArguments(SchemaArguments):
     """As the schema says if the style can express that, otherwise any arguments."""
 
     def form(self, style: Style) -> Format:
+        if self.schema is ANY_OBJECT:  # tags and keywords would take it as "no arguments"
+            return ANY_ARGUMENTS.form(style)
         try:
             return SchemaArguments.form(self, style)
         except Unconstrainable:
@@ -112,13 +114,14 @@ def allowed_functions(tools: Tools, steps: Mapping[str, int]) -> dict[str, Argum
             reduced, more = reduced_arguments(tools.functions[name], step)
             kept = parts + more <= MAX_PARTS
             parts += more if kept else 0
-            functions[name] = _of_reduced(reduced, step, copies) if kept else ANY_ARGUMENTS
+            functions[name] = _of_reduced(reduced if kept else ANY_OBJECT, step, copies)
     return functions
 
 
 def _of_reduced(schema: Mapping[str, Any], step: int, copies: CopyBudget) -> Arguments:
     """The first try may choose another style of calls, which later ones keep."""
-    return ReducedArguments(schema, copies) if step > 1 else SchemaArguments(schema, copies)
+    kind = ReducedArguments if step > 1 or schema is ANY_OBJECT else SchemaArguments
+    return kind(schema, copies)
 
 
 def _of_strict(

@@ -53,6 +53,13 @@ class ReducedConstraints:
             self._current = self._build(self._steps)
             return True
 
+    def unshared(self) -> "ReducedConstraints":
+        """A copy, whose changes have no effect on other requests."""
+        with self._lock:
+            other = ReducedConstraints(self._steps, self._build)
+            other._left, other._current = self._left, self._current
+            return other
+
     def _reduce(self, param: str | None) -> bool:
         named = [place for place in self._steps if param is not None and _within(param, place)]
         if not named and param is not None and _SCHEMA.match(param):

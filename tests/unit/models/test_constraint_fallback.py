@@ -89,6 +89,14 @@ async def test_later_requests_begin_with_the_accepted_constraint():
     assert engine.tried == ["own", "1 2", "1 2"]
 
 
+async def test_failure_in_a_models_own_words_has_no_effect_on_later_requests():
+    """A client can make a model fail with any words."""
+    held = fallback()
+    await Engine(InferenceFailed("invalid grammar")).answer(held)
+
+    assert held.current is None
+
+
 @pytest.mark.parametrize(
     "error",
     [

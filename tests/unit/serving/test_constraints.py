@@ -552,3 +552,12 @@ def test_grammars_of_large_tools_take_long(asks, long):
 
     assert takes_long(tools(functions=large, **asks)) == long
     assert not takes_long(tools(**asks))
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen3_coder", "pythonic", "deepseek_v32"])
+def test_schema_of_another_value_leaves_all_arguments_possible(family):
+    """As for a function of the request that has lost its whole schema, in every style."""
+    odd = held(family, tools(functions={"f": {"type": "array"}}, choice="required"))
+    auto = held(family, tools(functions={"f": {}}, strict=frozenset(), parallel=False))
+
+    assert form_of(odd)["tags"][0]["content"] == form_of(auto)["tags"][0]["content"]

@@ -152,7 +152,7 @@ class _Structure:
         return {}
 
     def _typed(self, kind: str, node: Schema, depth: int) -> Schema:
-        members = {
+        members: dict[str, Callable[[], Schema]] = {
             "object": partial(self._object, node, depth),
             "array": partial(self._array, node, depth),
             "string": lambda: _bounds(node, "minLength", "maxLength", _count),

@@ -9,7 +9,6 @@ from typing import Any
 
 import jsonschema
 import regex
-from jsonschema.protocols import Validator
 
 from tests.constraints.ecma import compiled
 
@@ -53,13 +52,13 @@ _FORMATS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _pattern(_: Validator, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
+def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
     if isinstance(instance, str) and not compiled(pattern).search(instance):
         yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
 def _pattern_properties(
-    validator: Validator, patterns: Mapping[str, Any], instance: Any, _: Any
+    validator: Any, patterns: Mapping[str, Any], instance: Any, _: Any
 ) -> Iterator[Any]:
     for pattern, schema in patterns.items() if isinstance(instance, dict) else ():
         for name, value in instance.items():
@@ -68,7 +67,7 @@ def _pattern_properties(
 
 
 def _additional(
-    validator: Validator, schema: Any, instance: Any, parent: Mapping[str, Any]
+    validator: Any, schema: Any, instance: Any, parent: Mapping[str, Any]
 ) -> Iterator[Any]:
     patterns = [compiled(pattern) for pattern in parent.get("patternProperties") or ()]
     for name, value in instance.items() if isinstance(instance, dict) else ():
@@ -98,7 +97,7 @@ def violation(schema: Any, text: str) -> str:
 
 def _first_error(schema: Any, value: Any) -> str:
     dialect = schema.get("$schema") if isinstance(schema, dict) else None
-    draft = jsonschema.Draft202012Validator
+    draft: Any = jsonschema.Draft202012Validator
     if dialect and "2020-12" not in dialect:
         draft = jsonschema.validators.validator_for(schema, default=draft)
     checker = jsonschema.FormatChecker(formats=())

@@ -223,6 +223,8 @@ async def test_only_requests_with_the_same_owner_and_salt_share_the_prefix_cache
                 REQUEST, prompt_token_ids=[1] * 100, cache_owner=owner, cache_salt=salt
             )
             bursts = [burst async for burst in model.generate(own)]
-            cached.append(bursts[-1][-1].counts.cached_tokens)
+            counts = bursts[-1][-1].counts
+            assert counts is not None
+            cached.append(counts.cached_tokens)
 
     assert [each > 0 for each in cached] == [False] * 6 + [True] * 3

@@ -116,6 +116,8 @@ class EngineControl:
             return "its backend has no process of its own"
         if self._server.options.model_control_mode == "poll":
             return "in model control mode 'poll' it is reloaded only if its files change"
+        if not self._stubs.has_room():
+            return "Triton keeps too many instances whose process has died; restart the gateway"
         return None
 
     async def restart(self, name: str) -> None:

@@ -22,6 +22,7 @@ from openai_frontend.triton_interface import STUB, STUB_INSTANCE, STUB_INSTANCE_
 logger = logging.getLogger(__name__)
 
 REAP_AFTER_S = 30.0  # the core removes an instance within 3 s, if no request is in flight
+MAX_REMAINS = 50  # 1,800 threads: containers often allow 4,096 or fewer
 GIVEN_UP_S = 30.0  # a stub that has finalized its model ends within seconds
 _THREADS = Path("/proc/self/task")
 _WAIT4 = {"x86_64": "61", "aarch64": "260"}.get(platform.machine())  # the system call's number
@@ -39,7 +40,7 @@ class StubProcesses:
         # By `kill`, with their instances, until others serve those
         self._killed: dict[psutil.Process, str] = {}
         self._abandoned_s: dict[psutil.Process, float] = {}  # since when, on the monotonic clock
-        self._remains: set[str] = set()  # instances that the core keeps, without their process
+        self._remains: list[str] = []  # instances that the core keeps, without their process
 
     def refresh(self, *, changing: bool = False) -> None:
         """Find new stubs. Reads /proc: call on a thread. Raises OSError if it cannot be read.
@@ -138,13 +139,17 @@ class StubProcesses:
             del self._abandoned_s[process]
             with contextlib.suppress(ChildProcessError):  # the core has
                 if os.waitpid(process.pid, os.WNOHANG)[0]:
-                    self._remains.add(self._killed.pop(process, "unknown"))
+                    self._remains.append(self._killed.pop(process))
 
     def lost_instances(self) -> set[str]:
         """The instances that the core may keep for good: their process has died."""
         known = {**self._killed, **self._instances}
         zombies = {of for each, of in known.items() if _status(each) == psutil.STATUS_ZOMBIE}
-        return zombies | self._remains
+        return zombies.union(self._remains)
+
+    def has_room(self) -> bool:
+        """Whether the core may keep another lost instance."""
+        return len(self._remains) < MAX_REMAINS
 
     def kill_stopped(self) -> set[str]:
         """Kill processes that were stopped by a signal, and return their instances."""

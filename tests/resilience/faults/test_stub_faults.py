@@ -140,9 +140,17 @@ def _write(folder: Path, model: str) -> None:
 def stub(gateway: GatewayProcess, model: str) -> psutil.Process:
     """Return the process of the model's only instance."""
     children = psutil.Process(gateway.pid).children()
-    alive = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
-    [found] = [each for each in alive if f"{model}_0" in each.cmdline()[-2]]
+    [found] = [each for each in children if f"{model}_0" in _instance(each)]
     return found
+
+
+def _instance(process: psutil.Process) -> str:
+    """Empty if the process has ended."""
+    try:
+        arguments = process.cmdline()
+    except psutil.Error:
+        return ""
+    return arguments[-2] if len(arguments) > 1 else ""
 
 
 async def broken(client: httpx.AsyncClient, model: str) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.gateway_process import GatewayProcess
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.slow
 STREAMING = "def wait_for_gate():\n    pass\n" + MODEL
 # The second step of the ensemble answers after the test
 NEVER = "import time\n\ndef answer(given):\n    time.sleep(600)\n    return given\n"
+THREADS_OF_A_LOST_STUB = 40  # docs/engine-health.md
 ENDS_WITHIN_S = 60  # 10 s and what a busy machine adds; without the fix, never
 
 Case = Callable[[GatewayProcess, httpx.AsyncClient], Awaitable[None]]
@@ -167,13 +169,21 @@ async def reaches_its_second_step(client: httpx.AsyncClient) -> bool:
 CASES: list[Case] = [at_once, meanwhile, stopped, unrestartable, reloaded, ensemble]
 
 
+async def no_zombie_is_left(process: psutil.Process) -> bool:
+    return all(child.status() != psutil.STATUS_ZOMBIE for child in process.children())
+
+
 async def test_every_unload_ends(gateway):
     """The name is free again: the model loads, serves, and is unloaded as before. The requests in
-    flight end with an error.
+    flight end with an error. What is left of a lost stub is bounded, and no zombie.
     """
+    process = psutil.Process(gateway.pid)
+    threads = process.num_threads()
     with known_abort(gateway):
         async with client_of(gateway) as client:
             await asyncio.gather(*(case(gateway, client) for case in CASES))
+        await until(partial(no_zombie_is_left, process), 120)
+        assert process.num_threads() - threads <= THREADS_OF_A_LOST_STUB * len(CASES)
 
 
 async def test_shutdown_is_orderly(gateway):

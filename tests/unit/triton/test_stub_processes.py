@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from openai_frontend.triton import server, stub_processes
@@ -102,6 +103,46 @@ def test_stub_of_an_unloaded_model(start):
     known.refresh()
 
     assert known.reaped() == {"one_0"}
+
+
+def test_abandoned_stub_is_reaped(start, monkeypatch):
+    """Only once Triton had time to do so itself, and only the abandoned one."""
+    known = stub_processes.StubProcesses()
+    first, other = start("one_0"), start("other_0")
+    known.refresh()
+    end(other)
+    known.abandon([known.newest()["one_0"]])
+    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
+    known.reap()
+    assert known.newest().keys() == {"other_0"}
+    assert psutil.Process(first.pid).status() == psutil.STATUS_ZOMBIE
+
+    monkeypatch.setattr(stub_processes, "REAP_AFTER_S", 0)
+    known.reap()
+
+    assert not psutil.pid_exists(first.pid)
+    assert psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE
+    assert known.lost_instances() == {"one_0", "other_0"}
+
+
+def test_lost_instances_are_limited(start, monkeypatch):
+    """A stub that Triton has reaped does not count: Triton has removed its instance."""
+    monkeypatch.setattr(stub_processes, "REAP_AFTER_S", 0)
+    monkeypatch.setattr(stub_processes, "MAX_REMAINS", 1)
+    known = stub_processes.StubProcesses()
+    for removed in (True, False):
+        process = start("one_0")
+        known.refresh()
+        known.abandon([known.newest()["one_0"]])
+        if removed:
+            process.wait()
+        else:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert known.has_room()
+        known.reap()
+
+    assert not known.has_room()
+    assert known.lost_instances() == {"one_0"}
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,9 @@ ROUTE = PrivateNames(
     ("endpoint", "get_route_handler", "methods", "param_convertors", "path"),
 )
 # prompting/template_environment.py
-TEMPLATE_ENVIRONMENT = PrivateNames("jinja2", "jinja2:Environment", ("_parse", "concat"))
+TEMPLATE_ENVIRONMENT = PrivateNames(
+    "jinja2", "jinja2.sandbox:SandboxedEnvironment", ("_parse", "concat", "wrap_str_format")
+)
 # engines/vllm/zmq_io.py
 SOCKET = PrivateNames("pyzmq", "zmq.asyncio:Socket", ("_get_loop", "_send_futures", "_shadow_sock"))
 

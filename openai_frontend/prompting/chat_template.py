@@ -29,6 +29,7 @@ _TEMPLATE_FAILURES = (
     AttributeError,
     ArithmeticError,
     RecursionError,
+    AssertionError,  # Jinja's filter `truncate`
 )
 
 # Variables that the gateway sets and requests may not override

@@ -6,11 +6,11 @@ from an untrusted repository, so the sandbox gives no access to anything and lim
 
 import contextlib
 import json
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
+from types import BuiltinMethodType, MethodType
 from typing import Any, NoReturn
 
 import orjson
@@ -21,26 +21,39 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
 
-MAX_CHARACTERS = 8 * 1024 * 1024  # limit of the prompt and of any intermediate value
-MAX_CPU_S = 1.0
-_MAX_BITS = 4096  # limit of integers
+from openai_frontend.prompting.template_calls import (
+    check_percent,
+    checked_arguments,
+    checked_filters,
+    limited_format,
+    list_of,
+)
+from openai_frontend.prompting.template_limits import (
+    MAX_BITS,
+    SMALL,
+    Budget,
+    TemplateLimit,
+    count_bytes,
+    created,
+    refuse_number,
+    render_within,
+    require_characters,
+    require_items,
+    running,
+    size_of,
+    step,
+    work,
+)
 
-_STEPS_PER_CHECK = 512  # of the clock, which takes 0.3 to 2 us
-_STEPS_BEFORE_CLOCK = 16  # a short chat has fewer, and each takes milliseconds at most
-
-
-class TemplateLimit(TemplateError):
-    """The template exceeded a limit."""
+_PIECES_PER_CHECK = 256
+_MAX_DATE_FORMAT = 256  # characters; Python's result has at most 256 times as many
 
 
 def render(source: str, variables: Mapping[str, Any]) -> str:
     """Render a template. Raises whatever a template may raise, including TemplateLimit."""
-    _running.budget = _Budget()
-    try:
-        return _compiled(source).render(variables)
-    finally:
-        _running.budget = None
+    return render_within(Budget(variables), lambda: _compiled(source).render(variables))
 
 
 def variables_of(source: str) -> frozenset[str]:
@@ -56,87 +69,118 @@ def _compiled(source: str) -> Template:
     return template
 
 
-class _Budget:
-    """CPU time of one rendering. It is the thread's time, so a busy machine does not count."""
-
-    __slots__ = ("_ends", "_steps")
-
-    def __init__(self) -> None:
-        self._ends: float | None = None  # None: the clock has not started
-        self._steps = 0
-
-    def step(self) -> None:
-        self._steps += 1
-        if self._steps % _STEPS_PER_CHECK == _STEPS_BEFORE_CLOCK:
-            self._check(time.thread_time())
-
-    def _check(self, now_s: float) -> None:
-        if self._ends is None:
-            self._ends = now_s + MAX_CPU_S
-        elif now_s > self._ends:
-            raise TemplateLimit(f"rendering took longer than {MAX_CPU_S:g} s")
-
-
-class _Running(threading.local):
-    """The rendering of this thread."""
-
-    budget: _Budget | None = None
-
-
-_running = _Running()
-
-
-def _step() -> None:
-    if (budget := _running.budget) is not None:
-        budget.step()
-
-
 def _counted(items: Iterable[Any]) -> Iterator[Any]:
     """Yields the items of a loop, counting a step for each."""
-    budget = _running.budget or _Budget()
+    budget = running.budget or Budget()
     for item in items:
         budget.step()
         yield item
 
 
-def _sized(value: Any) -> Any:
-    """Checked after each operation: a single one can at most double a value."""
-    if isinstance(value, str | list | tuple) and len(value) > MAX_CHARACTERS:
-        raise TemplateLimit(f"a value is longer than {MAX_CHARACTERS} characters")
-    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
-        raise TemplateLimit(f"a number is larger than {_MAX_BITS} bits")
-    return value
-
-
 def _joined(parts: Iterable[Any]) -> str:
-    return _concat(list(map(str, parts)))
+    return _concat([*map(str, parts)])
 
 
 def _concat(pieces: list[str]) -> str:
-    if sum(map(len, pieces)) > MAX_CHARACTERS:
-        raise TemplateLimit(f"the text is longer than {MAX_CHARACTERS} characters")
+    if (size := sum(map(len, pieces))) > SMALL:
+        require_characters(size)
+        return created("".join(pieces))  # type: ignore[no-any-return]
     return "".join(pieces)
 
 
+def _collected(pieces: Iterator[str]) -> list[str]:
+    """The pieces in a list that `live_bytes` sees while it grows."""
+    collected: list[str] = []
+    size = checked = 0
+    while True:
+        collected.extend(islice(pieces, _PIECES_PER_CHECK))
+        if len(collected) - checked < _PIECES_PER_CHECK:
+            return collected
+        size += sum(map(len, islice(collected, checked, None)))
+        require_characters(size)
+        checked = len(collected)
+
+
 def _sum(left: Any, right: Any) -> Any:
-    return _sized(left + right)
+    value = left + right
+    if type(value) is str and len(value) <= SMALL:  # as in `created`, without the call
+        return value
+    return _sum_of_lists(left, right, value) if type(value) is list else created(value)
+
+
+def _sum_of_lists(left: Any, right: Any, value: list[Any]) -> Any:
+    """Does not look at all items: many templates make a list longer in a loop."""
+    budget = running.budget or Budget()
+    size = budget.size_of_list(left, replaced=True) + budget.size_of_list(right)
+    require_characters(size)
+    require_items(len(value))
+    count_bytes(value)
+    budget.add_list(value, size)
+    return value
 
 
 def _product(left: Any, right: Any) -> Any:
-    for text, times in ((left, right), (right, left)):
-        if isinstance(text, str | list | tuple) and len(text) * times > MAX_CHARACTERS:
-            raise TemplateLimit(f"a value is longer than {MAX_CHARACTERS} characters")
-    return _sized(left * right)
+    for value, times in ((left, right), (right, left)):
+        if isinstance(value, str | list | tuple) and isinstance(times, int):
+            require_characters(size_of(value) * times)
+            if not isinstance(value, str):
+                require_items(len(value) * times)
+    return created(left * right)
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    check_percent(left, right)
+    return created(left % right)
 
 
 def _power(left: Any, right: Any) -> Any:
-    if isinstance(left, int) and left.bit_length() * right > _MAX_BITS:
-        raise TemplateLimit(f"a number is larger than {_MAX_BITS} bits")
+    if isinstance(left, int) and left.bit_length() * right > MAX_BITS:
+        refuse_number()
     return left**right
 
 
+def _sliced(value: Any) -> Any:
+    """It is not larger than what it is a part of."""
+    if isinstance(value, (str, list, tuple)) and len(value) > SMALL:
+        count_bytes(value)
+    return value
+
+
+def _searched(value: Any) -> Any:
+    if isinstance(value, str):
+        work(len(value))
+    return value
+
+
+def _buffered(value: Any) -> str:
+    """Text for a macro or a block, which collects it in a list of its own."""
+    text = str(value)
+    count_bytes(text)
+    return text
+
+
 class _Limiting(NodeTransformer):
-    """Adds the budget to every loop and every `~`, as filters that cost a plain call each."""
+    """Adds the budget to loops, `~`, `in`, slices, and lists: as filters that cost a call each."""
+
+    def __init__(self) -> None:
+        self._buffers = 0  # macros and blocks around the node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:
+        self.generic_visit(node)
+        if self._buffers:
+            node.nodes = [
+                each if isinstance(each, nodes.TemplateData) else _filtered(each, "_buffered")
+                for each in node.nodes
+            ]
+        return node
+
+    def _buffer(self, node: nodes.Node) -> nodes.Node:
+        self._buffers += 1
+        self.generic_visit(node)
+        self._buffers -= 1
+        return node
+
+    visit_Macro = visit_CallBlock = visit_FilterBlock = visit_AssignBlock = _buffer
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -147,6 +191,34 @@ class _Limiting(NodeTransformer):
         self.generic_visit(node)
         parts = nodes.List(node.nodes, lineno=node.lineno, environment=node.environment)
         return _filtered(parts, "_joined")
+
+    def visit_Operand(self, node: nodes.Operand) -> nodes.Operand:
+        self.generic_visit(node)
+        if node.op in ("in", "notin") and not isinstance(node.expr, nodes.List | nodes.Tuple):
+            node.expr = _filtered(node.expr, "_searched")
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+        self.generic_visit(node)
+        return _filtered(node, "_sliced") if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_List(self, node: nodes.List) -> nodes.Expr:
+        self.generic_visit(node)
+        return node if _is_constant(node.items) else _filtered(node, "_created")
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:
+        self.generic_visit(node)
+        constant = node.ctx != "load" or _is_constant(node.items)
+        return node if constant else _filtered(node, "_created")
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:
+        self.generic_visit(node)
+        constant = _is_constant([each.value for each in node.items])
+        return node if constant else _filtered(node, "_created")
+
+
+def _is_constant(items: Iterable[nodes.Node]) -> bool:
+    return all(isinstance(item, nodes.Const) for item in items)
 
 
 def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
@@ -170,7 +242,7 @@ _DICT_NAMES = frozenset(dir(dict))
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"+", "*", "**"})  # operators that can create large values
+    intercepted_binops = frozenset({"+", "*", "**", "%"})  # operators that can create large values
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """What the sandbox does, but for `message.role` without the exception on the way there.
@@ -183,8 +255,19 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, /, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Macros count too: they can call themselves, even twice."""
-        _step()
+        step()
+        kind = type(obj)
+        if kind is BuiltinMethodType or (kind is MethodType and isinstance(obj.__self__, Markup)):
+            args = checked_arguments(obj.__self__, obj.__name__, args, kwargs)
+            result = obj(*args, **kwargs)
+            return created(result) if isinstance(obj.__self__, str) else result
+        if obj is dict:
+            return created(super().call(context, obj, *map(list_of, args), **kwargs))
         return super().call(context, obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """Jinja's version has no limits."""
+        return limited_format(self, value) if super().wrap_str_format(value) else None
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
         """Raises immediately; Jinja's own version would render as nothing until it is used."""
@@ -192,7 +275,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def concat(self, pieces: Iterable[str]) -> str:
         """Joins the text of a macro, of a `set` block, and of the whole template."""
-        return _concat(list(pieces))
+        return _concat(pieces if isinstance(pieces, list) else _collected(iter(pieces)))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _Limiting().visit(super()._parse(source, name, filename))
@@ -262,16 +345,29 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(format: str) -> str:
+    if len(format) > _MAX_DATE_FORMAT:
+        raise TemplateLimit(f"a format of dates is longer than {_MAX_DATE_FORMAT} characters")
     return datetime.now().strftime(format)
 
 
 def _environment() -> _Sandbox:
     environment = _Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, loopcontrols],
     )
-    environment.binop_table.update({"+": _sum, "*": _product, "**": _power})
-    environment.filters.update({"tojson": _tojson, "_counted": _counted, "_joined": _joined})
+    environment.binop_table.update({"+": _sum, "*": _product, "**": _power, "%": _remainder})
+    environment.filters = {
+        **checked_filters({**environment.filters, "tojson": _tojson}),
+        "_buffered": _buffered,
+        "_counted": _counted,
+        "_created": created,
+        "_joined": _joined,
+        "_sliced": _sliced,
+        "_searched": _searched,
+    }
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+    del environment.globals["lipsum"]
     return environment
 
 

@@ -1,17 +1,23 @@
 """The sandbox of chat templates: Hugging Face's dialect and nothing else, within a budget."""
 
 import json
+import subprocess
+import sys
 import threading
 from datetime import datetime
 from typing import Any
 
 import pytest
 from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.prompting import template_environment
+from openai_frontend.prompting import template_calls, template_environment, template_limits
 from openai_frontend.prompting.chat_template import ChatTemplate
-from openai_frontend.prompting.template_environment import TemplateLimit, render, variables_of
+from openai_frontend.prompting.template_environment import render, variables_of
+from openai_frontend.prompting.template_limits import TemplateLimit
+from tests.unit.prompting.template_bombs import MAX_CPU_S
 
 MESSAGES = [
     {"role": "user", "content": "a<b>", "tree": [{"kids": [{"kids": []}]}]},
@@ -111,7 +117,7 @@ ENDLESS = {
 def test_endless_template_is_stopped(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     """The request is refused after its CPU time budget (1 s by default), and the thread is free."""
 
-    monkeypatch.setattr(template_environment, "MAX_CPU_S", 0.05)
+    monkeypatch.setattr(template_limits, "MAX_CPU_S", 0.05)
     with pytest.raises(TemplateLimit, match="took longer than"):
         render(source, {})
 
@@ -145,7 +151,7 @@ def test_growing_value_is_refused(source: str) -> None:
 def test_text_at_the_limit_is_allowed() -> None:
     """One more character is refused."""
 
-    content = "a" * template_environment.MAX_CHARACTERS
+    content = "a" * template_limits.MAX_CHARACTERS
     assert render("{{ x }}", {"x": content}) == content
     with pytest.raises(TemplateLimit):
         render("{{ x }}!", {"x": content})
@@ -223,3 +229,74 @@ def test_cached_json_equals_json(change: dict[Any, Any], arguments: str) -> None
     source = "{{ value | tojson(" + arguments + ") }}"
     for value in ({**_SCHEMA, **change}, *others) * 2:
         assert template_environment.render(source, {"value": value}) == expected(value)
+
+
+@pytest.mark.slow
+def test_no_method_or_filter_takes_much_memory_or_time() -> None:
+    """Every public method and every filter with 2^31 as each argument, and combinations of them:
+    64 MiB at most, and the CPU time of the limit, measured in a process of their own.
+    """
+    program = [sys.executable, "-m", "tests.unit.prompting.template_bombs"]
+    result = subprocess.run(program, capture_output=True, check=True)
+    measured = json.loads(result.stdout)
+
+    assert len(measured) > 3000
+    assert [each for each in measured if each[1] > 64 or each[2] > MAX_CPU_S + 0.4] == []
+
+
+def test_every_filter_and_method_is_listed() -> None:
+    """A new version of Jinja or Python may add some: each needs a check, or is refused by name."""
+    theirs = ImmutableSandboxedEnvironment().filters.keys()
+    methods = {name for name in dir(str) if not name.startswith("_")}
+
+    assert theirs == template_calls.FILTERS.keys()
+    # Formats have limits of their own; the others create bytes, or large tables.
+    refused = {"encode", "format", "format_map", "maketrans", "translate"}
+    assert methods - template_calls.METHODS[str].keys() == refused
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ '\u00fc'.encode('utf-8') }}",
+        "{{ {}.fromkeys([1], 2) }}",
+        "{{ 7 .to_bytes(2, 'big') }}",
+        "{{ ''.maketrans('a', 'b') }}",
+    ],
+)
+def test_other_methods_are_refused_by_name(source: str) -> None:
+    name = source.partition(".")[2].partition("(")[0]
+
+    with pytest.raises(SecurityError, match=rf"a template cannot call \w+\.{name}"):
+        render(source, {})
+
+
+FORMATS = [
+    "{{ '{} {a:>3}'.format('x', a=1) }}",
+    "{{ '%s %5.1f' % ('x', 2) }}",
+    "{{ '{x[role]}'.format_map({'x': messages[0]}) }}",
+    "{{ ('<b>{}'|safe).format('&') }}",
+    "{{ '{!r:>9}'.format('a') }}",
+    "{{ '%(a)s' % {'a': 1} }}",
+]
+
+
+@pytest.mark.parametrize("source", FORMATS)
+def test_formats_render_like_pythons(source: str) -> None:
+    """As in Jinja's own sandbox."""
+    theirs = ImmutableSandboxedEnvironment().from_string(source).render(messages=MESSAGES)
+
+    assert theirs == render(source, {"messages": MESSAGES})
+
+
+def test_a_conversation_may_grow_in_a_loop() -> None:
+    """What a template replaces does not count: here it creates 200 MB in all."""
+    messages = [{"role": "user", "content": f"{i} " + "a" * 20_000} for i in range(150)]
+    source = (
+        "{% set ns = namespace(text='', seen=[]) %}{% for m in messages %}"
+        "{% set ns.text = ns.text + m.content %}{% set ns.seen = ns.seen + [m] %}{% endfor %}"
+        "{{ ns.text }}{{ ns.seen | length }}"
+    )
+    expected = "".join(message["content"] for message in messages) + "150"
+
+    assert expected == render(source, {"messages": messages})

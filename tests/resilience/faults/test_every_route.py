@@ -1,0 +1,327 @@
+"""Each route that runs a model, with clients that read nothing or leave, dead models and unloads:
+the slot is free once the model has ended, and nothing of the request is left.
+"""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+from openai_frontend.app import create_app
+from openai_frontend.config.settings import Settings
+from openai_frontend.triton import Options, Server
+from tests import audio
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults import held_models
+from tests.resilience.faults.asking import client_of, counted, unready, until
+from tests.resilience.faults.gate import Gate
+from tests.resilience.faults.invariants import no_trace_left
+from tests.resilience.faults.test_stub_faults import stub
+
+pytestmark = pytest.mark.slow
+
+GROWTH_BYTES = 512 * 2**20  # the allocator keeps the memory of large answers
+OPTIONS = "engine_max_restarts: 5\n"
+MODELS = ("talks", "hears", "speaks", "echoes")
+PIECE = "0123456789abcdef" * 256
+# Routes that clients may use for inference, but that run no model
+WITHOUT_MODEL = {
+    "/tokenize",
+    "/detokenize",
+    "/v1/tokenize",
+    "/v1/detokenize",
+    "/v1/chat/completions/render",
+    "/v1/completions/render",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to a route. `large` changes its body so that no socket holds the answer."""
+
+    route: str
+    body: Mapping[str, Any]
+    large: Mapping[str, Any]
+
+    def bytes_of(self, *, large: bool) -> bytes:
+        fields = {**self.body, **(self.large if large else {})}
+        path = self.route
+        if "{model}" in path:
+            path = path.format(model=fields.pop("model"), version=1)
+        kind, body = "application/json", json.dumps(fields).encode()
+        if self.route in ("/v1/audio/transcriptions", "/v1/audio/translations"):
+            kind = f"multipart/form-data; boundary={audio.BOUNDARY}"
+            body = audio.form(audio.wav(["one"]), *fields.items())
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n"
+        return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+
+
+def text(route: str, **fields: Any) -> Request:
+    """An answer of 3 MiB, in tokens of 4 KiB."""
+    fields = {"model": "talks", "max_tokens": 2, **fields}
+    return Request(route, fields, {"max_tokens": 768})
+
+
+def chat(**fields: Any) -> Request:
+    return text("/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], **fields)
+
+
+def heard(route: str, **fields: str) -> Request:
+    fields = {"model": "hears", "language": "en", "max_completion_tokens": "2", **fields}
+    return Request(route, fields, {"max_completion_tokens": "768"})
+
+
+def spoken(format: str, seconds: int) -> Request:
+    fields = {"model": "speaks", "input": "2", "voice": "default", "response_format": format}
+    return Request("/v1/audio/speech", fields, {"input": str(seconds)})
+
+
+def texts(route: str, *, model: str = "talks", **fields: Any) -> Request:
+    """The documents are part of the answer, or a thousand of them have an entry each."""
+    many = {name: value * 1000 for name, value in fields.items() if isinstance(value, list)}
+    return Request(route, {"model": model, **fields}, many)
+
+
+def tensors(route: str, body: Mapping[str, Any], large: Mapping[str, Any]) -> Request:
+    return Request(route, {"model": "echoes", **body}, large)
+
+
+def infer(size: int, *, binary: bool = False) -> dict[str, Any]:
+    data = {"name": "IN", "datatype": "BYTES", "shape": [1], "data": ["a" * size]}
+    return {"inputs": [data], "parameters": {"binary_data_output": binary}}
+
+
+_MIB = 2**20
+_RERANK = {"query": "hi", "documents": ["0123456789abcdef" * 8]}
+REQUESTS: dict[str, Request] = {
+    "chat": chat(),
+    "streamed chat": chat(stream=True),
+    "streamed log probabilities": chat(stream=True, logprobs=True),
+    "completion": text("/v1/completions", prompt="hi"),
+    "streamed completion": text("/v1/completions", prompt="hi", stream=True),
+    "embeddings": texts("/v1/embeddings", input=["hi"]),
+    "rerank": texts("/v1/rerank", **_RERANK),
+    "rerank as at Cohere": texts("/v2/rerank", **_RERANK),
+    "rerank in either form": texts("/rerank", **_RERANK),
+    "scores": texts("/v1/score", text_1="hi", text_2=["hi"]),
+    "scores of vLLM": texts("/score", text_1="hi", text_2=["hi"]),
+    "transcription": heard("/v1/audio/transcriptions"),
+    "streamed transcription": heard("/v1/audio/transcriptions", stream="true"),
+    "translation": heard("/v1/audio/translations"),
+    "streamed translation": heard("/v1/audio/translations", stream="true"),
+    **{format: spoken(format, 20) for format in ("mp3", "opus", "flac")},
+    **{f"streamed {format}": spoken(format, 120) for format in ("wav", "pcm")},
+    "infer": tensors("/v2/models/{model}/infer", infer(8), infer(4 * _MIB)),
+    "infer a version": tensors(
+        "/v2/models/{model}/versions/{version}/infer", infer(8), infer(4 * _MIB, binary=True)
+    ),
+    "generate": tensors("/v2/models/{model}/generate", {"IN": "a"}, {"IN": "a" * 4 * _MIB}),
+    "generate by a version": tensors(
+        "/v2/models/{model}/versions/{version}/generate", {"IN": "a"}, {"IN": "a" * 4 * _MIB}
+    ),
+    "generate_stream": Request(
+        "/v2/models/{model}/generate_stream",
+        {"model": "speaks", "target_text": "1"}, {"target_text": "4"},
+    ),
+    "generate_stream by a version": Request(
+        "/v2/models/{model}/versions/{version}/generate_stream",
+        {"model": "speaks", "target_text": "1"}, {"target_text": "4"},
+    ),
+}  # fmt: skip
+
+
+def test_every_route_for_inference_is_in_the_table(tmp_path):
+    """A new one gets a row, or is listed as one without a model."""
+    app = create_app(Settings(), Server(Options(model_repositories=[tmp_path])))
+    routes = {each.path for each in app.state.routes if getattr(each, "scope", "") == "inference"}
+
+    assert {each.route for each in REQUESTS.values()} | WITHOUT_MODEL == routes
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Gate]:
+    folder = tmp_path_factory.mktemp("gates")
+    return {name: Gate(folder / name) for name in ("answer", "life")}
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    tmp_path_factory: pytest.TempPathFactory, gates: dict[str, Gate]
+) -> Iterator[GatewayProcess]:
+    """The send timeout ends no request of a test."""
+    folder = tmp_path_factory.mktemp("routes")
+    models = folder / "models"
+    long = {"tokens": [PIECE], "max_model_len": 10**6}
+    held_models.write_mock(models, "talks", gates, dimensions=512, **long)
+    held_models.write_mock(models, "hears", gates, audio_window_s=4, **long)
+    held_models.write_speaker(models, "speaks", gates["answer"])
+    held_models.write_echo(models, "echoes", gates["answer"])
+    for each in MODELS:
+        (models / each / "openai_frontend.yaml").write_text(OPTIONS)
+    options = ["--model-control-mode=explicit", "--load-model=*", "--enable-model-management"]
+    options += ["--send-timeout-s=600", "--exit-timeout-s=1"]
+    with GatewayProcess(models, folder / "log", *options) as process:
+        process.wait_until_ready()
+        _start_all_threads(process)
+        yield process
+
+
+def _start_all_threads(gateway: GatewayProcess) -> None:
+    """Those of the pools that decode, tokenize and load, which start with the first work."""
+    for verb in ("unload", "load"):
+        urls = [f"{gateway.url}/v1/models/{each}/{verb}" for each in MODELS]
+        with ThreadPoolExecutor() as threads:
+            changes = [threads.submit(httpx.post, each, timeout=120) for each in urls]
+        assert [each.result().status_code for each in changes] == [200] * len(MODELS)
+    with asked(gateway, large=True) as connections:
+        found = {name: answer_of(each) for name, each in connections.items()}
+    assert found == dict.fromkeys(REQUESTS, (200, True))
+
+
+@contextmanager
+def asked(gateway: GatewayProcess, *, large: bool) -> Iterator[dict[str, socket.socket]]:
+    """A connection for each request, from which nothing is read."""
+    with ExitStack() as connections:
+        found = {}
+        for name, request in REQUESTS.items():
+            connection = connections.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(120)
+            connection.connect(("127.0.0.1", gateway.port))
+            connection.sendall(request.bytes_of(large=large))
+            found[name] = connection
+        yield found
+
+
+def answer_of(connection: socket.socket) -> tuple[int, bool]:
+    """Status, and whether the answer is complete and without an error. Reads all of it."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
+    received = b"".join(iter(lambda: connection.recv(2**20), b""))
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"\ncontent-length: (\d+)", head)
+    complete = body.endswith(b"0\r\n\r\n") if length is None else len(body) == int(length[1])
+    return int(head.split()[1]), complete and b'{"error":' not in body
+
+
+async def answers_of(connections: Mapping[str, socket.socket]) -> dict[str, tuple[int, bool]]:
+    return {name: await asyncio.to_thread(answer_of, each) for name, each in connections.items()}
+
+
+async def slots(client: httpx.AsyncClient) -> float:
+    """Taken by requests that run, or wait in an engine."""
+    names = ("openai_frontend_load_running", "openai_frontend_load_waiting")
+    return sum([await counted(client, each) for each in names])
+
+
+async def all_run(client: httpx.AsyncClient) -> bool:
+    return await slots(client) == len(REQUESTS)
+
+
+async def none_runs(client: httpx.AsyncClient) -> bool:
+    return await slots(client) == 0
+
+
+def has_begun(connection: socket.socket) -> bool:
+    """Whether some of the answer has arrived."""
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return False
+
+
+async def change(client: httpx.AsyncClient, model: str, verb: str) -> int:
+    """The status of a load or unload of a model."""
+    return (await client.post(f"/v1/models/{model}/{verb}")).status_code
+
+
+async def change_all(client: httpx.AsyncClient, verb: str) -> list[int]:
+    return await asyncio.gather(*[change(client, each, verb) for each in MODELS])
+
+
+async def state(client: httpx.AsyncClient) -> set[str]:
+    entries = (await client.post("/v2/repository/index")).json()
+    return {each["state"] for each in entries}
+
+
+@pytest.fixture
+async def client(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(gateway) as made:
+        yield made
+
+
+async def test_clients_that_read_nothing_hold_no_slot_and_no_model(gateway, client):
+    """Once the models have ended. The clients still get their whole answers, even of models that
+    were unloaded meanwhile.
+    """
+
+    async def ended() -> bool:
+        return all(map(has_begun, connections.values())) and await none_runs(client)
+
+    async with no_trace_left(gateway, growth_bytes=GROWTH_BYTES):
+        with asked(gateway, large=True) as connections:
+            await until(ended)
+            assert await counted(client, "openai_frontend_requests_in_progress") > 5
+            assert await change_all(client, "unload") == [200] * len(MODELS)
+            found = await answers_of(connections)
+        assert found == dict.fromkeys(REQUESTS, (200, True))
+        assert await change_all(client, "load") == [200] * len(MODELS)
+
+
+async def test_clients_that_leave_take_everything_with_them(gateway, client, gates):
+    async with no_trace_left(gateway, growth_bytes=GROWTH_BYTES):
+        gates["answer"].close()
+        with asked(gateway, large=False):
+            await until(partial(all_run, client))
+        gates["answer"].open()
+        await until(partial(none_runs, client))
+
+
+async def test_unload_ends_with_the_requests_in_flight(gateway, client, gates):
+    """Which get their whole answers."""
+
+    async def unloading() -> bool:
+        return {"UNLOADING"} == await state(client)
+
+    async with no_trace_left(gateway, growth_bytes=GROWTH_BYTES):
+        gates["answer"].close()
+        with asked(gateway, large=False) as connections:
+            await until(partial(all_run, client))
+            unloads = asyncio.create_task(change_all(client, "unload"))
+            await until(unloading)
+            gates["answer"].open()
+            found = await answers_of(connections)
+        assert found == dict.fromkeys(REQUESTS, (200, True))
+        assert await unloads == [200] * len(MODELS)
+        assert await change_all(client, "load") == [200] * len(MODELS)
+
+
+async def test_requests_of_dead_models_end(gateway, client, gates):
+    """Each with an error, or an incomplete answer; then the models serve again."""
+
+    async def all_serve() -> bool:
+        return not await unready(client)
+
+    gates["answer"].close()
+    with asked(gateway, large=False) as connections:
+        await until(partial(all_run, client))
+        for each in ("speaks", "echoes"):
+            stub(gateway, each).kill()
+        gates["life"].close()
+        found = await answers_of(connections)
+    assert not [name for name, answer in found.items() if answer == (200, True)]
+    await until(partial(none_runs, client))
+    for each in gates.values():
+        each.open()
+    await until(all_serve)
+    with asked(gateway, large=False) as connections:
+        found = await answers_of(connections)
+    assert found == dict.fromkeys(REQUESTS, (200, True))

@@ -9,6 +9,7 @@ that matches the schema; for a regular expression, text that it matches.
 
 import functools
 import random
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,7 @@ class GrammarWalker:
         self._backend: Any = AutoBackend(config, tokenizer, len(tokenizer))
         self._tokens = [tokenizer.decode([i]) for i in range(len(tokenizer))]
         self._end = tokenizer.eos_token_id
+        self.tokenizer = tokenizer
         self._decode = tokenizer.decode
 
     def grammar(self, structured_outputs: Any) -> Any:
@@ -45,10 +47,14 @@ class GrammarWalker:
         """
         from vllm.v1.structured_output.request import get_structured_output_key
 
-        from openai_frontend.engines.vllm.grammars import prepare_constraint
+        from openai_frontend.engines.vllm.grammars import prepare_constraint, tag_tokens
 
-        kind, text = get_structured_output_key(prepare_constraint(structured_outputs))
-        return self._backend.compile_grammar(kind, text)
+        ready = prepare_constraint(structured_outputs, tag_tokens(self.tokenizer))
+        kind, text = get_structured_output_key(ready)
+        with warnings.catch_warnings():
+            # vLLM sets an option of xgrammar that is obsolete
+            warnings.filterwarnings("ignore", "max_rollback_tokens", DeprecationWarning)
+            return self._backend.compile_grammar(kind, text)
 
     def answer(self, structured_outputs: Any, seed: int, *, most: int = 400) -> str:
         """A random answer. Raises DeadEnd, and TimeoutError after so many tokens."""

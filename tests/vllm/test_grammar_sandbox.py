@@ -26,17 +26,17 @@ HOSTILE = GrammarSpec("grammar", SLOW_GRAMMAR)
 VALID = GrammarSpec("regex", "[a-z]+")
 
 
-def vocabulary() -> str:
+def vocabulary() -> dict[str, Any]:
     """The demo model's tokens: a trained vocabulary, not random letters."""
     import xgrammar
 
     tokens = json.loads((DEMO / "tokenizer.json").read_text())["model"]["vocab"]
-    text: str = xgrammar.TokenizerInfo(
+    info = xgrammar.TokenizerInfo(
         sorted(tokens, key=tokens.get),
         vocab_type=xgrammar.VocabType.BYTE_LEVEL,
         stop_token_ids=[tokens["<|endoftext|>"]],
-    ).serialize_json()
-    return text
+    )
+    return {"vocabulary": info.serialize_json(), "special_tokens": {}}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ class Flaky(GrammarPreparer):
 
     reads = 0
 
-    def _vocabulary(self) -> str:
+    def _vocabulary(self) -> dict[str, Any]:
         self.reads += 1
         if self.reads == 1:
             raise RuntimeError("no memory for the tokens")

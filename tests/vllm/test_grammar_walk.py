@@ -1,6 +1,7 @@
 """Answers that the engine's grammar backends allow, at random: each is complete and valid."""
 
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -50,3 +51,124 @@ def test_llguidances_answers_have_at_most_one_space_between_parts(schema):
             for separators in ((", ", ": "), (",", ":"))
         )
         assert len(compact) <= len(text) <= len(spaced)
+
+
+PATTERNS = [
+    r"^(?!a)[ab]$",
+    r"^(?=.*\d)[a-z\d]{4}$",
+    r"^[\r\n]$",
+    r"^\x09$",
+    '^["]$',
+    r"^\x22$",
+    r"^[\\]$",
+    r"^[\x00-\x1f]{1,3}$",
+    r"^a\x0ab$",
+    r"\0",
+    r"\x01",
+    r"\x1f",
+    r"[\b]",
+    r"\v",
+    r"^\x41b$",
+    r"^\x2fe$",
+    r"^[\x30-\x39a-f]{2}$",
+    r"(?i)abc",
+    r"a{3,200}",
+    r"^https?://",
+    r"^[^a]{1,4}$",
+    r"^ü$",
+    "^[😀-😂]$",
+    r"^(a|a{1,2})$",
+    r"\\n[\w-.]",
+    r"^GET|^POST$",
+    r"^[^\W\d_]{2}$",
+    r"^.{1,3}$",
+    r"^\/\w{1,3}\.md$",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_answers_match_their_pattern(pattern):
+    """Whichever engine enforces it; characters that JSON escapes come out escaped."""
+    walk = walker()
+    grammar = walk.grammar(given(json=of(a={"type": "string", "pattern": pattern})))
+    python = pattern.replace(r"[\w-.]", r"[\w.-]")
+
+    for seed in range(10):
+        assert re.search(python, json.loads(walk.walk(grammar, seed))["a"])
+
+
+@pytest.mark.parametrize("pattern", PATTERNS[4:8] + PATTERNS[14:22], ids=str)
+def test_answers_match_their_regex(pattern):
+    """Outside JSON, without the control characters that no answer contains."""
+    walk = walker()
+    grammar = walk.grammar(given(regex=pattern))
+
+    for seed in range(10):
+        assert re.fullmatch(pattern, walk.walk(grammar, seed))
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"regex": r"\0"},
+        {"regex": r"^[^\s\S]$"},
+        {"choice": ["a\x01"]},
+        {"choice": ["a", "\b"]},
+        {"grammar": r'root ::= "a\x01"'},
+        {"json": of(a={"pattern": r"^[^\s\S]$"})},
+    ],
+    ids=str,
+)
+def test_constraint_that_no_text_can_satisfy_is_refused(constraint):
+    with pytest.raises(ValueError, match=r"^structured_outputs: .*no (text|answer)"):
+        walker().grammar(given(**constraint))
+
+
+def schema_part(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
+
+
+def tag(begin: str, content: dict[str, Any], end: str) -> dict[str, Any]:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+CALL = tag('<tool_call>{"name": "f", "arguments": ', schema_part(BOUNDED[1]), "}</tool_call>")
+CALLS = {"tags": [CALL], "separator": "\n", "at_least_one": True, "stop_after_first": False}
+THOUGHT = tag("<think>", {"type": "regex", "pattern": "[a-z]{1,5}"}, "</think>")
+TAGS = [
+    ({"type": "sequence", "elements": [THOUGHT, schema_part(BOUNDED[1])]}, "<think>", ""),
+    ({"type": "tags_with_separator", **CALLS}, CALL["begin"], CALL["end"]),
+    ({"type": "or", "elements": [CALL, CALL]}, CALL["begin"], CALL["end"]),
+    ({"type": "optional", "content": CALL}, "", ""),
+]
+
+
+@pytest.mark.parametrize(("form", "begin", "end"), TAGS, ids=str)
+def test_structural_tag_with_a_schema_for_llguidance(form, begin, end):
+    """Tools and reasoning can be combined with every schema that can be enforced without them. The
+    tags' tokens are written as tokens.
+    """
+    walk = walker()
+    text = json.dumps({"type": "structural_tag", "format": form})
+    grammar = walk.grammar(given(structural_tag=text))
+
+    for seed in range(10):
+        answer = walk.walk(grammar, seed)
+        assert answer.startswith(begin)
+        assert answer.endswith(end)
+        for value in re.findall(r'"a": ?"(.*?)"', answer):
+            assert re.fullmatch("[a-z-]{1,39}", value)
+
+
+def test_text_of_a_structural_tag_contains_no_call_in_pieces():
+    """Only the token itself begins a call: its text, written in other tokens, is excluded."""
+    form = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [CALL]}
+    walk = walker()
+    text = json.dumps({"type": "structural_tag", "format": form})
+    grammar = walk.grammar(given(structural_tag=text))
+    pieces = [walk.tokenizer.convert_tokens_to_ids(each) for each in ("<", "tool")]
+
+    assert grammar.accept_tokens("walk", pieces)
+    for piece in walk.tokenizer.encode("_call", add_special_tokens=False):
+        assert grammar.accept_tokens("walk", [piece])
+    assert walk.tokenizer.convert_tokens_to_ids(">") not in walk.allowed(grammar)

@@ -21,10 +21,10 @@ ANSWERS = 4  # random answers per schema
 class LLGuidance:
     """Accepts the answers that llguidance allows."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, grammar: str) -> None:
         import llguidance
 
-        self._grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
+        self._grammar = grammar
         self._bytes = llguidance.LLTokenizer("byte")
         self._matcher: Any = llguidance.LLMatcher
 

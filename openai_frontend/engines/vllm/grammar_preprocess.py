@@ -4,27 +4,41 @@ JSON has at most one space between its parts (decision 9), and nothing grows wit
 Knows xgrammar and llguidance but not vLLM: the sandbox process runs it.
 """
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
+from openai_frontend.engines.vllm import lark
 from openai_frontend.engines.vllm.json_schema import (
     Unenforceable,
     enforceable_schema,
-    reduced_schema,
+    rewritten,
+    without_refused,
 )
-from openai_frontend.engines.vllm.patterns import MAX_COUNT, check_expansion, repeat_bound_exceeded
+from openai_frontend.engines.vllm.llguidance_schema import llguidance_schema
+from openai_frontend.engines.vllm.patterns import (
+    WRITABLE,
+    check_expansion,
+    check_writable,
+    xgrammar_reads,
+)
+from openai_frontend.engines.vllm.regex_search import Search, whole_texts
+from openai_frontend.engines.vllm.regex_text import for_xgrammar
+from openai_frontend.engines.vllm.regex_tree import NOTHING, Node, within
+from openai_frontend.engines.vllm.schema_drafts import current_draft
 
 _NAME = "structured_outputs"
 _REPEATS = "repeat"  # the format of a structural tag that repeats its content
 _ANY_OBJECT = {"type": "object", "additionalProperties": True}
 _COMMENT = re.compile(r"(?:#|//).*")
 
-# llguidance's options: at most one space after a comma or colon, and no other whitespace. They
-# replace a client's own, which could make it ignore keywords.
-_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+# In xgrammar's own spelling: a text, and a control character other than tab and line breaks in it
+_LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"|\[(?:\\.|[^\]\\])*\]')
+_UNWRITABLE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:0|x0[0-8bBcCeEfF]|x1[0-9a-fA-F]|[bfv])")
 
 Kind = Literal["json", "regex", "grammar", "structural_tag", "choice"]
 
@@ -37,25 +51,31 @@ class GrammarSpec:
     text: str  # JSON schema, regex, grammar or structural tag; choices as EBNF
 
 
-def prepare(spec: GrammarSpec) -> GrammarSpec:
+def prepare(
+    spec: GrammarSpec, special_tokens: Mapping[str, int] | None = MappingProxyType({})
+) -> GrammarSpec:
     """Return the constraint in a form that vLLM enforces completely. Raises ValueError, naming the
     invalid part.
 
     With unlimited whitespace, a model may write nothing else until its last token. Without any, a
     model trained on `{"a": 1}` writes keys and values that it otherwise never would. Of vLLM's
-    constraints, only structural tags can pass xgrammar a limit. A schema that xgrammar would
-    enforce only partly goes to llguidance, with separators that limit it.
+    constraints, only structural tags can pass xgrammar a limit. What xgrammar would enforce only
+    partly becomes a Lark grammar for llguidance (`for_llguidance`); a structural tag does so only
+    if its `special_tokens` are known.
     """
-    tag: str | None = None
     if spec.kind == "regex":
-        _named(check_expansion, spec.text)
-    elif spec.kind == "grammar":
+        prepared: GrammarSpec = _named(_prepared_regex, spec)
+        return prepared
+    if spec.kind == "grammar":
         _named(_check_grammar, spec.text)
-    elif spec.kind == "structural_tag":
-        tag = _prepared_tag(spec.text)
-    elif spec.kind == "json":
-        return _prepared_schema(spec)
-    return spec if tag is None else GrammarSpec("structural_tag", tag)
+    if spec.kind == "structural_tag":
+        return _prepared_tag(spec, special_tokens)
+    return _prepared_schema(spec) if spec.kind == "json" else spec
+
+
+def for_llguidance(spec: GrammarSpec) -> bool:
+    """Whether the grammar is for llguidance, and xgrammar cannot read it."""
+    return spec.kind == "grammar" and spec.text.startswith(lark.HEADER)
 
 
 def is_lark(grammar: str) -> bool:
@@ -63,10 +83,26 @@ def is_lark(grammar: str) -> bool:
     return not any("::=" in _COMMENT.sub("", line) for line in grammar.split("\n"))
 
 
+def _prepared_regex(spec: GrammarSpec) -> GrammarSpec:
+    """The expression with its classes written out, for llguidance if xgrammar could misread it."""
+    trees = _written_trees(spec.text)
+    if len(trees) == 1 and xgrammar_reads(trees[0]):
+        return GrammarSpec("regex", for_xgrammar(trees[0]))
+    return GrammarSpec("grammar", lark.grammar_of_trees(trees))
+
+
+def _written_trees(pattern: str) -> list[Node]:
+    check_expansion(pattern)
+    trees = [within(tree, WRITABLE) for tree in whole_texts(pattern, Search.WHOLE)]
+    if NOTHING in trees:
+        raise ValueError("no text matches it")
+    return trees
+
+
 def _prepared_schema(spec: GrammarSpec) -> GrammarSpec:
     """The schema as a structural tag, or for llguidance if xgrammar cannot enforce it."""
     try:
-        schema = json.loads(spec.text)
+        schema = current_draft(json.loads(spec.text))
     except ValueError:
         return spec  # vLLM reports the error
     try:
@@ -76,63 +112,105 @@ def _prepared_schema(spec: GrammarSpec) -> GrammarSpec:
             "max_whitespace_cnt": 1,
         }
     except Unenforceable as unenforceable:
-        text = json.dumps({**schema, "x-guidance": _SEPARATORS})
-        _check_for_llguidance(text, str(unenforceable))
-        return GrammarSpec("json", text)
-    return GrammarSpec(
-        "structural_tag", _compiled({"type": "structural_tag", "format": held}, _NAME)
-    )
+        grammar = lark.grammar_of_schema(llguidance_schema(schema))
+        _check_for_llguidance(grammar, f"{_NAME}: {unenforceable}")
+        return GrammarSpec("grammar", grammar)
+    tag = {"type": "structural_tag", "format": held}
+    return GrammarSpec("structural_tag", _compiled(tag, _NAME))
 
 
-def _check_for_llguidance(schema: str, unenforceable: str) -> None:
+def _check_for_llguidance(grammar: str, refusal: str) -> None:
     import llguidance
 
-    try:
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
-        error = llguidance.LLMatcher.validate_grammar(grammar, None)
-    except ValueError as refused:
-        error = str(refused)
-    if error:
-        raise ValueError(f"{_NAME}: {unenforceable}")
+    if llguidance.LLMatcher.validate_grammar(grammar, None):
+        raise ValueError(refusal)
 
 
-def _prepared_tag(text: str) -> str:
+def _prepared_tag(spec: GrammarSpec, special_tokens: Mapping[str, int] | None) -> GrammarSpec:
     try:
-        tag = json.loads(text)
+        tag = json.loads(spec.text)
     except ValueError:
-        return text  # vLLM reports the error
+        return spec  # vLLM reports the error
     if isinstance(tag, dict) and "structures" in tag:
         tag = _convert_legacy(tag)
     if not isinstance(tag, dict) or "format" not in tag:
-        return text  # not a structural tag
+        return spec  # not a structural tag
+    original = copy.deepcopy(tag["format"])
+    refused: list[str] = []
+    for part, given, name in _named_parts(tag["format"], original):
+        try:
+            _prepare_part(part, given, name)
+        except _ForLLGuidance as reason:
+            refused.append(f"{name}: {reason}")
+    if not refused:
+        return GrammarSpec("structural_tag", _compiled(tag, None))
+    try:
+        if special_tokens is None:
+            raise lark.NotConvertible
+        grammar = lark.grammar_of_tag(original, special_tokens)
+    except lark.NotConvertible:
+        raise ValueError(refused[0]) from None
+    _check_for_llguidance(grammar, refused[0])
+    return GrammarSpec("grammar", grammar)
+
+
+class _ForLLGuidance(ValueError):
+    """The part can only be enforced by llguidance."""
+
+
+def _named_parts(form: Any, original: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """Each part of a structural tag, its copy, and its name in errors."""
     schemas = 0
-    for part in _parts(tag["format"]):
-        kind = part["type"]
-        if kind == "json_schema":
-            name = f"{_NAME}.schemas[{schemas}]"
-            part["json_schema"] = _named(_schema_of, part, name)
+    for part, given in zip(_parts(form), _parts(original), strict=True):
+        if part["type"] == "json_schema":
+            yield part, given, f"{_NAME}.schemas[{schemas}]"
             schemas += 1
-        elif kind == "regex":
-            _named(_check_regex, str(part.get("pattern")))
-        elif kind == "grammar":
-            part["grammar"] = _named(_as_ebnf, str(part.get("grammar")))
-        elif kind == _REPEATS:
-            raise ValueError(f"{_NAME}: a structural tag cannot have the format 'repeat'")
-    return _compiled(tag, None)
+        else:
+            yield part, given, _NAME
 
 
-def _schema_of(part: dict[str, Any]) -> Any:
-    """The schema of a part of a structural tag, as xgrammar enforces it.
+def _prepare_part(part: dict[str, Any], given: dict[str, Any], name: str) -> None:
+    """Prepare the part for xgrammar, and its copy for llguidance."""
+    kind = part["type"]
+    if kind == "json_schema":
+        _named(lambda _: _prepare_schema_part(part, given), None, name)
+    elif kind == "regex":
+        _named(lambda _: _prepare_regex_part(part), None)
+    elif kind == "const_string":
+        _named(check_writable, str(part.get("value")))
+    elif kind == "grammar":
+        part["grammar"] = _named(_as_ebnf, str(part.get("grammar")))
+    elif kind == _REPEATS:
+        raise ValueError(f"{_NAME}: a structural tag cannot have the format 'repeat'")
 
-    With `"strict": false` beside it, a schema is never refused: keywords that no grammar can
+
+def _prepare_schema_part(part: dict[str, Any], given: dict[str, Any]) -> None:
+    """With `"strict": false` beside it, a schema is never refused: keywords that no grammar can
     enforce are dropped, and what does not compile becomes any object. xgrammar ignores this key.
     """
-    schema = part.get("json_schema")
-    if part.pop("strict", True) is not False:
-        return enforceable_schema(schema)
-    reduced = reduced_schema(schema)
-    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": reduced}}
-    return _ANY_OBJECT if _error_of(json.dumps(tag)) else reduced
+    schema = current_draft(part.get("json_schema"))
+    if part.pop("strict", True) is False:
+        found = rewritten(schema)
+        tag = {"type": "structural_tag", "format": {**part, "json_schema": found.schema}}
+        if _error_of(json.dumps(tag)):
+            part["json_schema"] = given["json_schema"] = _ANY_OBJECT
+        else:
+            part["json_schema"] = found.schema
+            given["json_schema"] = llguidance_schema(without_refused(schema, found.refusals))
+        return
+    try:
+        part["json_schema"] = enforceable_schema(schema)
+    except Unenforceable as refused:
+        given["json_schema"] = llguidance_schema(schema)
+        raise _ForLLGuidance(str(refused)) from None
+    given["json_schema"] = llguidance_schema(schema)
+
+
+def _prepare_regex_part(part: dict[str, Any]) -> None:
+    trees = _written_trees(str(part.get("pattern")))
+    if len(trees) > 1 or not xgrammar_reads(trees[0]):
+        raise _ForLLGuidance("the expression cannot be enforced")
+    part["pattern"] = for_xgrammar(trees[0])
 
 
 def _convert_legacy(tag: Mapping[str, Any]) -> Any:
@@ -166,14 +244,6 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
                 yield from _parts(each)
 
 
-def _check_regex(pattern: str) -> None:
-    check_expansion(pattern)
-    if repeat_bound_exceeded(pattern):
-        raise ValueError(
-            f"repetition counts in a structural tag's regex are limited to {MAX_COUNT}"
-        )
-
-
 def _check_grammar(grammar: str) -> None:
     """Refuse invalid EBNF: llguidance would take it for Lark and return an empty output."""
     import xgrammar
@@ -182,9 +252,12 @@ def _check_grammar(grammar: str) -> None:
     if is_lark(grammar):
         return
     try:
-        xgrammar.Grammar.from_ebnf(grammar)
+        parsed = str(xgrammar.Grammar.from_ebnf(grammar))
     except RuntimeError as error:
         raise ValueError(reason_of(error) or "invalid grammar") from error
+    for literal in _LITERAL.findall(parsed):
+        if found := _UNWRITABLE.search(literal):
+            raise ValueError(f"no answer can contain the control character {found[0]}")
 
 
 def _as_ebnf(grammar: str) -> str:
@@ -247,9 +320,7 @@ def reason_of_xgrammar(error: BaseException) -> str | None:
 def _named(check: Callable[[Any], Any], value: Any, name: str = _NAME) -> Any:
     try:
         return check(value)
-    except Unenforceable as error:
-        if name == _NAME:
-            raise
-        raise ValueError(f"{name}: {error}") from error
+    except (Unenforceable, _ForLLGuidance):
+        raise
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error

@@ -5,7 +5,7 @@ import itertools
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -51,11 +51,13 @@ class GrammarSandbox:
         with self._lock:
             self._running_process()
 
-    def submit(self, form: GrammarSpec, vocabulary: Callable[[], str]) -> Future[GrammarSpec]:
+    def submit(
+        self, form: GrammarSpec, vocabulary: Callable[[], Mapping[str, Any]]
+    ) -> Future[GrammarSpec]:
         """Return a future of the prepared grammar, set once it has compiled.
 
-        `vocabulary` returns the model's vocabulary, serialized by xgrammar. The future raises
-        ValueError if the grammar is invalid.
+        `vocabulary` returns the model's `vocabulary`, serialized by xgrammar, and the numbers of
+        its `special_tokens`. The future raises ValueError if the grammar is invalid.
         """
         future: Future[GrammarSpec] = Future()
         future.set_running_or_notify_cancel()  # waiting requests cannot cancel it
@@ -64,7 +66,7 @@ class GrammarSandbox:
             try:
                 process = self._running_process()
                 if not self._has_vocabulary:
-                    self._send(process, {"vocabulary": vocabulary(), **self._limits})
+                    self._send(process, {**vocabulary(), **self._limits})
                     self._has_vocabulary = True
                 self._send(process, {"id": number, "kind": form.kind, "text": form.text})
             except OSError:

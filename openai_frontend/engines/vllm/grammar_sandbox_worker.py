@@ -4,9 +4,9 @@ Each grammar is prepared and compiled in a fork of this process, which never com
 itself and has one thread, so it may fork. A fork has a CPU and a memory limit, and may crash: the
 grammar is then refused and never reaches the engine's process, which serves all requests.
 
-Its socket has lines of JSON: first `{"vocabulary", "cpu_s", "memory_mib"}`, then `{"id", "kind",
-"text"}`. It replies to each with `{"id", "kind", "text"}`, or with `{"id", "error"}`, and
-`"over_limit": true` if a limit was exceeded.
+Its socket has lines of JSON: first `{"vocabulary", "special_tokens", "cpu_s", "memory_mib"}`, then
+`{"id", "kind", "text"}`. It replies to each with `{"id", "kind", "text"}`, or with `{"id",
+"error"}`, and `"over_limit": true` if a limit was exceeded.
 """
 
 import contextlib
@@ -18,16 +18,17 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from openai_frontend.engines.vllm.grammar_preprocess import (
     GrammarSpec,
+    for_llguidance,
     is_lark,
     prepare,
     reason_of,
 )
-from openai_frontend.engines.vllm.patterns import repeat_bound_exceeded
 from openai_frontend.process_settings import end_with, lower_priority
 
 STACK_MIB = 4  # half of the engine's thread stacks
@@ -40,6 +41,7 @@ _ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidanc
 @dataclass(frozen=True, slots=True)
 class _Limits:
     vocabulary: Any  # xgrammar's TokenizerInfo
+    special_tokens: Mapping[str, int] | None
     cpu_s: int  # CPU time
     memory_mib: int  # in addition to this process's memory
 
@@ -142,7 +144,8 @@ def _limits(message: dict[str, Any]) -> _Limits:
     import xgrammar
 
     vocabulary = xgrammar.TokenizerInfo.deserialize_json(message["vocabulary"])
-    return _Limits(vocabulary, message["cpu_s"], message["memory_mib"])
+    special_tokens = message["special_tokens"]
+    return _Limits(vocabulary, special_tokens, message["cpu_s"], message["memory_mib"])
 
 
 def _try(form: GrammarSpec, limits: _Limits, write_fd: int, parent: int) -> NoReturn:
@@ -152,7 +155,7 @@ def _try(form: GrammarSpec, limits: _Limits, write_fd: int, parent: int) -> NoRe
         end_with(parent)
         _limit(limits)
         with open(write_fd, "wb") as output:
-            output.write(_line(_tried(form, limits.vocabulary)))
+            output.write(_line(_tried(form, limits)))
         exit_code = 0
     finally:
         os._exit(exit_code)  # no cleanup of the parent's resources
@@ -178,10 +181,10 @@ def _threads() -> int:
     return max(1, min(8, len(os.sched_getaffinity(0)) // 2))
 
 
-def _tried(form: GrammarSpec, vocabulary: Any) -> dict[str, Any]:
+def _tried(form: GrammarSpec, limits: _Limits) -> dict[str, Any]:
     try:
-        ready = prepare(form)
-        _compile(ready, vocabulary)
+        ready = prepare(form, limits.special_tokens)
+        _compile(ready, limits.vocabulary)
     except ValueError as error:
         return {"error": str(error)}
     return {"kind": ready.kind, "text": ready.text}
@@ -211,10 +214,10 @@ def _compile(form: GrammarSpec, vocabulary: Any) -> None:
 def _compiled(form: GrammarSpec, compiler: Any) -> Any:
     """None if llguidance must compile it."""
     if form.kind == "regex":
-        return None if repeat_bound_exceeded(form.text) else compiler.compile_regex(form.text)
+        return compiler.compile_regex(form.text)
     if form.kind == "structural_tag":
         return compiler.compile_structural_tag(form.text)
-    if form.kind == "json":
+    if form.kind == "json" or for_llguidance(form):
         return None
     if is_lark(form.text):
         return compiler.compile_lark(form.text)
@@ -222,7 +225,7 @@ def _compiled(form: GrammarSpec, compiler: Any) -> Any:
 
 
 def _falls_to_llguidance(form: GrammarSpec) -> bool:
-    return form.kind == "regex" or (form.kind == "grammar" and is_lark(form.text))
+    return form.kind == "grammar" and is_lark(form.text)
 
 
 def _try_llguidance(form: GrammarSpec) -> None:
@@ -233,7 +236,6 @@ def _try_llguidance(form: GrammarSpec) -> None:
 
     make: dict[str, Any] = {
         "json": LLMatcher.grammar_from_json_schema,
-        "regex": LLMatcher.grammar_from_regex,
         "grammar": LLMatcher.grammar_from_lark,
     }
     with contextlib.suppress(*_ENGINES_ERRORS):

@@ -5,16 +5,17 @@ sandbox process, before the engine compiles it.
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.engines.vllm import capabilities, grammar_preprocess, versions
+from openai_frontend.engines.vllm import capabilities, grammar_preprocess, lark, versions
 from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, Kind
 from openai_frontend.engines.vllm.grammar_sandbox import GrammarSandbox, SandboxLimitExceeded
-from openai_frontend.engines.vllm.patterns import LENGTH, MAX_COUNT, repeat_bound_exceeded
+from openai_frontend.engines.vllm.patterns import LENGTH, check_writable
 
 # Levels of objects and arrays in a schema, and more in a structural tag around schemas: as vLLM
 # allows since 0.32
@@ -58,9 +59,9 @@ class GrammarPreparer:
             loop = asyncio.get_running_loop()
             form = await loop.run_in_executor(self._thread, grammar_spec, constraint)
         ready = await self._tried(form, self._trials)
-        if self._only_xgrammar and ready.kind == "json":
+        if self._only_xgrammar and grammar_preprocess.for_llguidance(ready):
             raise ValueError(
-                "structured_outputs: this model's grammar backend cannot enforce the whole schema"
+                "structured_outputs: this model's grammar backend cannot enforce all of it"
             )
         if not self._two_engines:
             _check_for_vllms_scheduler(ready)
@@ -113,7 +114,7 @@ class GrammarPreparer:
         if task.cancelled() or task.exception() is not None:
             self._known.pop(form, None)
 
-    def _vocabulary(self) -> str:
+    def _vocabulary(self) -> dict[str, Any]:
         """The model's tokens in xgrammar's format; takes about 0.3 s for 150,000 tokens."""
         import xgrammar
         from vllm.utils.mistral import is_mistral_tokenizer
@@ -127,23 +128,40 @@ class GrammarPreparer:
             )
         else:
             info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size)
-        text: str = info.serialize_json()
-        return text
+        return {"vocabulary": info.serialize_json(), "special_tokens": tag_tokens(tokenizer)}
+
+
+def tag_tokens(tokenizer: Any) -> dict[str, int] | None:
+    """The tokens that are not text for llguidance; None if they are unknown."""
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    if not isinstance(added, dict):
+        return None
+    return {
+        token.content: number
+        for number, token in added.items()
+        if token.special or lark.TAG_TOKEN.fullmatch(token.content)
+    }
+
+
+def special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Tokens that are left out of the text of an output: id and text."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {token_id: token.content for token_id, token in added.items() if token.special}
 
 
 def _check_for_vllms_scheduler(form: GrammarSpec) -> None:
     """Raises ValueError for what only the gateway's scheduler (scheduler.py) enforces: no control
-    characters in strings of bounded length, and long repetition counts, which go to llguidance.
+    characters in strings of bounded length, and what needs llguidance.
     """
     if form.kind == "structural_tag" and LENGTH.search(form.text):
         raise ValueError(
             "structured_outputs: minLength and maxLength cannot be enforced with this version of"
             " vLLM. Remove them from the schema."
         )
-    if form.kind == "regex" and repeat_bound_exceeded(form.text):
+    if grammar_preprocess.for_llguidance(form):
         raise ValueError(
-            f"structured_outputs: a regex with a repetition count above {MAX_COUNT} cannot be"
-            " enforced with this version of vLLM."
+            "structured_outputs: the constraint cannot be enforced with this version of vLLM."
+            " Use simpler expressions and schemas."
         )
 
 
@@ -163,8 +181,17 @@ def grammar_spec(constraint: Any) -> GrammarSpec:
     if (given := _unchecked_spec(constraint)) is not None:
         return given
     if constraint.choice is not None:
+        for text in constraint.choice:
+            _check_choice(text)
         return GrammarSpec("choice", choice_as_grammar(constraint.choice))
     return GrammarSpec("json", json.dumps(constraint.json))
+
+
+def _check_choice(text: str) -> None:
+    try:
+        check_writable(text)
+    except ValueError as error:
+        raise ValueError(f"structured_outputs: {error}") from None
 
 
 def _unchecked_spec(constraint: Any) -> GrammarSpec | None:
@@ -203,10 +230,12 @@ def _containers(values: Iterable[Any]) -> list[Any]:
     return [each for each in values if isinstance(each, dict | list)]
 
 
-def prepare_constraint(constraint: Any) -> Any:
+def prepare_constraint(
+    constraint: Any, special_tokens: Mapping[str, int] = MappingProxyType({})
+) -> Any:
     """A StructuredOutputsParams that vLLM enforces completely, without a test compilation."""
     form = grammar_spec(constraint)
-    return _changed(constraint, form, grammar_preprocess.prepare(form))
+    return _changed(constraint, form, grammar_preprocess.prepare(form, special_tokens))
 
 
 def _changed(constraint: Any, form: GrammarSpec, ready: GrammarSpec) -> Any:

@@ -5,27 +5,29 @@ items that are not described. Here a schema is rewritten so that nothing is igno
 the reason.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from openai_frontend.engines.vllm.patterns import (
-    FORMATS,
-    MAX_COUNT,
-    escape_for_json,
-    repeat_bound_exceeded,
-)
+from openai_frontend.engines.vllm.patterns import FORMATS, MAX_COUNT, largest_count
+from openai_frontend.engines.vllm.regex_determinism import is_deterministic
+from openai_frontend.engines.vllm.regex_search import Search, whole_texts
+from openai_frontend.engines.vllm.regex_text import within_json_for_xgrammar
+from openai_frontend.engines.vllm.regex_tree import Node
 from openai_frontend.engines.vllm.schema_overlap import are_disjoint
 
 # Optional properties of one object: 1,000 take xgrammar 0.3 s, and the time grows with the square.
 # OpenAI allows as many in total.
 MAX_OPTIONAL = 1000
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
-_ONE = ("additionalProperties", "items", "propertyNames")
-_LISTS = ("prefixItems", "allOf", "anyOf", "oneOf")
+Path = tuple[str | int, ...]
+
+MAPS = ("properties", "patternProperties", "$defs", "definitions")
+ONE = ("additionalProperties", "items", "propertyNames")
+LISTS = ("prefixItems", "allOf", "anyOf", "oneOf")
 _COMBINATORS = ("$ref", "allOf", "anyOf", "oneOf")
 # Keywords that do not constrain values.
-_ANNOTATIONS = frozenset((
+ANNOTATIONS = frozenset((
     "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title", "description",
     "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding",
     "contentMediaType", "contentSchema", "discriminator", "xml", "externalDocs", "strict",
@@ -42,7 +44,7 @@ _TYPE_OF_KEYWORD = {
 _UNSUPPORTED = (
     "not", "dependentRequired", "dependentSchemas", "dependencies", "contains",
 )  # fmt: skip
-_FORMATS = frozenset((
+KNOWN_FORMATS = frozenset((
     "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri",
     "uri-reference", "uri-template", "json-pointer", "relative-json-pointer",
 ))  # fmt: skip
@@ -53,85 +55,128 @@ _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
+# Types of the values of keywords
+_VALUES: Sequence[tuple[tuple[type, ...], tuple[str, ...]]] = (
+    ((int, float), (
+        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
+        "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+    )),
+    ((str,), ("pattern", "$ref")),
+    ((Mapping,), MAPS),
+    ((list,), (*LISTS, "required", "enum")),
+    ((Mapping, bool), ONE),
+)  # fmt: skip
+
+
 class InvalidSchema(ValueError):
     """A part of the schema that no grammar can enforce, or that no value matches.
 
-    `path` leads to it from the root of the schema: `properties.a.items`. It becomes enforceable
-    without `keywords`; nothing else in the schema needs to change for that.
+    `path` leads to the part from the root of the schema. Without `keywords`, or reduced to its type
+    if it has none of them, the part is enforceable; nothing else in the schema needs to change.
     """
 
     def __init__(self, reason: str, *keywords: str) -> None:
         super().__init__(reason)
         self.reason = reason
         self.keywords = keywords
-        self.path = ""
+        self.path: Path = ()
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}" if self.path else self.reason
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
+        place = "".join(steps).removeprefix(".")
+        return f"{place}: {self.reason}" if place else self.reason
 
 
 class Unenforceable(InvalidSchema):
-    """The schema uses something that xgrammar would ignore."""
+    """xgrammar would ignore something in this part. llguidance may enforce it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A schema in a form that xgrammar enforces completely, without the keywords that it cannot
+    enforce: with `refusals`, it allows more than the schema does.
+    """
+
+    schema: Any
+    refusals: Sequence[InvalidSchema]
+
+
+def rewritten(schema: Any) -> Rewritten:
+    """Rewrite a schema of the current draft for xgrammar. Callers limit the nesting depth first."""
+    rewriter = _Rewriter(schema)
+    return Rewritten(rewriter.rewrite(schema, ()), rewriter.refusals)
 
 
 def enforceable_schema(schema: Any) -> Any:
     """Return the schema in a form that xgrammar enforces completely.
 
-    Raises Unenforceable, or InvalidSchema if no value can match. Callers limit the nesting depth
-    first.
+    Raises Unenforceable, or InvalidSchema if llguidance cannot enforce it either.
     """
-    return _Rewriter(schema, strict=True).rewrite(schema, "")
+    found = rewritten(schema)
+    for refused in found.refusals:
+        if not isinstance(refused, Unenforceable):
+            raise refused
+    for refused in found.refusals:
+        raise refused
+    return found.schema
 
 
-def reduced_schema(schema: Any) -> Any:
-    """As `enforceable_schema`, but without the keywords that it would refuse."""
-    return _Rewriter(schema, strict=False).rewrite(schema, "")
+def without_refused(schema: Any, refusals: Sequence[InvalidSchema]) -> Any:
+    """The schema as it was written, without the keywords that were refused."""
+    if not refusals or not isinstance(schema, (Mapping, list)):
+        return schema
+    for refused in refusals:
+        if not refused.path and isinstance(schema, Mapping):
+            schema = _without(schema, refused.keywords)
+    below: dict[int | str, list[InvalidSchema]] = {}
+    for refused in refusals:
+        if refused.path:
+            shorter = InvalidSchema(refused.reason, *refused.keywords)
+            shorter.path = refused.path[1:]
+            below.setdefault(refused.path[0], []).append(shorter)
+    steps = enumerate(schema) if isinstance(schema, list) else schema.items()
+    changed = {step: without_refused(each, below.get(step, ())) for step, each in steps}
+    return list(changed.values()) if isinstance(schema, list) else changed
 
 
 class _Rewriter:
-    def __init__(self, root: Any, *, strict: bool) -> None:
+    def __init__(self, root: Any) -> None:
         self._root = root
-        self._strict = strict
+        self.refusals: list[InvalidSchema] = []
 
-    def rewrite(self, schema: Any, at: str) -> Any:
+    def rewrite(self, schema: Any, at: Path) -> Any:
         if not isinstance(schema, Mapping):
             return schema
         checked = self._accepted(schema, self._checked, at)
-        node = {
-            key: self._rewrite_member(key, value, f"{at}.{key}") for key, value in checked.items()
-        }
+        node = {key: self._rewrite_member(key, value, at) for key, value in checked.items()}
         return self._accepted(node, _rewrite_node, at)
 
     def _accepted(
-        self, node: Mapping[str, Any], step: Callable[[dict[str, Any]], Any], at: str
+        self, node: Mapping[str, Any], step: Callable[[dict[str, Any]], Any], at: Path
     ) -> Any:
-        """What the step returns. From a schema that is not strict, the keywords that it refuses are
-        dropped.
-        """
+        """What the step returns, without the keywords that it refuses."""
         while True:
             try:
                 return step(dict(node))
             except InvalidSchema as refused:
-                if self._strict:
-                    refused.path = at[1:]
-                    raise
+                refused.path = at
+                self.refusals.append(refused)
                 node = _without(node, refused.keywords)
 
-    def _rewrite_member(self, key: str, value: Any, at: str) -> Any:
-        if key in _MAPS and isinstance(value, Mapping):
-            return {name: self.rewrite(each, f"{at}.{name}") for name, each in value.items()}
-        if key in _LISTS and isinstance(value, list):
-            return [self.rewrite(each, f"{at}[{i}]") for i, each in enumerate(value)]
-        return self.rewrite(value, at) if key in _ONE else value
+    def _rewrite_member(self, key: str, value: Any, at: Path) -> Any:
+        if key in MAPS and isinstance(value, Mapping):
+            return {name: self.rewrite(each, (*at, key, name)) for name, each in value.items()}
+        if key in LISTS and isinstance(value, list):
+            return [self.rewrite(each, (*at, key, i)) for i, each in enumerate(value)]
+        return self.rewrite(value, (*at, key)) if key in ONE else value
 
     def _checked(self, node: dict[str, Any]) -> dict[str, Any]:
+        _check_values(node)
         for what, *keywords in _ignored_keywords(node):
             raise Unenforceable(f"{what} cannot be enforced", *keywords)
-        if "oneOf" in node and not are_disjoint(_typed_alternatives(node), self._root):
-            if self._strict or "anyOf" in node:
-                reason = "'oneOf' cannot be enforced: a value may match two alternatives"
-                raise Unenforceable(reason, "oneOf")
-            node["anyOf"] = node.pop("oneOf")
+        if "oneOf" in node and not are_disjoint(typed_alternatives(node), self._root):
+            reason = "'oneOf' cannot be enforced: a value may match two alternatives"
+            raise Unenforceable(reason, "oneOf")
         return node
 
 
@@ -140,11 +185,14 @@ def _without(node: Mapping[str, Any], keywords: Collection[str]) -> Mapping[str,
     kept = node.keys() - keywords
     if len(kept) == len(node):
         kept &= {"type"}
-    return {key: node[key] for key in node if key in kept}
+    found = {key: node[key] for key in node if key in kept}
+    if "oneOf" in node and "oneOf" not in kept and "anyOf" not in node:
+        found["anyOf"] = node["oneOf"]  # without the rule that only one may match
+    return found
 
 
 def _rewrite_node(node: dict[str, Any]) -> dict[str, Any]:
-    if node.get("format") not in _FORMATS:
+    if node.get("format") not in KNOWN_FORMATS:
         node.pop("format", None)  # unknown formats are annotations
     combinators = [key for key in _COMBINATORS if key in node]
     if combinators:
@@ -161,17 +209,46 @@ def _rewrite_node(node: dict[str, Any]) -> dict[str, Any]:
         _allow_other_properties(node)
         if "patternProperties" in node:
             names = node["patternProperties"]
-            node["patternProperties"] = {escape_for_json(key): names[key] for key in names}
+            node["patternProperties"] = {
+                _spelled(key, "patternProperties"): names[key] for key in names
+            }
     if "array" in types:
         _allow_other_items(node)
     if "pattern" in node:
-        node["pattern"] = escape_for_json(node["pattern"])
+        node["pattern"] = _spelled(node["pattern"], "pattern")
     elif node.get("format") in FORMATS:
-        node["pattern"] = escape_for_json(FORMATS[node.pop("format")])
+        (tree,) = whole_texts(FORMATS[node.pop("format")])
+        node["pattern"] = within_json_for_xgrammar(tree)
     return node
 
 
-def _typed_alternatives(node: Mapping[str, Any]) -> list[Any]:
+def _spelled(pattern: Any, keyword: str) -> str:
+    """The pattern in the form that xgrammar enforces."""
+    trees = expressions(pattern, keyword)
+    if len(trees) > 1:
+        raise Unenforceable(f"a lookahead in '{keyword}' cannot be enforced", keyword)
+    if largest_count(trees[0]) > MAX_COUNT:
+        reason = f"a repetition count above {MAX_COUNT} in '{keyword}' cannot be enforced"
+        raise Unenforceable(reason, keyword)
+    if not is_deterministic(trees[0]):
+        reason = f"an ambiguous expression in '{keyword}' cannot be enforced"
+        raise Unenforceable(reason, keyword)
+    return within_json_for_xgrammar(trees[0])
+
+
+def expressions(pattern: Any, keyword: str, search: Search = Search.ANCHORED) -> tuple[Node, ...]:
+    """The expressions that a text must match. Raises InvalidSchema if no engine can enforce it."""
+    try:
+        if not isinstance(pattern, str):
+            raise ValueError("expected a regular expression")
+        return whole_texts(pattern, search)
+    except ValueError as error:
+        shown = str(pattern)
+        shown = f"{shown[:64]}..." if len(shown) > 64 else shown
+        raise InvalidSchema(f"'{keyword}' {shown!r}: {error}", keyword) from None
+
+
+def typed_alternatives(node: Mapping[str, Any]) -> list[Any]:
     """The alternatives of `oneOf`, with the type next to it."""
     if "type" not in node:
         return list(node["oneOf"])
@@ -179,6 +256,17 @@ def _typed_alternatives(node: Mapping[str, Any]) -> list[Any]:
         {"type": node["type"], **each} if isinstance(each, Mapping) else each
         for each in node["oneOf"]
     ]
+
+
+def _check_values(node: Mapping[str, Any]) -> None:
+    """Raises InvalidSchema for a keyword whose value has the wrong type."""
+    for kinds, keywords in _VALUES:
+        for key in keywords:
+            if key in node and (
+                not isinstance(node[key], kinds)
+                or (isinstance(node[key], bool) and bool not in kinds)
+            ):
+                raise InvalidSchema(f"{key!r} has a value of the wrong type", key)
 
 
 def _ignored_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -195,8 +283,6 @@ def _ignored_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield "'uniqueItems'", "uniqueItems"
     if "multipleOf" in node:
         yield "'multipleOf'", "multipleOf"
-    if isinstance(node.get("items"), list):
-        yield "an array of 'items'", "items"
     if isinstance(node.get("allOf"), list) and len(node["allOf"]) > 1:
         yield "'allOf' of several schemas", "allOf"
     yield from _ignored_text_keywords(node)
@@ -205,14 +291,8 @@ def _ignored_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def _ignored_text_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     text = [key for key in ("pattern", "format") if key in node]
-    if "format" in text and node["format"] not in _FORMATS:
+    if "format" in text and node["format"] not in KNOWN_FORMATS:
         text.remove("format")
-    for key, patterns in (
-        ("pattern", [str(node.get("pattern"))]),
-        ("patternProperties", list(node.get("patternProperties") or ())),
-    ):
-        if repeat_bound_exceeded(" ".join(patterns)):
-            yield f"a 'pattern' with a repetition count above {MAX_COUNT}", key
     if len(text) > 1 or (text and any(key in node for key in _LENGTHS)):
         beside = ("format", *_LENGTHS) if text[0] == "pattern" else _LENGTHS
         yield f"'{text[0]}' together with other rules for the same text", *beside
@@ -233,7 +313,7 @@ def _ignored_object_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...
 
 def _rewrite_combinator(node: dict[str, Any], combinators: list[str]) -> dict[str, Any]:
     """xgrammar reads a combinator and ignores its siblings, but a type can move into it."""
-    beside = node.keys() - _ANNOTATIONS - set(combinators)
+    beside = node.keys() - ANNOTATIONS - set(combinators)
     if len(combinators) > 1:
         reason = f"'{combinators[0]}' together with '{combinators[1]}' cannot be enforced"
         raise Unenforceable(reason, combinators[1])
@@ -273,7 +353,7 @@ def _with_type(schema: Any, kind: Any) -> Any:
 def _rewrite_enum(node: dict[str, Any]) -> dict[str, Any]:
     """xgrammar reads only the values, so values of other types are removed."""
     types = node.pop("type", None)
-    if beside := node.keys() - _ANNOTATIONS - {"enum"}:
+    if beside := node.keys() - ANNOTATIONS - {"enum"}:
         raise Unenforceable("'enum' together with other rules cannot be enforced", *beside)
     if types is not None:
         kinds = types if isinstance(types, list) else [types]

@@ -1,7 +1,10 @@
 """Regular expressions for strings within JSON, and limits on the size of grammars."""
 
 import re
-from collections.abc import Iterator
+
+from openai_frontend.engines.vllm.code_points import complement, intersection, of_text
+from openai_frontend.engines.vllm.regex_determinism import is_deterministic
+from openai_frontend.engines.vllm.regex_tree import Node, Repeat, parts_of
 
 # A repetition count multiplies what it repeats, and nested counts multiply each other; 65,536
 # compile in a few seconds.
@@ -10,6 +13,9 @@ MAX_EXPANSION = 2**16
 # From 128 on, xgrammar 0.2.8 encodes counts differently: it fails to compile, or allows a token
 # that it then rejects, which ends the output.
 MAX_COUNT = 127
+
+# The characters that an answer may have outside JSON: the others are not in xgrammar's vocabulary.
+WRITABLE = complement(((0, 8), (0xB, 0xC), (0xE, 0x1F)))
 
 # In strings of bounded length, xgrammar accepts any control character except line breaks.
 LENGTH = re.compile('"m(in|ax)Length"')
@@ -38,46 +44,24 @@ FORMATS = {
 }
 
 _COUNT = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
-# Escapes of characters that JSON escapes too; xgrammar would write the characters themselves.
-_LETTERS = {"n": r"\\n", "t": r"\\t", "r": r"\\r", "f": r"\\f", "\\": r"\\\\", '"': r"\\\""}
-_RAW = {'"': r"\\\"", "\n": r"\\n", "\t": r"\\t", "\r": r"\\r", "\f": r"\\f"}
 
 
-def escape_for_json(pattern: str) -> str:
-    """The pattern for the inside of a JSON string, with quotes, backslashes and line breaks as
-    escapes.
-
-    In character classes, xgrammar itself excludes what JSON escapes.
-    """
-    return "".join(_optional_groups([_spelled(part) for part in _PART.findall(pattern)]))
+def check_writable(text: str) -> None:
+    """Raises ValueError for a text that no answer can contain outside JSON."""
+    unwritable = intersection(of_text(text), complement(WRITABLE))
+    if unwritable:
+        raise ValueError(f"no answer can contain the control character U+{unwritable[0][0]:04X}")
 
 
-# An escape, a character class, the start of a group, or one character.
-_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?::|P?<\w+>)|.", re.DOTALL)
+def xgrammar_reads(expression: Node) -> bool:
+    """Whether xgrammar enforces exactly this expression."""
+    return is_deterministic(expression) and largest_count(expression) <= MAX_COUNT
 
 
-def _spelled(part: str) -> str:
-    if len(part) == 2 and part.startswith("\\"):
-        return _LETTERS.get(part[1], part)
-    return _RAW.get(part, part)
-
-
-def _optional_groups(parts: list[str]) -> Iterator[str]:
-    """Rewrite `(a+b)?` as `(|a+b)`: for the former, xgrammar 0.2.8 accepts `b` within JSON strings,
-    because it enters the group's loop from outside.
-    """
-    opened: list[int] = []
-    for i, part in enumerate(parts):
-        if part.startswith("("):
-            opened.append(i)
-        elif part == ")" and opened:
-            at = opened.pop()
-            if parts[i + 1 : i + 2] == ["?"]:
-                parts[at] += "|"
-                parts[i + 1] = ""
-                if parts[i + 2 : i + 3] == ["?"]:  # lazy or greedy makes no difference here
-                    parts[i + 2] = ""
-    return iter(parts)
+def largest_count(expression: Node) -> int:
+    """The largest repetition count in the expression."""
+    repeats = (part for part in parts_of(expression) if isinstance(part, Repeat))
+    return max((max(each.least, each.most or 0) for each in repeats), default=0)
 
 
 def repeat_bound_exceeded(text: str) -> bool:

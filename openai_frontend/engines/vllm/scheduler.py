@@ -33,9 +33,9 @@ from vllm.v1.structured_output.backend_xgrammar import (
     validate_xgrammar_grammar,
 )
 
-from openai_frontend.engines.vllm import processes, versions
-from openai_frontend.engines.vllm.grammars import prepares_grammars
-from openai_frontend.engines.vllm.patterns import LENGTH, repeat_bound_exceeded
+from openai_frontend.engines.vllm import lark, processes, versions
+from openai_frontend.engines.vllm.grammars import prepares_grammars, special_tokens
+from openai_frontend.engines.vllm.patterns import LENGTH
 from openai_frontend.engines.vllm.stats import StatsMixin
 
 
@@ -271,7 +271,7 @@ class _AsyncScheduler(
 class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's types are not followed
     """Compiles with xgrammar what xgrammar accepts, and the rest with llguidance.
 
-    JSON schemas that arrive here are for llguidance: those for xgrammar are structural tags by now
+    JSON schemas for xgrammar are structural tags by now, and those for llguidance Lark grammars
     (`grammar_preprocess.prepare`).
     """
 
@@ -360,7 +360,7 @@ class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are no
 def _xgrammar_takes(request_type: Any, grammar_spec: str) -> bool:
     if request_type not in _FIELDS:
         return request_type not in _LLGUIDANCE
-    if request_type == StructuredOutputOptions.REGEX and repeat_bound_exceeded(grammar_spec):
+    if grammar_spec.startswith(lark.HEADER):
         return False
     field = _FIELDS[request_type]
     from vllm.exceptions import VLLMValidationError
@@ -399,12 +399,6 @@ class CountedBackend(NoTabsBackend):
     def _tokens(self, whole: Any) -> list[bytes]:
         left_out = special_tokens(self.tokenizer).keys() - set(whole.stop_token_ids)
         return [b"" if i in left_out else token for i, token in enumerate(super()._tokens(whole))]
-
-
-def special_tokens(tokenizer: Any) -> dict[int, str]:
-    """Tokens that are left out of the text of an output: id and text."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {token_id: token.content for token_id, token in added.items() if token.special}
 
 
 def _is_text(token: bytes) -> bool:

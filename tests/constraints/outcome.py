@@ -43,7 +43,9 @@ def judged(case: Case, answers: Iterable[Answer]) -> Outcome:
     cut, unjudged = 0, ""
     for answer in answers:
         cut += not answer.finished
-        problem = case.violation(answer.text) if answer.finished else _cut_problem(answer.text)
+        problem = (
+            case.violation(answer.text) if answer.finished else _cut_problem(case, answer.text)
+        )
         if problem.startswith("no validator"):
             unjudged = problem
         elif problem:
@@ -51,8 +53,10 @@ def judged(case: Case, answers: Iterable[Answer]) -> Outcome:
     return Outcome(case, "unjudged" if unjudged else "enforced", unjudged, cut)
 
 
-def _cut_problem(text: str) -> str:
+def _cut_problem(case: Case, text: str) -> str:
     """Why an answer that the limit cut should have ended; empty if it is only long."""
+    if case.place == "structured_outputs.regex":
+        return ""
     value = text[text.find("{") :] if "{" in text else text
     if _SPACES.search(_STRING.sub('""', value)):
         return f"white space runs: {text[:200]!r}"
@@ -66,6 +70,6 @@ def _cut_problem(text: str) -> str:
 def reason_class(message: str) -> str:
     """A refusal without paths, the client's own texts and numbers."""
     reason = message.rpartition("': ")[2] if message.startswith("Invalid") else message
-    reason = reason.rpartition(": ")[2] if reason.count(": ") and "'" not in reason else reason
+    reason = reason.rpartition(": ")[2] or reason
     reason = _NAME.sub(lambda found: found[0] if found[0][1:-1].isalpha() else "'...'", reason)
     return re.sub(r"\d+", "N", reason).strip(" .")[:90]

@@ -79,7 +79,7 @@ _JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(("type", "properties", "$ref", "$defs", "allOf")), _JSON))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_arguments_of_any_json_reduce_to_a_valid_schema(schema):
     """A function that is not strict is never refused for its schema, after no step of reduction."""
     for step in range(1, len(REDUCTIONS)):

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, is_lark, prepare
+from openai_frontend.engines.vllm.grammars import tag_tokens
 from openai_frontend.engines.vllm.patterns import repeat_bound_exceeded
 from openai_frontend.generation import StructuredOutputs
 from tests.constraints.outcome import Answer
@@ -38,6 +39,7 @@ class Grammars:
 
         tokenizer = AutoTokenizer.from_pretrained(_WEIGHTS)
         self.size: int = json.loads((_WEIGHTS / "config.json").read_text())["vocab_size"]
+        self._special_tokens = tag_tokens(tokenizer)
         self._info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=self.size)
         self._compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
         self._guidance = llguidance.hf.from_tokenizer(tokenizer, n_vocab=self.size)
@@ -47,7 +49,7 @@ class Grammars:
 
     def walk(self, structured: StructuredOutputs) -> "Walk":
         """Raises ValueError, with the reason, for a constraint that the engine refuses."""
-        ready = prepare(_spec(structured))
+        ready = prepare(_spec(structured), self._special_tokens)
         try:
             compiled = self._compiled(ready)
         except RuntimeError as error:

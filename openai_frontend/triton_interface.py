@@ -19,6 +19,8 @@ LIBRARY_PATTERN = "libtritonserver*.so"
 
 # Folders of IMAGE_SERVER, WHEEL_SERVER and the output of `make core`
 BACKENDS = "backends"
+CACHES = "caches"
+REPO_AGENTS = "repoagents"
 STUBS = "python_backend_stubs"  # of the wheel and of `make core`: a folder per Python version
 
 PYTHON_BACKEND = "python"  # a folder of BACKENDS with these files

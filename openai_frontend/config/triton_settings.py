@@ -16,6 +16,7 @@ from openai_frontend.config.types import (
     Paths,
     RateLimiterResources,
     ScopedSettings,
+    TritonSettings,
 )
 
 
@@ -158,8 +159,8 @@ class Backends(BaseModel):
     backend_directory: Path | None = Field(
         default=None, description="Folder with Triton backends, in addition to the in-process one."
     )
-    backend_config: ScopedSettings = Field(
-        default={}, description="Setting of a backend; repeatable."
+    backend_config: TritonSettings = Field(
+        default={}, description="Setting of a backend, or of all without NAME; repeatable."
     )
     repo_agent_directory: Path | None = Field(
         default=None, description="Folder with Triton's repository agents."
@@ -195,10 +196,14 @@ class Cache(BaseModel):
     """Response cache"""
 
     cache_config: ScopedSettings = Field(
-        default={}, description="Setting of the response cache, such as local:size=1048576 (bytes)."
+        default={},
+        description="Setting of the response cache, such as local:size=1048576 (bytes); "
+        "repeatable.",
     )
     cache_directory: Path | None = Field(
-        default=None, description="Folder with Triton's cache libraries."
+        default=None,
+        description="Folder with Triton's cache libraries. Default: the core's, in the container "
+        "images and the wheel.",
     )
 
 
@@ -235,7 +240,7 @@ class Metrics(BaseModel):
     metrics_interval_ms: int | None = Field(
         default=None, ge=1, description="Milliseconds between samples of GPU and CPU metrics."
     )
-    metrics_config: ScopedSettings = Field(
+    metrics_config: TritonSettings = Field(
         default={},
-        description="Setting of Triton's metrics, such as histograms or summaries; repeatable.",
+        description="Setting of Triton's metrics, such as summary_latencies=true; repeatable.",
     )

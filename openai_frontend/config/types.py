@@ -6,7 +6,7 @@ A list is a repeated flag, comma-separated text in the environment, and a list o
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from ipaddress import ip_network
@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, Validati
 from openai_frontend.config.model_options import ModelOptions, Name
 
 SCOPED_FORM = "NAME:KEY=VALUE"
+TRITON_FORM = "[NAME:]KEY=VALUE"
 DEVICE_FORM = "DEVICE:NUMBER"
 RESOURCE_FORM = "NAME:COUNT[:DEVICE]"
 TEMPLATE_FORM = "[MODEL=]NAME_OR_PATH"
@@ -68,6 +69,57 @@ def _by_scope(value: Any) -> Any:
         key, text = _split(setting, "=", SCOPED_FORM)
         scopes.setdefault(scope, {})[key] = text
     return scopes
+
+
+GLOBAL = ""  # Triton's name of the settings that apply to all backends, or to all metrics
+
+
+def _triton_settings(value: Any) -> Any:
+    """The same, and `key=value` without a scope, which is global. `scope,key=value` is
+    tritonserver's form.
+    """
+    if isinstance(value, Mapping):
+        return _by_scope(_with_global(value))
+    scopes: dict[str, dict[str, str]] = {}
+    for item in _rejoined(_items(value)) if isinstance(value, str) else _items(value):
+        name, text = _split(item, "=", TRITON_FORM)
+        *scopes_of_key, key = re.split("[:,]", name, maxsplit=1)
+        if not key:
+            raise ValueError(f"'{item}' must have the form {TRITON_FORM}")
+        scopes.setdefault("".join(scopes_of_key), {})[key] = text
+    return scopes
+
+
+def _named_settings(value: Any) -> Any:
+    """The same, where Triton knows no global settings."""
+    scopes = _triton_settings(value)
+    if GLOBAL in scopes:
+        first = next(iter(scopes[GLOBAL]), "")
+        raise ValueError(f"'{first}' must have the form {SCOPED_FORM}")
+    return scopes
+
+
+def _with_global(settings: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Put the scalars of a YAML mapping with its global settings."""
+    scalars = {
+        key: value for key, value in settings.items() if isinstance(value, str | int | float)
+    }
+    scopes = {scope: value for scope, value in settings.items() if scope not in scalars}
+    return scopes | ({GLOBAL: {**scopes.get(GLOBAL, {}), **scalars}} if scalars else {})
+
+
+def _rejoined(items: Iterable[str]) -> list[str]:
+    """Undo the split of a value at its commas, as of `summary_quantiles=0.5:0.05,0.9:0.01`."""
+    whole: list[str] = []
+    for item in items:
+        if whole and _QUANTILE.fullmatch(item):
+            whole[-1] += f",{item}"
+        else:
+            whole.append(item)
+    return whole
+
+
+_QUANTILE = re.compile(r"[0-9.]+(:[0-9.]+)?")  # also the bound of a histogram's bucket
 
 
 def _scalar_text(scalar: Any) -> Any:
@@ -280,7 +332,9 @@ ApiKeys = Annotated[list[ApiKey], _parsed(_api_keys)]
 Networks = Annotated[list[str], _parsed(_list), AfterValidator(_networks)]
 Peers = Annotated[list[str], _parsed(_list), AfterValidator(_peers)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
-ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
+ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_named_settings)]
+TritonValue = NewType("TritonValue", str)
+TritonSettings = Annotated[dict[str, dict[str, TritonValue]], _parsed(_triton_settings)]
 OptionsByModel = Annotated[dict[str, ModelOptions], _parsed(_by_scope)]
 Arguments = Annotated[dict[str, JsonValue], _parsed(_arguments)]
 ByModel = Annotated[dict[str, str], _by_model(TEMPLATE_FORM)]
@@ -327,4 +381,5 @@ _MAPPING_FORMS: Mapping[Any, str] = {
     str: TEMPLATE_FORM,
     ParserName: PARSER_FORM,
     JsonValue: ARGUMENT_FORM,
+    dict[str, TritonValue]: TRITON_FORM,
 }

@@ -8,6 +8,7 @@ from typing import Literal
 
 from openai_frontend.config import model_folders
 from openai_frontend.triton import _core
+from openai_frontend.triton_interface import CACHES, REPO_AGENTS
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +127,11 @@ _TRIPLES = ("backend_config", "host_policy", "metrics_config")
 _BY_DEVICE = ("cuda_memory_pool_bytes", "cuda_virtual_address_bytes")
 
 
-def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
-    """Return the core's options object.
+def native(
+    options: Options, backend_directory: Path, server: Path | None = None
+) -> _core.ServerOptions:
+    """Return the core's options object. `server` is a folder like /opt/tritonserver, whose caches
+    and repository agents are used unless the options name others.
 
     With exit_on_error off, a model that does not load fails alone; the reason is in the model
     index.
@@ -145,6 +149,8 @@ def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
         core_options.gpu_metrics(has_gpu())
     if options.pinned_memory_pool_bytes is None and not has_gpu():
         core_options.pinned_memory_pool_bytes(0)
+    if server is not None:
+        _set_installed(core_options, server)
     _set_named(core_options, options)
     _set_lists(core_options, options)
     return core_options
@@ -153,6 +159,13 @@ def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
 def has_gpu() -> bool:
     """Whether the NVIDIA driver provides a device."""
     return Path("/dev/nvidiactl").exists()
+
+
+def _set_installed(core_options: _core.ServerOptions, server: Path) -> None:
+    if (caches := server / CACHES).is_dir():
+        core_options.cache_directory(str(caches))
+    if (agents := server / REPO_AGENTS).is_dir():
+        core_options.repo_agent_directory(str(agents))
 
 
 def _set_named(core_options: _core.ServerOptions, options: Options) -> None:

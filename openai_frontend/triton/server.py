@@ -66,6 +66,7 @@ class Server:
         self._core: _core.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._backends: backends.BackendDirectory | None = None
+        self._server_folder: Path | None = None
         self._monitor: ReadinessMonitor | None = None
         self._background: list[asyncio.Task[None]] = []
         self._change_threads: ThreadPoolExecutor | None = None
@@ -90,6 +91,7 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         core_library = library.load(library.find(self.options.library)).path
+        self._server_folder = library.server_folder(core_library)
         self._backends = backends.assemble(
             self.options.backend_directory, core_library, self.options.model_repositories
         )
@@ -441,7 +443,7 @@ class Server:
         return list(self._streams)
 
     def _new_core(self, folder: Path) -> _core.Server:
-        native = options.native(self.options, folder)
+        native = options.native(self.options, folder, self._server_folder)
         try:
             with start_log.capture(native, self.options, folder) as log:
                 core = _core.Server(native)

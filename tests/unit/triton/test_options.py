@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.triton import Options, _core, options
+from openai_frontend.triton import Options, _core, library, options
 from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
 from tests import mock_models
 from tests.unit.engines import failing_engines
@@ -51,14 +51,15 @@ SENSIBLE = {
     "metrics_interval_ms": 500,
     "metrics_config": {"": {"summary_latencies": "true"}},
 }
-# With these a core does not start, or serves nothing, here: a cache is a library that the wheel
-# lacks, the in-process backend completes configs, and a namespace is part of each model's name.
+# With these a core does not start, or serves nothing, here: the caches above are those of images, the
+# in-process backend completes configs, and a namespace is part of each model's name.
 LEFT_OUT = {"cache_config", "strict_model_config", "model_config_name", "model_namespacing"}
 
 
 @pytest.fixture(autouse=True)
 def log_as_before():
     """The logging options change the one logger of the process."""
+    library.load(library.find())  # whichever test is the first
     yield
     made = _core.ServerOptions()
     made.log_file("")

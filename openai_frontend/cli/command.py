@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend import __version__
-from openai_frontend.cli import cached_repository, init_repo, keys, ray_init
+from openai_frontend.cli import cached_repository, init_repo, install_core, keys, ray_init
 from openai_frontend.cli.init_repo.options import InvalidOption
 from openai_frontend.cli.parser import parser as command_line
 from openai_frontend.config import model_folders, ray_application
@@ -329,6 +329,11 @@ def _ray_init(given: dict[str, Any]) -> int:
     return 0
 
 
+def _install_core(given: dict[str, Any]) -> int:
+    failure = install_core.run()
+    return 0 if failure is None else _refuse(failure, FAILED)
+
+
 # Those that have no settings; each gets its options
 _COMMANDS: Mapping[str, Callable[[dict[str, Any]], int]] = {
     "version": _version,
@@ -336,6 +341,7 @@ _COMMANDS: Mapping[str, Callable[[dict[str, Any]], int]] = {
     "top": _top,
     "init-repo": _init_repo,
     "ray": _ray_init,
+    "install-core": _install_core,
 }
 
 

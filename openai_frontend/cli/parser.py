@@ -42,6 +42,13 @@ def parser() -> argparse.ArgumentParser:
     ray_init.add_arguments(
         commands.add_parser("ray", help="run several gateways with Ray Serve (docs/ray.md)")
     )
+    commands.add_parser(
+        "install-core",
+        help="install Triton's library in this Python environment",
+        description="Run pip to install the wheel that contains Triton's library, and print the "
+        "command before. Container images have the library.",
+        allow_abbrev=False,
+    )
     _add_top(commands)
     commands.add_parser("version", help=_VERSIONS)
     return whole

@@ -14,7 +14,6 @@ from openai_frontend.triton import _core
 from openai_frontend.triton_interface import (
     IMAGE_LIBRARY,
     LIBRARY_PATTERN,
-    WHEEL,
     WHEEL_FOLDER,
     WHEEL_SERVER,
 )
@@ -50,7 +49,7 @@ def find(setting: Path | None = None) -> Path:
         return path
     raise LibraryNotFound(
         f"libtritonserver not found at {IMAGE_LIBRARY} or in {folder}: install it with "
-        f"'pip install --no-deps {WHEEL}', or set triton_library (make core builds one)"
+        "'openai-frontend install-core', or set triton_library (make core builds one)"
     )
 
 

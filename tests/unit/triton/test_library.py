@@ -88,7 +88,9 @@ def test_no_library(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "IMAGE_LIBRARY", tmp_path / "absent.so")
     monkeypatch.setattr(library, "_wheel_folder", lambda: tmp_path)
 
-    with pytest.raises(LibraryNotFound, match=rf"{tmp_path}: install .* nvidia-pytriton.*$"):
+    with pytest.raises(
+        LibraryNotFound, match=rf"{tmp_path}: install it with .openai-frontend install-core.,.*$"
+    ):
         library.find()
 
 

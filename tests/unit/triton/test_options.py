@@ -51,7 +51,7 @@ SENSIBLE = {
     "metrics_interval_ms": 500,
     "metrics_config": {"": {"summary_latencies": "true"}},
 }
-# With these a core does not start, or serves nothing, here: the caches above are those of images, the
+# With these a core does not start, or serves nothing, here: the caches above are of images, the
 # in-process backend completes configs, and a namespace is part of each model's name.
 LEFT_OUT = {"cache_config", "strict_model_config", "model_config_name", "model_namespacing"}
 

@@ -34,7 +34,7 @@ STRICT = {
 }
 
 
-def tool(function: dict[str, Any]) -> dict[str, Any]:
+def tool(function: dict[str, Any]) -> Any:
     return {"type": "function", "function": function}
 
 

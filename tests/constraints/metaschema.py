@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jsonschema
@@ -57,7 +58,7 @@ def _schemas(root: Mapping[str, Any], depth: int) -> Any:
     if not depth:
         return st.sampled_from(_LEAVES)
     keywords = [
-        st.tuples(st.just(name), st.deferred(lambda part=part: _values(part, root, depth)))
+        st.tuples(st.just(name), st.deferred(partial(_values, part, root, depth)))
         for name, part in root["properties"].items()
         if name not in _LEFT_OUT
     ]

@@ -86,7 +86,8 @@ def _text(case: Case, message: Any) -> str:
     """The content of a message or of a delta, or the arguments of its call."""
     if not case.called:
         return message.get("content") or ""
-    (call,) = message.get("tool_calls") or ({},)
+    calls: list[dict[str, dict[str, Any]]] = message.get("tool_calls") or [{}]
+    (call,) = calls
     if case.place == "custom tool":
         return str(call.get("custom", {}).get("input") or "")
     return str(call.get("function", {}).get("arguments") or "")

@@ -154,7 +154,7 @@ def _closes(piece: bytes) -> bool:
 def _guidance_grammar(ready: GrammarSpec) -> str:
     import llguidance
 
-    make = {
+    make: dict[str, Callable[[str], Any]] = {
         "json": llguidance.LLMatcher.grammar_from_json_schema,
         "regex": llguidance.LLMatcher.grammar_from_regex,
         "grammar": llguidance.LLMatcher.grammar_from_lark,

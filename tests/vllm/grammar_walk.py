@@ -49,7 +49,7 @@ class GrammarWalker:
 
         from openai_frontend.engines.vllm.grammars import prepare_constraint, tag_tokens
 
-        ready = prepare_constraint(structured_outputs, tag_tokens(self.tokenizer))
+        ready = prepare_constraint(structured_outputs, tag_tokens(self.tokenizer) or {})
         kind, text = get_structured_output_key(ready)
         with warnings.catch_warnings():
             # vLLM sets an option of xgrammar that is obsolete

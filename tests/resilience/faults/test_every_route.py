@@ -101,7 +101,7 @@ def infer(size: int, *, binary: bool = False) -> dict[str, Any]:
 
 
 _MIB = 2**20
-_RERANK = {"query": "hi", "documents": ["0123456789abcdef" * 8]}
+_RERANK: dict[str, Any] = {"query": "hi", "documents": ["0123456789abcdef" * 8]}
 REQUESTS: dict[str, Request] = {
     "chat": chat(),
     "streamed chat": chat(stream=True),

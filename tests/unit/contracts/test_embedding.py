@@ -97,7 +97,7 @@ def test_other_floats_become_float32(datatype: str, sent: Any, shape: tuple[int,
 def test_the_vector_is_found_among_other_outputs(outputs: str, output: str) -> None:
     """By its name, else as the only FP32, else as the only float."""
     contract = GenericEmbeddingContract(config("text_input:STRING", outputs))
-    vector = {output: np.ones(3, "<f2" if f"{output}:FP16" in outputs else "<f4")}
+    vector: dict[str, Any] = {output: np.ones(3, "<f2" if f"{output}:FP16" in outputs else "<f4")}
 
     [result] = contract.decode(RecordedOutputs(final=True, **vector), 1)
 

@@ -59,10 +59,8 @@ def responses(kind: str, pieces: list[bytes], *, empty_end: bool) -> list[Record
     if kind in REPEATING:
         pieces = [b"".join(pieces[: at + 1]) for at in range(len(pieces))]
     last = len(pieces) - (not empty_end)
-    parts = [
-        RecordedOutputs(final=at == last, **{MODELS[kind][1]: [piece]})
-        for at, piece in enumerate(pieces)
-    ]
+    values: list[dict[str, Any]] = [{MODELS[kind][1]: [piece]} for piece in pieces]
+    parts = [RecordedOutputs(final=at == last, **each) for at, each in enumerate(values)]
     return [*parts, RecordedOutputs(final=True)] if empty_end else parts
 
 

@@ -179,7 +179,7 @@ async def test_model_without_a_tokenizer_reads_the_prompt_as_it_is():
     assert answer.echo == ["say hi", "and bye"]
     assert (await prepare(model, prompt=[1, 2])).requests[0].prompt_token_ids == [1, 2]
 
-    refused = {
+    refused: dict[str, dict[str, Any]] = {
         "suffix": {"prompt": "a", "suffix": "b"},
         "add_special_tokens": {"prompt": "a", "add_special_tokens": False},
         "truncate_prompt_tokens": {"prompt": "a", "truncate_prompt_tokens": 1},

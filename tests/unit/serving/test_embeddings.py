@@ -108,6 +108,8 @@ async def test_any_model_accepts_its_own_dimensions(matryoshka):
 class OfUnknownLength(FakePoolingModel):
     """A model that reports no length and refuses every `dimensions`."""
 
+    refusal: Exception
+
     async def embed(self, requests):
         if requests[0].dimensions is not None:
             raise self.refusal

@@ -22,8 +22,12 @@ def request(**fields: Any) -> RerankRequest:
     )
 
 
+def model_for(task: str) -> Any:
+    return FakePoolingModel(tasks=[task])
+
+
 def cross_encoder() -> Any:
-    return FakePoolingModel(tasks=["score"])
+    return model_for("score")
 
 
 async def test_results_are_sorted_by_relevance():
@@ -134,7 +138,7 @@ TRUNCATIONS = [
 @pytest.mark.parametrize("task", ["score", "embed"])
 async def test_documents_are_truncated_on_request(fields, task):
     """The model gets as much as its context has room for, from pairs or texts that are too long."""
-    model = FakePoolingModel(tasks=[task])
+    model = model_for(task)
 
     answer = await RERANKING.create(request(documents=LONG, **fields), model)
 
@@ -147,9 +151,9 @@ async def test_documents_are_truncated_on_request(fields, task):
 @pytest.mark.parametrize("task", ["score", "embed"])
 async def test_truncation_changes_nothing_that_fits(fields, task):
     """All clients that send it by default get the same scores."""
-    plain = await RERANKING.create(request(), FakePoolingModel(tasks=[task]))
+    plain = await RERANKING.create(request(), model_for(task))
 
-    answer = await RERANKING.create(request(**fields), FakePoolingModel(tasks=[task]))
+    answer = await RERANKING.create(request(**fields), model_for(task))
 
     assert [each.relevance_score for each in answer.results] == [
         each.relevance_score for each in plain.results
@@ -167,7 +171,7 @@ async def test_a_long_document_is_named_without_truncation(fields):
 @pytest.mark.parametrize("fields", [{"truncate_prompt_tokens": -1}, {"truncate": True}])
 async def test_a_model_that_tokenizes_itself_accepts_truncation(fields):
     """It decides about its own context."""
-    model = FakePoolingModel(has_tokenizer=False)
+    model: Any = FakePoolingModel(has_tokenizer=False)
 
     assert len((await RERANKING.create(request(**fields), model)).results) == 4
 

@@ -15,7 +15,7 @@ import pytest
 
 from openai_frontend.admission import ANONYMOUS, NO_LIMITS
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
-from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
+from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
 from openai_frontend.media import audio as codec
 from openai_frontend.media.fork_server import Refused
 from openai_frontend.memory_budget import MemoryBudget, RequestMemory
@@ -157,7 +157,7 @@ def texts(model: Model) -> list[str | None]:
     return [each.prompt for each in model.asked]
 
 
-SAMPLING = {
+SAMPLING: dict[str, Any] = {
     "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "seed": 11,
     "frequency_penalty": 0.5, "presence_penalty": -0.5, "repetition_penalty": 1.5,
 }  # fmt: skip
@@ -379,7 +379,7 @@ async def test_audio_beyond_a_limit_names_the_limit():
         assert all(f"({name})" in refused.value.message for name in limits)
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "keywords": ["a"], "known_speaker_names": ["a"], "known_speaker_references": ["data:"],
     "languages": ["en"], "hotwords": "a", "length_penalty": "2", "n": "2", "vllm_xargs": "{}",
     "stream_continuous_usage_stats": "true", "to_language": "de", "use_beam_search": "true",
@@ -434,7 +434,7 @@ class Talkative(Model):
         for start in range(0, self.TOKENS, size):
             part = slice(start, start + size)
             logprobs = None if delta.logprobs is None else delta.logprobs[part]
-            ends = "stop" if part.stop == self.TOKENS else None
+            ends: FinishReason | None = "stop" if part.stop == self.TOKENS else None
             yield [CompletionDelta(" n" * size, ids[part], ends, logprobs=logprobs)]
 
     def token_bytes(self, token_id: int) -> bytes | None:

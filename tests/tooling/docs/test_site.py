@@ -1,10 +1,14 @@
 """The documentation site: its navigation, and the check for resources of other hosts."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from scripts.docs_hooks import on_page_markdown
 from scripts.docs_site import LoadedUrls
 from tests.gateway_process import ROOT
 
@@ -32,6 +36,61 @@ def test_navigation_lists_every_page() -> None:
     assert set(listed) <= files
     assert [name for name in missing if Path(name).parent != Path("decisions")] == []
     assert [name for name in missing if f"({Path(name).name})" not in decisions] == []
+
+
+_DELIMITER_ROW = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
+
+
+def rows_outside_tables(text: str) -> Iterator[str]:
+    """Rows that start a block without a delimiter row below them; they render as raw text."""
+    prose = re.sub(r"(?ms)^( *)(```+|~~~+).*?^\1\2", "", text)
+    lines = ["", *prose.splitlines(), ""]
+    for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
+        starts_block = line.lstrip().startswith("|") and not before.lstrip().startswith("|")
+        if starts_block and not _DELIMITER_ROW.fullmatch(after):
+            yield line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("| a |\n|---|\n| b |\n\n| c |\n", ["| c |"]),
+        ("| a | b |\n| c | d |\n", ["| a | b |"]),
+        ("| a | b |\n|:--|--:|\n| c | d |\n", []),
+        ("```\n| a |\n```\n", []),
+    ],
+)
+def test_rows_outside_tables_are_found(text: str, expected: list[str]) -> None:
+    assert list(rows_outside_tables(text)) == expected
+
+
+def test_every_table_row_belongs_to_a_table() -> None:
+    """An empty line ends a table, and the rows after it would show as text with pipes."""
+    folders = (
+        ROOT,
+        *(ROOT / name for name in ("docs", "docs/decisions", "docs/examples", "scripts")),
+    )
+    pages = [page for folder in folders for page in sorted(folder.glob("*.md"))]
+    problems = {page.name: list(rows_outside_tables(page.read_text("utf-8"))) for page in pages}
+
+    assert {name: rows for name, rows in problems.items() if rows} == {}
+
+
+def test_no_section_of_the_navigation_hides_a_page() -> None:
+    """Material would turn a section's README into the section's title, under its name."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+    assert "navigation.indexes" not in text
+
+
+def test_searches_rank_decisions_below_guides() -> None:
+    boosts = {}
+    for name in ("tools.md", "decisions/0014-parser-selection.md"):
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={})
+        assert on_page_markdown("text", page=page, config=None, files=None) == "text"
+        boosts[name] = page.meta.get("search", {}).get("boost", 1)
+
+    assert boosts == {"tools.md": 1, "decisions/0014-parser-selection.md": 0.5}
 
 
 @pytest.mark.parametrize(

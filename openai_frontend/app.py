@@ -114,7 +114,13 @@ _FORM_FIELDS_BYTES = 1024 * 1024
 _ABOUT: Mapping[str, Any] = {
     "title": "openai-frontend",
     "version": __version__,
-    "description": "An OpenAI-compatible gateway with Triton Inference Server in its process.",
+    "description": (
+        "An OpenAI-compatible gateway with Triton Inference Server in its process.\n\n"
+        "Set the `base_url` of an OpenAI client to the address of this server with `/v1`. "
+        "If the server has API keys, send one as `Authorization: Bearer KEY`.\n\n"
+        "Errors have OpenAI's form (KServe's form below `/v2`), and every response has an "
+        "`x-request-id`."
+    ),
     "license_info": {"name": "BSD-3-Clause", "identifier": "BSD-3-Clause"},
     "openapi_url": None,  # replaced by ours; FastAPI's pages load scripts from a CDN
     "docs_url": None,

@@ -65,7 +65,7 @@ def inference_router(
     core: Core, infer: InferService, generate: GenerateService, streams: StreamLimits
 ) -> APIRouter:
     """Disconnecting cancels a request in the core."""
-    router = APIRouter(tags=["kserve"], route_class=InferenceRoute)
+    router = APIRouter(tags=["KServe"], route_class=InferenceRoute)
 
     @router.post(MODEL + "/infer", openapi_extra=request_body(InferRequest), responses=_INFER)
     @router.post(VERSION + "/infer", include_in_schema=False)

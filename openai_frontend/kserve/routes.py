@@ -85,7 +85,7 @@ _UNSUPPORTED_EXTENSIONS = frozenset(
 
 def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
     """As in Triton: no body, 200 for yes, 400 for no."""
-    router = APIRouter(tags=["kserve"], route_class=HealthRoute)
+    router = APIRouter(tags=["KServe"], route_class=HealthRoute)
 
     @router.get("/v2/health/live", response_class=Response, responses=ERRORS)
     async def live(request: Request) -> Response:
@@ -101,7 +101,7 @@ def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
 
 
 def server_router(core: Core) -> APIRouter:
-    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
+    router = APIRouter(tags=["KServe"], route_class=ModelsRoute)
 
     @router.get("/v2", responses={200: {"model": ServerMetadata}, **ERRORS})
     async def server_metadata(request: Request) -> Response:
@@ -124,7 +124,7 @@ _JSON: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, Any]}, **ERRO
 
 def models_router(core: Core) -> APIRouter:
     """Returns the core's own documents."""
-    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
+    router = APIRouter(tags=["KServe"], route_class=ModelsRoute)
 
     @router.get(MODEL, responses={200: {"model": ModelMetadata}, **ERRORS})
     @router.get(VERSION, include_in_schema=False)
@@ -145,7 +145,7 @@ def models_router(core: Core) -> APIRouter:
 
 def readiness_router(core: Core) -> APIRouter:
     """As in Triton: no body, 200 for yes, 400 for no."""
-    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)  # reveals which models exist
+    router = APIRouter(tags=["KServe"], route_class=ModelsRoute)  # reveals which models exist
 
     @router.get(MODEL + "/ready", response_class=Response, responses=ERRORS)
     @router.get(VERSION + "/ready", include_in_schema=False)
@@ -160,7 +160,7 @@ def readiness_router(core: Core) -> APIRouter:
 
 
 def statistics_router(core: Core) -> APIRouter:
-    router = APIRouter(tags=["kserve"], route_class=MetricsRoute)
+    router = APIRouter(tags=["KServe"], route_class=MetricsRoute)
 
     @router.get("/v2/models/stats", responses=_JSON)
     async def all_statistics(request: Request) -> Response:
@@ -184,7 +184,7 @@ _INDEX: dict[int | str, dict[str, Any]] = {200: {"model": list[IndexEntry]}, **E
 
 
 def index_router(repository: Repository) -> APIRouter:
-    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
+    router = APIRouter(tags=["KServe"], route_class=ModelsRoute)
 
     @router.post("/v2/repository/index", openapi_extra=request_body(IndexRequest), responses=_INDEX)
     async def repository_index(request: Request) -> Response:
@@ -198,7 +198,7 @@ def index_router(repository: Repository) -> APIRouter:
 
 def control_router(repository: Repository) -> APIRouter:
     """Answers without a body once the change is done."""
-    router = APIRouter(tags=["kserve"], route_class=AdminRoute)
+    router = APIRouter(tags=["KServe"], route_class=AdminRoute)
 
     @router.post(
         _REPOSITORY_MODEL + "/load",

@@ -61,7 +61,7 @@ def transcription_router(
     memory: MemoryBudget,
 ) -> APIRouter:
     """Both routes take a form with a file. `memory`: of its samples."""
-    router = APIRouter(tags=["audio"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Audio"], route_class=InferenceRoute)
     transcription, translation = FormReader(TranscriptionRequest), FormReader(TranslationRequest)
     responses = {200: {"model": Transcription | TranscriptionVerbose}, **ERRORS}
     events = TranscriptTextDelta, TranscriptTextDone
@@ -110,7 +110,7 @@ def speech_router(
     """Answers with audio, as it comes if the model sends it in parts. `memory`: of what is not
     sent yet.
     """
-    router = APIRouter(tags=["audio"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Audio"], route_class=InferenceRoute)
     reader = BodyReader(CreateSpeechRequest)
 
     @router.post(

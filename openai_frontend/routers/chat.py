@@ -27,7 +27,7 @@ def chat_router(
     find_member: FindMember,
 ) -> APIRouter:
     """Reads the body itself, because FastAPI's parsing would cost more than the rest."""
-    router = APIRouter(tags=["chat"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Chat"], route_class=InferenceRoute)
     reader = RepeatedBodyReader(ChatCompletionRequest, "messages", find_member)
 
     @router.post(

@@ -20,7 +20,7 @@ def completions_router(
     find_member: FindMember,
 ) -> APIRouter:
     """The same shape as the chat route."""
-    router = APIRouter(tags=["completions"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Completions"], route_class=InferenceRoute)
     reader = RepeatedBodyReader(CompletionRequest, "prompt", find_member)
 
     @router.post(

@@ -177,6 +177,13 @@ _UNLOAD = {
 
 _ADAPTER = {"lora_name": "pirate"}
 
+_SCORE: dict[str, Example] = {
+    "pairs": Example(
+        "One text with several others", {"text_1": _QUERY, "text_2": _PASSAGES}, _RANK
+    ),
+    "queries": Example("Queries and documents", {"queries": _QUERY, "documents": _PASSAGES}, _RANK),
+}
+
 EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/v2/models/{model}/infer": _INFER,
     "/v2/models/{model}/generate": _GENERATE,
@@ -196,14 +203,8 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
             "The format of text-embeddings-inference", {"query": _QUERY, "texts": _PASSAGES}, _RANK
         ),
     },
-    "/v1/score": {
-        "pairs": Example(
-            "One text with several others", {"text_1": _QUERY, "text_2": _PASSAGES}, _RANK
-        ),
-        "queries": Example(
-            "Queries and documents", {"queries": _QUERY, "documents": _PASSAGES}, _RANK
-        ),
-    },
+    "/v1/score": _SCORE,
+    "/score": _SCORE,
     "/v1/models/{id}/load": _CHANGE,
     "/v1/models/{id}/unload": _CHANGE,
     "/v1/load_lora_adapter": {

@@ -48,7 +48,7 @@ _PING_S = 15  # seconds between comments that keep proxies from closing a quiet 
 
 
 def models_router(registry: ModelRegistry, limits: MediaLimits) -> APIRouter:
-    router = APIRouter(tags=["models"], route_class=ModelsRoute)
+    router = APIRouter(tags=["Models"], route_class=ModelsRoute)
     describe = partial(model_of, limits=limits)
 
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
@@ -80,7 +80,7 @@ def management_router(
     limits: MediaLimits,
 ) -> APIRouter:
     """Both answer when the change is done, or stream its progress."""
-    router = APIRouter(tags=["models"], route_class=AdminRoute)
+    router = APIRouter(tags=["Models"], route_class=AdminRoute)
     reader = BodyReader(ModelChangeRequest)
     extra = optional_body(ModelChangeRequest, ModelProgress)
 
@@ -160,7 +160,7 @@ _NEUTRAL_TO_UNLOAD: Neutral = {"lora_int_id": ()}
 
 def lora_router(management: LoRAManagement, policy: FieldPolicy, limits: MediaLimits) -> APIRouter:
     """Both answer when the change is done."""
-    router = APIRouter(tags=["models"], route_class=AdminRoute)
+    router = APIRouter(tags=["Models"], route_class=AdminRoute)
     to_load, to_unload = BodyReader(LoadLoRAAdapterRequest), BodyReader(UnloadLoRAAdapterRequest)
 
     @router.post(

@@ -24,6 +24,32 @@ Json = dict[str, Any]
 _REF = "#/components/schemas/{model}"
 _NO_MODEL = "no-model-can-do-this"  # placeholder in examples while no model is ready for them
 
+# The operationId and title of each path where the handler's name gives neither: OpenAI's ids for
+# OpenAI's routes come from the names, and an alias needs an id of its own.
+_NAMES: Mapping[str, tuple[str, str]] = {
+    "/health": ("getHealth", "Readiness of the models"),
+    "/health/live": ("getLiveness", "Liveness of the process"),
+    "/health/ready": ("getReadiness", "Readiness of the models"),
+    "/healthz": ("getHealthz", "Readiness of the models"),
+    "/ping": ("ping", "Readiness of the models"),
+    "/rerank": ("createRerankAnyFormat", "Rerank documents (Jina's or TEI's format)"),
+    "/score": ("createScoreWithoutVersion", "Score pairs of texts"),
+    "/v1/detokenize": ("detokenizeV1", "Detokenize"),
+    "/v1/load_lora_adapter": ("loadLoRAAdapter", "Load LoRA adapter"),
+    "/v1/rerank": ("createRerank", "Rerank documents (Jina's format)"),
+    "/v1/score": ("createScore", "Score pairs of texts"),
+    "/v1/tokenize": ("tokenizeV1", "Tokenize"),
+    "/v1/unload_lora_adapter": ("unloadLoRAAdapter", "Unload LoRA adapter"),
+    "/v2/health/live": ("serverLive", "Server liveness"),
+    "/v2/health/ready": ("serverReady", "Server readiness"),
+    "/v2/repository/models/{model}/load": ("repositoryModelLoad", "Load a repository's model"),
+    "/v2/repository/models/{model}/unload": (
+        "repositoryModelUnload",
+        "Unload a repository's model",
+    ),
+    "/v2/rerank": ("createRerankCohere", "Rerank documents (Cohere's format)"),
+}
+
 _HEADERS: Json = {
     "x-request-id": {
         "description": "The request's id: the client's `x-request-id` or a new one.",
@@ -169,6 +195,7 @@ def _written(app: FastAPI) -> Json:
     read = [schema for body in bodies if isinstance(body, RequestBody) for schema in body.schemas]
     document["components"]["schemas"].update(_definitions([ErrorResponse, *read]))
     for path, method, operation in _operations(document):
+        _name(operation, path)
         _add_path_parameters(operation, path)
         if method == "post":  # FastAPI adds it for bodies that it parses itself
             operation["responses"].pop("422", None)
@@ -200,6 +227,15 @@ def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield path, method, operation
+
+
+def _name(operation: Json, path: str) -> None:
+    """`Create Chat Completion`, as FastAPI reads a handler's name, gets OpenAI's operationId
+    createChatCompletion and a title in sentence case.
+    """
+    first, *rest = operation["summary"].split()
+    derived = "".join([first.lower(), *rest]), " ".join([first, *map(str.lower, rest)])
+    operation["operationId"], operation["summary"] = _NAMES.get(path, derived)
 
 
 def _add_path_parameters(operation: Json, path: str) -> None:

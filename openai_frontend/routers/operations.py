@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -28,21 +29,23 @@ def health_router(
     """`in_rotation` is false from the start of a shutdown. `unready_models` returns the reason for
     each model that is not ready.
     """
-    router = APIRouter(tags=["health"], route_class=HealthRoute)
+    router = APIRouter(tags=["Health"], route_class=HealthRoute)
     why_not = "A model is not ready or still loading, or the server is shutting down."
-    not_ready = {"model": Health, "description": why_not}
+    readiness: dict[int | str, dict[str, Any]] = {
+        200: {"model": Health},
+        503: {"model": Health, "description": why_not},
+        "4XX": ERRORS["4XX"],
+    }
 
     @router.get("/health/live", responses={200: {"model": Health}, **ERRORS})
     async def live(request: Request) -> Response:
         """200 while the process responds."""
         return _answer(200, Health(status="live"))
 
-    @router.get(
-        "/health/ready", responses={200: {"model": Health}, 503: not_ready, "4XX": ERRORS["4XX"]}
-    )
-    @router.get("/health", responses={200: {"model": Health}, 503: not_ready, "4XX": ERRORS["4XX"]})
-    @router.get("/healthz", include_in_schema=False)
-    @router.get("/ping", include_in_schema=False)
+    @router.get("/health/ready", responses=readiness)
+    @router.get("/health", responses=readiness)
+    @router.get("/healthz", responses=readiness)
+    @router.get("/ping", responses=readiness)
     async def ready(request: Request) -> Response:
         """200 if all models are ready, else 503 with the reasons for models that the key allows.
 
@@ -68,7 +71,7 @@ def _answer(status: int, health: Health) -> Response:
 
 def metrics_router(own: Callable[[], Iterable[Metric]], core: Callable[[], str]) -> APIRouter:
     """`own` returns the gateway's metric families, `core` Triton's text; both may block."""
-    router = APIRouter(tags=["operations"], route_class=MetricsRoute)
+    router = APIRouter(tags=["Operations"], route_class=MetricsRoute)
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
     async def get_metrics(request: Request) -> Response:

@@ -27,7 +27,7 @@ from schemas.rerank import (
 
 def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRouter:
     """Sends `serving`'s bytes unchanged, because a pydantic model per vector is too expensive."""
-    router = APIRouter(tags=["embeddings"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Embeddings"], route_class=InferenceRoute)
     reader = BodyReader(EmbeddingRequest)
 
     @router.post(
@@ -79,7 +79,7 @@ class _Documents:
 
 def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     """The path selects the response format."""
-    router = APIRouter(tags=["rerank"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Rerank and score"], route_class=InferenceRoute)
     documents = _Documents(registry, reranking)
 
     @router.post(
@@ -119,7 +119,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
 
 def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     """vLLM's path and its successor."""
-    router = APIRouter(tags=["rerank"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Rerank and score"], route_class=InferenceRoute)
     reader = BodyReader(ScoreRequest)
 
     @router.post(
@@ -127,7 +127,11 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
         openapi_extra=request_body(ScoreRequest),
         responses={200: {"model": ScoreResponse}, **ERRORS},
     )
-    @router.post("/score", include_in_schema=False)
+    @router.post(
+        "/score",
+        openapi_extra=request_body(ScoreRequest),
+        responses={200: {"model": ScoreResponse}, **ERRORS},
+    )
     async def create_score(request: Request) -> Response:
         """Scores pairs of texts (format of vLLM)."""
         score_request = await reader.read(await read_body(request.receive))

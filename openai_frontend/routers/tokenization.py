@@ -28,7 +28,7 @@ from schemas.tokenization import (
 
 def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> APIRouter:
     """vLLM's paths, and the same under /v1 for clients with one base URL."""
-    router = APIRouter(tags=["tokens"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Tokens"], route_class=InferenceRoute)
     texts, tokens = BodyReader(TokenizeRequest), BodyReader(DetokenizeRequest)
 
     async def tokenize(request: Request) -> Response:
@@ -63,7 +63,7 @@ def render_router(
     registry: ModelRegistry, chat: ChatCompletions, completions: Completions
 ) -> APIRouter:
     """Bodies and errors are those of the endpoints themselves, responses those of vLLM."""
-    router = APIRouter(tags=["tokens"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Tokens"], route_class=InferenceRoute)
     chats, texts = BodyReader(ChatCompletionRequest), BodyReader(CompletionRequest)
 
     @router.post(

@@ -1,5 +1,6 @@
 """The OpenAPI document is valid, complete and matches what the routes read."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -83,6 +84,47 @@ def test_every_operation_is_described(document, key):
     assert [name for name, operation in operations(document) if not operation.get(key)] == []
 
 
+OPENAI = {
+    "POST /v1/audio/speech": "createSpeech",
+    "POST /v1/audio/transcriptions": "createTranscription",
+    "POST /v1/audio/translations": "createTranslation",
+    "POST /v1/chat/completions": "createChatCompletion",
+    "POST /v1/completions": "createCompletion",
+    "POST /v1/embeddings": "createEmbedding",
+    "GET /v1/models": "listModels",
+    "GET /v1/models/{id}": "retrieveModel",
+}
+
+
+def test_operation_ids_are_those_of_openai(document):
+    """Generated clients get the same methods. Every other id is unique and in camel case."""
+    ids = {name: operation["operationId"] for name, operation in operations(document)}
+
+    assert ids | OPENAI == ids
+    assert len(set(ids.values())) == len(ids)
+    assert [
+        each for each in ids.values() if not re.fullmatch("[a-z]+([A-Z0-9]+[a-z]*)*", each)
+    ] == []
+
+
+def test_titles_are_in_sentence_case(document):
+    names = {"LoRA", "TEI's", "Jina's", "Cohere's"}
+    for _, operation in operations(document):
+        first, *rest = re.sub("[()]", "", operation["summary"]).split()
+        assert first[0].isupper()
+        assert [word for word in rest if not word.islower() and word not in names] == []
+
+
+def test_description_names_the_base_url_and_the_key(document):
+    assert "`base_url`" in document["info"]["description"]
+    assert "Authorization: Bearer" in document["info"]["description"]
+
+
+@pytest.mark.parametrize("path", ["/score", "/healthz", "/ping"])
+def test_aliases_are_documented(document, path):
+    assert path in document["paths"]
+
+
 def test_every_response_has_a_schema(document):
     """Successes and errors. Some of KServe's successful responses have no body."""
     formless = [
@@ -98,7 +140,7 @@ def test_every_response_has_a_schema(document):
 def test_every_operation_documents_its_errors(document):
     """In OpenAI's envelope or KServe's. FastAPI's 422 appears nowhere."""
     for _, operation in operations(document):
-        envelope = "KServeError" if operation["tags"] == ["kserve"] else "ErrorResponse"
+        envelope = "KServeError" if operation["tags"] == ["KServe"] else "ErrorResponse"
         schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
         assert schema["$ref"].split("/")[-1] == envelope
         assert "422" not in operation["responses"]

@@ -37,6 +37,7 @@ NOT_RUN = {
     r"tensorrt-llm.md: openai-frontend serve": "needs TensorRT-LLM",
     r": pip install 'openai-frontend": "the package is not in an index",
     r": pip install openai$": "the client is part of the set-up",
+    r"install.md: ": "installs packages; tests/unit/cli/test_install_core.py runs pip",
     r"--jwks https:": "needs an identity provider",
     r"/etc/|systemctl": "needs root and systemd",
     r"ray.md: ": "needs a cluster; tests/scale/test_ray.py enters the same commands",

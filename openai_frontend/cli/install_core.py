@@ -20,8 +20,8 @@ def run() -> str | None:
         return f"Triton's library is installed already: {path}"
     options = ["install", "--no-deps", WHEEL]
     if importlib.util.find_spec("pip") is None:
-        command = shlex.join(["uv", "pip", "install", "--python", sys.executable, *options[1:]])
-        return f"this environment has no pip; run: {command}"
+        with_uv = ["uv", "pip", "install", "--python", sys.executable, *options[1:]]
+        return f"this environment has no pip; run: {shlex.join(with_uv)}"
     command = [sys.executable, "-m", "pip", *options]
     sys.stdout.write(f"{shlex.join(command)}\n")
     sys.stdout.flush()

@@ -7,13 +7,13 @@ express is dropped from its schema; it is never a reason to refuse the request.
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from math import isfinite
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints.json_schema import (
     LIST_KEYWORDS,
     MAP_KEYWORDS,
+    MAX_PARTS,
     SCHEMA_KEYWORDS,
     TYPES,
     check_schema,
@@ -72,9 +72,13 @@ def _relaxed_member(key: str, value: Any) -> Any:
 
 def structure(schema: Any) -> Schema:
     """The types of the values and their bounds, without rules for texts: what every engine can
-    enforce. Takes any JSON, so what is not a schema says nothing.
+    enforce. Takes any JSON, so what is not a schema says nothing, and of a schema that would become
+    too large only its type is left.
     """
-    return _Structure(schema).whole()
+    try:
+        return _Structure(schema).whole()
+    except _TooLarge:
+        return type_alone(schema)
 
 
 def type_alone(schema: Schema) -> Schema:
@@ -114,11 +118,17 @@ def _of_object(schema: Schema) -> Schema | None:
     return None
 
 
+class _TooLarge(Exception):
+    """A short schema can repeat the parts of its `allOf` without end."""
+
+
 class _Structure:
     """Reduces one document; references in it keep their target."""
 
     def __init__(self, root: Any) -> None:
         self._root = root if isinstance(root, Mapping) else {}
+        self._left = MAX_PARTS
+        self._leading: set[str] = set()  # references that lead to a schema
 
     def whole(self) -> Schema:
         reduced = dict(self.of(self._root))
@@ -130,11 +140,12 @@ class _Structure:
 
     def of(self, node: Any, depth: int = 0) -> Schema:
         """The structure of one schema."""
+        self._spend(1)
         if not isinstance(node, Mapping) or depth > _MAX_DEPTH:
             return {}
         if "$ref" in node:
             return {"$ref": node["$ref"]} if self._leads_to_schema(node) else {}
-        node = _merged(node, self._root)
+        node = self._merged(node)
         if values := _values(node):
             return {"enum": values}
         kinds = _kinds(node)
@@ -198,12 +209,50 @@ class _Structure:
             reference = node["$ref"]
             if not isinstance(reference, str) or reference in passed:
                 return False
+            if reference in self._leading:
+                break
+            self._spend(1)
             passed.add(reference)
             target = self._root if reference == "#" else _definition(reference, self._root)
             if not isinstance(target, Mapping):
                 return False
             node = target
+        self._leading |= passed
         return True
+
+    def _merged(self, node: Schema) -> Schema:
+        """The node with what the parts of its `allOf` say, each keyword once."""
+        if not (parts := _list(node.get("allOf"))):
+            return node
+        sources = [node, *(self._part(each) for each in parts)]
+        self._spend(sum(map(_members, sources)))
+        whole: dict[str, Any] = {}
+        properties: dict[str, Any] = {}
+        for each in reversed(sources):  # the earlier ones win
+            whole |= each
+            properties |= _mapping(each.get("properties"))
+        required = [name for each in sources for name in _list(each.get("required"))]
+        given = {"properties": properties, "required": required}
+        return {**whole, **{key: value for key, value in given.items() if key in whole}}
+
+    def _part(self, part: Any) -> Schema:
+        reference = part.get("$ref") if isinstance(part, Mapping) else None
+        return _mapping(_definition(reference, self._root) if isinstance(reference, str) else part)
+
+    def _spend(self, parts: int) -> None:
+        self._left -= parts
+        if self._left < 0:
+            raise _TooLarge
+
+
+def _members(node: Schema) -> int:
+    """The work to merge the node."""
+    members = (_mapping(node.get("properties")), _list(node.get("required")))
+    return 1 + len(node) + sum(map(len, members))
+
+
+def _mapping(value: Any) -> Schema:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _definition(reference: str, root: Schema) -> Any:
@@ -214,22 +263,6 @@ def _definition(reference: str, root: Schema) -> Any:
         return None
     named = root.get(steps[1])
     return named.get(steps[2]) if isinstance(named, Mapping) else None
-
-
-def _merged(node: Schema, root: Schema) -> Schema:
-    """The node with what the parts of its `allOf` say, each keyword once."""
-    whole = dict(node)
-    for part in _list(node.get("allOf")):
-        reference = part.get("$ref") if isinstance(part, Mapping) else None
-        part = _definition(reference, root) if isinstance(reference, str) else part
-        for key, value in part.items() if isinstance(part, Mapping) else ():
-            if key == "properties" and isinstance(value, Mapping):
-                whole[key] = {**value, **(whole.get(key) or {})}
-            elif key == "required":
-                whole[key] = [*_list(whole.get(key)), *_list(value)]
-            else:
-                whole.setdefault(key, value)
-    return whole
 
 
 def _values(node: Schema) -> list[Any]:
@@ -276,9 +309,9 @@ def _whole(value: Any) -> int | None:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if abs(value) <= _MAX_NUMBER else None
+    return value if abs(value) <= _MAX_NUMBER else None  # also not of NaN
 
 
 def _list(value: Any) -> list[Any]:

@@ -93,3 +93,40 @@ def test_arguments_of_any_json_reduce_to_a_valid_schema(schema):
 def test_arguments_are_an_object(kind):
     assert reduced_arguments({"type": kind, "properties": {"a": {}}}, 1)[0] == {"type": "object"}
     assert reduced_arguments({"type": ["object", "null"]}, 1)[0] == {"type": "object"}
+
+
+def _doubled() -> dict[str, Any]:
+    again = {"allOf": [{"$ref": "#/$defs/a"}]}
+    return {"properties": {"x": again, "y": again}}
+
+
+_CHAIN = {str(at): {"$ref": f"#/$defs/{at + 1}"} for at in range(8000)}
+LARGE = {
+    "repeats itself": {"$defs": {"a": _doubled()}, **_doubled()},
+    "refers along a chain": {"$defs": _CHAIN},
+    "many large parts": {
+        "$defs": {"a": {"required": ["x"] * 5000}}, "allOf": [{"$ref": "#/$defs/a"}] * 5000
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", LARGE.values(), ids=LARGE)
+def test_short_schemas_do_not_become_large(schema):
+    """At most as many parts as a request may have."""
+    reduced = structure({"type": "object", **schema})
+
+    assert reduced["type"] == "object"
+    assert len(json.dumps(reduced)) < 1 << 20
+
+
+INVALID: tuple[dict[str, Any], ...] = (
+    {"properties": [1], "allOf": [{"properties": {"a": {}}}]},
+    {"properties": "x", "required": 1, "allOf": [{"properties": 1, "required": ["a"]}]},
+    {"properties": {"a": {"type": "integer", "minimum": 10**400, "maximum": -(10**400)}}},
+)
+
+
+@pytest.mark.parametrize("schema", INVALID, ids=str)
+def test_invalid_values_say_nothing(schema):
+    """Neither members of another type nor numbers beyond those of floats."""
+    assert check_schema(structure({"type": "object", **schema}), "")

@@ -16,8 +16,6 @@ from openai_frontend.engines.vllm import lark
 from openai_frontend.engines.vllm.json_schema import (
     Unenforceable,
     enforceable_schema,
-    rewritten,
-    without_refused,
 )
 from openai_frontend.engines.vllm.llguidance_schema import llguidance_schema
 from openai_frontend.engines.vllm.patterns import (
@@ -33,7 +31,6 @@ from openai_frontend.engines.vllm.schema_drafts import current_draft
 
 _NAME = "structured_outputs"
 _REPEATS = "repeat"  # the format of a structural tag that repeats its content
-_ANY_OBJECT = {"type": "object", "additionalProperties": True}
 _COMMENT = re.compile(r"(?:#|//).*")
 
 # In xgrammar's own spelling: a text, and a control character other than tab and line breaks in it
@@ -185,19 +182,7 @@ def _prepare_part(part: dict[str, Any], given: dict[str, Any], name: str) -> Non
 
 
 def _prepare_schema_part(part: dict[str, Any], given: dict[str, Any]) -> None:
-    """With `"strict": false` beside it, a schema is never refused: keywords that no grammar can
-    enforce are dropped, and what does not compile becomes any object. xgrammar ignores this key.
-    """
     schema = current_draft(part.get("json_schema"))
-    if part.pop("strict", True) is False:
-        found = rewritten(schema)
-        tag = {"type": "structural_tag", "format": {**part, "json_schema": found.schema}}
-        if _error_of(json.dumps(tag)):
-            part["json_schema"] = given["json_schema"] = _ANY_OBJECT
-        else:
-            part["json_schema"] = found.schema
-            given["json_schema"] = llguidance_schema(without_refused(schema, found.refusals))
-        return
     try:
         part["json_schema"] = enforceable_schema(schema)
     except Unenforceable as refused:

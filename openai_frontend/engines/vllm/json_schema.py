@@ -121,24 +121,6 @@ def enforceable_schema(schema: Any) -> Any:
     return found.schema
 
 
-def without_refused(schema: Any, refusals: Sequence[InvalidSchema]) -> Any:
-    """The schema as it was written, without the keywords that were refused."""
-    if not refusals or not isinstance(schema, (Mapping, list)):
-        return schema
-    for refused in refusals:
-        if not refused.path and isinstance(schema, Mapping):
-            schema = _without(schema, refused.keywords)
-    below: dict[int | str, list[InvalidSchema]] = {}
-    for refused in refusals:
-        if refused.path:
-            shorter = InvalidSchema(refused.reason, *refused.keywords)
-            shorter.path = refused.path[1:]
-            below.setdefault(refused.path[0], []).append(shorter)
-    steps = enumerate(schema) if isinstance(schema, list) else schema.items()
-    changed = {step: without_refused(each, below.get(step, ())) for step, each in steps}
-    return list(changed.values()) if isinstance(schema, list) else changed
-
-
 class _Rewriter:
     def __init__(self, root: Any) -> None:
         self._root = root

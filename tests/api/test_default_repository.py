@@ -50,9 +50,9 @@ def test_examples_of_the_ready_message_work(default_gateway):
     engines = len(default_gateway.engine_processes())
     paths, answers = [], []
     for line in lines:
-        words = shlex.split(line)
-        paths.append(words[1].partition("/v1/")[2])
-        shown = subprocess.run([*words, "-sS"], capture_output=True, check=True, text=True)
+        paths.append(shlex.split(line)[1].partition("/v1/")[2])
+        command = ["/bin/bash", "-c", f"{line} -sS"]  # it encodes the picture
+        shown = subprocess.run(command, capture_output=True, check=True, text=True)
         answers.append(json.loads(shown.stdout))
 
     images = "chat/completions"

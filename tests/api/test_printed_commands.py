@@ -26,7 +26,7 @@ def test_curl_lines_work(gateway):
 def test_python_snippet_works(gateway):
     """The printed Python lines print an answer of each endpoint."""
     gateway.wait_for_line("print(")
-    snippet = re.search(r"^\s*from openai import OpenAI\n(?:.+\n){5}", gateway.output(), re.M)
+    snippet = re.search(r"^\s*from openai import OpenAI\n(?:.+\n){7}", gateway.output(), re.M)
     assert snippet is not None
     code = "\n".join(line.strip() for line in snippet[0].splitlines())
 

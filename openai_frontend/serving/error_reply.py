@@ -48,7 +48,8 @@ _INSIDES = re.compile(
     + "|".join(_PATHS),
     re.IGNORECASE,
 )
-_WEB_ADDRESS = re.compile(r"https?://[^\s'\"`]+")
+# Web addresses, and the name of a tensor, which the client has chosen
+_HARMLESS = re.compile(r"https?://[^\s'\"`]+|\binference input '[^']*'")
 _LONGEST_FOREIGN, _LONGEST_INSIDE = 2000, 300  # characters
 
 
@@ -114,7 +115,7 @@ def _public_message(error: GatewayError) -> str:
         return error.message
     # A model may quote megabytes. What is cut needs no search; a path may begin before the cut.
     beginning = error.message[: _LONGEST_FOREIGN + _LONGEST_INSIDE]
-    if _INSIDES.search(_WEB_ADDRESS.sub("", beginning)):
+    if _INSIDES.search(_HARMLESS.sub("", beginning)):
         return _REFUSED if error.status < 500 else _FAILED
     return error.message[:_LONGEST_FOREIGN]
 

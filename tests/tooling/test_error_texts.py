@@ -15,6 +15,7 @@ from scripts.figures import PACKAGE, ROOT
 ALLOWED = {
     "engines/vllm/conversion.py": "names the field in the message of the same request",
     "engines/vllm/grammar_preprocess.py": "fails the trial of the same grammar with another reason",
+    "logs/repeats.py": "selects the level of a log line by how often the same text was logged",
     "lora/weights_upload.py": "believes it only if its own record of uploads explains an eviction",
     "media/fetch.py": "logs the gateway's own results of a fetch",
     "models/constraint_fallback.py": "repeats the same request with a looser constraint",

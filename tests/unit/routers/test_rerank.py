@@ -78,7 +78,6 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v2/rerank", {"documents": ["a"], "query": None}, "query", "invalid_type"),
     ("/rerank", {}, "documents", "missing_required_parameter"),
     ("/rerank", {"texts": []}, "texts", "empty_array"),
-    ("/rerank", {"texts": ["a"], "truncate": True}, "truncate", "unsupported_parameter"),
     ("/v1/score", {"text_1": "a", "text_2": []}, "text_2", "empty_array"),
     ("/v1/score", {"text_1": "a", "text_2": [1]}, "text_2[0]", "invalid_type"),
 ]

@@ -53,8 +53,8 @@ PROTOCOL = PrivateNames(
     "uvicorn",
     "uvicorn.protocols.http.httptools_impl:HttpToolsProtocol",
     (
-        "app", "connections", "cycle", "flow", "headers", "loop", "parser", "pipeline", "scope",
-        "server_state", "timeout_keep_alive_task", "transport", "url",
+        "app", "client", "connections", "cycle", "flow", "headers", "loop", "parser", "pipeline",
+        "scope", "server_state", "timeout_keep_alive_task", "transport", "url",
         "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing",
         "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_message_complete",
         "on_response_complete",

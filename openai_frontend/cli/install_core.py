@@ -5,7 +5,7 @@ the gateway uses needs.
 """
 
 import importlib
-import importlib.util
+import importlib.metadata
 import shlex
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def run() -> str | None:
     if (path := _installed()) is not None:
         return f"Triton's library is installed already: {path}"
     options = ["install", "--no-deps", WHEEL]
-    if importlib.util.find_spec("pip") is None:
+    if not _has_pip():
         with_uv = ["uv", "pip", "install", "--python", sys.executable, *options[1:]]
         return f"this environment has no pip; run: {shlex.join(with_uv)}"
     command = [sys.executable, "-m", "pip", *options]
@@ -32,6 +32,11 @@ def run() -> str | None:
         return f"pip has installed {WHEEL}, but not where this Python finds its library"
     sys.stdout.write(f"Triton's library is {path}\n")
     return None
+
+
+def _has_pip() -> bool:
+    # find_spec("pip") would run setuptools' hook for pip, which changes this process
+    return any(importlib.metadata.distributions(name="pip"))
 
 
 def _installed() -> Path | None:

@@ -1,13 +1,12 @@
 """`install-core`, with pip's own variables instead of an index."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
-from openai_frontend.cli import main
+from openai_frontend.cli import install_core, main
 from openai_frontend.triton import library
 from openai_frontend.triton_interface import WHEEL, WHEEL_FOLDER
 
@@ -67,7 +66,7 @@ def test_environment_without_pip(
     without_library: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The command for uv is printed instead."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(install_core, "_has_pip", lambda: False)
 
     assert main(["install-core"]) == 1
     assert capfd.readouterr().err == (

@@ -58,7 +58,7 @@ def facts(job: CompletionJob) -> Any:
     """All of a job but ids, times and what each job makes anew."""
 
     def of(request: GenerationRequest) -> dict[str, Any]:
-        own = {"request_id", "relay", "usage"}
+        own = {"request_id", "relay", "usage", "fallback"}
         names = [each.name for each in dataclasses.fields(request) if each.name not in own]
         return {name: getattr(request, name) for name in names}
 

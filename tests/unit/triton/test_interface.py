@@ -255,5 +255,5 @@ def test_every_row_has_a_test(request):
     source = request.path.read_text()
 
     indirect = {"IMAGE_SERVER", "IMAGE_LIBRARY", "WHEEL_FOLDER", "WHEEL_SERVER", "LIBRARY_PATTERN"}
-    indirect |= {"HARMLESS_WITHOUT_GPU", "UNREADABLE_MODEL"}
+    indirect |= {"HARMLESS_WITHOUT_GPU", "UNREADABLE_MODEL", "CACHES", "REPO_AGENTS"}
     assert rows - indirect <= set(re.findall(r"triton_interface\.([A-Z_]+)", source))

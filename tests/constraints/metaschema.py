@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import jsonschema
@@ -58,11 +57,15 @@ def _schemas(root: Mapping[str, Any], depth: int) -> Any:
     if not depth:
         return st.sampled_from(_LEAVES)
     keywords = [
-        st.tuples(st.just(name), st.deferred(partial(_values, part, root, depth)))
+        st.tuples(st.just(name), _deferred(part, root, depth))
         for name, part in root["properties"].items()
         if name not in _LEFT_OUT
     ]
     return st.lists(st.one_of(keywords), max_size=4).map(dict)
+
+
+def _deferred(part: Any, root: Mapping[str, Any], depth: int) -> st.SearchStrategy[Any]:
+    return st.deferred(lambda: _values(part, root, depth))  # hypothesis refuses a partial
 
 
 def _values(part: Any, root: Mapping[str, Any], depth: int) -> Any:

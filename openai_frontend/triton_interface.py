@@ -64,6 +64,14 @@ LOG_LINE = re.compile(
 # A logged error: the model's folder cannot be read, and the model index does not contain it
 UNREADABLE_MODEL = re.compile(r"Poll failed for model directory '(.*?)': (.*)")
 
+# Logged as information during the start: a model that loads, an instance of it for which the Python
+# backend starts a stub, and the end of the load
+MODEL_LOADS = re.compile(r"loading: (.*):\d+")
+STUB_STARTS = re.compile(
+    r".*python_be\.cc.*TRITONBACKEND_ModelInstanceInitialize: (.*)_\d+ \(.*", re.DOTALL
+)
+MODEL_LOAD_ENDED = re.compile(r"(?:successfully loaded|failed to load) '(.*?)'.*", re.DOTALL)
+
 # Logged without a GPU although nothing is wrong, or a repetition of the previous line
 HARMLESS_WITHOUT_GPU = (
     "CudaDriverHelper",

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
@@ -23,8 +23,15 @@ _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S10
 class LoadProgress:
     """What loads and for how long: a spinner on a terminal, else a log line every few seconds."""
 
-    def __init__(self, out: TextIO, models: Sequence[str]) -> None:
-        self._models = ", ".join(models) or "the server"
+    def __init__(
+        self,
+        out: TextIO,
+        models: Sequence[str],
+        phases: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`phases` returns what each model that is still loading does at the moment."""
+        self._models = models or ["the server"]
+        self._phases = phases
         self._started_s = time.monotonic()
         self._next_line_s = _LINE_EVERY_S
         self._spinner = _Spinner(out) if out.isatty() and not _is_dumb() else None
@@ -33,10 +40,16 @@ class LoadProgress:
         """Called several times a second while models load."""
         elapsed_s = time.monotonic() - self._started_s
         if self._spinner is not None:
-            self._spinner.show(f"loading {self._models}: {elapsed_s:.0f} s")
+            self._spinner.show(f"loading {self._loading()}: {elapsed_s:.0f} s")
         elif elapsed_s >= self._next_line_s:
             self._next_line_s += _LINE_EVERY_S
-            logger.info("loading %s: %.0f s", self._models, elapsed_s)
+            logger.info("loading %s: %.0f s", self._loading(), elapsed_s)
+
+    def _loading(self) -> str:
+        phases = self._phases() or dict.fromkeys(self._models, "")
+        return ", ".join(
+            f"{model} ({phase})" if phase else model for model, phase in phases.items()
+        )
 
     def clear(self) -> None:
         if self._spinner is not None:

@@ -163,7 +163,7 @@ def create_process(
     app: Gateway, settings: Settings, address: banner.ListenAddress
 ) -> GatewayProcess:
     state: AppState = app.state.gateway
-    progress = banner.LoadProgress(sys.stderr, _loading(settings))
+    progress = banner.LoadProgress(sys.stderr, _loading(settings), state.server.load_phases)
     return GatewayProcess(
         _uvicorn_config(app, settings, state.metrics),
         Resources(state.server, state.registry, state.startup, state.drain_state),

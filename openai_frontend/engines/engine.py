@@ -46,6 +46,8 @@ class ModelSpec:
     arguments: Mapping[
         str, Any
     ]  # the content of `<version>/model.json`; empty if there is no such file
+    # `report_phase("reading weights")` shows what `load` does at the moment in the log and at start
+    report_phase: Callable[[str], None] = field(default=lambda _: None, compare=False)
 
     @property
     def version_folder(self) -> Path:

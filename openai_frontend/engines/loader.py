@@ -16,6 +16,7 @@ from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, ModelFacts, ModelSpec
 from openai_frontend.engines.handle import EngineHandle
 from openai_frontend.errors import caught, describe_exception
+from openai_frontend.load_phases import PHASES
 from openai_frontend.logs.redaction import redact_exceptions
 
 logger = logging.getLogger(__name__)
@@ -71,13 +72,18 @@ def _load_engine(
             )
         raise RuntimeError(_one_line(error)) from error
 
-    with caught(refuse):  # users write engines
+    def report(phase: str) -> None:
+        logger.info("model %s: %s", name, phase)
+        PHASES.report(name, phase)
+
+    with PHASES.loading(name), caught(refuse):  # users write engines
         model = ModelSpec(
             name=name,
             version=version,
             folder=folder,
             parameters=parameters,
             arguments=_arguments(folder / str(version) / "model.json"),
+            report_phase=report,
         )
         engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))()
         facts = _start(engine, model, loop)
@@ -88,6 +94,7 @@ def _start(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) ->
     facts = engine.load(model)
     with ExitStack() as on_failure:
         on_failure.callback(engine.unload)
+        PHASES.report(model.name, "warming up")
         asyncio.run_coroutine_threadsafe(engine.warm_up(), loop).result()
         on_failure.pop_all()
     return facts

@@ -13,7 +13,9 @@ import multiprocessing
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
+from openai_frontend.load_phases import PHASES, report_from_engine
 from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.logs.handler import NonBlockingHandler
 from openai_frontend.triton_interface import LOG_LINE
@@ -73,31 +75,62 @@ def configure_vllm(form: LogFormat, *, exception_texts: bool) -> None:
     os.environ[_CONFIG] = str(Path(__file__).with_suffix(".json"))
     os.environ[_FORM] = form
     os.environ[_TEXTS] = "1" if exception_texts else ""
+    PHASES.connect()
 
 
-# How the messages of vLLM begin that say how far an engine's start is, by logger
+# How the messages of vLLM begin that say how far an engine's start is, by logger, and what the
+# engine does next; empty if that is unchanged
 _PROGRESS = {
-    "vllm.v1.worker.gpu_model_runner": (
-        "Starting to load model", "Model loading took", "Graph capturing finished",
-    ),
-    "vllm.v1.worker.cpu_model_runner": ("Starting to load model", "Warming up model"),
-    "vllm.model_executor.model_loader.default_loader": ("Loading weights took",),
-    "vllm.compilation.backends": ("%sCompiling a graph", "%sDynamo bytecode transform time"),
-    "vllm.v1.core.kv_cache_utils": ("%s KV cache size", "GPU KV cache size", "CPU KV cache size"),
-    "vllm.v1.engine.core": ("init engine",),
-}  # fmt: skip
+    "vllm.v1.worker.gpu_model_runner": {
+        "Starting to load model": "reading weights",
+        "Model loading took": "profiling memory",
+        "Graph capturing finished": "",
+    },
+    "vllm.v1.worker.cpu_model_runner": {
+        "Starting to load model": "reading weights",
+        "Warming up model": "compiling and warming up",
+    },
+    "vllm.model_executor.model_loader.default_loader": {"Loading weights took": "profiling memory"},
+    "vllm.compilation.backends": {
+        "%sCompiling a graph": "compiling",
+        "%sDynamo bytecode transform time": "compiling",
+    },
+    "vllm.v1.core.kv_cache_utils": {
+        "%s KV cache size": "allocating the KV cache and warming up",
+        "GPU KV cache size": "allocating the KV cache and warming up",
+        "CPU KV cache size": "allocating the KV cache and warming up",
+    },
+    "vllm.v1.engine.core": {"init engine": ""},
+}
+# Not logged. Its last argument is the configuration, with the name of the model
+_ENGINE_BEGINS = "Initializing a V1 LLM engine"
+_MODEL = "_OPENAI_FRONTEND_ENGINE_MODEL"  # also for the workers that the engine starts
 
 
 class _ProgressOrWorse(logging.Filter):
-    """Passes records of the configured level, and those about the progress of a start."""
+    """Passes records of the configured level, and those about the progress of a start, which it
+    reports to the gateway.
+    """
 
     def __init__(self, level: int) -> None:
         super().__init__()
         self._level = level
 
     def filter(self, record: logging.LogRecord) -> bool:
-        begins = _PROGRESS.get(record.name, ())
+        _report_phase(record)
+        begins = tuple(_PROGRESS.get(record.name, ()))
         return record.levelno >= self._level or str(record.msg).startswith(begins)
+
+
+def _report_phase(record: logging.LogRecord) -> None:
+    message = str(record.msg)
+    if message.startswith(_ENGINE_BEGINS) and isinstance(record.args, tuple):
+        config: Any = record.args[-1]
+        os.environ[_MODEL] = str(config.model_config.served_model_name)
+    phases = _PROGRESS.get(record.name, {}).items()
+    phase = next((phase for begin, phase in phases if message.startswith(begin)), "")
+    if phase and (model := os.environ.get(_MODEL)) is not None:
+        report_from_engine(model, phase)
 
 
 def vllm_handler() -> logging.Handler:
@@ -110,7 +143,8 @@ def vllm_handler() -> logging.Handler:
     name = multiprocessing.current_process().name
     log_formatter = make_formatter(form, exception_texts=bool(os.environ.get(_TEXTS)), process=name)
     handler = NonBlockingHandler(_STDERR, log_formatter)
-    handler.addFilter(_ProgressOrWorse(logging.getLogger("vllm").level))
-    for progressing in _PROGRESS:
-        logging.getLogger(progressing).setLevel(logging.INFO)
+    # Not the loggers of _PROGRESS: dictConfig, which calls this, then resets loggers below vllm's
+    vllm_logger = logging.getLogger("vllm")
+    handler.addFilter(_ProgressOrWorse(vllm_logger.level))
+    vllm_logger.setLevel(min(vllm_logger.level, logging.INFO))
     return handler

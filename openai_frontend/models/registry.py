@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from openai_frontend.admission import ConcurrencyLimits
@@ -314,13 +314,13 @@ class ModelRegistry:
     def unready(self) -> dict[str, str]:
         """Model -> why it cannot serve. Models that were not loaded are not included."""
         if self._snapshot is None:
-            return {}
+            return self._loading(self._server.load_phases())
         failures = {
             name: reason for name, reason in self._snapshot.failures.items() if reason != NOT_LOADED
         }
         dead = {name: self._failure(name) for name in self._snapshot.loaded}
         failures |= {name: reason for name, reason in dead.items() if reason is not None}
-        loading = dict.fromkeys(self.loading_at_start, _LOADING)
+        loading = self._loading(self.loading_at_start)
         return failures | self._server.unready_models() | loading or self._unready_core()
 
     def _unready_core(self) -> dict[str, str]:
@@ -328,8 +328,16 @@ class ModelRegistry:
         if self._server.is_ready() or not self._server.is_live():  # it has stopped
             return {}
         states = {entry.name: entry.state for entry in self._server.model_index()}
-        loading = {name: _LOADING for name, state in states.items() if state == "LOADING"}
+        loading = self._loading(name for name, state in states.items() if state == "LOADING")
         return loading or {EVERY_MODEL: _CORE_NOT_READY}
+
+    def _loading(self, names: Iterable[str]) -> dict[str, str]:
+        """With what each model does at the moment, if it is known."""
+        phases = self._server.load_phases()
+        return {
+            name: f"{_LOADING}: {phase}" if (phase := phases.get(name)) else _LOADING
+            for name in names
+        }
 
     def _failure(self, name: str) -> str | None:
         """Why a loaded model, or one of its versions, can no longer serve."""

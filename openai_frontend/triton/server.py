@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from openai_frontend import errors, lease, request_record
 from openai_frontend.background_tasks import next_tick, supervise
+from openai_frontend.load_phases import PHASES
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.triton import (
     _core,
@@ -267,6 +268,13 @@ class Server:
         if not reason and "version" not in entry:
             return self._unreadable.get(entry["name"], "")
         return reason if self._backends is None else self._backends.reason(reason)
+
+    def load_phases(self) -> Mapping[str, str]:
+        """The models that load and what each does at the moment, empty if unknown. During the
+        start: all of them; later only those that load in process.
+        """
+        starting = {} if self._backends is None else start_log.load_phases(self._backends.folder)
+        return {**starting, **PHASES.current()}
 
     def model_failure(self, name: str, version: int = -1) -> str | None:
         """Return why a loaded model can no longer serve, or None without a known problem."""

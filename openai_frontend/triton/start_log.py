@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import TextIO
 
 from openai_frontend.triton import _core, options
-from openai_frontend.triton_interface import HARMLESS_WITHOUT_GPU, LOG_LINE, UNREADABLE_MODEL
+from openai_frontend.triton_interface import (
+    HARMLESS_WITHOUT_GPU,
+    LOG_LINE,
+    MODEL_LOAD_ENDED,
+    MODEL_LOADS,
+    STUB_STARTS,
+    UNREADABLE_MODEL,
+)
+
+_FILE = "start.log"
+_STARTING_STUB = "starting its Python stub"
 
 
 class StartLog:
@@ -32,6 +42,25 @@ class StartLog:
         return {match[1]: match[2] for match in found if match is not None}
 
 
+def load_phases(folder: Path) -> dict[str, str]:
+    """The models that load now, while `capture` runs with this folder, and what each does; empty
+    if the core does not tell.
+    """
+    try:
+        lines = (folder / _FILE).read_text(errors="replace").splitlines()
+    except FileNotFoundError:  # the core has not begun
+        return {}
+    phases: dict[str, str] = {}
+    for head in filter(None, map(LOG_LINE.fullmatch, lines)):
+        if (model := MODEL_LOADS.fullmatch(head["text"])) is not None:
+            phases[model[1]] = ""
+        elif (model := MODEL_LOAD_ENDED.fullmatch(head["text"])) is not None:
+            phases.pop(model[1], None)
+        elif (model := STUB_STARTS.fullmatch(head[0])) is not None and model[1] in phases:
+            phases[model[1]] = _STARTING_STUB
+    return phases
+
+
 @contextmanager
 def capture(
     core_options: _core.ServerOptions, server_options: options.Options, folder: Path
@@ -39,18 +68,37 @@ def capture(
     """Redirect the core's log to a file in `folder` during startup, then forward it.
 
     The logging options act immediately on the core's only logger, so they can be reset after the
-    start.
+    start. Until then it logs information too, for `load_phases`.
     """
     log = StartLog()
-    path = folder / "start.log"
+    path = folder / _FILE
     core_options.log_file(str(path))
+    # Verbose lines have the level of information and could not be told apart
+    for_phases = not server_options.log_info and not server_options.log_verbose
+    core_options.log_info(server_options.log_info or for_phases)
     try:
         yield log
     finally:
+        core_options.log_info(server_options.log_info)
         core_options.log_file(str(server_options.log_file or ""))
         written = path.read_text(errors="replace") if path.exists() else ""
-        log.lines = [line for line in written.splitlines() if not _is_harmless(line)]
+        path.unlink(missing_ok=True)  # no model loads any more
+        lines = written.splitlines()
+        if for_phases:
+            lines = _without_information(lines)
+        log.lines = [line for line in lines if not _is_harmless(line)]
         _pass_on(log.lines, server_options.log_file)
+
+
+def _without_information(lines: list[str]) -> list[str]:
+    """Drop the records of this level, with the lines that continue them."""
+    kept, keeps = [], True
+    for line in lines:
+        if (head := LOG_LINE.fullmatch(line)) is not None:
+            keeps = "I" not in head.group("a", "b")
+        if keeps:
+            kept.append(line)
+    return kept
 
 
 def _is_harmless(line: str) -> bool:

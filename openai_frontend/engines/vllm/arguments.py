@@ -103,6 +103,8 @@ def engine_arguments(model: ModelSpec) -> Any:
     if "kv_transfer_config" in given:
         config = _object(given, "kv_transfer_config", path)
         given["kv_transfer_config"] = kv_transfer.config(config, path, on_cpu=on_cpu)
+    # By it the engine's processes report phases (logs/engine_logs.py)
+    defaults |= {"served_model_name": model.name}
     try:
         defaults |= _own_classes(on_cpu=on_cpu, lora=bool(given.get("enable_lora")))
         return AsyncEngineArgs(**defaults | given)

@@ -78,11 +78,11 @@ class VLLMEngine(Engine):
         self._vllm = versions.installed()
         for report in self._vllm.reports():
             logger.warning("model %s: %s", model.name, report)
-        logger.info("model %s: importing vLLM", model.name)
+        model.report_phase("importing vLLM")
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        logger.info("model %s: starting the engine: weights, compilation, KV cache", model.name)
+        model.report_phase("starting the engine")
         engine_arguments = arguments.engine_arguments(model)
         processes.install()
         with arguments.terminal_signals_blocked():
@@ -103,6 +103,7 @@ class VLLMEngine(Engine):
 
     def _prepare_requests(self, model: ModelSpec) -> ModelFacts:
         """Start everything beside the engine."""
+        model.report_phase("starting the processes for grammars and media")
         config = self._engine.model_config
         self._params = conversion.SharedParams(config.get_diff_sampling_param())
         self._pooling = config.runner_type == "pooling"

@@ -47,6 +47,23 @@ def test_progress_is_logged_every_few_seconds_without_a_terminal(
     assert caplog.messages == ["loading a, b: 5 s", "loading a, b: 10 s"]
 
 
+def test_progress_says_what_each_model_does(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Models that are loaded already have left the line."""
+
+    caplog.set_level("INFO")
+    phases: dict[str, str] = {}
+    progress = banner.LoadProgress(io.StringIO(), ["a", "b", "c"], lambda: phases)
+    clock[0] = 5.0
+    progress.tick()
+    phases |= {"b": "reading weights", "c": ""}
+    clock[0] = 10.0
+    progress.tick()
+
+    assert caplog.messages == ["loading a, b, c: 5 s", "loading b (reading weights), c: 10 s"]
+
+
 def test_terminal_gets_one_line_that_is_redrawn(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ class LoadsWhenTold(Answers):
     begun, may_end = threading.Event(), threading.Event()
 
     def load(self, model: ModelSpec) -> ModelFacts:
+        model.report_phase("reading weights")
         self.begun.set()
         assert self.may_end.wait(120)
         return super().load(model)

@@ -5,13 +5,20 @@ import os
 import subprocess
 import sys
 
+from openai_frontend.load_phases import PHASES
 from openai_frontend.logs.engine_logs import configure_vllm
 
 # Configures logging as vLLM does in each of its processes
 ENGINE = """
 import json, logging.config, os
+from types import SimpleNamespace
+for known in ("vllm.v1.engine.core", "vllm.v1.worker.cpu_model_runner"):
+    logging.getLogger(known)  # vLLM is imported already
 logging.config.dictConfig(json.load(open(os.environ["_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"])))
 logger = logging.getLogger("vllm.v1.engine.core")
+config = SimpleNamespace(model_config=SimpleNamespace(served_model_name="m"))
+logger.info("Initializing a V1 LLM engine (v%s) with config: %s", "1", config)
+logging.getLogger("vllm.v1.worker.cpu_model_runner").info("Starting to load model %s...", "/m")
 logger.info("below the level")
 logger.error("stopped at %s", "once")
 try:
@@ -41,16 +48,27 @@ def logged(monkeypatch, *, exception_texts=False):
 
 def test_lines_have_our_format_and_the_process(monkeypatch):
     """Each line is JSON and names the process."""
-    first, fatal, start = logged(monkeypatch)
+    first, *others = logged(monkeypatch)[1:]
 
     assert first["message"] == "stopped at once"
-    assert {line["process"] for line in (first, fatal, start)} == {"MainProcess"}
-    assert {line["logger"] for line in (first, fatal, start)} == {"vllm.v1.engine.core"}
+    assert {line["process"] for line in (first, *others)} == {"MainProcess"}
+    assert {line["logger"] for line in (first, *others)} == {"vllm.v1.engine.core"}
+
+
+def test_progress_of_a_start_is_logged_and_reported(monkeypatch):
+    """Whatever the level of vLLM's log is. Its configuration is not logged."""
+    with PHASES.loading("m"):
+        PHASES.report("m", "starting the engine")
+        first, *_ = logged(monkeypatch)
+        phases = PHASES.current()
+
+    assert first["message"] == "Starting to load model /m..."
+    assert phases == {"m": "reading weights"}
 
 
 def test_texts_of_requests_are_omitted(monkeypatch):
     """The reason of a failed start is logged."""
-    _, fatal, start = logged(monkeypatch)
+    *_, fatal, start = logged(monkeypatch)
 
     assert "canary" not in json.dumps(fatal["exception"])
     assert start["exception"]["message"] == "no memory"
@@ -58,6 +76,6 @@ def test_texts_of_requests_are_omitted(monkeypatch):
 
 def test_operator_can_enable_texts(monkeypatch):
     """The setting applies to vLLM's processes too."""
-    _, fatal, _ = logged(monkeypatch, exception_texts=True)
+    *_, fatal, _ = logged(monkeypatch, exception_texts=True)
 
     assert "the prompt was: canary" in fatal["exception"]["message"]

@@ -201,7 +201,7 @@ async def test_core_that_is_not_ready_while_a_model_loads(tmp_path: Path) -> Non
     async with serving(tmp_path, model_control_mode="explicit", startup_models=()) as registry:
         loading = asyncio.create_task(registry.load("m"))
         try:
-            await until(lambda: registry.unready() == {"m": "it is loading"})
+            await until(lambda: registry.unready() == {"m": "it is loading: reading weights"})
             assert not registry.is_ready()
         finally:
             LoadsWhenTold.may_end.set()

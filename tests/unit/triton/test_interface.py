@@ -227,6 +227,23 @@ async def test_log_lines(repository, start_server, tmp_path, log_format):
 
 
 @pytest.mark.slow
+async def test_lines_about_loads(repository, start_server, tmp_path):
+    """The begin and the end of each load, and in between the Python backend's line."""
+    log = tmp_path / "log"
+    python_models.write(repository, "echo")
+    python_models.write(repository, "broken", answer="raise ValueError('no weights')")
+    await start_server(log_file=log, log_info=True)
+
+    lines = log.read_text().splitlines()
+    heads = [each for line in lines if (each := triton_interface.LOG_LINE.fullmatch(line))]
+    for row in (triton_interface.MODEL_LOADS, triton_interface.MODEL_LOAD_ENDED):
+        found = {match[1] for head in heads if (match := row.fullmatch(head["text"]))}
+        assert found == {"echo", "broken"}
+    stubs = [triton_interface.STUB_STARTS.fullmatch(line) for line in lines]
+    assert "echo" in [match[1] for match in stubs if match is not None]
+
+
+@pytest.mark.slow
 async def test_start_without_a_gpu_has_no_warnings(repository, start_server, tmp_path):
     """The known lines are all that the core complains about."""
     log = tmp_path / "log"

@@ -8,6 +8,7 @@ from prometheus_client import parser
 from openai_frontend import errors
 from openai_frontend.triton import ModelIndexEntry, Options, Server
 from tests import mock_models
+from tests.unit.triton import python_models
 from tests.unit.triton.generation_inputs import collect, count, generate
 
 
@@ -31,6 +32,27 @@ async def test_start_is_quick(repository, start_server):
         took_s.append(time.monotonic() - started)
 
     assert min(took_s) < 2
+
+
+@pytest.mark.slow
+async def test_phases_of_a_start(repository, tmp_path):
+    """The models that still load, and those whose stub starts. What the core logged for that is not
+    passed on.
+    """
+    log, seen = tmp_path / "log", set[tuple[str, str]]()
+    python_models.write(repository, "echo")
+    server = Server(Options(model_repositories=[repository], log_file=log))
+    starting = asyncio.create_task(server.start())
+    while not starting.done():
+        seen.update(server.load_phases().items())
+        await asyncio.sleep(0.01)
+    await starting
+    after = server.load_phases()
+    await server.stop()
+
+    assert {("echo", ""), ("echo", "starting its Python stub")} <= seen
+    assert not after
+    assert not log.read_text()
 
 
 async def test_live_and_ready(server):

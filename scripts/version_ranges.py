@@ -24,6 +24,7 @@ EXTRAS = ("jwt", "otel", "redis")
 
 # Every dependency at work, without an engine: over fakes, over the mock engine and as a process.
 TESTS = (
+    "-n1",  # a test that ends its process, as native code can, is one that fails
     "--repeat-failures",
     "-m=not engine and not slow",
     "tests/api/test_limits.py",

@@ -17,14 +17,20 @@ import pytest
 def test_it(name):
     runs = Path(name)
     runs.write_text((runs.read_text() if runs.exists() else "") + "x")
-    assert len(runs.read_text()) > {failures}
+    if len(runs.read_text()) <= {failures}:
+        {fail}
 """
+FAIL, CRASH = "pytest.fail()", "import os; os.abort()"
 
 
-def run(folder: Path, names: list[str], failures: int, *options: str) -> tuple[int, str]:
+def run(
+    folder: Path, names: list[str], failures: int, *options: str, fail: str = FAIL
+) -> tuple[int, str]:
     """The exit code and the output of a run in `folder`."""
     quoted = ", ".join(repr(name) for name in names)
-    (folder / "test_example.py").write_text(TESTS.format(names=quoted, failures=failures))
+    (folder / "test_example.py").write_text(
+        TESTS.format(names=quoted, failures=failures, fail=fail)
+    )
     command = [sys.executable, "-m", "pytest", "-pxdist", "-ptests.flaky", "--repeat-failures"]
     isolated = ["-c/dev/null", f"--rootdir={folder}", "-pno:cacheprovider", *options]
     result = subprocess.run(
@@ -46,6 +52,15 @@ def test_a_test_that_passes_alone_is_flaky_and_the_run_passes(tmp_path: Path, wo
     assert "FLAKY test_example.py::test_it[b]: failed in the whole run, passed alone" in output
     assert "2 flaky tests; a run with more than 2 fails" in output
     assert (tmp_path / "a").read_text() == "xx"
+
+
+def test_a_test_that_ends_its_worker_counts_as_failed(tmp_path: Path):
+    """As native code may, once in many runs. Another worker runs the tests that are left."""
+    code, output = run(tmp_path, ["a", "b"], 1, "-n1", "--maxfail=9", fail=CRASH)
+
+    assert code == pytest.ExitCode.OK
+    assert "FLAKY test_example.py::test_it[a]" in output
+    assert "2 flaky tests" in output
 
 
 def test_more_than_two_flaky_tests_fail_the_run(tmp_path: Path):

@@ -25,6 +25,7 @@ def main() -> int:
         clients=options.clients,
         pause_s=options.pause_s,
         engine=options.engine or options.media,
+        kill=options.kill,
         scenarios=options.scenario or [play.__name__ for play in MEDIA if options.media],
         leak_bytes=options.leak_bytes,
         noise_mb=options.noise_mb,
@@ -48,6 +49,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scenario", action="append", choices=NAMES, help="only these")
     parser.add_argument("--engine", action="store_true", help="with the demo models, in vLLM")
     parser.add_argument("--media", action="store_true", help="the same, only images and audio")
+    parser.add_argument(
+        "--kill", action="store_true", help="kill and stop processes of models at random"
+    )
     parser.add_argument("--leak-bytes", type=int, default=0, help="that each request leaves behind")
     parser.add_argument(
         "--noise-mb", type=float, default=3, help="growth that is no leak; a short run needs more"

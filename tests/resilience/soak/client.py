@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ class Client:
         self.repository = repository
         self.generation = 0  # of the model that is rewritten
         self.changing = asyncio.Lock()  # allows one change of the models at a time
+        self.killed: Counter[str] = Counter()  # or stopped: "stubs", "engines"
         limits = httpx.Limits(max_connections=4 * clients, max_keepalive_connections=clients)
         self._http = httpx.AsyncClient(base_url=gateway.url, timeout=30, limits=limits)
 

@@ -3,8 +3,9 @@
 import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import orjson
 
@@ -17,6 +18,7 @@ class Tally:
 
     seconds: list[float] = field(default_factory=list)  # of the requests that ended as expected
     errors: Counter[str] = field(default_factory=Counter)  # kind -> how many
+    lost: int = 0  # errors of a model whose process had been killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Report:
     threads: tuple[int, int]  # at the start and at the end of the load
     descriptors: tuple[int, int]
     left: str  # what the load left behind; empty: nothing
+    killed: dict[str, int]  # processes of models: kind -> how many
+    lost: dict[str, int]  # scenario -> requests that ended with an error because of that
     samples: Sequence[Sample]  # of the whole load, to trace growth
 
     @property
@@ -83,6 +87,7 @@ class Report:
                 f"soak of {self.minutes:.1f} minutes, seed {self.seed}: {self.requests} requests",
                 f"  {'scenario':<16} {'requests':>8} {'p50 ms':>10} {'p99.9 ms':>10} {'errors':>7}",
                 *rows,
+                *self._killed(),
                 f"memory: {start:.0f} MB at the start, {most:.0f} at most, {end:.0f} at the end",
                 f"slopes over the second half, in MB/h (allowed {self.allowed_mb_h:.1f}):",
                 *(f"  {memory}: {slope:+.1f}" for memory, slope in self.slopes_mb_h.items()),
@@ -91,6 +96,15 @@ class Report:
                 *(f"FAILED: {each}" for each in self.failures),
             ]
         )
+
+    def _killed(self) -> list[str]:
+        if not self.killed:
+            return []
+        kinds, lost = (
+            ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+            for counts in (self.killed, self.lost)
+        )
+        return [f"killed or stopped: {kinds}; requests that ended with that error: {lost}"]
 
     def _kinds(self, scenario: str) -> Sequence[int]:
         return list(self.errors.get(scenario, {}).values())
@@ -104,6 +118,7 @@ def report(
     left: str,
     slope_limit_mb_h: float,
     noise_mb: float,
+    killed: Mapping[str, int] = MappingProxyType({}),
 ) -> Report:
     """`noise_mb` is what an allocator may keep or give back; a short soak cannot detect a slope
     below that over its second half.
@@ -118,11 +133,16 @@ def report(
         errors={name: dict(each.errors) for name, each in tallies.items() if each.errors},
         latency_ms={name: _latency(each.seconds) for name, each in sorted(tallies.items())},
         memory_mb=(memory[0], max(memory), memory[-1]),
-        slopes_mb_h=slopes_mb_h(half),
+        # A process that starts in this half grows by what it fills at first.
+        slopes_mb_h=slopes_mb_h(
+            [replace(each, each_below={}) for each in half] if killed else half
+        ),
         allowed_mb_h=max(slope_limit_mb_h, noise_mb / hours),
         threads=(samples[0].threads, samples[-1].threads),
         descriptors=(samples[0].descriptors, samples[-1].descriptors),
         left=left,
+        killed=dict(killed),
+        lost={name: each.lost for name, each in tallies.items() if each.lost},
         samples=samples,
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import random
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import numpy
+import psutil
 
 from tests import audio, images, recordings
 from tests.resilience.soak import models
@@ -402,6 +404,38 @@ async def fill_media_pools(client: Client) -> None:
         await asyncio.gather(*chats, *uploads)
 
 
+async def kill(client: Client, chance: random.Random) -> None:
+    """Kill a process of a model, or stop it for seconds: a stub of the Python backend or vLLM's
+    engine.
+    """
+    stubs, engines = _stubs(client), client.gateway.engine_processes()
+    victim = chance.choice([*stubs, *engines])
+    client.killed["stubs" if victim in stubs else "engines"] += 1
+    if chance.random() < 0.5:
+        victim.kill()
+        return
+    victim.suspend()
+    await asyncio.sleep(chance.uniform(0.5, 12))
+    with contextlib.suppress(psutil.NoSuchProcess):  # the gateway has killed it
+        victim.resume()
+
+
+def _stubs(client: Client) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.Process(client.gateway.pid).children(recursive=True)
+        if "triton_python_backend_stub" in "".join(_command(process)[:1])
+    ]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Empty if the process has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 Scenario = Callable[[Client, random.Random], Awaitable[None]]
 
 
@@ -411,6 +445,7 @@ class Row:
 
     play: Scenario
     weight: int
+    in_process: bool = False  # its model runs in a process of its own, which `kill` may choose
 
     @property
     def name(self) -> str:
@@ -423,7 +458,7 @@ ROWS = (
     Row(choices, 8),
     Row(tools, 8),
     Row(embeddings, 10),
-    Row(ensemble, 10),
+    Row(ensemble, 10, in_process=True),
     Row(bad_input, 10),
     Row(failing, 5),
     Row(crash, 8),
@@ -440,11 +475,11 @@ ROWS = (
     Row(bad_audio, 3),
 )
 ENGINE_ROWS = (
-    Row(engine, 8),
-    Row(engine_pictures, 8),
-    Row(engine_audio, 4),
-    Row(engine_sounds, 4),
-    Row(engine_abandoned, 4),
+    Row(engine, 8, in_process=True),
+    Row(engine_pictures, 8, in_process=True),
+    Row(engine_audio, 4, in_process=True),
+    Row(engine_sounds, 4, in_process=True),
+    Row(engine_abandoned, 4, in_process=True),
 )
 MEDIA = (
     look, pictures, bad_pictures, transcription, bad_audio, engine_pictures, engine_audio,

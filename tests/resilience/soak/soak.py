@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,14 @@ from tests.resilience.soak import models
 from tests.resilience.soak.client import Client
 from tests.resilience.soak.memory import Sample, sample
 from tests.resilience.soak.report import Report, Tally, report
-from tests.resilience.soak.scenarios import ENGINE_ROWS, FAILURES, ROWS, Row, fill_media_pools
+from tests.resilience.soak.scenarios import (
+    ENGINE_ROWS,
+    FAILURES,
+    ROWS,
+    Row,
+    fill_media_pools,
+    kill,
+)
 
 OPTIONS = (
     "--model-control-mode=explicit",
@@ -30,6 +38,15 @@ ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
 }
+# So that no model stays down for the rest of the run (docs/engine-health.md).
+KILL_OPTIONS = ("--engine-max-restarts=1000", "--engine-restart-window-s=60")
+_BETWEEN_KILLS_S = (10, 40)
+# Of a model that has lost its process: the status, or the last event of a stream.
+_LOST = re.compile(r"Unexpected: (50[34] |last event: '\{\"error)")
+# Triton keeps these of each stub that is lost with a request in flight (docs/engine-health.md).
+_KEPT_THREADS, _KEPT_DESCRIPTORS = 36, 4
+_KEPT_REQUESTS = ("openai_frontend_unreleased_requests", "openai_frontend_buffered_body_bytes")
+_RECOVERS_WITHIN_S = 180
 _ONE_S = 60  # limit for one scenario
 _SAMPLE_S = 1.0
 _BURST, _FREQUENT = 32, 4  # concurrent requests of scenarios of at least this weight
@@ -45,6 +62,7 @@ class Plan:
     clients: int = 24
     pause_s: float = 0.05  # average pause of a client between two requests
     engine: bool = False
+    kill: bool = False  # processes of models, at random
     scenarios: Sequence[str] = ()  # by name; empty: all
     leak_bytes: int = 0  # leaked by each request to the model `talker`
     slope_limit_mb_h: float = 1.0
@@ -80,7 +98,23 @@ class Soak:
         """Run the load and sample the process each second."""
         over = time.monotonic() + self._plan.seconds
         clients = [self._one_client(number, over) for number in range(self._plan.clients)]
-        await asyncio.gather(self._watch(over), *clients)
+        killer = [self._kill(over)] if self._plan.kill else []
+        await asyncio.gather(self._watch(over), *clients, *killer)
+
+    async def _kill(self, over: float) -> None:
+        chance = random.Random(f"{self._plan.seed}:kill")
+        while (pause_s := chance.uniform(*_BETWEEN_KILLS_S)) < over - time.monotonic():
+            await asyncio.sleep(pause_s)
+            await kill(self._client, chance)
+
+    async def recover(self) -> None:
+        """After kills: wait until all models are ready, and see that each scenario succeeds."""
+        async with asyncio.timeout(_RECOVERS_WITHIN_S):
+            while not await asyncio.to_thread(self._client.gateway.ready):  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+        chance = random.Random(self._plan.seed)
+        for row in self._plan.rows:
+            await self._play(row, chance, alive=True)
 
     async def _one_client(self, number: int, over: float) -> None:
         chance = random.Random(f"{self._plan.seed}:{number}")
@@ -91,13 +125,17 @@ class Soak:
             await self._play(row, random.Random(chance.random()))
             await asyncio.sleep(chance.expovariate(1 / self._plan.pause_s))
 
-    async def _play(self, row: Row, chance: random.Random) -> None:
+    async def _play(self, row: Row, chance: random.Random, *, alive: bool = False) -> None:
         tally, start = self.tallies[row.name], time.monotonic()
         try:
             async with asyncio.timeout(_ONE_S):
                 await row.play(self._client, chance)
         except FAILURES as error:
-            tally.errors[f"{type(error).__name__}: {error}"[:200]] += 1
+            kind = f"{type(error).__name__}: {error}"[:200]
+            if self._plan.kill and row.in_process and not alive and _LOST.match(kind):
+                tally.lost += 1
+            else:
+                tally.errors[kind] += 1
         else:
             tally.seconds.append(time.monotonic() - start)
 
@@ -114,15 +152,21 @@ async def soak(folder: Path, plan: Plan) -> Report:
     repository = folder / "models"
     models.write(repository, leak_bytes=plan.leak_bytes, engine=plan.engine)
     log = folder / "log"
-    with GatewayProcess(repository, log, *OPTIONS, environment=ALLOCATOR) as gateway:
+    options = (*OPTIONS, *KILL_OPTIONS) if plan.kill else OPTIONS
+    with GatewayProcess(repository, log, *options, environment=ALLOCATOR) as gateway:
         await asyncio.to_thread(gateway.wait_until_ready)
         client = Client(gateway, repository, clients=plan.clients)
         run = Soak(plan, client)
         left = ""
         try:
             await run.warm_up()
-            async with no_trace_left(gateway, deadline_s=30, growth_bytes=_GROWTH_BYTES):
+            async with no_trace_left(gateway, deadline_s=60, growth_bytes=_GROWTH_BYTES) as kept:
                 await run.run()
+                if plan.kill:
+                    await run.recover()
+                    lost = client.killed["stubs"]
+                    kept.threads, kept.descriptors = _KEPT_THREADS * lost, _KEPT_DESCRIPTORS * lost
+                    kept.in_hand = _KEPT_REQUESTS
                 await client.close()
         except AssertionError as error:
             left = str(error)
@@ -131,6 +175,6 @@ async def soak(folder: Path, plan: Plan) -> Report:
         code = await asyncio.to_thread(gateway.stop)
         left += f"\nthe gateway ended with {code}" if code else ""
     return report(
-        run.tallies, run.samples, seed=plan.seed, left=left.strip(),
+        run.tallies, run.samples, seed=plan.seed, left=left.strip(), killed=dict(client.killed),
         slope_limit_mb_h=plan.slope_limit_mb_h, noise_mb=plan.noise_mb,
     )  # fmt: skip

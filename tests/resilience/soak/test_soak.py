@@ -111,6 +111,24 @@ def test_errors_idle_scenarios_growth_and_leftovers_are_the_only_failures() -> N
     assert failures(flat, good, left="threads: 1 before, 2 now") == ["threads: 1 before, 2 now"]
 
 
+def test_errors_of_models_whose_process_was_killed_are_no_failures() -> None:
+    """They are counted, beside what was killed. Memory of processes that start is not compared."""
+    seen = [
+        replace(each, each_below={"stub 5": 10**8 + at * 5000})
+        for at, each in enumerate(samples([100.0] * 3600))
+    ]
+    found = report(
+        {"ensemble": Tally(seconds=[0.1], lost=3)}, seen, seed=1, left="", slope_limit_mb_h=1,
+        noise_mb=3, killed={"stubs": 2, "engines": 1},
+    )  # fmt: skip
+
+    assert found.failures == []
+    assert (
+        "killed or stopped: stubs 2, engines 1; requests that ended with that error: ensemble 3"
+        in found.text()
+    )
+
+
 def test_report_of_a_run_without_failures() -> None:
     """Both forms say so."""
     tally = Tally(seconds=[0.1] * 10)

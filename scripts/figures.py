@@ -8,6 +8,7 @@ The files of a request are those between the server's protocol class and the eng
 import ast
 import asyncio
 import io
+import re
 import statistics
 import sys
 import tempfile
@@ -23,6 +24,16 @@ PACKAGE = "openai_frontend"
 PACKAGES = (PACKAGE, "schemas", "chat_templates")
 SHORT_FILE, LONG_FUNCTION, MANY_BRANCHES = 50, 50, 10
 CHAT_ROUTER = f"{PACKAGE}.routers.chat"
+# Kind of change -> one example of it: a word in the sources. See docs/extending.md.
+PROBES = {
+    "request field": "repetition_detection",
+    "endpoint": "rerank",
+    "model ability": "transcription",
+    "tensor contract": "llmapi",
+    "parser family": "olmo3",
+    "metric": "BUFFERED_BODY_BYTES",
+    "setting": "sse_ping_interval_s",
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _BRANCHES = (
@@ -31,7 +42,12 @@ _BRANCHES = (
 
 
 def main() -> None:
-    rows = {**size_figures(), **import_figures(), **asyncio.run(request_figures())}
+    rows = {
+        **size_figures(),
+        **{f"files per {kind}": f"{n} ({PROBES[kind]})" for kind, n in change_figures().items()},
+        **import_figures(),
+        **asyncio.run(request_figures()),
+    }
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:{width}}  {value}")
@@ -118,6 +134,18 @@ def _spread(values: list[int]) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{part:,} ({100 * part / whole:.1f} %)"
+
+
+# Changes
+
+
+def change_figures() -> dict[str, int]:
+    """Kind of change -> files of the wheel in which its example appears."""
+    texts = [path.read_text() for path in _modules().values()]
+    return {
+        kind: sum(re.search(rf"\b{word}\b", text) is not None for text in texts)
+        for kind, word in PROBES.items()
+    }
 
 
 # Imports

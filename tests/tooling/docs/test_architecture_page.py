@@ -1,27 +1,28 @@
-"""docs/architecture.md names only files that exist."""
+"""docs/architecture.md and docs/extending.md name only files that exist."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+import pytest
+
+from tests.gateway_process import ROOT
+
+# The example of a new file in a recipe
+_EXAMPLES = {"engines/NAME/"}
 
 
-NAMED = set(re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", PAGE))
+def named(page: str) -> set[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return set(re.findall(r"`((?:\w+/)+(?:[\w-]+\.\w+)?)`", text)) - _EXAMPLES
 
 
-def test_every_named_file_exists() -> None:
+@pytest.mark.parametrize("page", ["architecture.md", "extending.md"])
+def test_every_named_file_exists(page: str) -> None:
     """Paths are relative to the package or to the root."""
-
     missing = {
         path
-        for path in NAMED
+        for path in named(page)
         if not (ROOT / path).exists() and not (ROOT / "openai_frontend" / path).exists()
     }
+
     assert missing == set()
-
-
-def test_page_names_files() -> None:
-    """Otherwise the check above would pass trivially."""
-
-    assert "contracts/vllm.py" in NAMED
+    assert "contracts/vllm.py" in named(page)

@@ -103,11 +103,14 @@ sbom: setup ## write the locked packages to build/sbom.cdx.json, in CycloneDX
 	@$(PYTHON) -m scripts.setup --tool supply
 	@$(BIN)/python -m scripts.supply sbom
 
-wheel: setup ## build a reproducible wheel of the last commit in dist/
-	@$(BIN)/python -m scripts.wheel
+# Without `setup`, which installs all that the gateway needs to run: building needs five packages.
+wheel: ## build a reproducible wheel of the last commit in dist/
+	@$(PYTHON) -m scripts.setup --tool build
+	@$(PYTHON) -m scripts.wheel
 
-wheel-check: setup ## fail unless two builds of that wheel are equal and name no local path
-	@$(BIN)/python -m scripts.wheel_check
+wheel-check: ## fail unless two builds of that wheel are equal and name no local path
+	@$(PYTHON) -m scripts.setup --tool build
+	@$(PYTHON) -m scripts.wheel_check
 
 # Without `setup`, which needs the Triton core: aarch64 has wheels of the gateway only.
 wheels: ## build the wheels of this machine's architecture for all Pythons in dist/; needs Docker

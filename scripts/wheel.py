@@ -11,34 +11,55 @@ import tempfile
 from io import BytesIO
 from pathlib import Path
 
+from scripts.setup.clients import TOOLS
+from scripts.setup.install import pip
+from scripts.setup.progress import CommandFailed, Progress
+
 DIST = Path("dist")
+BINARIES = TOOLS / "build" / "bin"  # of `scripts.setup --tool build`
 
 
 def main() -> int:
+    commit, progress = last_commit(), Progress(1)
+    progress.begin(f"wheel of {described(commit)}")
     with tempfile.TemporaryDirectory() as folder:
-        unpack(Path(folder))
-        command, environment = building(Path(folder), DIST)
-        code = subprocess.run(command, env=environment, check=False).returncode
-    if code == 0:
-        print(f"the wheel of {_git('log', '-1', '--format=%h, %s').decode().strip()}")
-    return code
+        unpack(commit, Path(folder))
+        command, environment = building(commit, Path(folder), DIST)
+        try:
+            progress.run(command, env=environment)
+        except CommandFailed as error:
+            progress.end("failed")
+            sys.stderr.write(f"{error}\n")
+            return 1
+    progress.end()
+    return 0
 
 
-def unpack(folder: Path) -> None:
-    """The files of the last commit, as git has them."""
-    with tarfile.open(fileobj=BytesIO(_git("archive", "--format=tar", "HEAD"))) as files:
+def last_commit() -> str:
+    """Its hash: there may be another one before the build ends."""
+    return _git("rev-parse", "HEAD").decode().strip()
+
+
+def described(commit: str) -> str:
+    return _git("log", "-1", "--format=%h, %s", commit).decode().strip()
+
+
+def unpack(commit: str, folder: Path) -> None:
+    """The files of a commit, as git has them."""
+    with tarfile.open(fileobj=BytesIO(_git("archive", "--format=tar", commit))) as files:
         files.extractall(folder, filter="data")
 
 
-def building(sources: Path, target: Path) -> tuple[list[str], dict[str, str]]:
-    """The command that writes the wheel of these sources into a folder, and its environment."""
-    # Nothing is fetched: what builds is what is installed here, at its locked version.
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", *options]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    epoch = _git("log", "-1", "--format=%ct").decode().strip()
-    environment = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": epoch}
-    return [*command, f"--wheel-dir={target}", str(sources)], environment
+def building(commit: str, sources: Path, target: Path) -> tuple[list[str], dict[str, str]]:
+    """The command that writes the wheel of a commit's sources into a folder, and its environment.
+
+    Nothing is fetched: what builds is installed at its locked version.
+    """
+    options = ["--no-deps", "--no-build-isolation", "--no-index", f"--wheel-dir={target}"]
+    command = [*pip("wheel", BINARIES / "python"), "--verbose", *options, str(sources)]
+    path = os.pathsep.join([str(BINARIES.absolute()), os.environ["PATH"]])
+    epoch = _git("log", "-1", "--format=%ct", commit).decode().strip()
+    return command, {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": epoch}
 
 
 def _git(*command: str) -> bytes:

@@ -18,9 +18,10 @@ _BUILDERS: dict[str, tuple[int, dict[str, str]]] = {
 
 
 def main() -> int:
+    commit = wheel.last_commit()
     with tempfile.TemporaryDirectory() as folder:
         builders = {Path(folder) / name: how for name, how in _BUILDERS.items()}
-        builds = [_start(each, *how) for each, how in builders.items()]
+        builds = [_start(commit, each, *how) for each, how in builders.items()]
         outputs = [build.communicate()[0] for build in builds]
         if any(build.returncode for build in builds):
             print("\n".join(outputs))
@@ -59,14 +60,16 @@ def local_paths(built: Path, local: Iterable[Path]) -> Iterator[str]:
                 yield f"{name} contains {path}"
 
 
-def _start(folder: Path, umask: int, environment: dict[str, str]) -> "subprocess.Popen[str]":
+def _start(
+    commit: str, folder: Path, umask: int, environment: dict[str, str]
+) -> "subprocess.Popen[str]":
     sources = folder / "sources"
     sources.mkdir(parents=True)
-    wheel.unpack(sources)
+    wheel.unpack(commit, sources)
     for path in sources.rglob("*"):  # as in a clone of this builder
         path.chmod(path.stat().st_mode & ~umask)
         os.utime(path)
-    command, needed = wheel.building(sources, folder / "dist")
+    command, needed = wheel.building(commit, sources, folder / "dist")
     return subprocess.Popen(
         command, umask=umask, env={**needed, **environment}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -98,7 +98,7 @@ def install(progress: Progress, engine: str) -> None:
     """Install the lock files without resolving: they are complete."""
     write_stand_ins(STAND_INS)
     wanted = sum(count_pins(path) for path in [*lock_files(engine), *elsewhere(engine)])
-    state = partial(packages_so_far, wanted)
+    state = partial(packages_so_far, wanted, len(unpacked()))
     progress.run([*pip("install"), *locked(lock_files(engine))], state)
     for path in elsewhere(engine):
         options = ["--no-deps", "--no-compile", f"--find-links={STAND_INS}"]
@@ -123,10 +123,14 @@ def count_pins(path: Path) -> int:
     return sum("==" in line for line in path.read_text().splitlines())
 
 
-def packages_so_far(wanted: int) -> str:
-    """Number of unpacked packages; empty while pip downloads."""
-    count = len(list(site_packages().glob("*.dist-info")))
-    return f"{count} of {wanted} unpacked" if count > 1 else ""
+def packages_so_far(wanted: int, before: int) -> str:
+    """Number of unpacked packages; empty while pip downloads, and adds none to those `before`."""
+    count = len(unpacked())
+    return f"{count} of {wanted} unpacked" if count > before else ""
+
+
+def unpacked() -> list[Path]:
+    return list(site_packages().glob("*.dist-info"))
 
 
 def site_packages(venv: Path = VENV) -> Path:
@@ -151,6 +155,6 @@ def check(target: Path = PYTHON) -> None:
 
 def build_extension(progress: Progress) -> None:
     """Install this package as editable, which builds the extension (again)."""
-    options = ["--no-deps", "--no-build-isolation", "--editable"]
+    options = ["--verbose", "--no-deps", "--no-build-isolation", "--editable"]  # each file compiled
     path = os.pathsep.join([str(PYTHON.parent.resolve()), os.environ["PATH"]])
     progress.run([*pip("install"), *options, "."], env={**os.environ, "PATH": path})

@@ -39,6 +39,9 @@ NO_HASHES = (
     "# Not from PyPI: torch's index has a build for each platform; the stand-ins are made here.\n"
 )
 
+# What builds a wheel is what builds the extension of `.venv`
+BUILD = "tool-build"
+
 # A dependency group of such a name is an environment of its own; its lock lies in the folder.
 ENVIRONMENTS = {"client-": "clients", "tool-": "tools"}
 
@@ -95,7 +98,7 @@ def lock_others(folder: Path, project: dict[str, Any], keep: bool) -> None:
             write(lock, sorted(group(project, name)))
             continue
         limits = read_lock(lock) if keep else []
-        if name.removeprefix("client-") in WITH_GATEWAY:
+        if name.removeprefix("client-") in WITH_GATEWAY or name == BUILD:
             limits = gateway
         write(lock, pins(resolve(folder, group(project, name), limits)))
 

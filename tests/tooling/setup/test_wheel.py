@@ -1,10 +1,15 @@
-"""The comparison of `make wheel-check`, which builds the wheel twice and so runs on its own."""
+"""The sources and tools of `make wheel`, and the comparison of `make wheel-check`, which builds the
+wheel twice and so runs on its own.
+"""
 
+import subprocess
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
 import pytest
 
+from scripts import wheel
+from scripts.setup import lock
 from scripts.wheel_check import differences, local_paths
 
 EXTENSION = {"package/core.so": b"\x7fELF"}
@@ -18,6 +23,35 @@ def write(path: Path, members: dict[str, bytes], *, year: int = 2020, mode: int 
             info.external_attr = mode << 16
             archive.writestr(info, content)
     return path
+
+
+def commit(folder: Path, subject: str) -> None:
+    """With a file that contains the subject."""
+    (folder / "file").write_text(subject)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "file"], [*author, "commit", "-qm", subject]):
+        subprocess.run(["git", *command], cwd=folder, check=True)  # noqa: S607
+
+
+def test_wheel_is_of_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that is made during the build changes neither its sources nor its name."""
+    monkeypatch.chdir(tmp_path)
+    commit(tmp_path, "first")
+    built = wheel.last_commit()
+    commit(tmp_path, "second")
+    wheel.unpack(built, tmp_path / "sources")
+
+    assert (tmp_path / "sources" / "file").read_text() == "first"
+    assert wheel.described(built).endswith(", first")
+
+
+def test_wheel_is_built_with_what_builds_the_extension() -> None:
+    """The tools have the versions of the set-up, and are few."""
+    tools = lock.read_lock("tools/build.txt")
+
+    assert {each.partition("==")[0] for each in tools} >= {"nanobind", "scikit-build-core"}
+    assert set(tools) <= set(lock.read_lock("lock.txt"))
+    assert len(tools) < 10
 
 
 def test_equal_wheels_have_no_differences(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ class Startup:
                     watch = partial(self._registry.watch, self._repository_poll_s)
                     watchers.create_task(supervise("watch model repository", watch))
         except Exception as error:  # noqa: BLE001  the process reports it and exits
-            self.failure = error
             logger.error("startup failed: %s", error)
+            self.failure = _without_frames(error)
             self.on_failure()
 
     async def _load_models(self) -> None:
@@ -94,6 +94,14 @@ class Startup:
             except GatewayError as error:
                 logger.error("failed to load model %s: %s", name, error.message)
             self._registry.loading_at_start.discard(name)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """For an exception that is kept: its frames would keep the core's objects until the interpreter
+    ends, and nanobind would report them as leaked.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -99,3 +101,13 @@ def test_gpus_start_their_processes_as_vllm_does(monkeypatch: pytest.MonkeyPatch
 
     assert utils.get_mp_context is before
     assert helper("a")[:4] == [["a"], os.getpid(), True, True]
+
+
+def test_end_of_the_fork_server_frees_no_modules() -> None:
+    """An extension that it has imported would report its types as leaked."""
+    code = (
+        "import ctypes, openai_frontend.engines.vllm.fork_server\n"
+        "ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p))"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -29,6 +29,7 @@ _PRELOADED = [
     "openai_frontend.engines.vllm.processes",
     "openai_frontend.engines.vllm.media_worker",
     "openai_frontend.engines.vllm.grammar_sandbox_worker",
+    "openai_frontend.engines.vllm.fork_server",
     "llguidance",
     "xgrammar",
 ]

@@ -63,6 +63,47 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]
         yield gateway
 
 
+# A stand-in for the extension of that name: the process aborts if its interpreter is finalized
+REPORTS_LEAKS = """
+import ctypes
+ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p))
+"""
+IMPORTS_IT = """
+import atexit, triton._C.libtriton
+from openai_frontend.engines.mock import MockEngine as Engine
+atexit.register(print, "exit functions have run")
+"""
+
+
+def test_failed_start_reports_no_leaks(tmp_path: Path) -> None:
+    """Nothing keeps the objects of a core that did not start."""
+    mock_models.write(tmp_path / "models", "m")
+    options = ["--cache-config=absent:size=1048576"]
+    with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as gateway:
+        assert exit_code(gateway) == 1
+
+    assert "startup failed" in gateway.output()
+    assert "leaked" not in gateway.output()
+
+
+def test_stop_reports_no_leaks(tmp_path: Path) -> None:
+    """Neither of the gateway nor of an extension that would report what the end leaves."""
+    extension = tmp_path / "path" / "triton" / "_C"
+    extension.mkdir(parents=True)
+    (extension / "libtriton.py").write_text(REPORTS_LEAKS)
+    (tmp_path / "path" / "importing.py").write_text(IMPORTS_IT)
+    config = mock_models.CONFIG.replace('"mock"', '"importing:Engine"')
+    mock_models.write(tmp_path / "models", "m", config=config)
+    environment = {"PYTHONPATH": str(tmp_path / "path")}
+    with GatewayProcess(tmp_path / "models", tmp_path / "log", environment=environment) as gateway:
+        gateway.wait_until_ready()
+        code = gateway.stop(signal.SIGTERM)
+
+    assert code == 0
+    assert "exit functions have run" in gateway.output()
+    assert "leaked" not in gateway.output()
+
+
 def test_printed_curl_line_gets_an_answer(talker: GatewayProcess) -> None:
     """Pasted into a shell, the chat example gets an answer of the model."""
 

@@ -2,11 +2,13 @@
 
 import json
 import re
+import time
 from typing import Any
 
 import jsonschema
 import pytest
 
+from tests.vllm.constrained_answers import held, offered
 from tests.vllm.grammar_walk import walker
 
 pytestmark = pytest.mark.engine
@@ -172,3 +174,54 @@ def test_text_of_a_structural_tag_contains_no_call_in_pieces():
     for piece in walk.tokenizer.encode("_call", add_special_tokens=False):
         assert grammar.accept_tokens("walk", [piece])
     assert walk.tokenizer.convert_tokens_to_ids(">") not in walk.allowed(grammar)
+
+
+def tag_of(functions: dict[str, Any]) -> str:
+    structured = held("hermes", offered(functions)).structured
+    assert structured is not None
+    return str(structured.structural_tag)
+
+
+CALL_TEXT = r'<tool_call>\n{"name": "(\w+)", "arguments": (.*?)}\n</tool_call>'
+
+
+def test_calls_of_many_functions_are_compiled_by_llguidance():
+    """xgrammar takes seconds for them."""
+    path, mode = {"type": "string", "maxLength": 9}, {"enum": ["read", "write"]}
+    parameters = of(path=path, mode=mode, lines={"type": "array", "items": {"type": "integer"}})
+    functions = {
+        f"function_{number}": {**parameters, "title": str(number)} for number in range(150)
+    }
+    walk = walker()
+    began_s = time.process_time()
+    grammar = walk.grammar(given(structural_tag=tag_of(functions)))
+
+    assert time.process_time() - began_s < 2
+    for seed in range(5):
+        for name, arguments in re.findall(CALL_TEXT, walk.walk(grammar, seed)):
+            jsonschema.validate(json.loads(arguments), functions[name])
+
+
+def test_xgrammar_enforces_objects_of_many_optional_properties():
+    """llguidance would fail at the first token of 1,000 of them."""
+    names = {f"property_{number}": {"type": "integer"} for number in range(1000)}
+    schema = {**of(**names), "required": []}
+
+    jsonschema.validate(json.loads(walker().answer(given(json=schema), 1)), schema)
+
+
+def test_objects_of_many_optional_properties_are_refused_if_only_llguidance_enforces_them():
+    names = {f"property_{number}": {"multipleOf": 2} for number in range(1000)}
+
+    with pytest.raises(ValueError, match="'multipleOf' cannot be enforced"):
+        walker().grammar(given(json={**of(**names), "required": []}))
+
+
+def test_grammars_of_llguidance_are_compiled_once_and_copied():
+    walk = walker()
+    one, other = (walk.grammar(given(regex="a|a{1,2}|abc")) for _ in range(2))
+    (token,) = walk.tokenizer.encode("a", add_special_tokens=False)
+    before = walk.allowed(other)
+
+    assert one.accept_tokens("walk", [token])
+    assert before == walk.allowed(other) != walk.allowed(one)

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -32,6 +33,13 @@ from openai_frontend.engines.vllm.schema_drafts import current_draft
 _NAME = "structured_outputs"
 _REPEATS = "repeat"  # the format of a structural tag that repeats its content
 _COMMENT = re.compile(r"(?:#|//).*")
+# Parts of the schemas in one constraint. Above, llguidance enforces it if it can: the time of
+# xgrammar grows with their square. 150 functions and 131,072 tokens take it 12 s and 67 MB,
+# llguidance 0.1 s.
+_MANY_PARTS = 128
+# Entries of an object or a list in what llguidance enforces: at each token it follows at most 2,000
+# alternatives, two for each optional property of an object, and then fails.
+_WIDEST = 500
 
 # In xgrammar's own spelling: a text, and a control character other than tab and line breaks in it
 _LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"|\[(?:\\.|[^\]\\])*\]')
@@ -57,8 +65,9 @@ def prepare(
     With unlimited whitespace, a model may write nothing else until its last token. Without any, a
     model trained on `{"a": 1}` writes keys and values that it otherwise never would. Of vLLM's
     constraints, only structural tags can pass xgrammar a limit. What xgrammar would enforce only
-    partly becomes a Lark grammar for llguidance (`for_llguidance`); a structural tag does so only
-    if its `special_tokens` are known.
+    partly becomes a Lark grammar for llguidance (`for_llguidance`), and so do large schemas. But
+    structural tags and large schemas do so only with the `special_tokens`, which are not text for
+    llguidance.
     """
     if spec.kind == "regex":
         prepared: GrammarSpec = _named(_prepared_regex, spec)
@@ -67,7 +76,7 @@ def prepare(
         _named(_check_grammar, spec.text)
     if spec.kind == "structural_tag":
         return _prepared_tag(spec, special_tokens)
-    return _prepared_schema(spec) if spec.kind == "json" else spec
+    return _prepared_schema(spec, special_tokens) if spec.kind == "json" else spec
 
 
 def for_llguidance(spec: GrammarSpec) -> bool:
@@ -96,12 +105,15 @@ def _written_trees(pattern: str) -> list[Node]:
     return trees
 
 
-def _prepared_schema(spec: GrammarSpec) -> GrammarSpec:
-    """The schema as a structural tag, or for llguidance if xgrammar cannot enforce it."""
+def _prepared_schema(spec: GrammarSpec, special_tokens: Mapping[str, int] | None) -> GrammarSpec:
+    """The schema as a structural tag, or for llguidance if xgrammar cannot enforce it, or takes
+    long to compile it.
+    """
     try:
         schema = current_draft(json.loads(spec.text))
     except ValueError:
         return spec  # vLLM reports the error
+    refused: Unenforceable | None = None
     try:
         held = {
             "type": "json_schema",
@@ -109,18 +121,53 @@ def _prepared_schema(spec: GrammarSpec) -> GrammarSpec:
             "max_whitespace_cnt": 1,
         }
     except Unenforceable as unenforceable:
-        grammar = lark.grammar_of_schema(llguidance_schema(schema))
-        _check_for_llguidance(grammar, f"{_NAME}: {unenforceable}")
-        return GrammarSpec("grammar", grammar)
+        refused = unenforceable
+    if refused or (special_tokens is not None and _has_many_parts(schema)):
+        grammar = _for_llguidance(schema, _guidance_schema)
+        if grammar is not None:
+            return grammar
+    if refused:
+        raise ValueError(f"{_NAME}: {refused}")
     tag = {"type": "structural_tag", "format": held}
     return GrammarSpec("structural_tag", _compiled(tag, _NAME))
 
 
-def _check_for_llguidance(grammar: str, refusal: str) -> None:
+def _guidance_schema(schema: Any) -> str:
+    return lark.grammar_of_schema(llguidance_schema(schema))
+
+
+def _for_llguidance(form: Any, write: Callable[[Any], str]) -> GrammarSpec | None:
+    """The form, a schema or a structural tag, for llguidance; None if it refuses it, or could fail
+    within an answer.
+    """
     import llguidance
 
+    if any(len(each) > _WIDEST for each in _containers(form)):
+        return None
+    try:
+        grammar = write(form)
+    except lark.NotConvertible:
+        return None
     if llguidance.LLMatcher.validate_grammar(grammar, None):
-        raise ValueError(refusal)
+        return None
+    return GrammarSpec("grammar", grammar)
+
+
+def _has_many_parts(form: Any) -> bool:
+    return sum(isinstance(each, dict) for each in _containers(form)) > _MANY_PARTS
+
+
+def _containers(form: Any) -> Iterator[dict[str, Any] | list[Any]]:
+    """The form and all objects and lists in it, without lists of values and names."""
+    waiting = [form]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += (each for key, each in part.items() if key not in ("enum", "required"))
+        elif isinstance(part, list):
+            yield part
+            waiting += part
 
 
 def _prepared_tag(spec: GrammarSpec, special_tokens: Mapping[str, int] | None) -> GrammarSpec:
@@ -139,16 +186,14 @@ def _prepared_tag(spec: GrammarSpec, special_tokens: Mapping[str, int] | None) -
             _prepare_part(part, given, name)
         except _ForLLGuidance as reason:
             refused.append(f"{name}: {reason}")
-    if not refused:
-        return GrammarSpec("structural_tag", _compiled(tag, None))
-    try:
-        if special_tokens is None:
-            raise lark.NotConvertible
-        grammar = lark.grammar_of_tag(original, special_tokens)
-    except lark.NotConvertible:
-        raise ValueError(refused[0]) from None
-    _check_for_llguidance(grammar, refused[0])
-    return GrammarSpec("grammar", grammar)
+    if special_tokens is not None and (refused or _has_many_parts(original)):
+        write = partial(lark.grammar_of_tag, special_tokens=special_tokens)
+        grammar = _for_llguidance(original, write)
+        if grammar is not None:
+            return grammar
+    if refused:
+        raise ValueError(refused[0])
+    return GrammarSpec("structural_tag", _compiled(tag, None))
 
 
 class _ForLLGuidance(ValueError):

@@ -128,13 +128,17 @@ class GrammarPreparer:
             )
         else:
             info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size)
-        return {"vocabulary": info.serialize_json(), "special_tokens": tag_tokens(tokenizer)}
+        two_engines = self._two_engines and not self._only_xgrammar
+        return {
+            "vocabulary": info.serialize_json(),
+            "special_tokens": tag_tokens(tokenizer) if two_engines else None,
+        }
 
 
 def tag_tokens(tokenizer: Any) -> dict[str, int] | None:
-    """The tokens that are not text for llguidance; None if they are unknown."""
+    """The tokens that are not text for llguidance; None if it does not support the tokenizer."""
     added = getattr(tokenizer, "added_tokens_decoder", None)
-    if not isinstance(added, dict):
+    if not isinstance(added, dict) or not getattr(tokenizer, "is_fast", False):
         return None
     return {
         token.content: number

@@ -50,7 +50,10 @@ def grammar_of_tag(form: Mapping[str, Any], special_tokens: Mapping[str, int]) -
     Special tokens in the tag's texts become their numbers. Raises NotConvertible.
     """
     writer = _Writer(special_tokens)
-    start = writer.rule(writer.of(form))
+    try:
+        start = writer.rule(writer.of(form))
+    except (AttributeError, KeyError, TypeError) as error:  # xgrammar reports what is wrong
+        raise NotConvertible("a structural tag that is incomplete") from error
     return f"{HEADER}start: {start}\n" + "\n".join(writer.lines) + "\n"
 
 

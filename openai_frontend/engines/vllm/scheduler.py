@@ -7,12 +7,13 @@ later ones (0.32, v1/structured_output/__init__.py). A schema meant for llguidan
 by xgrammar, which ignores what it does not know.
 """
 
+import functools
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -226,6 +227,7 @@ _FIELDS = {
 }
 # vLLM converts choices to a grammar if xgrammar accepts them.
 _LLGUIDANCE = (StructuredOutputOptions.JSON, StructuredOutputOptions.CHOICE)
+_CACHED = 16  # grammars for llguidance, of some megabytes each
 
 
 def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: Any) -> Any:
@@ -283,13 +285,10 @@ class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's type
 
     def compile_grammar(self, request_type: Any, grammar_spec: str, **options: Any) -> Any:
         """`options`: since vLLM 0.28, the request's `stop_token_ids`."""
-        kind = GuidanceBackend
+        kind: type = CachedGuidanceBackend
         if _xgrammar_takes(request_type, grammar_spec):
             kind = self._xgrammar_for(grammar_spec)
-        grammar = self._backend(kind).compile_grammar(request_type, grammar_spec, **options)
-        if kind is GuidanceBackend and (error := grammar.ll_matcher.get_error()):
-            raise ValueError(error)  # vLLM would only log it, and the output would be empty
-        return grammar
+        return self._backend(kind).compile_grammar(request_type, grammar_spec, **options)
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
         import torch
@@ -311,6 +310,31 @@ class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's type
         if kind not in self._made:
             self._made[kind] = kind(self.vllm_config, self.tokenizer, self.vocab_size)
         return self._made[kind]
+
+
+class CachedGuidanceBackend(GuidanceBackend):  # type: ignore[misc]
+    """llguidance with a cache, as xgrammar has one: compiling 150 functions takes 0.1 s, and their
+    first mask 3 ms.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._cached = functools.lru_cache(_CACHED)(self._compiled)
+
+    def compile_grammar(
+        self, request_type: Any, grammar_spec: str, stop_token_ids: Iterable[int] | None = None
+    ) -> Any:
+        grammar = self._cached(request_type, grammar_spec, frozenset(stop_token_ids or ()))
+        return replace(grammar, ll_matcher=grammar.ll_matcher.deep_copy())
+
+    def _compiled(self, request_type: Any, grammar_spec: str, stops: frozenset[int]) -> Any:
+        options = {"stop_token_ids": set(stops)} if stops else {}
+        grammar = super().compile_grammar(request_type, grammar_spec, **options)
+        matcher = grammar.ll_matcher
+        matcher.compute_bitmask()  # copies share what it finds
+        if error := matcher.get_error():
+            raise ValueError(error)  # vLLM would only log it, and the output would be empty
+        return grammar
 
 
 class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are not followed

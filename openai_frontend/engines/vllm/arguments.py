@@ -18,6 +18,7 @@ from openai_frontend.engines.vllm import (
     environment,
     kv_transfer,
     processes,
+    torch_builds,
     versions,
 )
 from openai_frontend.errors import did_you_mean
@@ -60,6 +61,7 @@ def set_environment() -> None:
     Raises ValueError if vLLM is missing or unusable.
     """
     versions.installed()
+    torch_builds.check()
     _set_defaults(environment.DEFAULTS)
     # Until vLLM has read the level above, it logs through the root logger.
     logging.getLogger("vllm").setLevel(logging.WARNING)

@@ -99,6 +99,20 @@ def test_answers_match_their_pattern(pattern):
         assert re.search(python, json.loads(walk.walk(grammar, seed))["a"])
 
 
+EMAIL = r"^(?!\.)(?!.*\.\.)([\w'+\-.]*)[\w+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+
+
+def test_answers_match_zods_pattern_of_email_addresses():
+    """It looks ahead for two dots, and stands beside the format."""
+    walk = walker()
+    grammar = walk.grammar(
+        given(json=of(a={"type": "string", "format": "email", "pattern": EMAIL}))
+    )
+
+    for seed in range(10):
+        assert re.search(EMAIL, json.loads(walk.walk(grammar, seed))["a"])
+
+
 @pytest.mark.parametrize("pattern", PATTERNS[4:8] + PATTERNS[14:22], ids=str)
 def test_answers_match_their_regex(pattern):
     """Outside JSON, without the control characters that no answer contains."""

@@ -1,5 +1,6 @@
 """Regular expressions: which are read, and what they match once they are written for an engine."""
 
+import contextlib
 import itertools
 import random
 import re
@@ -65,6 +66,13 @@ SEARCHED = [
     "^a(?#b)-$",
     r"^[^\W-]+$",
     r"^[\w-]$",
+    "^(?!ab)[ab]*$",
+    "^(?!a$|b-$)[ab-]+$",
+    "^(?!-)(?!.*--)[ab-]*$",
+    "^(?!.*(aa|bb)).+$",
+    "^(?!.*a$)(?=.*a).+$",
+    "^(?!(a|b){2,3}$).*$",
+    "^(?!.{3})",
 ]
 
 
@@ -74,6 +82,42 @@ def test_written_expression_matches_the_same_texts(pattern):
     python_form = pattern.replace("(?<y>", "(?P<y>")
 
     assert matching(pattern, TEXTS) == [text for text in TEXTS if re.search(python_form, text)]
+
+
+def test_no_dialect_finds_what_a_negative_lookahead_excludes():
+    r"""`\d` is every digit in Python, `.` a line break in ECMA-262, and Python's `$` stands before
+    the last one.
+    """
+    one = matching(r"^(?!\d{2}).*$", ["\u0661\u0661", "1\u0661", "a1", "\u0661a"])
+    other = matching("^(?!.*a$)[^b]*$", ["a", "a\n", "a\r", "\ra", "ab", "a\n\n"])
+
+    assert one == ["a1", "\u0661a"]
+    assert other == ["a\r", "a\n\n"]
+
+
+ATOMS = ("a", "b", "-", ".", "[ab]", "[^a]", r"\w", r"\s")
+COUNTS = ("*", "+", "?", "{2}", "{1,3}", "{2,}")
+
+
+def expression(random_: random.Random, depth: int) -> str:
+    if depth == 0 or random_.random() < 0.3:
+        return random_.choice(ATOMS)
+    one, other = (expression(random_, depth - 1) for _ in range(2))
+    return random_.choice([f"{one}{other}", f"({one}|{other})", f"({one}){random_.choice(COUNTS)}"])
+
+
+def test_negative_lookaheads_exclude_the_texts_that_python_excludes():
+    """Or are refused, because their automaton is too large."""
+    random_ = random.Random(4)
+    read = 0
+    for _ in range(300):
+        end = random_.choice(["", "$", "|-$"])
+        pattern = f"^(?!{expression(random_, 3)}{end})[ab-]*$"
+        with contextlib.suppress(ValueError):
+            assert matching(pattern, TEXTS) == [text for text in TEXTS if re.search(pattern, text)]
+            read += 1
+
+    assert read > 200
 
 
 def test_pattern_without_anchor_matches_the_whole_text():
@@ -212,7 +256,11 @@ REFUSED = [
     (r"\a", "not supported"),
     (r"\e", "not supported"),
     ("a(?=b)", "lookahead"),
-    ("(?!ab)a", "lookahead"),
+    ("a(?!ab)", "lookahead"),
+    ("^(?!.*.{30}x)a", "lookahead is too complex"),
+    ("^(?!.*(a{3}|b{4}).*c)[abc]+$", "lookahead is too complex"),
+    ("^(?!(.|a)*(b|.c){12})a", "lookahead is too complex"),
+    ("^(?!.*)a$", "no text"),
     ("^*", "assertion"),
     (r"[^\s\S]", "no text"),
     ("a[^\\d\\D]", "no text"),

@@ -6,7 +6,8 @@ import enum
 import functools
 from collections.abc import Mapping
 
-from openai_frontend.engines.vllm.code_points import ALL, Ranges, complement, intersection
+from openai_frontend.engines.vllm.code_points import Ranges, complement, intersection, of_text
+from openai_frontend.engines.vllm.regex_complement import ANY_TEXT, unmatched
 from openai_frontend.engines.vllm.regex_syntax import parse
 from openai_frontend.engines.vllm.regex_tree import (
     EMPTY,
@@ -29,8 +30,8 @@ from openai_frontend.engines.vllm.regex_tree import (
 # Whether the text must start, and end, where the expression does -> what matches then
 _Anchored = Mapping[tuple[bool, bool], Node]
 
+_LINE_BREAK = Characters(of_text("\n"))
 _FREE, _AT_START, _AT_END, _WHOLE = (False, False), (True, False), (False, True), (True, True)
-_ANY_TEXT = repeat(Characters(ALL), 0, None)
 
 
 class Search(enum.Enum):
@@ -53,12 +54,13 @@ def whole_texts(pattern: str, search: Search = Search.ANCHORED) -> tuple[Node, .
         raise ValueError("a lookahead is only supported at the start of the text")
     found = [_opened(anchored) if search is Search.ANYWHERE else choice(anchored.values())]
     for each in ahead:
+        begun = _anchored(sequence([Anchor(True), each.part]))
         if not each.negated:
-            found.append(_opened(_anchored(sequence([Anchor(True), each.part]))))
+            found.append(_opened(begun))
         elif isinstance(each.part, Characters):
             found[0] = _excluding(found[0], each.part.ranges)
         else:
-            raise ValueError("a negative lookahead is only supported for one character")
+            found.append(unmatched(_opened(_before_line_end(begun))))
     if NOTHING in found:
         raise ValueError("no text matches it")
     return tuple(found)
@@ -80,9 +82,17 @@ def _lookaheads(tree: Node) -> tuple[list[Lookahead], Node]:
 def _opened(anchored: _Anchored) -> Node:
     """With any text on each side that has no anchor."""
     return choice(
-        sequence([EMPTY if start else _ANY_TEXT, node, EMPTY if end else _ANY_TEXT])
+        sequence([EMPTY if start else ANY_TEXT, node, EMPTY if end else ANY_TEXT])
         for (start, end), node in anchored.items()
     )
+
+
+def _before_line_end(anchored: _Anchored) -> _Anchored:
+    """Python's `$` also matches before a line break that ends the text."""
+    return {
+        (start, end): sequence([node, choice([EMPTY, _LINE_BREAK])]) if end else node
+        for (start, end), node in anchored.items()
+    }
 
 
 def _excluding(node: Node, first: Ranges) -> Node:

@@ -3,11 +3,18 @@ of them has and the others reject. Raises ValueError for the rest, with the reas
 """
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
 from openai_frontend.engines.vllm import code_points
-from openai_frontend.engines.vllm.code_points import CharacterClass, exactly, of_text
+from openai_frontend.engines.vllm.code_points import (
+    CharacterClass,
+    Ranges,
+    exactly,
+    of_text,
+    ranges_of,
+)
 from openai_frontend.engines.vllm.regex_tree import (
     EMPTY,
     Anchor,
@@ -20,6 +27,7 @@ from openai_frontend.engines.vllm.regex_tree import (
 )
 
 MAX_DEPTH = 100  # nested groups
+_FEW_RANGES = 32
 
 _COUNT = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 _UP_TO = re.compile(r"\{,\d+\}")
@@ -59,6 +67,7 @@ class _Parser:
         self._text = text
         self._at = 0
         self._flags: frozenset[str] = frozenset()
+        self._forbids = False  # within a negative lookahead
 
     def rest(self) -> str:
         """The next character; empty at the end."""
@@ -136,7 +145,7 @@ class _Parser:
         if first == ".":
             self._at += 1
             dot = code_points.ANY if "s" in self._flags else code_points.NOT_A_LINE_END
-            return characters(dot.sure)
+            return characters(self._ranges(dot))
         if first in "*+?":
             raise ValueError(f"nothing to repeat before '{first}'")
         if first == "{" and self._counts() is not None:
@@ -147,10 +156,19 @@ class _Parser:
         self._at += 1
         return exactly(of_text(self._text[self._at - 1]))
 
+    def _ranges(self, given: CharacterClass) -> Ranges:
+        """What a text may contain in every dialect, or must not contain in any. For `\\w` these are
+        hundreds of ranges, so no text contains another character outside ASCII either.
+        """
+        if not self._forbids:
+            return given.sure
+        few = len(given.possible) <= _FEW_RANGES
+        return given.possible if few else ranges_of([*given.possible, (0x80, sys.maxunicode)])
+
     def _characters(self, given: CharacterClass) -> Node:
         if "i" in self._flags:
-            given = code_points.without_case(given.sure)
-        return characters(code_points.without_surrogates(given.sure))
+            given = code_points.without_case(self._ranges(given))
+        return characters(code_points.without_surrogates(self._ranges(given)))
 
     def _group(self, depth: int) -> Node:
         for text, name in _UNSUPPORTED.items():
@@ -165,7 +183,10 @@ class _Parser:
             if self._text.startswith("(?", self._at):
                 raise ValueError(f"'{self._text[self._at : self._at + 3]}' is not supported")
             self._at += 1
+        forbids = self._forbids
+        self._forbids = forbids or looks == "!"
         inner = self._closed(depth)
+        self._forbids = forbids
         return Lookahead(inner, looks == "!") if looks else inner
 
     def _closed(self, depth: int) -> Node:
@@ -200,8 +221,8 @@ class _Parser:
             whole = CharacterClass(
                 both.sure, code_points.ranges_of([*both.possible, *whole.possible])
             )
-        sure = (whole.negated() if negated else whole).sure
-        return characters(code_points.without_surrogates(sure))
+        ranges = self._ranges(whole.negated() if negated else whole)
+        return characters(code_points.without_surrogates(ranges))
 
     def _set_range(self) -> CharacterClass:
         low = self._set_member()

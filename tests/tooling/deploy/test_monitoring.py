@@ -99,6 +99,16 @@ def test_alerts_are_documented():
     assert [rule["alert"] for rule in RULES if f"`{rule['alert']}`" not in guide] == []
 
 
+def test_runbooks_are_rows_of_the_guide():
+    """Each alert links to its own row, at an address that an operator can replace."""
+    guide = (ROOT / "docs/operations.md").read_text()
+
+    for rule in RULES:
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert page == "https://docs.example.com/operations.html"
+        assert f'<a id="{anchor}"></a>`{rule["alert"]}`' in guide
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alerts_are_complete(rule):
     """Each has a delay, a severity and a summary."""

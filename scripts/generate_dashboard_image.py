@@ -1,8 +1,8 @@
-"""Draws docs/images/dashboard.svg: the layout of the Grafana dashboard, without data."""
+"""Draws docs/images/dashboard.svg: the rows and panels of the Grafana dashboard, without data."""
 
 import html
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "openai-frontend.json"
 IMAGE = ROOT / "docs" / "images" / "dashboard.svg"
 
 _COLUMN = 40  # pixels; Grafana's grid has 24 columns
-_ROW = 11
 _GAP = 6
 _HEAD = 44
+_HEIGHTS = {"row": 34, "stat": 50, "timeseries": 50}
 
 # Units of Grafana -> label of the vertical axis
 UNITS = {
@@ -25,17 +25,17 @@ UNITS = {
 }
 
 _STYLE = """<style>
-.page{fill:#f4f5f5}.panel{fill:#fff;stroke:#d8d9dc}.axis{stroke:#b8bcc4;fill:none}
+.page{fill:#f4f5f5}.panel{fill:#fff;stroke:#d8d9dc}
 text{font-family:sans-serif;fill:#24292e}.small{font-size:12px;fill:#6a7078}
 @media (prefers-color-scheme:dark){.page{fill:#111217}.panel{fill:#181b1f;stroke:#2c3035}
-.axis{stroke:#4a4f57}text{fill:#d5d7dd}.small{fill:#9a9fa8}}
+text{fill:#d5d7dd}.small{fill:#9a9fa8}}
 </style>"""
 
 
 def image(dashboard: Mapping[str, Any]) -> str:
     panels = dashboard["panels"]
+    tops, height = _tops(panels)
     width = 24 * _COLUMN + _GAP
-    height = _HEAD + _ROW * max(at["y"] + at["h"] for at in map(_position, panels)) + _GAP
     title = html.escape(f"Layout of the dashboard {dashboard['title']}")
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -44,26 +44,36 @@ def image(dashboard: Mapping[str, Any]) -> str:
         _STYLE,
         f'<rect class="page" width="{width}" height="{height}"/>',
         f'<text x="{_GAP * 2}" y="28" font-size="16" font-weight="600">{title}</text>',
-        *(line for panel in panels for line in _panel(panel)),
+        *(line for panel in panels for line in _panel(panel, tops[panel["gridPos"]["y"]])),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _position(panel: Mapping[str, Any]) -> Mapping[str, int]:
-    position: Mapping[str, int] = panel["gridPos"]
-    return position
+def _tops(panels: Iterable[Mapping[str, Any]]) -> tuple[dict[int, int], int]:
+    """Row of Grafana's grid -> pixel, and the height of the picture: each line of panels has the
+    same height, as there is nothing in them.
+    """
+    tops: dict[int, int] = {}
+    bottom = _HEAD
+    for panel in sorted(panels, key=lambda each: int(each["gridPos"]["y"])):
+        if panel["gridPos"]["y"] not in tops:
+            tops[panel["gridPos"]["y"]] = bottom
+            bottom += _HEIGHTS[panel["type"]]
+    return tops, bottom + _GAP
 
 
-def _panel(panel: Mapping[str, Any]) -> Iterator[str]:
-    at = _position(panel)
-    x, y = at["x"] * _COLUMN + _GAP, at["y"] * _ROW + _HEAD
-    width, height = at["w"] * _COLUMN - _GAP, at["h"] * _ROW - _GAP
+def _panel(panel: Mapping[str, Any], y: int) -> Iterator[str]:
+    at, title = panel["gridPos"], html.escape(panel["title"])
+    x, width = at["x"] * _COLUMN + _GAP, at["w"] * _COLUMN - _GAP
+    if panel["type"] == "row":
+        yield f'<text x="{x + 4}" y="{y + 24}" font-size="14" font-weight="600">{title}</text>'
+        return
+    height = _HEIGHTS[panel["type"]] - _GAP
     unit = UNITS[panel["fieldConfig"]["defaults"]["unit"]]
     yield f'<rect class="panel" x="{x}" y="{y}" width="{width}" height="{height}" rx="3"/>'
-    yield f'<text x="{x + 10}" y="{y + 20}" font-size="13">{html.escape(panel["title"])}</text>'
-    yield f'<text class="small" x="{x + 10}" y="{y + 38}">{unit}</text>'
-    yield f'<path class="axis" d="M{x + 10} {y + 44}V{y + height - 10}H{x + width - 10}"/>'
+    yield f'<text x="{x + 10}" y="{y + 19}" font-size="13">{title}</text>'
+    yield f'<text class="small" x="{x + 10}" y="{y + 36}">{unit}</text>'
 
 
 def page() -> str:

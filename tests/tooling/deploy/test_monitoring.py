@@ -59,7 +59,7 @@ def known() -> dict[str, set[str]]:
 
 def panels() -> Iterator[tuple[str, str]]:
     for panel in DASHBOARD["panels"]:
-        for target in panel["targets"]:
+        for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
 
 
@@ -115,6 +115,18 @@ def test_alerts_are_complete(rule):
     assert re.fullmatch(r"\d+m", rule["for"])
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
+
+
+def test_panels_are_described_below_rows():
+    """The first row has numbers. A row has no description, everything else has one."""
+    first, *others = DASHBOARD["panels"]
+    numbers = [panel["title"] for panel in others if panel["type"] == "stat"]
+
+    assert first["type"] == "row"
+    assert numbers[:3] == ["Gateways", "Failed requests", "Time to first token (p99)"]
+    assert [each["type"] for each in others[: len(numbers)]] == ["stat"] * len(numbers)
+    plain = [panel["title"] for panel in others if panel["type"] != "row"]
+    assert len(plain) == sum(panel.get("description", "").endswith(".") for panel in others)
 
 
 def test_panels_do_not_overlap():

@@ -318,7 +318,7 @@ class ModelRegistry:
         failures = {
             name: reason for name, reason in self._snapshot.failures.items() if reason != NOT_LOADED
         }
-        dead = {name: self._failure(name) for name in self._snapshot.loaded}
+        dead = {name: self._server.any_failure(name) for name in self._snapshot.loaded}
         failures |= {name: reason for name, reason in dead.items() if reason is not None}
         loading = self._loading(self.loading_at_start)
         return failures | self._server.unready_models() | loading or self._unready_core()
@@ -338,10 +338,6 @@ class ModelRegistry:
             name: f"{_LOADING}: {phase}" if (phase := phases.get(name)) else _LOADING
             for name in names
         }
-
-    def _failure(self, name: str) -> str | None:
-        """Why a loaded model, or one of its versions, can no longer serve."""
-        return self._server.model_failure(name) or self._server.any_engine_failure(name)
 
     def close(self) -> None:
         """Stop the loader's threads."""

@@ -280,6 +280,10 @@ class Server:
         """Return why a loaded model can no longer serve, or None without a known problem."""
         return self.health.reason(name) or self.engine_failure(name, version)
 
+    def any_failure(self, name: str) -> str | None:
+        """Return why a loaded model, or one of its versions, can no longer serve."""
+        return self.model_failure(name) or self.any_engine_failure(name)
+
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return the model's config, completed by its backend, as Triton prints it."""
         return self._json(lambda core: core.model_config(name, version))
@@ -336,7 +340,7 @@ class Server:
         in flight finish on the replaced model. Raises the reason if the model does not load.
         """
         self._check_control()
-        if inprocess.hosts(name) and (self.model_failure(name) or self.any_engine_failure(name)):
+        if inprocess.hosts(name) and self.any_failure(name):
             # The core reloads a model only if its files changed: unload a failed engine first. Not
             # a stub: its unload could wait for requests that never end.
             await self.unload_model(name)
@@ -353,9 +357,13 @@ class Server:
     async def unload_model(self, name: str) -> None:
         """Unload a model and wait until it is gone or was loaded again (explicit mode).
 
-        It starts once no load is running.
+        It starts once no load is running. Triton waits for the model's requests: those of an engine
+        in this process that hangs fail at once.
         """
         self._check_control()
+        if (failure := self.any_failure(name)) is not None:
+            for host in inprocess.hosts(name):
+                host.interrupt(failure)
         await self._control.unload(name)
 
     async def _watch_unload(self, name: str) -> UnloadWatch:

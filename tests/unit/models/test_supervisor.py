@@ -159,6 +159,31 @@ async def test_load_revives_a_model_that_hangs(repository, nothing_left, monkeyp
         await asyncio.wait([watching])
 
 
+@pytest.mark.parametrize("change", ["load", "unload"])
+async def test_change_of_a_model_that_hangs(repository, nothing_left, monkeypatch, change):
+    """It does not wait for requests without a timeout that have not begun."""
+    monkeypatch.setattr(engine_control, "PROBE_AGAIN_S", 0.1)
+    mock_models.write(repository, "part", hang_after_tokens=3, max_running=1)
+    mock_models.write_ensemble(repository, "mock")
+    options = {"model_control_mode": "explicit", "startup_models": ["*"]}
+    async with world(repository, EngineLimits(inter_token_s=0.3), **options) as here:
+        watching = asyncio.create_task(here.supervisor.watch())
+        inputs = generation(max_tokens=8)
+        streams = [here.server.infer("part", inputs) for _ in range(2)]
+        streams.append(here.server.infer("mock", {"text_input": text("hi")}))
+        first, *waiting = [asyncio.create_task(collect(each)) for each in streams]
+        with pytest.raises(errors.EngineStalled):
+            await first
+        async with asyncio.timeout(30):
+            await getattr(here.registry, change)("part")
+
+        for each in waiting:
+            with pytest.raises(errors.ModelUnavailable, match="has not responded"):
+                await each
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
 def older_version(server: Server, tokens: int) -> ResponseStream:
     return server.infer("mock", generation(max_tokens=tokens), version=1)
 

@@ -25,6 +25,7 @@ from openai_frontend.engines.vllm import (
     conversion,
     environment,
     kv_transfer,
+    process_failure,
     processes,
     prompt_media,
     versions,
@@ -54,6 +55,7 @@ logger = logging.getLogger(__name__)
 # a longer batch initialises AMX. So the warm-up sends a longer prompt, whatever the dtype.
 WARM_UP_TOKENS = 8
 WARM_UP_TIMEOUT_S = 120
+_DID_NOT_START = "vLLM's engine process did not start"
 CAPABILITY = "openai_frontend_engine_capability"
 
 
@@ -85,10 +87,15 @@ class VLLMEngine(Engine):
         model.report_phase("starting the engine")
         engine_arguments = arguments.engine_arguments(model)
         processes.install()
-        with arguments.terminal_signals_blocked():
-            self._engine: Any = AsyncLLM.from_engine_args(
-                engine_arguments, usage_context=UsageContext.OPENAI_API_SERVER
-            )
+        with arguments.terminal_signals_blocked(), process_failure.collected() as self._failures:
+            try:
+                self._engine: Any = AsyncLLM.from_engine_args(
+                    engine_arguments, usage_context=UsageContext.OPENAI_API_SERVER
+                )
+            except RuntimeError as error:  # its process did not start
+                if self._failures.first() is None:
+                    raise
+                raise RuntimeError(self._failures.describe(_DID_NOT_START)) from error
         # `unload` needs these, also after a failure below
         self._steps: StepLoop | None = None
         self._audio: PromptAudio | None = None
@@ -303,7 +310,7 @@ class VLLMEngine(Engine):
         if engine is None:
             return "the model is unloaded"
         if engine.errored:
-            return conversion.ENGINE_DIED
+            return self._failures.describe(conversion.ENGINE_DIED)
         return None if steps is None else steps.failure
 
     def stats(self) -> EngineStats:

@@ -10,14 +10,20 @@ import gc
 import multiprocessing
 import os
 import socket
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from threading import Thread
 from typing import Any
 
 from openai_frontend import helper_process
 from openai_frontend.engines.vllm import capabilities, versions
+from openai_frontend.engines.vllm.process_failure import (
+    ReportingProcess,
+    ReportingSpawnContext,
+)
 from openai_frontend.helper_process import HelperProcess
 
 # What these processes import. It need not be complete: the rest is imported in each process.
@@ -35,7 +41,7 @@ _PRELOADED = [
 ]
 
 
-class _Process(ForkServerProcess):
+class _Process(ReportingProcess, ForkServerProcess):
     """Gets the environment that its parent has when it starts, as a spawned process does."""
 
     def start(self) -> None:
@@ -77,11 +83,17 @@ def prepare() -> None:
 
 
 def install() -> None:
-    """Make vLLM start its engines' processes from the fork server."""
-    if _is_usable():
-        from vllm.v1.engine import utils
+    """Make vLLM start its engines' processes from the fork server, and let these, as spawned ones,
+    report why they fail.
+    """
+    if not versions.installed().has(capabilities.FORK_SERVER):
+        return
+    from vllm.v1.engine import utils
 
+    if on_cpu():
         utils.get_mp_context = _context
+    elif not isinstance(utils.get_mp_context, partial):
+        utils.get_mp_context = partial(_reporting_context, utils.get_mp_context)
 
 
 def launch(function: str, connection: socket.socket, arguments: tuple[Any, ...]) -> HelperProcess:
@@ -120,6 +132,11 @@ def _call(function: str, connection: socket.socket, arguments: tuple[Any, ...]) 
 
 def _context() -> Any:
     return _Context()
+
+
+def _reporting_context(of_vllm: Callable[[], BaseContext]) -> BaseContext:
+    context = of_vllm()
+    return ReportingSpawnContext() if context.get_start_method() == "spawn" else context
 
 
 def _is_usable() -> bool:

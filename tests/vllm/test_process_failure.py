@@ -1,0 +1,81 @@
+"""Why the process of an engine failed, as the gateway reports it."""
+
+import logging
+import logging.config
+import shutil
+from pathlib import Path
+
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.engines.vllm import process_failure
+from openai_frontend.engines.vllm.process_failure import ReportingSpawnContext
+from openai_frontend.models.loader import ModelLoader
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.triton import Options, Server
+from tests.gateway_process import ROOT
+from tests.vllm.conftest import needs_fork_server
+
+
+def fail(message: str) -> None:
+    """End as vLLM's engines do, which first configures its loggers."""
+    logging.config.dictConfig({"version": 1, "loggers": {"vllm": {}}})
+    try:
+        raise ValueError(message)
+    except ValueError:
+        logging.getLogger("vllm.v1.engine.core").exception("EngineCore failed to start.")
+        raise
+
+
+def succeed(message: str) -> None:
+    """End without a failure."""
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [(fail, "it died: ValueError: no blocks"), (succeed, "it died")],
+    ids=["fails", "succeeds"],
+)
+def test_exception_of_a_process(target, expected):
+    """The gateway gets it with the process's type and message."""
+    process = ReportingSpawnContext().Process(target=target, args=("no\nblocks",))
+    with process_failure.collected() as failures:
+        process.start()
+    process.join(60)
+
+    assert failures.describe("it died") == expected
+
+
+def test_processes_of_another_engine():
+    """Those that another thread, or a later call, starts report nothing."""
+    with process_failure.collected() as failures:
+        pass
+    process = ReportingSpawnContext().Process(target=fail, args=("no blocks",))
+    process.start()
+    process.join(60)
+
+    assert failures.first() is None
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@needs_fork_server
+async def test_model_whose_engine_fails_to_start(tmp_path: Path) -> None:
+    """Its card and the error of a request have the cause, not where to look for it."""
+    shutil.copytree(ROOT / "model_repository" / "demo", tmp_path / "demo")
+    for weights in (tmp_path / "demo").rglob("*.safetensors"):
+        weights.unlink()
+    server = Server(Options(model_repositories=[tmp_path]))
+    registry = ModelRegistry(server, ModelLoader(server))
+    await server.start()
+    try:
+        await registry.refresh()
+        with pytest.raises(errors.ModelFailed) as refused:
+            registry.get("demo")
+        card = registry.card("demo")
+    finally:
+        await server.stop()
+        registry.close()
+
+    assert "vLLM's engine process did not start: RuntimeError: Cannot find any" in str(card.error)
+    assert str(card.error) in refused.value.message

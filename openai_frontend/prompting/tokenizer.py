@@ -35,13 +35,13 @@ Result = TypeVar("Result")
 Ids = TypeVar("Ids", list[int], TokenIds)
 
 # Shorter prompts are built on the event loop, where they take 0.1 to 0.5 ms; a thread adds 0.1 ms
-# of CPU (docs/decisions/0008). With fastokens, 4,096 characters take 0.1 ms, and 2 ms if they are
-# special tokens that stay text.
+# of CPU (docs/decisions/0011-tokenization.md). With fastokens, 4,096 characters take 0.1 ms, and
+# 2 ms if they are special tokens that stay text.
 INLINE_CHARACTERS, FASTOKENS_INLINE_CHARACTERS = 2048, 4096
 
 MANY_IDS = 8192
 # White space for the regular expressions of fastokens, but not for those of `tokenizers`: the only
-# such character (docs/decisions/0053)
+# such character (docs/decisions/0011-tokenization.md)
 _OTHER_SPACE = "\u180e"
 _PAUSE_S = 50e-6  # lets another thread take the GIL, even on the same core
 

@@ -106,7 +106,8 @@ class CancelOnDisconnect:
     The block then raises RequestCancelled or RequestTimedOut. Our server signals a disconnect by a
     future in the scope's state. Other servers do not, and then the block runs to its end. It does
     not use ASGI's disconnect message: a task would have to wait for it, which left the whole
-    request to the garbage collector (docs/decisions/0011). The deadline is in the scope's state.
+    request to the garbage collector (docs/decisions/0009-request-path.md). The deadline is in the
+    scope's state.
 
     The block runs in the current task, so that its `finally` blocks cancel the Triton request.
     Cancellations are counted as in `asyncio.timeout`: one from elsewhere stays a cancellation.

@@ -139,7 +139,7 @@ class DirectDispatch:
     """Middleware that calls the endpoints with fixed paths without FastAPI's router.
 
     The router handles all others, and errors. It takes 50 us, mostly for exit stacks that these
-    endpoints never use (docs/decisions/0011).
+    endpoints never use (docs/decisions/0009-request-path.md).
     """
 
     def __init__(self, app: ASGIApp, *, routes: Mapping[tuple[str, str], DirectRoute]) -> None:

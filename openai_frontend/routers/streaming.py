@@ -111,7 +111,7 @@ class StreamedResponse(Response, ABC):
     """
 
     # A keep-alive comment before the first event commits to status 200
-    # (docs/decisions/0024-sse-keep-alive.md)
+    # (docs/decisions/0008-responses.md)
     comments: ClassVar[bool] = True
 
     def __init__(self, limits: StreamLimits, headers: Headers = HEADERS) -> None:

@@ -1,4 +1,4 @@
-"""Keeps garbage collections from pausing streams. docs/decisions/0012 has the figures."""
+"""Keeps garbage collections from pausing streams (docs/decisions/0010-one-process.md)."""
 
 import asyncio
 import contextlib

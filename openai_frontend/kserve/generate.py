@@ -83,10 +83,12 @@ class GenerateService:
             head = response_head(self._core, model, parsed.id)
             async with self._admission.slot(model, key, parsed.options) as options:
                 responses = self._infer(model, replace(parsed, options=options), request_id)
+                encoder = ResponseEncoder(head)
                 try:
                     async for burst in responses:
                         answers = [each for each in burst if _has_content(each)]
-                        yield [await _encode(head, each) for each in answers]
+                        yield [await _encode(encoder, each) for each in answers]
+                    encoder.finish()
                 finally:
                     responses.cancel()
 
@@ -117,9 +119,9 @@ def _has_content(response: CoreResponse) -> bool:
     return bool(response.names or response.parameters or not response.final)
 
 
-async def _encode(head: Mapping[str, Any], response: CoreResponse) -> bytes:
+async def _encode(encoder: "ResponseEncoder", response: CoreResponse) -> bytes:
     outputs = [read_output(response.tensor(name)) for name in response.names]
-    write = partial(encode_response, head, outputs, response.parameters)
+    write = partial(encoder.encode, outputs, response.parameters)
     return await offload(write, byte_size=sum(each.data.nbytes for each in outputs))
 
 
@@ -183,15 +185,32 @@ def _shape(tensor: str, declared: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def encode_response(
-    head: Mapping[str, Any], outputs: Iterable[OutputTensor], parameters: Mapping[str, Any]
-) -> bytes:
-    """A response: `head`, parameters and outputs as members. One element is written as a scalar."""
-    members = {name: orjson.dumps(value) for name, value in {**head, **parameters}.items()}
-    for output in outputs:
-        text = json_tensors.encode(
-            output.name, datatype_named(output.name, output.datatype), output.shape, output.data
-        )
-        members[output.name] = text[1:-1] if output.count == 1 else text
-    pairs = [orjson.dumps(name) + b":" + text for name, text in members.items()]
-    return b"{" + b",".join(pairs) + b"}"
+class ResponseEncoder:
+    """Encodes the responses of one answer, which begin with the members of `head`."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        self._head = head
+        self._texts: dict[str, json_tensors.TextDecoder] = {}
+
+    def encode(self, outputs: Iterable[OutputTensor], parameters: Mapping[str, Any]) -> bytes:
+        """Parameters and outputs as members. One element is written as a scalar."""
+        members = {
+            name: orjson.dumps(value) for name, value in {**self._head, **parameters}.items()
+        }
+        for output in outputs:
+            text = self._encode_output(output)
+            members[output.name] = text[1:-1] if output.count == 1 else text
+        pairs = [orjson.dumps(name) + b":" + text for name, text in members.items()]
+        return b"{" + b",".join(pairs) + b"}"
+
+    def _encode_output(self, output: OutputTensor) -> bytes:
+        name, datatype = output.name, datatype_named(output.name, output.datatype)
+        decoder = self._texts.get(name)
+        if decoder is None:
+            decoder = self._texts[name] = json_tensors.TextDecoder(name)
+        return json_tensors.encode(name, datatype, output.shape, output.data, decoder.decode)
+
+    def finish(self) -> None:
+        """Raise InvalidRequest if a text ends within a character."""
+        for decoder in self._texts.values():
+            decoder.finish()

@@ -3,10 +3,11 @@
 Converts long tensors in short steps, because callers run it in a thread beside an event loop.
 """
 
+import codecs
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
@@ -108,14 +109,50 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 32 else f"{text[:32]}..."
 
 
-def encode(tensor: str, datatype: Datatype, shape: Sequence[int], data: memoryview) -> bytes:
+# The text of an element, by its index
+DecodeText = Callable[[int, memoryview], str]
+
+
+class TextDecoder:
+    """Decodes one output of an answer, whose responses may split characters."""
+
+    def __init__(self, tensor: str) -> None:
+        self._tensor = tensor
+        self._incomplete: dict[int, bytes] = {}  # by element
+
+    def decode(self, element: int, data: memoryview) -> str:
+        """The complete characters of a response. Raises UnicodeDecodeError."""
+        held = self._incomplete.pop(element, b"") + data
+        text, end = codecs.utf_8_decode(held, "strict", False)
+        if end < len(held):
+            self._incomplete[element] = held[end:]
+        return text
+
+    def finish(self) -> None:
+        """Raise InvalidRequest if the answer ends within a character."""
+        if self._incomplete:
+            _reject_bytes(self._tensor)
+
+
+def _decode_whole(_element: int, data: memoryview) -> str:
+    return str(data, "utf-8")
+
+
+def encode(
+    tensor: str,
+    datatype: Datatype,
+    shape: Sequence[int],
+    data: memoryview,
+    decode_text: DecodeText = _decode_whole,
+) -> bytes:
     """The tensor as a flat JSON array. `data` is flat, in bytes.
 
     Raises InvalidRequest if JSON cannot hold it; the client can request binary data.
     """
     check_size(tensor, datatype, shape, data.nbytes)
     if datatype is BYTES:
-        return _joined(map(orjson.dumps, _text_parts(tensor, element_count(tensor, shape), data)))
+        count = element_count(tensor, shape)
+        return _joined(map(orjson.dumps, _text_parts(tensor, count, data, decode_text)))
     if datatype.code is None:
         reject(tensor, f"{datatype.name} cannot be returned as JSON; request binary data")
     values = as_numbers(data, datatype.code)
@@ -123,13 +160,20 @@ def encode(tensor: str, datatype: Datatype, shape: Sequence[int], data: memoryvi
     return _joined(_dumped(tensor, datatype, part) for part in parts)
 
 
-def _text_parts(tensor: str, count: int, data: memoryview) -> Iterator[list[str]]:
-    found = [data[start:end] for start, end in binary_tensors.elements(tensor, count, data)]
+def _text_parts(
+    tensor: str, count: int, data: memoryview, decode: DecodeText
+) -> Iterator[list[str]]:
+    elements = binary_tensors.elements(tensor, count, data)
+    found = [(index, data[start:end]) for index, (start, end) in enumerate(elements)]
     try:
         for part in _parts(found):
-            yield [str(element, "utf-8") for element in part]
+            yield [decode(index, element) for index, element in part]
     except UnicodeDecodeError:
-        reject(tensor, "it has bytes that are not UTF-8; request binary data")
+        _reject_bytes(tensor)
+
+
+def _reject_bytes(tensor: str) -> NoReturn:
+    reject(tensor, "it has bytes that are not UTF-8; request binary data")
 
 
 def _dumped(tensor: str, datatype: Datatype, part: list[Any]) -> bytes:

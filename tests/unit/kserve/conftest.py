@@ -24,6 +24,9 @@ ALL = (
 )  # fmt: skip
 
 
+DECOUPLED = " model_transaction_policy { decoupled: true }"
+
+
 def tensor(name: str, datatype: str, dims: list[int], **more: Any) -> str:
     """An input in a config.pbtxt."""
     data_type = f"TYPE_{datatype}".replace("BYTES", "STRING")
@@ -32,12 +35,14 @@ def tensor(name: str, datatype: str, dims: list[int], **more: Any) -> str:
 
 
 def write_models(repository: Path) -> None:
-    """`all` takes any tensor, `one` a vector, `batched` pairs; `mock` and `failing` write text."""
+    """`all` takes any tensor, `one` a vector, `batched` pairs, `parts` bytes in
+    hexadecimal, one per response; `mock` and `failing` write text."""
     backend = 'backend: "inprocess"\n'
     configs = {
         "all": "\n".join(tensor(name, name, [-1], optional=True) for name in ALL),
         "one": tensor("IN", "FP32", [-1]),
         "text": tensor("IN", "BYTES", [1]),
+        "parts": tensor("IN", "BYTES", [-1]) + DECOUPLED,
         "batched": "max_batch_size: 8\n" + tensor("IN", "INT32", [2]),
     }
     for name, config in configs.items():

@@ -1,16 +1,41 @@
-"""In-process models of two kinds: those with an engine, and those that echo their inputs."""
+"""In-process models with an engine, models that echo their inputs, and one that sends parts."""
 
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines import loader
 from openai_frontend.engines.loader import interrupt_loads
+from openai_frontend.triton import _core
 from tests.unit.triton import echo_runtime
+from tests.unit.triton.echo_runtime import EchoHost
 
 __all__ = ["interrupt_loads", "load"]
 
 
+PARTS = "OUT", "AGAIN"
+
+
+class PartsHost(EchoHost):
+    """Sends each element in a response of its own, in two outputs."""
+
+    facts: Mapping[str, Any] = {}
+
+    def start(self, execution: _core.Execution) -> None:
+        tensor = execution.inputs()["IN"]
+        data = bytes(memoryview(tensor))  # type: ignore[arg-type]  # it has the buffer protocol
+        while data:
+            size = 4 + struct.unpack_from("<I", data)[0]
+            part, data = bytes.fromhex(data[4:size].decode()), data[size:]
+            element = struct.pack("<I", len(part)) + part
+            execution.send([(name, "BYTES", (1,), element) for name in PARTS], final=not data)
+
+
 def load(name: str, version: int, folder: Path, config: dict[str, Any], loop: Any) -> Any:
     """An engine if the config names one, else an echo model."""
+    if name == "parts":
+        outputs = [{"name": each, "data_type": "TYPE_STRING", "dims": [1]} for each in PARTS]
+        return PartsHost(), {**config, "output": outputs}
     module = loader if "engine" in config.get("parameters", {}) else echo_runtime
     return module.load(name, version, folder, config, loop)

@@ -111,6 +111,33 @@ async def test_stream_sends_one_event_per_response(kserve):
     assert "finish_reason" in told[-1]
 
 
+PARTS = [b"a\xc3", b"\xa9\xf0\x9f", b"\x98", b"\x80"]  # aé😀
+
+
+async def test_characters_that_a_model_splits(kserve):
+    """They arrive whole, each output for itself."""
+    body = {"IN": [each.hex() for each in PARTS]}
+
+    response = await kserve.client.post("/v2/models/parts/generate_stream", json=body)
+
+    told = events(response.text)
+    assert [each["OUT"] for each in told] == ["a", "é", "", "😀"]
+    assert [each["AGAIN"] for each in told] == ["a", "é", "", "😀"]
+
+
+async def test_answer_that_ends_within_a_character(kserve):
+    """The stream ends with an error, and a complete answer is one."""
+    body = {"IN": [PARTS[0].hex()]}
+
+    streamed = await kserve.client.post("/v2/models/parts/generate_stream", json=body)
+    whole = await kserve.generate("parts", **body)
+
+    first, last = events(streamed.text)
+    assert (first["OUT"], list(last), whole.status_code) == ("a", ["error"], 400)
+    assert "'OUT'" in last["error"]
+    assert "not UTF-8" in whole.json()["error"]
+
+
 async def test_failure_is_the_last_event_of_a_stream(kserve):
     """Events before a failure are sent. The failure is the last event, without internal details."""
     body = {**PROMPT, "stream": True}

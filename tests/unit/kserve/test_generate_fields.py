@@ -72,10 +72,57 @@ def test_response_members():
         OutputTensor("ids", "INT32", (2,), memoryview(struct.pack("<2i", 5, 6))),
     ]
 
-    document = generate.encode_response({"model_name": "m"}, outputs, {"cached": True})
+    encoder = generate.ResponseEncoder({"model_name": "m"})
+    document = encoder.encode(outputs, {"cached": True})
 
     told = {"model_name": "m", "cached": True, "text_output": "hi", "ids": [5, 6]}
     assert orjson.loads(document) == told
+
+
+ANSWER = "aé€😀\U0010ffff"
+
+
+def text_output(name, *texts):
+    data = b"".join(struct.pack("<I", len(each)) + each for each in texts)
+    return OutputTensor(name, "BYTES", (len(texts),), memoryview(data))
+
+
+@pytest.mark.parametrize("at", range(len(ANSWER.encode()) + 1))
+def test_characters_between_responses(at):
+    """Each element of each output continues in the next response with it."""
+    encoded, encoder = ANSWER.encode(), generate.ResponseEncoder({})
+    parts = encoded[:at], encoded[at:]
+    responses = [
+        [text_output("one", parts[0])],
+        [text_output("two", encoded, parts[0])],
+        [text_output("one", parts[1]), text_output("two", encoded, parts[1])],
+    ]
+
+    answer = {"one": "", "two": ["", ""]}
+    for response in responses:
+        document = orjson.loads(encoder.encode(response, {}))
+        answer["one"] += document.get("one", "")
+        pairs = zip(answer["two"], document.get("two", ["", ""]), strict=True)
+        answer["two"] = [text + more for text, more in pairs]
+    encoder.finish()
+
+    assert answer == {"one": ANSWER, "two": [ANSWER * 2, ANSWER]}
+
+
+@pytest.mark.parametrize(
+    "parts", [[b"\xe2\x82"], [b"a\xf0", b"\x9f"], [b"\xe2", b"a"], [b"\xff"], [b"\xed\xa0\x80"]]
+)
+def test_texts_that_are_not_utf8(parts):
+    """An incomplete character at the end and invalid bytes are errors, as in `infer`."""
+    encoder = generate.ResponseEncoder({})
+
+    def encode_all():
+        for part in parts:
+            encoder.encode([text_output("one", part)], {})
+        encoder.finish()
+
+    with pytest.raises(InvalidRequest, match=r"'one'.*not UTF-8"):
+        encode_all()
 
 
 def test_binary_output():

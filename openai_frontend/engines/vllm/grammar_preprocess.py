@@ -1,5 +1,6 @@
 """Rewrites a request's constraint for vLLM's grammar backends: schemas are enforced completely,
-JSON has at most one space between its parts (decision 9), and nothing grows without bound.
+JSON has at most one space between its parts (docs/decisions/0012-constraints.md), and nothing grows
+without bound.
 
 Knows xgrammar and llguidance but not vLLM: the sandbox process runs it.
 """

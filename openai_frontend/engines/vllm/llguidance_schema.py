@@ -21,8 +21,9 @@ from openai_frontend.engines.vllm.regex_text import for_llguidance
 from openai_frontend.engines.vllm.regex_tree import Node
 from openai_frontend.engines.vllm.schema_overlap import are_disjoint
 
-# At most one space after a comma or colon, and no other whitespace (decision 9). They replace a
-# client's own, which could make llguidance ignore keywords.
+# At most one space after a comma or colon, and no other whitespace
+# (docs/decisions/0012-constraints.md). They replace a client's own, which could make llguidance
+# ignore keywords.
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 

@@ -40,7 +40,9 @@ def grammar(text: str) -> Format:
 
 
 def json_value(schema: Mapping[str, Any] | bool) -> Format:
-    """JSON that matches the schema, with at most one space between its parts (decision 9)."""
+    """JSON that matches the schema, with at most one space between its parts
+    (docs/decisions/0012-constraints.md).
+    """
     return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
 
 

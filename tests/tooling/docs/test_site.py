@@ -85,12 +85,12 @@ def test_no_section_of_the_navigation_hides_a_page() -> None:
 
 def test_searches_rank_decisions_below_guides() -> None:
     boosts = {}
-    for name in ("tools.md", "decisions/0014-parser-selection.md"):
+    for name in ("tools.md", "decisions/0014-parsers.md"):
         page = SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={})
         assert on_page_markdown("text", page=page, config=None, files=None) == "text"
         boosts[name] = page.meta.get("search", {}).get("boost", 1)
 
-    assert boosts == {"tools.md": 1, "decisions/0014-parser-selection.md": 0.5}
+    assert boosts == {"tools.md": 1, "decisions/0014-parsers.md": 0.5}
 
 
 @pytest.mark.parametrize(

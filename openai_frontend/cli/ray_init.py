@@ -55,7 +55,8 @@ _RAY = {
 # that HAProxy has read completely can go to another replica after a 503.
 _BALANCE = "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"
 _BUFFERED = "\n    option http-buffer-request"
-# If a replica has twice the mean of requests, further ones go to the next (docs/decisions/0045).
+# If a replica has twice the mean of requests, the next ones go to another replica
+# (docs/decisions/0021-routing-and-replicas.md).
 _BOUNDED = f"\n    hash-type consistent\n    hash-balance-factor 200{_BUFFERED}"
 # What comes before the first answer in a chat's body is the same in all turns of a conversation:
 # cut at the end of a list, as `messages` of the first turn, or before the assistant's message. A

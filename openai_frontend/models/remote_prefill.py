@@ -1,7 +1,8 @@
 """Has prompts computed by prefill servers, and answers by itself whenever that fails.
 
-vLLM reads whatever KV cache it is told to (docs/decisions/0035). So a transfer is used only for the
-prompt, adapter and cache salt for which it was made, and only in the first half of its lease.
+vLLM reads whatever KV cache it is told to (docs/decisions/0024-disaggregation.md). So a transfer
+is used only for the prompt, adapter and cache salt for which it was made, and only in the first
+half of its lease.
 """
 
 import asyncio

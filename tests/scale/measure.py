@@ -46,7 +46,7 @@ _WORDS = ("stream", "token", "batch", "cache", "prefix", "router", "model", "que
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The conversations, and how many requests run at once. With a quarter as many, the figures
-    depend on where a hash happens to put each of them (docs/decisions/0052).
+    depend on where a hash happens to put each of them (benchmarks/results/decisions.md).
     """
 
     conversations: int = 96

@@ -1,6 +1,7 @@
 """KV caches that one engine computes and another reads, by vLLM's NixlConnector.
 
-vLLM checks neither how old a transfer is nor whose (docs/decisions/0035): the gateway does.
+vLLM checks neither how old a transfer is nor whose (docs/decisions/0024-disaggregation.md): the
+gateway does.
 """
 
 import logging

@@ -10,7 +10,7 @@ import orjson
 
 from openai_frontend import sse
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.kserve import cache_salt, json_tensors
+from openai_frontend.kserve import cache_salt, json_tensors, priority
 from openai_frontend.kserve.datatypes import TensorInput, datatype_named, refuse_reserved, reject
 from openai_frontend.kserve.models import (
     Core,
@@ -82,7 +82,7 @@ class GenerateService:
             )
             head = response_head(self._core, model, parsed.id)
             async with self._admission.slot(model, key, parsed.options) as options:
-                responses = self._infer(model, replace(parsed, options=options), request_id)
+                responses = self._infer(model, replace(parsed, options=options), request_id, key)
                 encoder = ResponseEncoder(head)
                 try:
                     async for burst in responses:
@@ -101,11 +101,12 @@ class GenerateService:
         return ParsedGenerateRequest(split.inputs, request.id, read_parameters(split.parameters))
 
     def _infer(
-        self, model: ModelAddress, parsed: ParsedGenerateRequest, request_id: str
+        self, model: ModelAddress, parsed: ParsedGenerateRequest, request_id: str, key: str
     ) -> CoreResponses:
+        inputs = priority.limited(parsed.inputs, self._core, model, key)
         return self._core.infer(
             model.name,
-            cache_salt.salted(parsed.inputs, self._core, model, self._admission.cache_salts),
+            cache_salt.salted(inputs, self._core, model, self._admission.cache_salts),
             version=model.version,
             request_id=parsed.id or request_id,
             priority=parsed.options.priority,

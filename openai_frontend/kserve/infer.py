@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.kserve import binary_tensors, cache_salt, json_tensors
+from openai_frontend.kserve import binary_tensors, cache_salt, json_tensors, priority
 from openai_frontend.kserve.binary_tensors import BinaryTail, raw_input
 from openai_frontend.kserve.datatypes import (
     TensorInput,
@@ -112,7 +112,7 @@ class InferService:
             head = response_head(self._core, model, parsed.id)
             async with self._admission.slot(model, key, parsed.options) as options:
                 timed = replace(parsed, options=options)
-                response = await self._infer(model, timed, request_id)
+                response = await self._infer(model, timed, request_id, key)
             return await self._written(model, parsed, response, head)
 
     def _read(self, model: ModelAddress, body: bytes, json_bytes: int) -> ParsedInferRequest:
@@ -127,11 +127,12 @@ class InferService:
         return ParsedInferRequest(inputs, request.id, options, _wanted(request, options))
 
     async def _infer(
-        self, model: ModelAddress, parsed: ParsedInferRequest, request_id: str
+        self, model: ModelAddress, parsed: ParsedInferRequest, request_id: str, key: str
     ) -> CoreResponse:
+        inputs = priority.limited(parsed.inputs, self._core, model, key)
         stream = self._core.infer(
             model.name,
-            cache_salt.salted(parsed.inputs, self._core, model, self._admission.cache_salts),
+            cache_salt.salted(inputs, self._core, model, self._admission.cache_salts),
             version=model.version,
             request_id=parsed.id or request_id,
             priority=parsed.options.priority,

@@ -7,7 +7,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from openai_frontend.admission import ConcurrencyLimits, QueueKey, triton_queue
+from openai_frontend.admission import (
+    NO_QUEUE,
+    ConcurrencyLimits,
+    QueueKey,
+    TritonQueue,
+    triton_queue,
+)
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.errors import InvalidRequest, ModelNotFound, ModelUnavailable, NotPermitted
@@ -181,9 +187,15 @@ class ModelAdmission:
     async def slot(
         self, model: ModelAddress, key: str, options: RequestOptions
     ) -> AsyncGenerator[RequestOptions, None]:
-        """Waits for a slot. Yields the options with what is left of the request's timeout."""
+        """Waits for a slot. Yields the options with what is left of the request's timeout, and no
+        better priority than the key's: 0, as only such keys may send tensors.
+        """
         slots, waits_us = self._slots(model), options.timeout_us
-        turn = QueueKey(key, self._priority(model, options.priority))
+        queue = self._queue(model) if options.priority else NO_QUEUE
+        priority = queue.priority(options.priority)
+        if key and priority < 0:
+            priority, options = 0, replace(options, priority=queue.default_level)
+        turn = QueueKey(key, priority)
         clock = asyncio.get_running_loop().time
         begun_s = clock()
         granted = await slots.acquire(1, turn, timeout_s=waits_us / 1e6 if waits_us else None)
@@ -196,11 +208,8 @@ class ModelAdmission:
     def _slots(self, model: ModelAddress) -> ModelSlots:
         return self._limiter.slots(model.name, self._limits_for(model.name))
 
-    def _priority(self, model: ModelAddress, level: int) -> int:
-        """The priority in our queue for a priority level of the core's queue."""
-        if not level:
-            return 0
-        return triton_queue(self._core.model_config(model.name, model.version)).priority(level)
+    def _queue(self, model: ModelAddress) -> TritonQueue:
+        return triton_queue(self._core.model_config(model.name, model.version))
 
     def _is_in_a_repository(self, name: str) -> bool:
         return any(line.name == name for line in self._core.model_index())

@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <stdexcept>
 #include <string>
 
 #include "error.h"
@@ -11,7 +12,11 @@ namespace triton {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
-Options::Options() { check(server_api.ServerOptionsNew(&options_)); }
+Options::Options() {
+  if (server_api.ServerOptionsNew == nullptr)
+    throw std::runtime_error("no Triton library is loaded");
+  check(server_api.ServerOptionsNew(&options_));
+}
 Options::~Options() { ignore(server_api.ServerOptionsDelete(options_)); }
 
 namespace {

@@ -29,6 +29,15 @@ def refusal(path: Path) -> str:
     return str(done.stdout)
 
 
+def test_options_before_a_library_is_loaded():
+    """They are an error, not a crash."""
+    program = "from openai_frontend.triton import _core; _core.ServerOptions()"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, "no Triton library is loaded" in done.stderr) == (1, True)
+
+
 HEADER = (ROOT / "native" / "triton_api.h").read_text()
 FUNCTIONS = [
     f"TRITON{kind}_{name}"

@@ -38,6 +38,31 @@ def test_navigation_lists_every_page() -> None:
     assert [name for name in missing if f"({Path(name).name})" not in decisions] == []
 
 
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs/decisions").glob("0*.md")), ids=lambda page: page.stem
+)
+def test_a_decision_is_short_and_names_its_tests(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    tests = re.findall(r"`(tests/[\w/.]+)`", text)
+
+    assert len(text.split()) <= 250
+    assert tests
+    assert [name for name in tests if not (ROOT / name).exists()] == []
+
+
+def test_decisions_that_the_code_cites_exist() -> None:
+    cited = {
+        name
+        for folder in ("openai_frontend", "native", "scripts", "tests")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in {".py", ".cc", ".h"}
+        for name in re.findall(r"docs/(decisions/\d[\w.-]*\w)", path.read_text(encoding="utf-8"))
+    }
+
+    assert cited
+    assert [name for name in cited if not (ROOT / "docs" / name).exists()] == []
+
+
 _DELIMITER_ROW = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 
 

@@ -176,30 +176,25 @@ class Transcriptions:
         """A job that is ready to run. Decodes the audio, and detects its language if the request
         does not tell it.
 
-        Raises for a full queue before anything is decoded, and for what this model does not
-        support.
+        Raises for a full queue before anything is decoded, and for what the model lacks.
         """
-        support = _support(model, task)
+        support, format = _support(model, task), request.response_format or "json"
         slots = self._limiter.slots_for(model)
         slots.check(model.queue_key(0))
         self._policy.check_extra(request, NEUTRAL_IN_TRANSCRIPTIONS)
-        format = request.response_format or "json"
         _check_fields(request, format, support, model)
         probe = SpeechProbe(model, slots)
         language = language_code(request.language, support, detects=probe.detects)
         params = _params(request, model)
         audio = await self._audio.read(file, support, model.model_name, memory)
-        # As OpenAI's own decoder: a model that writes times repeats and skips fewer words. They
-        # would be among the log probabilities of tokens.
-        marked = support.timestamps and not _wants_logprobs(request)
         timed = format in _TIMED and support.timestamps
+        shows_silence = timed and format == "verbose_json"
         if language is None:
             language = await probe.language(audio.windows[0], support.languages)
-        shows_silence = timed and format == "verbose_json"
-        start = decoder_start(support, language, task, timed=marked)
+        start = decoder_start(support, language, task, timed=_is_marked(request, support))
         prompt = await model.decoder_prompt(start, request.prompt or "")
         sampling = _sampling(request, params, model, len(prompt.token_ids), timed=timed)
-        if marked:
+        if _is_marked(request, support):
             sampling = replace(sampling, skip_special_tokens=False)
         requests = _requests(request, prompt, sampling, audio, timed=timed)
         model.reserve(requests[0])
@@ -304,6 +299,13 @@ def _check_times(request: TranscriptionRequest, format: str, support: Transcript
 
 def _wants_logprobs(request: SpeechToTextRequest) -> bool:
     return isinstance(request, TranscriptionRequest) and "logprobs" in (request.include or ())
+
+
+def _is_marked(request: SpeechToTextRequest, support: TranscriptionSupport) -> bool:
+    """Whether the model writes times. As OpenAI's own decoder: it repeats and skips fewer words
+    then. They would be among the log probabilities of tokens.
+    """
+    return support.timestamps and not _wants_logprobs(request)
 
 
 def _params(request: SpeechToTextRequest, model: ServingModel) -> SamplingParams:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from scripts.docs_hooks import on_page_markdown
+from scripts.docs_hooks import on_page_content, on_page_markdown
 from scripts.docs_site import LoadedUrls
 from tests.gateway_process import ROOT
 
@@ -146,3 +146,14 @@ def test_links_and_local_resources_are_allowed(html: str) -> None:
     parser.feed(html)
 
     assert parser.urls == []
+
+
+def test_tables_of_settings_become_blocks_on_a_phone() -> None:
+    """Other tables keep their columns."""
+    html = "<p>a</p><table><tr></tr></table>"
+    pages = [SimpleNamespace(file=SimpleNamespace(src_uri=f"{name}.md")) for name in "ab"]
+    pages[0].file.src_uri = "settings.md"
+
+    stacked, other = [on_page_content(html, page=page) for page in pages]
+    assert stacked == '<p>a</p><div class="stacked"><table><tr></tr></table></div>'
+    assert other == html

@@ -42,6 +42,7 @@ NOT_RUN = {
     r"/etc/|systemctl": "needs root and systemd",
     r"ray.md: ": "needs a cluster; tests/scale/test_ray.py enters the same commands",
     r"disaggregation.md: (?:pip|VLLM|export)": "tests/scale/test_disaggregation.py starts the same",
+    r"helm/openai-frontend/README.md: ": "needs a cluster; tests/scale renders the chart",
     r"kubernetes.md: ": "needs a cluster; tests/scale renders the chart",
     r": docker ": "needs Docker; tests/tooling/deploy reads the Dockerfile",
     r"pytest -m gpu": "needs a GPU and real models",

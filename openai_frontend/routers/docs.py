@@ -35,8 +35,13 @@ _DOCS_PAGE = b"""\
 </html>
 """
 
-# By default, Swagger UI requests a badge from a public validator.
+# By default, Swagger UI requests a badge from a public validator. Only the buttons of its top bar,
+# which the page does not have, would set its dark colours.
 _START = b"""\
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const paint = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", paint);
+paint();
 SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger-ui",

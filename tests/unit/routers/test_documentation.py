@@ -111,6 +111,16 @@ def test_docs_files_have_their_content_types(mock_gateway):
     ]
 
 
+def test_docs_follow_the_colours_of_the_system(mock_gateway):
+    """The class that the page sets is the one of Swagger UI's dark colours."""
+    start, css = [
+        httpx.get(f"{mock_gateway.url}/docs/{name}").text for name in ("start.js", "swagger-ui.css")
+    ]
+
+    assert 'classList.toggle("dark-mode", dark.matches)' in start
+    assert "html.dark-mode .swagger-ui{background:" in css
+
+
 def test_docs_files_ignore_range_requests(mock_gateway):
     """The response is always the whole file."""
     headers = {"range": "bytes=0-9"}

@@ -273,7 +273,9 @@ class Server:
         """The models that load and what each does at the moment, empty if unknown. During the
         start: all of them; later only those that load in process.
         """
-        starting = {} if self._backends is None else start_log.load_phases(self._backends.folder)
+        starting = {}
+        if self._core is None and self._backends is not None:
+            starting = start_log.load_phases(self._backends.folder)
         return {**starting, **PHASES.current()}
 
     def model_failure(self, name: str, version: int = -1) -> str | None:

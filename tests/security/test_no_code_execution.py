@@ -104,6 +104,9 @@ ALLOWED = {
     "openai_frontend/logs/engine_logs.py": {
         "multiprocessing": "asks for the name of the process that it runs in",
     },
+    "openai_frontend/engines/vllm/process_failure.py": {
+        "multiprocessing": "asks for the name of the process that it runs in",
+    },
     "openai_frontend/server/process.py": {"multiprocessing": "ends the engines' processes"},
 }
 

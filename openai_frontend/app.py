@@ -17,6 +17,7 @@ from openai_frontend import __version__, compatibility
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal, RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.config.settings import Settings
+from openai_frontend.config.triton_options import core_log
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.lifespan import AppState, build_state
 from openai_frontend.loopback import is_loopback
@@ -447,11 +448,12 @@ def _add_operators_routes(
 
 def _log_settings(settings: Settings) -> dict[str, str | int | bool]:
     """Named as in Triton's logging extension."""
+    log = core_log(settings.triton_option)
     return {
-        "log_file": str(settings.triton_log_file or ""),
-        "log_info": settings.triton_log_info,
-        "log_warning": settings.triton_log_warn,
-        "log_error": settings.triton_log_error,
-        "log_verbose_level": settings.triton_log_verbose,
-        "log_format": settings.triton_log_format or "default",
+        "log_file": str(log.file or ""),
+        "log_info": log.info,
+        "log_warning": log.warning,
+        "log_error": log.error,
+        "log_verbose_level": log.verbose,
+        "log_format": log.format,
     }

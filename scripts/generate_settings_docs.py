@@ -4,6 +4,7 @@ from itertools import groupby
 from pathlib import Path
 
 from openai_frontend.config.loader import Option, options
+from openai_frontend.config.triton_options import TRITON_OPTIONS, TritonOption
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -24,15 +25,16 @@ echo 'max_body_bytes: 1048576' > gateway.yaml && openai-frontend serve --config 
 ```
 
 A setting whose value ends in ... accepts several values: repeat the flag, separate them with commas
-in the environment, or write a list in YAML (`KEY=VALUE`, `NAME:KEY=VALUE` and `DEVICE:NUMBER` as a
-mapping):
+in the environment, or write a list in YAML (`NAME=VALUE`, `KEY=VALUE` and `NAME:KEY=VALUE` as a
+mapping). They replace those of the next source:
 
 ```yaml
 model_repository: [/models, /more-models]
 backend_config:
   python: {shm-default-byte-size: 16777216}
-cuda_memory_pool_bytes: {0: 268435456}
-rate_limiter_resource: ["copies:4", "gpu-slots:1:0"]
+triton_option:
+  log-verbose: 1
+  rate-limit-resource: ["copies:4", "gpu-slots:1:0"]
 ```
 
 The server reads its settings once, when it starts. To change one, drain the server and restart it
@@ -44,13 +46,25 @@ A switch is turned on by its flag and off by `--no-` and its name; elsewhere it 
 sets its own OPENAI_FRONTEND_PORT in the environment.
 """
 
+TRITON_OPTIONS_HEAD = """
+## Options of Triton's core
+
+`serve` accepts these flags of tritonserver as they are (`--log-verbose=1`). They are the names in
+`triton_option` (`--triton-option log-verbose=1`), with values in tritonserver's syntax. An option
+whose value ends in ... can be repeated. Without a default, Triton's applies.
+
+| option | value | default | description |
+|---|---|---|---|
+"""
+
 COLUMNS = "| flag | YAML key | value | default | description |\n|---|---|---|---|---|\n"
 
 
 def page() -> str:
     groups = groupby(options(), key=lambda option: option.group)
     sections = (f"\n## {name}\n\n{COLUMNS}{''.join(map(row, group))}" for name, group in groups)
-    return HEAD + "".join(sections)
+    options_of_core = (option_row(name, option) for name, option in TRITON_OPTIONS.items())
+    return HEAD + "".join(sections) + TRITON_OPTIONS_HEAD + "".join(options_of_core)
 
 
 def row(option: Option) -> str:
@@ -60,6 +74,12 @@ def row(option: Option) -> str:
     default = f"`{option.default_text}`" if option.default_text else ""
     cells = (f"`{option.flag}`", f"`{option.name}`", form + several, default)
     return f"| {' | '.join(cells)} | {option.field.description} |\n"
+
+
+def option_row(name: str, option: TritonOption) -> str:
+    several = " ..." if option.repeats else ""
+    default = "" if option.default is None else f"`{option.default}`"
+    return f"| `{name}` | {option.kind.form}{several} | {default} | {option.help} |\n"
 
 
 if __name__ == "__main__":

@@ -37,32 +37,8 @@ from openai_frontend.server.process import (
 )
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Options, Server
-from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
 
 logger = logging.getLogger(__name__)
-
-# Settings that are the core's options, under the same name or another
-_SAME_NAME = (
-    "server_id", "strict_model_config", "model_config_name",
-    "model_namespacing", "model_load_thread_count", "model_load_retry_count", "repository_poll_s",
-    "backend_directory", "backend_config", "repo_agent_directory", "host_policy",
-    "rate_limiter_mode", "pinned_memory_pool_bytes", "cuda_memory_pool_bytes",
-    "cuda_virtual_address_bytes", "min_supported_compute_capability",
-    "buffer_manager_thread_count", "enable_peer_access", "cache_directory", "exit_timeout_s",
-    "strict_readiness", "metrics", "gpu_metrics", "cpu_metrics", "metrics_interval_ms",
-    "metrics_config",
-)  # fmt: skip
-_OTHER_NAME = {
-    "model_repositories": "model_repository",
-    "library": "triton_library",
-    "log_info": "triton_log_info",
-    "log_warn": "triton_log_warn",
-    "log_error": "triton_log_error",
-    "log_verbose": "triton_log_verbose",
-    "log_file": "triton_log_file",
-    "log_format": "triton_log_format",
-}
-
 
 _UNSENT_BYTES = 128 * 1024
 # torch's compiler of kernels, an extension that is made with nanobind. When the interpreter frees
@@ -107,7 +83,7 @@ def build_app(settings: Settings) -> Gateway:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     configure_vllm(settings.log_format, exception_texts=settings.log_exception_texts)
     raise_nofile_limit(connection_limits(settings).most_connections)
-    server = Server(replace(triton_options(settings), log_file=_core_log(settings)))
+    server = Server(_logging_as_set(settings, triton_options(settings)))
     # The pool of prompts bounds the threads that tokenize; libraries would add one for each core
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
@@ -199,31 +175,32 @@ def _listen_address(settings: Settings, listener: socket.socket) -> banner.Liste
     return banner.ListenAddress(url, settings.unix_socket)
 
 
-def _core_log(settings: Settings) -> Path | None:
-    """The file of the core's log: the setting, or a pipe that turns its lines into JSON."""
-    if settings.log_format == "json" and settings.triton_log_file is None:
-        return TritonLogPipe().path
-    return settings.triton_log_file
-
-
 def triton_options(settings: Settings) -> Options:
     """The core's options, in its own words."""
-    names = {**{name: name for name in _SAME_NAME}, **_OTHER_NAME}
     startup_models = _startup_models(settings)
     return Options(
+        model_repositories=settings.model_repository,
+        library=settings.triton_library,
         model_control_mode=settings.model_control_mode if startup_models is None else "explicit",
         startup_models=startup_models or (),
-        rate_limiter_resources=[
-            RateLimiterResource(name=each.name, count=each.count, device=each.device)
-            for each in settings.rate_limiter_resource
-        ],
-        model_load_device_limits=[
-            ModelLoadDeviceLimit(kind="gpu", device=device, fraction=fraction)
-            for device, fraction in settings.model_load_gpu_limit.items()
-        ],
+        repository_poll_s=settings.repository_poll_s,
+        backend_directory=settings.backend_directory,
+        backend_config=settings.backend_config,
         cache_config={cache: json.dumps(config) for cache, config in settings.cache_config.items()},
-        **{option: getattr(settings, name) for option, name in names.items()},
+        exit_timeout_s=settings.exit_timeout_s,
+        strict_readiness=settings.strict_readiness,
+        metrics=settings.metrics,
+        metrics_config=settings.metrics_config,
+        triton_option=settings.triton_option,
     )
+
+
+def _logging_as_set(settings: Settings, options: Options) -> Options:
+    """With JSON, the core logs to a pipe that turns its lines into JSON, unless it has a file."""
+    if settings.log_format != "json" or "log-file" in options.triton_option:
+        return options
+    log = {"log-file": [str(TritonLogPipe().path)]}
+    return replace(options, triton_option={**options.triton_option, **log})
 
 
 def _uvicorn_config(

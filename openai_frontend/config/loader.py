@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from openai_frontend.config import strict_yaml
+from openai_frontend.config.removed_settings import replacement
 from openai_frontend.config.settings import GROUPS, Settings
 from openai_frontend.config.types import SECRET, form
 from openai_frontend.errors import did_you_mean
@@ -96,7 +97,7 @@ def load(
     flags, environment = flags or {}, environment or {}
     values = {} if config is None else _read(config)
     sources = {name: f"{config}: {name}" for name in values}
-    _warn_of_unknown(environment)
+    _check_names(environment)
     for option in options():
         if environment.get(option.environment, "").strip():  # Compose's ${VAR:-} is empty
             values[option.name] = environment[option.environment].strip()
@@ -151,17 +152,26 @@ def _read(config: Path) -> dict[str, Any]:
 def _refuse_unknown(names: Iterable[Any], source: str) -> None:
     for name in names:
         if name not in Settings.model_fields:
+            if (instead := replacement(str(name))) is not None:
+                raise InvalidSettings(f"{source}: setting '{name}' was removed: {instead}")
             guess = did_you_mean(str(name), Settings.model_fields)
             raise InvalidSettings(f"{source}: unknown setting '{name}'{guess}")
 
 
-def _warn_of_unknown(environment: Mapping[str, str]) -> None:
-    """Only a warning: Kubernetes sets such variables for a service named openai-frontend."""
+def _check_names(environment: Mapping[str, str]) -> None:
+    """An unknown variable is only a warning: Kubernetes sets such variables for a service named
+    openai-frontend.
+    """
     known = {option.environment for option in options()}
-    for name in environment:
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+    for name, text in environment.items():
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in known:
+            continue
+        instead = replacement(name.removeprefix(ENVIRONMENT_PREFIX).lower())
+        if instead is None:
             guess = did_you_mean(name, known)
             logger.warning("environment variable %s is not a setting%s", name, guess)
+        elif text.strip():
+            raise InvalidSettings(f"{name}: the setting was removed: {instead}")
 
 
 def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:

@@ -439,15 +439,13 @@ class Traces(BaseModel):
 # In the order of `--help` and of docs/settings.md
 GROUPS: tuple[type[BaseModel], ...] = (
     triton.Models, Listening, Connections, Log, Traces, Access, Limits, Engines, Prompting, Answers,
-    Disaggregation, triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache,
-    triton.CoreLog, triton.Metrics,
+    Disaggregation, triton.TritonCore, triton.Metrics,
 )  # fmt: skip
 
 
 class Settings(
     triton.Models, Listening, Connections, Log, Traces, Access, Limits, Engines, Prompting, Answers,
-    Disaggregation, triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache,
-    triton.CoreLog, triton.Metrics,
+    Disaggregation, triton.TritonCore, triton.Metrics,
 ):  # fmt: skip
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo
 
+from openai_frontend.config import triton_options
 from openai_frontend.config.model_options import ModelOptions, Name
 
 SCOPED_FORM = "NAME:KEY=VALUE"
 TRITON_FORM = "[NAME:]KEY=VALUE"
-DEVICE_FORM = "DEVICE:NUMBER"
-RESOURCE_FORM = "NAME:COUNT[:DEVICE]"
+OPTION_FORM = "NAME=VALUE"
 TEMPLATE_FORM = "[MODEL=]NAME_OR_PATH"
 PARSER_FORM = "[MODEL=]PARSER"
 ARGUMENT_FORM = "KEY=VALUE"
@@ -129,11 +129,33 @@ def _scalar_text(scalar: Any) -> Any:
     return str(scalar) if isinstance(scalar, int | float) else scalar
 
 
-def _by_device(value: Any) -> Any:
-    """`device:number` items, or a YAML mapping."""
+def _options_of_triton(value: Any) -> dict[str, list[str]]:
+    """`name=value` items, or a YAML mapping, in which an option that repeats may have a list."""
     if isinstance(value, Mapping):
-        return value
-    return dict(_split(item, ":", DEVICE_FORM) for item in _items(value))
+        texts = {str(name): _option_texts(str(name), each) for name, each in value.items()}
+    else:
+        texts = {}
+        for item in _items(value):
+            name, text = _split(item, "=", OPTION_FORM)
+            texts.setdefault(name, []).append(text)
+    for name, each in texts.items():
+        for text in each:
+            triton_options.arguments(name, text)
+    return {name: each if _repeats(name) else each[-1:] for name, each in texts.items()}
+
+
+def _option_texts(name: str, value: Any) -> list[str]:
+    if isinstance(value, list) and _repeats(name):
+        return [text for each in value for text in _option_texts(name, each)]
+    text = _scalar_text(value)
+    if not isinstance(text, str):
+        raise ValueError(f"{name}: must be one number, text, true or false")
+    return [text]
+
+
+def _repeats(name: str) -> bool:
+    option = triton_options.TRITON_OPTIONS.get(name)
+    return option is not None and option.repeats
 
 
 def _arguments(value: Any) -> Any:
@@ -187,26 +209,6 @@ def _known_parser(name: str, info: ValidationInfo) -> str:
         f"unknown parser '{name}'; use a family of docs/tools.md, none, vllm:NAME "
         "or package.module:Class"
     )
-
-
-@dataclass(frozen=True)
-class RateLimiterResourceSetting:
-    """A resource shared by model instances; device -1 means every device."""
-
-    name: str
-    count: int
-    device: int = -1
-
-
-def _resources(value: Any) -> Any:
-    """`name:count` or `name:count:device` items, or a YAML list of them."""
-    return [_resource(item) if isinstance(item, str) else item for item in _items(value)]
-
-
-def _resource(item: str) -> dict[str, str]:
-    name, rest = _split(item, ":", RESOURCE_FORM)
-    count, _, device = rest.partition(":")
-    return {"name": name, "count": count, "device": device or "-1"}
 
 
 def _parsed(parse: Callable[[Any], Any]) -> BeforeValidator:
@@ -341,11 +343,7 @@ ByModel = Annotated[dict[str, str], _by_model(TEMPLATE_FORM)]
 ParserByModel = Annotated[
     dict[str, Annotated[ParserName, AfterValidator(_known_parser)]], _by_model(PARSER_FORM)
 ]
-BytesByDevice = Annotated[dict[int, Annotated[int, Field(ge=0)]], _parsed(_by_device)]
-FractionByDevice = Annotated[
-    dict[int, Annotated[float, Field(ge=0.0, le=1.0)]], _parsed(_by_device)
-]
-RateLimiterResources = Annotated[list[RateLimiterResourceSetting], _parsed(_resources)]
+TritonOptions = Annotated[dict[str, list[str]], _parsed(_options_of_triton)]
 
 _FORMS: Mapping[Any, str] = {
     str: "TEXT",
@@ -354,23 +352,16 @@ _FORMS: Mapping[Any, str] = {
     bool: "",
     Path: "PATH",
     ApiKey: "KEY",
-    RateLimiterResourceSetting: RESOURCE_FORM,
 }
 
 
 def form(type: Any) -> str:
     """The format of one value, for `--help`; empty for a switch."""
     if get_origin(type) is dict:
-        return _mapping_form(*get_args(type))
+        return _MAPPING_FORMS.get(_plain(get_args(type)[1]), SCOPED_FORM)
     if get_origin(type) is list:
         return form(_plain(get_args(type)[0]))
     return "|".join(get_args(type)) if get_origin(type) is Literal else _FORMS[_plain(type)]
-
-
-def _mapping_form(key: Any, value: Any) -> str:
-    if key is int:
-        return DEVICE_FORM
-    return _MAPPING_FORMS.get(_plain(value), SCOPED_FORM)
 
 
 def _plain(value: Any) -> Any:
@@ -382,4 +373,5 @@ _MAPPING_FORMS: Mapping[Any, str] = {
     ParserName: PARSER_FORM,
     JsonValue: ARGUMENT_FORM,
     dict[str, TritonValue]: TRITON_FORM,
+    list[str]: OPTION_FORM,
 }

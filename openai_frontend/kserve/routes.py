@@ -227,7 +227,7 @@ def control_router(repository: Repository) -> APIRouter:
 
 _SHARED_MEMORY = "Shared memory is not supported. Send tensors in the request body."
 _TRACE = "Triton's trace settings are not supported. See --otlp-endpoint for tracing."
-_LOGGING = "Log settings cannot be changed at run time. Set --triton-log-info and related options."
+_LOGGING = "Log settings cannot be changed at run time. Set --triton-option log-verbose=1."
 _REPOSITORY = "Repository names are not supported. Leave the name out of the path."
 
 _UNSUPPORTED = {

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from openai_frontend.config.triton_options import core_log
 from openai_frontend.triton import _core, options
 from openai_frontend.triton_interface import (
     HARMLESS_WITHOUT_GPU,
@@ -71,23 +72,24 @@ def capture(
     start. Until then it logs information too, for `load_phases`.
     """
     log = StartLog()
+    core = core_log(server_options.triton_option)
     path = folder / _FILE
     core_options.log_file(str(path))
     # Verbose lines have the level of information and could not be told apart
-    for_phases = not server_options.log_info and not server_options.log_verbose
-    core_options.log_info(server_options.log_info or for_phases)
+    for_phases = not core.info and not core.verbose
+    core_options.log_info(core.info or for_phases)
     try:
         yield log
     finally:
-        core_options.log_info(server_options.log_info)
-        core_options.log_file(str(server_options.log_file or ""))
+        core_options.log_info(core.info)
+        core_options.log_file(str(core.file or ""))
         written = path.read_text(errors="replace") if path.exists() else ""
         path.unlink(missing_ok=True)  # no model loads any more
         lines = written.splitlines()
         if for_phases:
             lines = _without_information(lines)
         log.lines = [line for line in lines if not _is_harmless(line)]
-        _pass_on(log.lines, server_options.log_file)
+        _pass_on(log.lines, core.file)
 
 
 def _without_information(lines: list[str]) -> list[str]:

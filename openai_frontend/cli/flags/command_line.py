@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openai_frontend.cli.flags import engine, llama_cpp, tritonserver, vllm
-from openai_frontend.cli.flags.rules import BOOLEANS, Reading, Rule, Takes, switch
+from openai_frontend.cli.flags.rules import Reading, Rule, Takes, switch
 from openai_frontend.cli.flags.similar import similar
 from openai_frontend.cli.init_repo.options import expanded, holds_weights
 from openai_frontend.config.loader import options
+from openai_frontend.config.triton_options import BOOLEANS
 
 OwnOptions = Mapping[str, argparse.Action]
 
@@ -135,7 +136,8 @@ def _rule(name: str, own: OwnOptions) -> Rule | None:
             return rule
     if (action := own.get(name)) is not None:
         return _own_rule(name, action)
-    positive = vllm.FLAGS.get("--" + name.removeprefix("--no-"))
+    plain = "--" + name.removeprefix("--no-")
+    positive = vllm.FLAGS.get(plain) or tritonserver.FLAGS.get(plain)
     if name.startswith("--no-") and positive is not None and positive.takes == "switch":
         return Rule("none", lambda _: positive.read(["false"]))
     return None if engine.takes(name) is not None else llama_cpp.FLAGS.get(name)

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from openai_frontend.config.triton_options import BOOLEANS
+
 # How many values a flag takes: a switch may have one of `BOOLEANS`
 Takes = Literal["none", "switch", "one", "several"]
-
-# Triton's spellings
-BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from openai_frontend.cli.flags.rules import (
-    BOOLEANS,
     Reading,
     Rule,
+    instead,
     not_needed,
     only_off,
     only_on,
@@ -13,6 +13,8 @@ from openai_frontend.cli.flags.rules import (
     renamed,
     switch,
 )
+from openai_frontend.config.removed_settings import TRITON_OPTION_OF
+from openai_frontend.config.triton_options import BOOLEAN, TRITON_OPTIONS, TritonOption
 
 _GRPC = "gRPC is not served; clients use HTTP on --port (docs/kserve.md)"
 _TRACES = "use --otlp-endpoint http://HOST:4318 (docs/tracing-and-logs.md)"
@@ -27,17 +29,25 @@ def scoped(text: str) -> str:
     return f"{scope}:{setting}" if comma and scope and "=" not in scope else text
 
 
-def _level(text: str) -> str:
-    """A level; older versions have a boolean."""
-    if not text.isdecimal() and text.lower() not in BOOLEANS:
-        raise ValueError(f"'{text}' is neither a level nor true or false")
-    return text if text.isdecimal() else str(int(BOOLEANS[text.lower()]))
+def _option(name: str, option: TritonOption) -> Rule:
+    def assignment(text: str) -> str:
+        option.kind.parse(text)  # raises ValueError
+        return f"{name}={text}"
+
+    rule = renamed("--triton-option", assignment)
+    if option.kind is not BOOLEAN:
+        return rule
+    return Rule("switch", lambda values: rule.read(values or ["true"]))
+
+
+_OPTIONS = {name: _option(name, option) for name, option in TRITON_OPTIONS.items()}
 
 
 def _log_format(values: Sequence[str]) -> Reading:
     """tritonserver's flag is the format of the core's log, and ours that of all lines."""
-    ours = values[0] in ("text", "json")
-    return Reading(("--log-format" if ours else "--triton-log-format", values[0]))
+    if values[0] in ("text", "json"):
+        return Reading(("--log-format", values[0]))
+    return _OPTIONS["log-format"].read(values)
 
 
 def _cache_size(text: str) -> str:
@@ -45,15 +55,24 @@ def _cache_size(text: str) -> str:
 
 
 FLAGS: dict[str, Rule] = {
+    **{f"--{name}": rule for name, rule in _OPTIONS.items()},
+    "--log-format": Rule("one", _log_format),
+    # removed options of `serve`
+    **{
+        f"--{flag}": instead(_OPTIONS[name])
+        for setting, name in TRITON_OPTION_OF.items()
+        if (flag := setting.replace("_", "-")) not in TRITON_OPTIONS
+    },
     # models
     "--model-store": renamed("--model-repository"),
     "--repository-poll-secs": renamed("--repository-poll-s"),
-    "--disable-auto-complete-config": Rule("none", lambda _: Reading(("--strict-model-config",))),
+    "--disable-auto-complete-config": Rule(
+        "none", lambda _: _OPTIONS["strict-model-config"].read(["true"])
+    ),
     "--exit-on-error": only_off(
         "a model that fails does not end the server: /health/ready is 503 while one has failed"
     ),
     "--exit-timeout-secs": renamed("--exit-timeout-s"),
-    "--id": renamed("--server-id"),
     # HTTP
     "--allow-http": only_on("HTTP is the only protocol of the server"),
     "--http-address": renamed("--host"),
@@ -64,17 +83,8 @@ FLAGS: dict[str, Rule] = {
     "--http-header-forward-pattern": refused("headers are not passed on to models"),
     "--http-restricted-api": refused("use --keys-file with scopes (docs/authentication.md)"),
     "--allow-client-shm": only_off("clients cannot use shared memory (docs/kserve.md)"),
-    # logs
-    "--log-verbose": renamed("--triton-log-verbose", _level),
-    "--log-info": switch("--triton-log-info"),
-    "--log-warning": switch("--triton-log-warn"),
-    "--log-error": switch("--triton-log-error"),
-    "--log-file": renamed("--triton-log-file"),
-    "--log-format": Rule("one", _log_format),
     # metrics
     "--allow-metrics": switch("--metrics"),
-    "--allow-gpu-metrics": switch("--gpu-metrics"),
-    "--allow-cpu-metrics": switch("--cpu-metrics"),
     "--metrics-address": refused("--metrics-port listens on the address of --host"),
     "--metrics-config": renamed("--metrics-config", scoped),
     # traces
@@ -86,16 +96,8 @@ FLAGS: dict[str, Rule] = {
     "--trace-log-frequency": refused(_TRACES),
     # backends and caches
     "--backend-config": renamed("--backend-config", scoped),
-    "--host-policy": renamed("--host-policy", scoped),
-    "--repoagent-directory": renamed("--repo-agent-directory"),
     "--cache-config": renamed("--cache-config", scoped),
     "--response-cache-byte-size": renamed("--cache-config", _cache_size),
-    # rate limiter and memory
-    "--rate-limit": renamed("--rate-limiter-mode"),
-    "--rate-limit-resource": renamed("--rate-limiter-resource"),
-    "--pinned-memory-pool-byte-size": renamed("--pinned-memory-pool-bytes"),
-    "--cuda-memory-pool-byte-size": renamed("--cuda-memory-pool-bytes"),
-    "--cuda-virtual-address-size": renamed("--cuda-virtual-address-bytes"),
     # other protocols
     "--allow-grpc": only_off(_GRPC),
     "--reuse-grpc-port": only_off(_GRPC),

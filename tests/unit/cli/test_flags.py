@@ -1,6 +1,7 @@
 """Flags of other servers in the command line of `serve`, without vLLM's own parser."""
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,63 +31,69 @@ def read(text: str) -> CommandLine:
     return rewrite(text.split(), OWN)
 
 
+def core(*options: str) -> tuple[str, ...]:
+    return tuple(word for option in options for word in ("--triton-option", option))
+
+
 # tritonserver's flag with a value -> our options, or part of the reason why it is refused
 TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
     "--model-store /m": ("--model-repository", "/m"),
     "--model-repository=/m": ("--model-repository", "/m"),
     "--exit-on-error=false": (),
     "--exit-on-error=true": "/health/ready is 503",
-    "--disable-auto-complete-config": ("--strict-model-config",),
-    "--strict-model-config=false": ("--no-strict-model-config",),
+    "--disable-auto-complete-config": core("strict-model-config=true"),
+    "--strict-model-config=false": core("strict-model-config=false"),
+    "--no-strict-model-config": core("strict-model-config=false"),
     "--strict-readiness=true": ("--strict-readiness",),
     "--strict-readiness false": ("--no-strict-readiness",),
     "--strict-readiness=maybe": "'maybe' is not true or false",
     "--model-control-mode=explicit": ("--model-control-mode", "explicit"),
     "--repository-poll-secs=5": ("--repository-poll-s", "5"),
     "--load-model=*": ("--load-model", "*"),
-    "--model-load-thread-count=2": ("--model-load-thread-count", "2"),
-    "--model-load-retry-count=2": ("--model-load-retry-count", "2"),
-    "--model-load-gpu-limit 0:0.5": ("--model-load-gpu-limit", "0:0.5"),
-    "--model-namespacing=true": ("--model-namespacing",),
-    "--model-config-name c": ("--model-config-name", "c"),
-    "--enable-peer-access=off": ("--no-enable-peer-access",),
+    "--model-load-thread-count=2": core("model-load-thread-count=2"),
+    "--model-load-retry-count=2": core("model-load-retry-count=2"),
+    "--model-load-gpu-limit 0:0.5": core("model-load-gpu-limit=0:0.5"),
+    "--model-namespacing=true": core("model-namespacing=true"),
+    "--model-config-name c": core("model-config-name=c"),
+    "--enable-peer-access=off": core("enable-peer-access=off"),
     "--exit-timeout-secs 3": ("--exit-timeout-s", "3"),
-    "--id=me": ("--server-id", "me"),
-    "--min-supported-compute-capability=7.5": ("--min-supported-compute-capability", "7.5"),
-    "--buffer-manager-thread-count=2": ("--buffer-manager-thread-count", "2"),
-    "--pinned-memory-pool-byte-size=9": ("--pinned-memory-pool-bytes", "9"),
-    "--cuda-memory-pool-byte-size=0:9": ("--cuda-memory-pool-bytes", "0:9"),
-    "--cuda-virtual-address-size=0:9": ("--cuda-virtual-address-bytes", "0:9"),
+    "--id=me": core("id=me"),
+    "--min-supported-compute-capability=7.5": core("min-supported-compute-capability=7.5"),
+    "--buffer-manager-thread-count=2": core("buffer-manager-thread-count=2"),
+    "--pinned-memory-pool-byte-size=9": core("pinned-memory-pool-byte-size=9"),
+    "--cuda-memory-pool-byte-size=0:9": core("cuda-memory-pool-byte-size=0:9"),
+    "--cuda-virtual-address-size=0:9": core("cuda-virtual-address-size=0:9"),
     "--response-cache-byte-size=9": ("--cache-config", "local:size=9"),
     "--cache-config=local,size=9": ("--cache-config", "local:size=9"),
     "--cache-config local:size=9": ("--cache-config", "local:size=9"),
-    "--cache-directory=/c": ("--cache-directory", "/c"),
+    "--cache-directory=/c": core("cache-directory=/c"),
     "--backend-directory=/b": ("--backend-directory", "/b"),
     "--backend-config=python,shm-default-byte-size=9": (
         "--backend-config", "python:shm-default-byte-size=9"
     ),
     "--backend-config=default-max-batch-size=4": ("--backend-config", "default-max-batch-size=4"),
     "--backend-config=python,a=b,c=d": ("--backend-config", "python:a=b,c=d"),
-    "--repoagent-directory=/r": ("--repo-agent-directory", "/r"),
-    "--host-policy=numa0,cpu-cores=0-3": ("--host-policy", "numa0:cpu-cores=0-3"),
-    "--rate-limit=execution_count": ("--rate-limiter-mode", "execution_count"),
-    "--rate-limit-resource=r:4:0": ("--rate-limiter-resource", "r:4:0"),
+    "--repoagent-directory=/r": core("repoagent-directory=/r"),
+    "--host-policy=numa0,cpu-cores=0-3": core("host-policy=numa0,cpu-cores=0-3"),
+    "--rate-limit=execution_count": core("rate-limit=execution_count"),
+    "--rate-limit-resource=r:4:0": core("rate-limit-resource=r:4:0"),
     "--allow-metrics=false": ("--no-metrics",),
-    "--allow-gpu-metrics=true": ("--gpu-metrics",),
-    "--allow-cpu-metrics=0": ("--no-cpu-metrics",),
+    "--allow-gpu-metrics=true": core("allow-gpu-metrics=true"),
+    "--allow-cpu-metrics=0": core("allow-cpu-metrics=0"),
     "--metrics-address=0.0.0.0": "--metrics-port listens on the address of --host",
     "--metrics-port=8002": ("--metrics-port", "8002"),
-    "--metrics-interval-ms=5": ("--metrics-interval-ms", "5"),
+    "--metrics-interval-ms=0": "'0' must be from 1",
+    "--metrics-interval-ms=5": core("metrics-interval-ms=5"),
     "--metrics-config summary_latencies=true": ("--metrics-config", "summary_latencies=true"),
     "--metrics-config=m,k=v": ("--metrics-config", "m:k=v"),
-    "--log-verbose=1": ("--triton-log-verbose", "1"),
-    "--log-verbose=true": ("--triton-log-verbose", "1"),
+    "--log-verbose=1": core("log-verbose=1"),
+    "--log-verbose=true": core("log-verbose=true"),
     "--log-verbose=maybe": "'maybe' is neither a level nor true or false",
-    "--log-info=true": ("--triton-log-info",),
-    "--log-warning=false": ("--no-triton-log-warn",),
-    "--log-error=1": ("--triton-log-error",),
-    "--log-file=/f": ("--triton-log-file", "/f"),
-    "--log-format=ISO8601": ("--triton-log-format", "ISO8601"),
+    "--log-info=true": core("log-info=true"),
+    "--log-warning=false": core("log-warning=false"),
+    "--log-error=1": core("log-error=1"),
+    "--log-file=/f": core("log-file=/f"),
+    "--log-format=ISO8601": core("log-format=ISO8601"),
     "--log-format=json": ("--log-format", "json"),
     "--allow-http=true": (),
     "--allow-http=false": "HTTP is the only protocol",
@@ -119,6 +126,20 @@ def test_every_flag_of_tritonserver_is_read_or_refused_with_a_reason() -> None:
             assert expected in "".join(line.problems), text
         else:
             assert (line.problems, line.words) == ([], list(expected)), text
+
+
+REMOVED = {
+    "--triton-log-verbose 1": "use --triton-option log-verbose=1",
+    "--no-triton-log-warn": "use --triton-option log-warning=false",
+    "--server-id=me": "use --triton-option id=me",
+    "--gpu-metrics": "use --triton-option allow-gpu-metrics=true",
+    "--pinned-memory-pool-bytes=9": "use --triton-option pinned-memory-pool-byte-size=9",
+}
+
+
+@pytest.mark.parametrize(("text", "advice"), REMOVED.items())
+def test_removed_flag_of_the_core_is_refused_with_its_option(text: str, advice: str) -> None:
+    assert read(text).problems == [f"unknown option {re.split('[ =]', text)[0]}; {advice}"]
 
 
 # vLLM's
@@ -329,7 +350,7 @@ def test_translated_values_are_settings() -> None:
     given: dict[str, Any] = vars(parser().parse_args(["serve", *words.split()]))
     settings = load(flags={name: given[name] for name in given if name in OPTION_NAMES})
     assert settings.backend_config == {"python": {"shm-default-byte-size": "9"}}
-    assert (settings.port, settings.triton_log_verbose) == (8, 1)
+    assert (settings.port, settings.triton_option) == (8, {"log-verbose": ["1"]})
     assert (settings.strict_readiness, settings.exit_timeout_s) == (False, 3)
 
 

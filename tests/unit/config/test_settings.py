@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from openai_frontend.config.loader import InvalidSettings, load, options
 from openai_frontend.config.settings import Settings
-from openai_frontend.config.types import RateLimiterResourceSetting
 
 SECRET = "sk-canary-8d1f"
 
@@ -87,14 +86,19 @@ def test_precedence_of_sources(tmp_path: Path) -> None:
             "{max_model_len: 8, dtype: half, enforce_eager: true}",
             {"max_model_len": 8, "dtype": "half", "enforce_eager": True},
         ),
-        ("cuda_memory_pool_bytes", ["0:64", "1:0"], "0:64,1:0", "{0: 64, 1: 0}", {0: 64, 1: 0}),
-        ("model_load_gpu_limit", ["0:0.5"], "0:0.5", "{0: 0.5}", {0: 0.5}),
         (
-            "rate_limiter_resource",
-            ["r:4", "s:1:0"],
-            "r:4,s:1:0",
-            "[r:4, {name: s, count: 1, device: 0}]",
-            [RateLimiterResourceSetting("r", 4), RateLimiterResourceSetting("s", 1, 0)],
+            "triton_option",
+            ["log-verbose=1", "log-info=true", "rate-limit-resource=r:4"],
+            "log-verbose=1,log-info=true,rate-limit-resource=r:4",
+            "{log-verbose: 1, log-info: true, rate-limit-resource: 'r:4'}",
+            {"log-verbose": ["1"], "log-info": ["true"], "rate-limit-resource": ["r:4"]},
+        ),
+        (
+            "triton_option",
+            ["host-policy=a:k=v", "host-policy=b:k=v"],
+            "host-policy=a:k=v,host-policy=b:k=v",
+            "{host-policy: ['a:k=v', 'b:k=v']}",
+            {"host-policy": ["a:k=v", "b:k=v"]},
         ),
         ("chat_template", ["chatml"], "chatml", "chatml", {"*": "chatml"}),
         (
@@ -157,17 +161,42 @@ def test_flag_environment_and_yaml_are_equivalent(
             "OPENAI_FRONTEND_PORT: must be at most 65535",
         ),
         ({"flags": {"unknown_fields": "x"}}, "--unknown-fields: must be 'warn', "),
-        ({"flags": {"host_policy": ["a=b"]}}, "'a' must have the form NAME:KEY=VALUE"),
+        (
+            {"flags": {"triton_option": ["host-policy=a=b"]}},
+            "--triton-option: host-policy: 'a=b' must have the form NAME:KEY=VALUE",
+        ),
         ({"flags": {"cache_config": ["size=9"]}}, "'size' must have the form NAME:KEY=VALUE"),
         ({"flags": {"backend_config": ["vllm:a"]}}, r"'vllm:a' must have the form \[NAME:\]KEY="),
         ({"flags": {"backend_config": ["vllm:=a"]}}, r"'vllm:=a' must have the form \[NAME:\]KE"),
         ({"environment": {"OPENAI_FRONTEND_METRICS_CONFIG": "m,a=b"}}, r"'m' must have the form"),
-        ({"flags": {"cuda_memory_pool_bytes": ["0:x"]}}, r"--cuda-memory-pool-bytes\[0\]: "),
         (
-            {"flags": {"model_load_gpu_limit": ["0:2"]}},
-            r"--model-load-gpu-limit\[0\]: must be at most 1",
+            {"flags": {"triton_option": ["cuda-memory-pool-byte-size=0:x"]}},
+            "cuda-memory-pool-byte-size: 'x' is not a whole number",
         ),
-        ({"flags": {"rate_limiter_resource": ["r"]}}, r"form NAME:COUNT\[:DEVICE\]"),
+        (
+            {"flags": {"triton_option": ["model-load-gpu-limit=0:2"]}},
+            "--triton-option: model-load-gpu-limit: '2' must be from 0 to 1",
+        ),
+        (
+            {"flags": {"triton_option": ["model-load-gpu-limit=2"]}},
+            "model-load-gpu-limit: '2' must have the form DEVICE:NUMBER",
+        ),
+        (
+            {"flags": {"triton_option": ["rate-limit-resource=r"]}},
+            r"rate-limit-resource: 'r' must have the form NAME:COUNT\[:DEVICE\]",
+        ),
+        (
+            {"environment": {"OPENAI_FRONTEND_TRITON_OPTION": "log-info=maybe"}},
+            "OPENAI_FRONTEND_TRITON_OPTION: log-info: 'maybe' is not true or false",
+        ),
+        ({"flags": {"triton_option": ["rate-limit=on"]}}, "must be off or execution_count"),
+        ({"flags": {"triton_option": ["log-verbose"]}}, "'log-verbose' must have the form NAME="),
+        ({"flags": {"triton_option": ["cuda-memory-pool=1"]}}, "'cuda-memory-pool-byte-size'"),
+        (
+            {"flags": {"triton_option": ["log-wraning=1"]}},
+            "unknown option 'log-wraning'; did you mean 'log-warning' or 'log-info'",
+        ),
+        ({"flags": {"triton_option": ["x=1"]}}, "unknown option 'x'; docs/settings.md lists"),
         ({"flags": {"model_repository": []}}, "--model-repository: must have 1 or more"),
         ({"flags": {"chat_template": ["=x"]}}, r"'=x' must have the form \[MODEL=\]NAME_OR_PATH"),
         ({"flags": {"chat_template": 5}}, "--chat-template: must be a mapping"),
@@ -218,7 +247,20 @@ def test_valid_parser_names(value: str) -> None:
         ("prot: 1", "config.yaml: unknown setting 'prot'; did you mean 'port'[?]"),
         ("1: 1", "config.yaml: unknown setting '1'"),
         ("port: x", "config.yaml: port: must be a whole number"),
-        ("host_policy: {cpu: 3}", r"config.yaml: host_policy: 'cpu' must have the form NAME:KEY="),
+        ("triton_option: {log-verbose: {a: 1}}", "triton_option: log-verbose: must be one number"),
+        (
+            "triton_option: {log-verbose: [1, 2]}",
+            "config.yaml: triton_option: log-verbose: must be one number, text",
+        ),
+        (
+            "triton_log_verbose: 1",
+            "config.yaml: setting 'triton_log_verbose' was removed: set triton_option to "
+            "log-verbose=VALUE instead",
+        ),
+        (
+            "cuda_memory_pool_bytes: {0: 64}",
+            "removed: set triton_option to cuda-memory-pool-byte-size=VALUE instead",
+        ),
         ("backend_config: {vllm: [3]}", r"config.yaml: backend_config\[vllm\]: "),
         ("port: [", "config.yaml: while parsing"),
         ("port: 2026-13-45", "config.yaml: month must be in 1..12"),
@@ -233,6 +275,21 @@ def test_error_names_file_and_key(tmp_path: Path, text: str, message: str) -> No
     with pytest.raises(InvalidSettings, match=message) as refused:
         load(config=yaml_file(tmp_path, text))
     assert "\n" not in str(refused.value)
+
+
+def test_variable_of_a_removed_setting_is_rejected() -> None:
+    """The server would start without what it sets. An empty one sets nothing."""
+
+    with pytest.raises(InvalidSettings, match=r"_SERVER_ID: .* set triton_option to id=VALUE"):
+        load(environment={"OPENAI_FRONTEND_SERVER_ID": "a"})
+    assert load(environment={"OPENAI_FRONTEND_SERVER_ID": ""}) == Settings()
+
+
+def test_last_value_of_an_option_of_the_core_wins() -> None:
+    """As with tritonserver; options that repeat keep all values."""
+
+    settings = load(flags={"triton_option": ["log-verbose=1", "log-verbose=2"]})
+    assert settings.triton_option == {"log-verbose": ["2"]}
 
 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
@@ -313,11 +370,7 @@ def test_empty_variable_does_not_override_the_file(tmp_path: Path) -> None:
         ("model_repository", " a , b", [Path("a"), Path("b")]),
         ("backend_config", "vllm:a=1, vllm:b=2", {"vllm": {"a": "1", "b": "2"}}),
         ("tool_call_parser", "hermes, a=none", {"*": "hermes", "a": "none"}),
-        (
-            "rate_limiter_resource",
-            "r:4, s:1",
-            [RateLimiterResourceSetting("r", 4), RateLimiterResourceSetting("s", 1)],
-        ),
+        ("triton_option", "log-info=1, id=a", {"log-info": ["1"], "id": ["a"]}),
     ],
 )
 def test_spaces_around_commas_are_ignored(name: str, text: str, value: object) -> None:

@@ -60,7 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     keys = key_files.write(folder / "keys.yaml", key_files.key("tester", secret=KEY))
     options = ("--log-format=json", "--log-level=debug", "--access-log", f"--keys-file={keys}")
     lenient = "--no-strict-readiness"  # of the broken model
-    core = "--triton-log-verbose=1"
+    core = "--triton-option=log-verbose=1"
     patch = pytest.MonkeyPatch()
     patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     with (

@@ -41,7 +41,9 @@ async def test_phases_of_a_start(repository, tmp_path):
     """
     log, seen = tmp_path / "log", set[tuple[str, str]]()
     python_models.write(repository, "echo")
-    server = Server(Options(model_repositories=[repository], log_file=log))
+    server = Server(
+        Options(model_repositories=[repository], triton_option={"log-file": [str(log)]})
+    )
     starting = asyncio.create_task(server.start())
     while not starting.done():
         seen.update(server.load_phases().items())

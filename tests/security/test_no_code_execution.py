@@ -105,7 +105,7 @@ ALLOWED = {
         "multiprocessing": "asks for the name of the process that it runs in",
     },
     "openai_frontend/engines/vllm/process_failure.py": {
-        "multiprocessing": "asks for the name of the process that it runs in",
+        "multiprocessing": "opens a pipe to each process that vLLM starts",
     },
     "openai_frontend/server/process.py": {"multiprocessing": "ends the engines' processes"},
 }

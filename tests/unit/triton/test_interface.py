@@ -214,8 +214,8 @@ async def test_log_lines(repository, start_server, tmp_path, log_format):
     """Each line that the core logs begins a record with its level, in both of its formats."""
     log = tmp_path / "log"
     python_models.write(repository, "broken", answer="raise ValueError('no weights')")
-    options = {"log_file": log, "log_info": True, "log_format": log_format}
-    server = await start_server(**options)
+    texts = {"log-file": [str(log)], "log-info": ["true"], "log-format": [log_format]}
+    server = await start_server(triton_option=texts)
     await server.stop()
 
     lines = log.read_text().splitlines()
@@ -232,7 +232,7 @@ async def test_lines_about_loads(repository, start_server, tmp_path):
     log = tmp_path / "log"
     python_models.write(repository, "echo")
     python_models.write(repository, "broken", answer="raise ValueError('no weights')")
-    await start_server(log_file=log, log_info=True)
+    await start_server(triton_option={"log-file": [str(log)], "log-info": ["true"]})
 
     lines = log.read_text().splitlines()
     heads = [each for line in lines if (each := triton_interface.LOG_LINE.fullmatch(line))]
@@ -248,7 +248,7 @@ async def test_start_without_a_gpu_has_no_warnings(repository, start_server, tmp
     """The known lines are all that the core complains about."""
     log = tmp_path / "log"
     python_models.write(repository, "echo")
-    await start_server(log_file=log)
+    await start_server(triton_option={"log-file": [str(log)]})
 
     heads = map(triton_interface.LOG_LINE.fullmatch, log.read_text().splitlines())
     assert not [each.string for each in heads if each and {"W", "E"} & {*each.group("a", "b")}]

@@ -256,7 +256,7 @@ async def test_stop_unloads_ensembles_first(repository, start_server, tmp_path):
     mock_models.write(repository, "z")
     mock_models.write(repository, "ensemble", config=ENSEMBLE)
     log = tmp_path / "core.log"
-    server = await start_server(log_file=log)
+    server = await start_server(triton_option={"log-file": [str(log)]})
     await server.stop()
 
     assert "ambiguous" not in log.read_text()

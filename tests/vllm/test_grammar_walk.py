@@ -238,3 +238,57 @@ def test_grammars_of_llguidance_are_compiled_once_and_copied():
 
     assert one.accept_tokens("walk", [token])
     assert before == walk.allowed(other) != walk.allowed(one)
+
+
+LARK = [
+    ('start: "a" x\nx: %json ' + json.dumps(BOUNDED[0]), r'a\{"n":( ?)\d+\}'),
+    ("start: /a\\x01b/", "a\x01b"),  # xgrammar reads U+01B
+    ('start: X "!"\nX: /[A-C]\\d{2}/i', r"[A-Ca-c]\d{2}!"),
+    ('%llguidance {}\nstart: "%json {" /[\\/]/ // %json', r"%json \{/"),
+    ("start: <|im_end|>", ""),
+]
+
+
+@pytest.mark.parametrize(("grammar", "texts"), LARK, ids=str)
+def test_lark_grammars_are_read_as_they_are_written(grammar, texts):
+    """With expressions in the common syntax, and at most one space within JSON."""
+    walk = walker()
+    compiled = walk.grammar(given(grammar=grammar))
+
+    for seed in range(5):
+        assert re.fullmatch(texts, walk.walk(compiled, seed))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ('start: "a\\u0001"', "control character"),
+        (r"root ::= [\x01-\x02]", "no answer can contain a character"),
+        (r"start: /a\b/", "word boundary"),
+        ("start: /(?=a)a/", "lookahead"),
+        ("start: %json {x", "JSON must follow"),
+        ('start: %json {"not": {}}', "not"),
+        ('%llguidance {"no_forcing": false}\nstart: "a"', "options"),
+    ],
+)
+def test_grammars_that_cannot_be_enforced_are_refused(grammar, reason):
+    with pytest.raises(ValueError, match=f"(?s)^structured_outputs: .*{reason}"):
+        walker().grammar(given(grammar=grammar))
+
+
+ENDLESS = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/a"}}
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"grammar": "start: A B\nA: /a+/\nB: /ab/"},
+        {"grammar": '%llguidance {}\nstart: <|im_start|> x\nx: "b" x'},
+        {"json": {**of(a={"$ref": "#/$defs/a"}, b={"multipleOf": 2}), "$defs": {"a": ENDLESS}}},
+    ],
+    ids=str,
+)
+def test_engine_survives_a_grammar_without_an_end(constraint):
+    """llguidance reads ahead while only one text may follow: the engine never came back."""
+    with pytest.raises(TimeoutError, match="no end"):
+        walker().answer(given(**constraint), 1, most=20)

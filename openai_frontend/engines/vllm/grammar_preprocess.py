@@ -5,6 +5,7 @@ without bound.
 Knows xgrammar and llguidance but not vLLM: the sandbox process runs it.
 """
 
+import contextlib
 import copy
 import json
 import re
@@ -27,6 +28,7 @@ from openai_frontend.engines.vllm.patterns import (
     xgrammar_reads,
 )
 from openai_frontend.engines.vllm.regex_search import Search, whole_texts
+from openai_frontend.engines.vllm.regex_syntax import parse
 from openai_frontend.engines.vllm.regex_text import for_xgrammar
 from openai_frontend.engines.vllm.regex_tree import NOTHING, Node, within
 from openai_frontend.engines.vllm.schema_drafts import current_draft
@@ -42,8 +44,9 @@ _MANY_PARTS = 128
 # alternatives, two for each optional property of an object, and then fails.
 _WIDEST = 500
 
-# In xgrammar's own spelling: a text, and a control character other than tab and line breaks in it
-_LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"|\[(?:\\.|[^\]\\])*\]')
+# In xgrammar's own spelling: a text or a class of characters, and a control character other than
+# tab and line breaks in a text
+_LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"|(\[(?:\\.|[^\]\\])*\])')
 _UNWRITABLE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:0|x0[0-8bBcCeEfF]|x1[0-9a-fA-F]|[bfv])")
 
 Kind = Literal["json", "regex", "grammar", "structural_tag", "choice"]
@@ -74,7 +77,7 @@ def prepare(
         prepared: GrammarSpec = _named(_prepared_regex, spec)
         return prepared
     if spec.kind == "grammar":
-        _named(_check_grammar, spec.text)
+        return GrammarSpec("grammar", _named(_prepared_grammar, spec.text))
     if spec.kind == "structural_tag":
         return _prepared_tag(spec, special_tokens)
     return _prepared_schema(spec, special_tokens) if spec.kind == "json" else spec
@@ -192,6 +195,8 @@ def _prepared_tag(spec: GrammarSpec, special_tokens: Mapping[str, int] | None) -
         grammar = _for_llguidance(original, write)
         if grammar is not None:
             return grammar
+    if refused and any(part["type"] == "grammar" for part in _parts(original)):
+        raise ValueError(f"{refused[0]} together with a custom tool's grammar. Remove one of them")
     if refused:
         raise ValueError(refused[0])
     return GrammarSpec("structural_tag", _compiled(tag, None))
@@ -275,20 +280,49 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
                 yield from _parts(each)
 
 
-def _check_grammar(grammar: str) -> None:
-    """Refuse invalid EBNF: llguidance would take it for Lark and return an empty output."""
+def _prepared_grammar(grammar: str) -> str:
+    """Refuse invalid EBNF: llguidance would take it for Lark and return an empty output. Lark with
+    schemas or expressions is for llguidance: xgrammar would not limit the whitespace of the first,
+    and misread some of the others.
+    """
     import xgrammar
 
     check_expansion(grammar)
     if is_lark(grammar):
-        return
+        return _prepared_lark(grammar)
     try:
         parsed = str(xgrammar.Grammar.from_ebnf(grammar))
     except RuntimeError as error:
         raise ValueError(reason_of(error) or "invalid grammar") from error
-    for literal in _LITERAL.findall(parsed):
+    _check_texts(parsed)
+    return grammar
+
+
+def _prepared_lark(grammar: str) -> str:
+    import llguidance
+    import xgrammar
+
+    prepared, changed = lark.grammar_of_lark(grammar, _schema_in_lark)
+    if not changed:
+        with contextlib.suppress(RuntimeError):  # llguidance may read it, or reports the error
+            _check_texts(str(xgrammar.Grammar.from_lark(grammar)))
+            return grammar
+    if error := llguidance.LLMatcher.validate_grammar(prepared, None):
+        raise ValueError(error)
+    return prepared
+
+
+def _schema_in_lark(schema: Any) -> Any:
+    return llguidance_schema(current_draft(schema))
+
+
+def _check_texts(parsed: str) -> None:
+    """Refuse texts that no answer contains, in xgrammar's own spelling of a grammar."""
+    for literal, members in _LITERAL.findall(parsed):
         if found := _UNWRITABLE.search(literal):
             raise ValueError(f"no answer can contain the control character {found[0]}")
+        if members and within(parse(members), WRITABLE) == NOTHING:
+            raise ValueError(f"no answer can contain a character of {members[:64]}")
 
 
 def _as_ebnf(grammar: str) -> str:

@@ -14,9 +14,19 @@ from openai_frontend.engines.vllm.regex_search import Search, whole_texts
 from openai_frontend.engines.vllm.regex_text import for_llguidance
 from openai_frontend.engines.vllm.regex_tree import Node
 
-HEADER = "%llguidance {}\n"  # no grammar of a client begins with it (grammar_preprocess)
+# Every grammar for llguidance begins with it. Where only one text may follow, llguidance would read
+# it ahead, and never return if it has no end: `start: x`, `x: "a" x`.
+HEADER = '%llguidance {"no_forcing": true}\n'
 _ANY = "(?s:.*)"
 
+
+_DECODER = json.JSONDecoder()
+# In a Lark grammar: what precedes JSON, a comment, a string, an expression with its flags
+_TOKEN = re.compile(
+    r"(?P<schema>%json\b\s*)|(?P<options>%llguidance\b\s*)"
+    r'|//[^\n]*|"(?:\\.|[^"\\\n])*+"?'
+    r"|/(?P<pattern>(?:\\.|[^/\\\n])++)/(?P<flags>[imslux]*)"
+)
 
 # Added tokens that are special, or of this form, are not text for llguidance.
 TAG_TOKEN = re.compile(r"<.*>", re.DOTALL)
@@ -43,6 +53,46 @@ def grammar_of_schema(schema: Any) -> str:
 def grammar_of_trees(trees: Iterable[Node]) -> str:
     """The grammar of texts that match all of these expressions."""
     return f"{HEADER}start: TEXT\nTEXT: {_all(trees)}\n"
+
+
+def grammar_of_lark(grammar: str, prepare: Callable[[Any], Any]) -> tuple[str, bool]:
+    """A client's grammar with its expressions written out, and each schema of `%json` prepared, and
+    whether it has any. Raises ValueError for what is not supported.
+    """
+    written, end, changed = [], 0, False
+    while (found := _TOKEN.search(grammar, end)) is not None:
+        written.append(grammar[end : found.start()])
+        end = found.end()
+        if found["schema"]:
+            schema, end = _json_at(grammar, end)
+            written.append(_json(prepare(schema)))
+        elif found["options"]:
+            options, end = _json_at(grammar, end)
+            if options != {}:
+                raise ValueError("options of '%llguidance' are not supported")
+        elif found["pattern"]:
+            written.append(_spelled(found["pattern"], found["flags"]))
+        else:
+            written.append(found[0])
+        changed |= bool(found["schema"] or found["pattern"])
+    return f"{HEADER}{''.join(written)}{grammar[end:]}", changed
+
+
+def _json_at(grammar: str, at: int) -> tuple[Any, int]:
+    try:
+        return _DECODER.raw_decode(grammar, at)
+    except ValueError as error:
+        raise ValueError(f"JSON must follow '%json' and '%llguidance': {error}") from None
+
+
+def _spelled(pattern: str, flags: str) -> str:
+    try:
+        trees = whole_texts(f"(?{flags}){pattern}" if flags else pattern, Search.WHOLE)
+        if len(trees) > 1:
+            raise ValueError("a lookahead is not supported")
+    except ValueError as error:
+        raise ValueError(f"the expression /{pattern[:64]}/: {error}") from None
+    return f"/{for_llguidance(trees[0]) or '(?:)'}/"
 
 
 def grammar_of_tag(form: Mapping[str, Any], special_tokens: Mapping[str, int]) -> str:

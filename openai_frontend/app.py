@@ -330,11 +330,8 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     registry = state.registry
     limits = InferenceLimits(
         max_n=settings.max_n,
-        max_messages=settings.max_messages,
-        max_prompts=settings.max_prompts,
         max_prompt_tokens=settings.max_prompt_tokens,
         max_output_tokens=settings.max_output_tokens,
-        max_input_tokens=settings.max_input_tokens,
     )
     policy = FieldPolicy(settings.unknown_fields)
     limiter = state.limiter
@@ -385,7 +382,6 @@ def _media_reader(settings: Settings, state: AppState) -> MediaReader:
 def _set_engines_limits(settings: Settings) -> None:
     ENGINE_LIMITS.max_image_pixels = settings.max_image_pixels
     ENGINE_LIMITS.max_audio_seconds = settings.max_audio_seconds
-    ENGINE_LIMITS.max_audio_samples = settings.max_audio_samples
 
 
 def _image_limits(settings: Settings) -> ImageLimits:
@@ -393,7 +389,6 @@ def _image_limits(settings: Settings) -> ImageLimits:
         max_images=settings.max_images,
         max_image_bytes=settings.max_image_bytes,
         max_image_pixels=settings.max_image_pixels,
-        max_pixels=settings.max_pixels,
         max_stored_image_bytes=settings.max_stored_image_bytes,
     )
 
@@ -402,7 +397,6 @@ def _audio_limits(settings: Settings) -> AudioLimits:
     return AudioLimits(
         max_audio_bytes=settings.max_audio_bytes,
         max_audio_seconds=settings.max_audio_seconds,
-        max_audio_samples=settings.max_audio_samples,
         max_audio_files=settings.max_audio_files,
     )
 

@@ -36,6 +36,7 @@ from openai_frontend.triton import Server, relay_counts
 logger = logging.getLogger(__name__)
 
 _LAG_EVERY_S = 0.25
+_REMOTE_PREFILL_TIMEOUT_S = 30.0  # after which a decode server computes the prompt itself
 # Of one audio file: 25 minutes of Opus take 10 to 20 s, 150 million samples 600 MiB
 _CODEC_TIMEOUT_S, _CODEC_MEMORY_MIB = 60.0, 1024
 
@@ -257,9 +258,7 @@ def _prefill_peers(settings: Settings) -> PrefillPeers | None:
     if settings.role != "decode" or settings.transfer_key is None:
         return None
     return PrefillPeers(
-        settings.prefill_peers,
-        settings.transfer_key,
-        timeout_s=settings.remote_prefill_timeout_s,
+        settings.prefill_peers, settings.transfer_key, timeout_s=_REMOTE_PREFILL_TIMEOUT_S
     )
 
 
@@ -273,7 +272,6 @@ def _loader(
     return ModelLoader(
         server,
         tokenizer_threads=settings.tokenizer_threads,
-        tokenizer_queue=settings.tokenizer_queue,
         metrics=metrics,
         role=settings.role,
         remote_prefill=remote,
@@ -326,7 +324,6 @@ def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader | 
         models=settings.max_loaded_models,
         memory_bytes=settings.max_model_memory_bytes,
         wait_s=settings.model_load_timeout_s,
-        retry_s=settings.model_load_backoff_s,
     )
     demand = OnDemandLoader(registry, limits)
     registry.enable_on_demand(demand, every_model=settings.load_on_demand)

@@ -47,12 +47,6 @@ class Disaggregation(BaseModel):
         description="Prompt tokens, without those in the prefix cache, from which a decode server "
         "asks a prefill server.",
     )
-    remote_prefill_timeout_s: float = Field(
-        default=30.0,
-        gt=0,
-        description="Seconds after which a decode server stops waiting for a prefill server and "
-        "computes the prompt itself.",
-    )
 
     def role_problem(self, *, keys: bool, ports: Mapping[str, int | None]) -> str | None:
         """Why this server cannot have this role, as one line; None if it can.

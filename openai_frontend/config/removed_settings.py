@@ -17,7 +17,22 @@ TRITON_OPTION_OF: Mapping[str, str] = {
 }
 
 
+_CONSTANTS = {
+    "max_audio_samples": 150_000_000,
+    "max_body_chunks": 65_536,
+    "max_input_tokens": 300_000,
+    "max_messages": 2048,
+    "max_pixels": 100_000_000,
+    "max_prompts": 2048,
+    "model_load_backoff_s": 10,
+    "remote_prefill_timeout_s": 30,
+    "tokenizer_queue": 256,
+}
+
+
 def replacement(name: str) -> str | None:
-    """What to use instead of a removed setting; None if it never was one."""
+    """What replaces a removed setting; None if it never was one."""
+    if name in _CONSTANTS:
+        return f"its value is always {_CONSTANTS[name]}"
     option = TRITON_OPTION_OF.get(name)
     return None if option is None else f"set triton_option to {option}=VALUE instead"

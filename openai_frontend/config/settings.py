@@ -145,11 +145,6 @@ class Prompting(BaseModel):
     tokenizer_threads: int = Field(
         default=2, ge=1, description="Threads that render and tokenize prompts."
     )
-    tokenizer_queue: int = Field(
-        default=256,
-        ge=0,
-        description="Maximum prompts waiting for a tokenizer thread. Beyond it, requests get 503.",
-    )
     tiktoken_vocabulary: Path | None = Field(
         default=None,
         description="File of OpenAI's tokenizer (cl100k_base.tiktoken). Token ids sent to "
@@ -250,9 +245,6 @@ class Limits(BaseModel):
     max_header_bytes: int = Field(
         default=64 * 1024, ge=1024, description="Maximum bytes of the request line and all headers."
     )
-    max_body_chunks: int = Field(
-        default=65_536, ge=1, description="Maximum chunks of a body with chunked transfer encoding."
-    )
     max_buffered_body_bytes: int = Field(
         default=512 * 1024 * 1024,
         ge=1,
@@ -264,11 +256,7 @@ class Limits(BaseModel):
         description="Maximum bytes of audio in memory: samples decoded for transcriptions, and "
         "speech that is not sent yet. Beyond it, requests for either get 503.",
     )
-    max_messages: int = Field(default=2048, ge=1, description="Maximum messages per chat request.")
     max_n: int = Field(default=128, ge=1, description="Maximum choices (`n`) per prompt.")
-    max_prompts: int = Field(
-        default=2048, ge=1, description="Maximum prompts times choices per completions request."
-    )
     max_prompt_tokens: int = Field(
         default=2**20,
         ge=1,
@@ -279,11 +267,6 @@ class Limits(BaseModel):
         default=2**24,
         ge=1,
         description="Maximum output tokens that a request may ask for: choices times length.",
-    )
-    max_input_tokens: int = Field(
-        default=300_000,
-        ge=1,
-        description="Maximum input tokens per embeddings request, all inputs together.",
     )
     max_images: int = Field(
         default=16,
@@ -300,9 +283,6 @@ class Limits(BaseModel):
         default=25_000_000,
         ge=1,
         description="Maximum pixels of an image, by its header: nothing is decoded before.",
-    )
-    max_pixels: int = Field(
-        default=100_000_000, ge=1, description="Maximum pixels per request, all images together."
     )
     max_stored_image_bytes: int = Field(
         default=64 * 1024 * 1024,
@@ -324,12 +304,6 @@ class Limits(BaseModel):
     )
     max_audio_seconds: int = Field(
         default=1500, ge=1, description="Maximum seconds of an audio file."
-    )
-    max_audio_samples: int = Field(
-        default=150_000_000,
-        ge=1,
-        description="Maximum samples of an audio file, all channels together, at the file's own "
-        "sample rate: 1500 s of stereo at 48 kHz have 144 million.",
     )
     max_audio_files: int = Field(
         default=16,

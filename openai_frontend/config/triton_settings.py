@@ -73,12 +73,6 @@ class Models(BaseModel):
     model_load_timeout_s: float = Field(
         default=300.0, gt=0, description="Seconds that a request waits for its model to load."
     )
-    model_load_backoff_s: float = Field(
-        default=10.0,
-        ge=0,
-        description="Seconds after a failed load on demand during which requests for the model "
-        "get the error; the next request after that tries again.",
-    )
     model_option: OptionsByModel = Field(
         default={},
         description="Per-model option. Overrides the model's openai_frontend.yaml; for the model "

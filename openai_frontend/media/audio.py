@@ -99,7 +99,7 @@ def _check_length(task: Mapping[str, Any], seconds: float, samples: int) -> None
         if seconds > limit:
             raise Refused(f"it is longer than {limit:g} s ({name}): {seconds:.1f} s")
     if samples > (most := task["max_samples"]):
-        raise Refused(f"it has more than {most} samples (max_audio_samples): {samples}")
+        raise Refused(f"it has more than {most} samples: {samples}")
 
 
 def _mono(task: Mapping[str, Any], file: "soundfile.SoundFile") -> Samples:

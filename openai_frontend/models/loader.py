@@ -45,23 +45,24 @@ from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
 
+_TOKENIZER_QUEUE = 256  # prompts that wait for a thread; beyond it, requests get 503
+
 
 class ModelLoader:
     """Builds the served models of a server."""
 
-    def __init__(  # noqa: PLR0913  each is shared by all models
+    def __init__(
         self,
         server: Server,
         *,
         tokenizer_threads: int = 2,
-        tokenizer_queue: int = 256,
         metrics: GatewayMetrics | None = None,  # None creates its own
         role: str = "both",
         remote_prefill: RemotePrefill | None = None,  # None: engines compute their own prompts
         cache_salts: CacheSalts | None = None,  # None: with a secret of its own
     ) -> None:
         self._server = server
-        self._pool = TokenizerPool(threads=tokenizer_threads, queue=tokenizer_queue)
+        self._pool = TokenizerPool(threads=tokenizer_threads, queue=_TOKENIZER_QUEUE)
         self.leases = ModelLeases()
         self._metrics = metrics or GatewayMetrics()
         self._role = role

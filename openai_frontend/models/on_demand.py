@@ -14,6 +14,7 @@ from openai_frontend.models.registry import ModelRegistry
 
 logger = logging.getLogger(__name__)
 
+RETRY_S = 10.0  # until a failed load is tried again
 _LOOK_AGAIN_S = 1.0  # an operator's unload makes room too, without an event
 
 
@@ -24,7 +25,6 @@ class OnDemandLimits:
     models: int | None = None
     memory_bytes: int | None = None
     wait_s: float = 300.0  # how long a request waits for its model
-    retry_s: float = 10.0  # backoff after a failed load
 
 
 class OnDemandLoader:
@@ -88,7 +88,7 @@ class OnDemandLoader:
     def _load_task(self, name: str) -> asyncio.Task[None]:
         """The current load, or a new one unless the last one has just failed."""
         when, why = self._failures.get(name, (0.0, ""))
-        if why and time.monotonic() - when < self._limits.retry_s:
+        if why and time.monotonic() - when < RETRY_S:
             raise ModelFailed(name, why)
         task = self._loads.get(name)
         if task is None:

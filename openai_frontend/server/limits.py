@@ -30,13 +30,14 @@ _TOO_MANY_HEADERS = http_error(
 _TRANSFER_ENCODING = b"transfer-encoding"
 _VERSIONS = ("1.1", "1.0")  # the parser also accepts 0.9 and 2.0
 
+MAX_BODY_CHUNKS = 65_536
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolLimits:
     """The settings of the same names, with their defaults."""
 
     max_header_bytes: int = 64 * 1024
-    max_body_chunks: int = 65_536
     max_connections: int = 4096
     header_timeout_s: float = 20.0
     body_timeout_s: float = 120.0
@@ -123,8 +124,8 @@ class RequestLimits:
     def chunk(self) -> None:
         """A chunk of the body begins."""
         self._chunks += 1
-        if self._chunks > self._limits.max_body_chunks:
-            message = f"The request body has more than {self._limits.max_body_chunks} chunks."
+        if self._chunks > MAX_BODY_CHUNKS:
+            message = f"The request body has more than {MAX_BODY_CHUNKS} chunks."
             self._reject(http_error(413, message, "request_too_large"))
 
     def count_buffered_head(self, length: int) -> None:

@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pytest
 
+from openai_frontend.config.loader import options
 from scripts.figures import PACKAGE, ROOT, change_figures, import_figures, size_figures
 
 # Lower a number with the change that lowers it.
@@ -44,3 +45,8 @@ def test_no_import_cycles() -> None:
 def test_examples_of_changes_appear_in_as_few_files_as_before() -> None:
     """docs/extending.md lists the files by hand. More of them make every later change dearer."""
     assert change_figures() == MOST_FILES
+
+
+def test_settings_are_at_most_100() -> None:
+    """A new one replaces another, or is an option of the core or an engine argument."""
+    assert len(options()) <= 100

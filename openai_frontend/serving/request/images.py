@@ -131,7 +131,7 @@ class ImageReader(PartReader[ImageInput]):
             raise _too_large(
                 "messages",
                 f"its images have {pixels} pixels in all; the limit is {self._limits.max_pixels} "
-                "pixels per request (max_pixels)",
+                "pixels per request",
             )
         return images
 

@@ -11,7 +11,7 @@ from openai_frontend.server.process import GatewayProcess, ShutdownTimeouts
 from openai_frontend.triton import Options, Server
 
 CONNECTIONS: dict[str, Any] = {
-    "max_header_bytes": 2048, "max_body_chunks": 3, "max_connections": 4, "header_timeout_s": 5,
+    "max_header_bytes": 2048, "max_connections": 4, "header_timeout_s": 5,
     "body_timeout_s": 6, "request_timeout_s": 7, "send_timeout_s": 8,
 }  # fmt: skip
 

@@ -257,6 +257,7 @@ def test_valid_parser_names(value: str) -> None:
             "config.yaml: setting 'triton_log_verbose' was removed: set triton_option to "
             "log-verbose=VALUE instead",
         ),
+        ("max_prompts: 1", "setting 'max_prompts' was removed: its value is always 2048"),
         (
             "cuda_memory_pool_bytes: {0: 64}",
             "removed: set triton_option to cuda-memory-pool-byte-size=VALUE instead",

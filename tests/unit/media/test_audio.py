@@ -97,7 +97,7 @@ def test_header_beyond_the_limit_is_refused():
     with pytest.raises(Refused, match=r"longer than 5 s \(max_audio_seconds\): 6\.0 s"):
         decoded(data)
     wide = audio.file(tone(1, 48_000, 440), rate=48_000, channels=24)
-    with pytest.raises(Refused, match=r"more than 1000000 samples \(max_audio_samples\)"):
+    with pytest.raises(Refused, match=r"more than 1000000 samples: "):
         decoded(wide)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.models import on_demand
 from tests import mock_models
 from tests.unit.engines.held_engine import HeldEngine
 from tests.unit.models.conftest import LiveGateway
@@ -269,13 +270,14 @@ async def test_a_load_that_waits_for_room_blocks_no_other(
         assert "a" not in loaded(gateway)
 
 
-async def test_failed_load(repository, live_gateway):
+async def test_failed_load(repository, live_gateway, monkeypatch):
     """Requests get the reason without a new attempt during the backoff; other models are
     unaffected.
     """
     write(repository, "bad", fail_at_load="no weights")
     write(repository, "good")
-    async with live_gateway(**ON_DEMAND, model_load_backoff_s=60) as gateway:
+    monkeypatch.setattr(on_demand, "RETRY_S", 60)
+    async with live_gateway(**ON_DEMAND) as gateway:
         await text(gateway, "good")
         first = await gateway.complete("bad")
         write(repository, "bad")  # mended, but it is not tried again so soon
@@ -287,10 +289,11 @@ async def test_failed_load(repository, live_gateway):
     assert first.json() == second.json()
 
 
-async def test_retry_after_backoff(repository, live_gateway):
+async def test_retry_after_backoff(repository, live_gateway, monkeypatch):
     """A repaired model loads after the backoff."""
     write(repository, "bad", fail_at_load="no weights")
-    async with live_gateway(**ON_DEMAND, model_load_backoff_s=0) as gateway:
+    monkeypatch.setattr(on_demand, "RETRY_S", 0)
+    async with live_gateway(**ON_DEMAND) as gateway:
         assert (await gateway.complete("bad")).status_code == 503
         write(repository, "bad")
         assert await text(gateway, "bad") == "bad bad "

@@ -489,9 +489,10 @@ def chunked(count: int, *after: bytes) -> bytes:
     return head + b"1\r\na\r\n" * count + b"\r\n".join([b"0", *after, b"", b""])
 
 
-async def test_chunk_limit():
+async def test_chunk_limit(monkeypatch):
     """One chunk more than the limit is a 413."""
-    async with served(max_body_chunks=50) as address:
+    monkeypatch.setattr("openai_frontend.server.limits.MAX_BODY_CHUNKS", 50)
+    async with served() as address:
         answered = await exchange(address, chunked(49))
         refused = await exchange(address, chunked(51))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from openai_frontend.server import limits
 from openai_frontend.server.limits import (
     MAX_HEADERS,
     MAX_REQUEST_LINE_BYTES,
@@ -12,7 +13,14 @@ from openai_frontend.server.limits import (
     RequestRejected,
 )
 
-LIMITS = ProtocolLimits(max_header_bytes=10_000, max_body_chunks=3)
+LIMITS = ProtocolLimits(max_header_bytes=10_000)
+
+
+@pytest.fixture(autouse=True)
+def three_chunks(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_BODY_CHUNKS", 3)
+
+
 Told = Callable[[RequestLimits], None]
 
 

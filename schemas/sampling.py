@@ -4,12 +4,15 @@ A tag such as `"<a string>"` names one member of a union; the mapping of validat
 OpenAI's messages reads it.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag
+from pydantic_core import PydanticKnownError
 
 from schemas.response_format import Choices, Pattern, ResponseFormat, StructuredOutputsParam
 
+_INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_BAD_WORDS_CHARACTERS = 4096  # in total
@@ -19,6 +22,20 @@ OWNER_CHARACTERS = 35  # that the gateway prepends to a salt
 MAX_STREAM_INTERVAL = 1024
 
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
+
+
+def _number(key: Any) -> Any:
+    """Read the name of a member. Refuse `01`, ` 1` and `1.0`, which pydantic itself takes for 1:
+    the last of two spellings would win.
+    """
+    if not isinstance(key, str):
+        return key
+    if not _INTEGER.fullmatch(key):
+        raise PydanticKnownError("int_parsing")
+    return int(key)
+
+
+TokenKey = Annotated[TokenId, BeforeValidator(_number)]
 TokenIds = Annotated[list[TokenId], Field(max_length=1024, fail_fast=True)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 # OpenAI allows 4; editors send more (such as Continue's autocomplete).
@@ -100,7 +117,7 @@ class SamplingFields(RequestFields):
     seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024)] | None = None
+    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=1024)] | None = None
     response_format: ResponseFormat | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

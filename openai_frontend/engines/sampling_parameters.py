@@ -60,7 +60,12 @@ def _with_numbers(value: Any) -> Any:
     """JSON keys are strings: turns token ids back into numbers."""
     if not isinstance(value, dict):
         return value
-    return {int(key) if key.isdecimal() and len(key) <= 10 else key: value[key] for key in value}
+    return {int(key) if _is_number(key) else key: value[key] for key in value}
+
+
+def _is_number(key: str) -> bool:
+    """Whether the key is a token id in its only spelling: not `01`."""
+    return key.isdecimal() and len(key) <= 10 and str(int(key)) == key
 
 
 def _wire_model() -> type[BaseModel]:

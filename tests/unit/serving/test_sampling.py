@@ -1,7 +1,10 @@
+import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from openai_frontend.engines import sampling_parameters
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import RESERVED_ARGS, SamplingParams
 from openai_frontend.parsing.output_format import PLAIN
@@ -13,6 +16,7 @@ from openai_frontend.serving.request.sampling import (
     token_budget,
 )
 from openai_frontend.serving.request.tools import NO_TOOLS
+from schemas.completions import CompletionRequest
 from schemas.sampling import SamplingFields
 from tests.unit.serving.fake_model import FakeModel
 
@@ -60,6 +64,27 @@ SAID = [
 def test_sampling_fields_pass_unchanged(fields):
     """These are vLLM's fields and OpenAI's fields with the same meaning."""
     assert SamplingParams(**fields) == params(**fields)
+
+
+@pytest.mark.parametrize(
+    "key", ["01", " 1", "1.0", "1_0", "-0", "+1", "\u0661", "1e0", "", "9" * 20]
+)
+def test_other_spellings_of_a_token_id(key):
+    """Of two, one would be ignored. The API and the engine's tensor read the same ids."""
+    body = {"model": "m", "prompt": "hi", "logit_bias": {key: 1.0}}
+    with pytest.raises(ValidationError, match="valid integer"):
+        CompletionRequest.model_validate_json(json.dumps(body))
+    with pytest.raises(ValueError, match="logit_bias"):
+        sampling_parameters.read({"logit_bias": {key: 1.0}})
+
+
+@pytest.mark.parametrize("key", ["0", "7", str(2**31 - 1)])
+def test_token_id_as_a_name(key):
+    body = {"model": "m", "prompt": "hi", "logit_bias": {key: 1.0}}
+    request = CompletionRequest.model_validate_json(json.dumps(body))
+
+    assert request.logit_bias == {int(key): 1.0}
+    assert sampling_parameters.read({"logit_bias": {key: 1.0}})[0].logit_bias == {int(key): 1.0}
 
 
 def test_repetition_detection_passes_whole():

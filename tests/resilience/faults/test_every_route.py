@@ -26,12 +26,16 @@ from tests.resilience.faults.asking import client_of, counted, unready, until
 from tests.resilience.faults.gate import Gate
 from tests.resilience.faults.invariants import no_trace_left
 from tests.resilience.faults.test_stub_faults import stub
+from tests.resilience.faults.test_unload_of_lost_stubs import THREADS_OF_A_LOST_STUB
 
 pytestmark = pytest.mark.slow
 
 GROWTH_BYTES = 512 * 2**20  # the allocator keeps the memory of large answers
 OPTIONS = "engine_max_restarts: 5\n"
 MODELS = ("talks", "hears", "speaks", "echoes")
+STUBS = ("speaks", "echoes")
+DESCRIPTORS_OF_A_LOST_STUB = 2
+SLOTS_ARE_FREE_WITHIN_S = 15
 PIECE = "0123456789abcdef" * 256
 # Routes that clients may use for inference, but that run no model
 WITHOUT_MODEL = {
@@ -304,24 +308,34 @@ async def test_unload_ends_with_the_requests_in_flight(gateway, client, gates):
         assert await change_all(client, "load") == [200] * len(MODELS)
 
 
-async def test_requests_of_dead_models_end(gateway, client, gates):
-    """Each with an error, or an incomplete answer; then the models serve again."""
+@pytest.mark.parametrize("unloads", [False, True], ids=["restarted", "unloaded"])
+async def test_requests_of_dead_models_end(gateway, client, gates, unloads):
+    """Each with an error, or an incomplete answer, and frees its slot, also if an unload follows
+    at once; then the models serve again. Only threads that Triton keeps are left.
+    """
 
     async def all_serve() -> bool:
         return not await unready(client)
 
-    gates["answer"].close()
-    with asked(gateway, large=False) as connections:
-        await until(partial(all_run, client))
-        for each in ("speaks", "echoes"):
-            stub(gateway, each).kill()
-        gates["life"].close()
-        found = await answers_of(connections)
-    assert not [name for name, answer in found.items() if answer == (200, True)]
-    await until(partial(none_runs, client))
-    for each in gates.values():
-        each.open()
-    await until(all_serve)
-    with asked(gateway, large=False) as connections:
-        found = await answers_of(connections)
-    assert found == dict.fromkeys(REQUESTS, (200, True))
+    async with no_trace_left(gateway, deadline_s=120, growth_bytes=GROWTH_BYTES) as kept:
+        gates["answer"].close()
+        with asked(gateway, large=False) as connections:
+            await until(partial(all_run, client))
+            for each in STUBS:
+                stub(gateway, each).kill()
+                kept.threads += THREADS_OF_A_LOST_STUB
+                kept.descriptors += DESCRIPTORS_OF_A_LOST_STUB
+            gates["life"].close()
+            changes = asyncio.create_task(change_all(client, "unload")) if unloads else None
+            found = await answers_of(connections)
+        assert not [name for name, answer in found.items() if answer == (200, True)]
+        await until(partial(none_runs, client), SLOTS_ARE_FREE_WITHIN_S)
+        for gate in gates.values():
+            gate.open()
+        if changes is not None:
+            assert await changes == [200] * len(MODELS)
+            assert await change_all(client, "load") == [200] * len(MODELS)
+        await until(all_serve)
+        with asked(gateway, large=False) as connections:
+            found = await answers_of(connections)
+        assert found == dict.fromkeys(REQUESTS, (200, True))

@@ -18,6 +18,9 @@ variable, or as a key of the YAML file named by `--config`. A flag wins over the
 environment over the file, and the file over the default. If the table shows no default, Triton's
 default applies.
 
+`openai-frontend serve --help` lists the common settings, `--help=GROUP` those of a group and
+`--help=all` all of them.
+
 ```sh
 openai-frontend serve --max-body-bytes 1048576
 OPENAI_FRONTEND_MAX_BODY_BYTES=1048576 openai-frontend serve

@@ -10,6 +10,7 @@ from openai_frontend.cli import init_repo, keys, ray_init
 from openai_frontend.cli.flags.command_line import CommandLine, OwnOptions, rewrite
 from openai_frontend.cli.flags.similar import similar
 from openai_frontend.config.loader import Option, options
+from openai_frontend.config.settings import GROUPS
 from openai_frontend.errors import did_you_mean
 
 Commands = Any  # the result of `add_subparsers`, which has no public name
@@ -64,6 +65,16 @@ def _add_serve(commands: Commands) -> None:
         usage="openai-frontend serve [MODEL] [--config PATH] [--SETTING VALUE ...]",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
+        add_help=False,
+    )
+    serve.add_argument(
+        "-h",
+        "--help",
+        action=_SettingsHelp,
+        nargs="?",
+        const="common",
+        metavar="GROUP",
+        help="show the common options, those of a group, or all of them, and exit",
     )
     serve.add_argument(
         "model",
@@ -169,6 +180,50 @@ _CHECKED = {
     "model_repository", "served_model_name", "engine_arg", "model_option", "chat_template",
     "tool_call_parser", "reasoning_parser", "backend_directory", "allowed_media_domains",
 }  # fmt: skip
+
+
+# The settings of `serve --help`
+_COMMON = {
+    "model_repository", "served_model_name", "engine_arg", "model_control_mode", "load_model",
+    "enable_model_management", "load_on_demand", "model_option", "host", "port", "unix_socket",
+    "tls_certificate", "tls_key", "root_path", "graceful_shutdown_timeout_s", "request_timeout_s",
+    "trusted_proxies", "log_level", "log_format", "access_log", "otlp_endpoint", "keys_file",
+    "api_key", "max_body_bytes", "max_concurrent_requests", "max_queue_size", "chat_template",
+    "tool_call_parser", "reasoning_parser", "backend_directory", "triton_option", "metrics_port",
+}  # fmt: skip
+
+
+class _SettingsHelp(argparse.Action):
+    """Prints the common settings, those of one group, or all."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: Any,
+        values: Any,
+        option_string: Any = None,
+    ) -> NoReturn:
+        shown = _settings_of(values)
+        if not shown:
+            known = ["all", *GROUPS]
+            guess = did_you_mean(values, known, quote="") or f"; use one of {', '.join(known)}"
+            parser.error(f"--help: unknown group '{values}'{guess}")
+        hidden = {option.name for option in options()} - shown
+        for action in parser._actions:
+            if action.dest in hidden:
+                action.help = argparse.SUPPRESS
+        parser.print_help()
+        sys.stdout.write(
+            f"\n--help=all shows all options; --help=GROUP those of a group: {', '.join(GROUPS)}\n"
+        )
+        parser.exit()
+
+
+def _settings_of(group: str) -> set[str]:
+    """Empty if there is no such group."""
+    if group == "common":
+        return _COMMON
+    return {option.name for option in options() if group in ("all", option.help_group)}
 
 
 def _add_settings(command: argparse.ArgumentParser, chosen: Sequence[Option]) -> None:

@@ -22,6 +22,7 @@ ENVIRONMENT_PREFIX = "OPENAI_FRONTEND_"
 class Option:
     name: str  # also the YAML key
     group: str
+    help_group: str  # its name for `--help`
     field: FieldInfo
 
     @property
@@ -70,8 +71,8 @@ def _as_text(value: Any) -> str:
 def options() -> list[Option]:
     """All settings, group by group."""
     return [
-        Option(name, group.__doc__ or "", field)
-        for group in GROUPS
+        Option(name, group.__doc__ or "", help_group, field)
+        for help_group, group in GROUPS.items()
         for name, field in group.model_fields.items()
     ]
 

@@ -3,6 +3,7 @@
 Only `cli`, `app` and `lifespan` read it; modules below receive values.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -410,11 +411,22 @@ class Traces(BaseModel):
     )
 
 
-# In the order of `--help` and of docs/settings.md
-GROUPS: tuple[type[BaseModel], ...] = (
-    triton.Models, Listening, Connections, Log, Traces, Access, Limits, Engines, Prompting, Answers,
-    Disaggregation, triton.TritonCore, triton.Metrics,
-)  # fmt: skip
+# Name for `--help=NAME` -> group, in the order of `--help` and of docs/settings.md
+GROUPS: Mapping[str, type[BaseModel]] = {
+    "models": triton.Models,
+    "address": Listening,
+    "connections": Connections,
+    "logging": Log,
+    "tracing": Traces,
+    "authentication": Access,
+    "limits": Limits,
+    "engines": Engines,
+    "prompts": Prompting,
+    "output": Answers,
+    "disaggregation": Disaggregation,
+    "triton": triton.TritonCore,
+    "metrics": triton.Metrics,
+}
 
 
 class Settings(

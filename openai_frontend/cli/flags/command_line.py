@@ -146,7 +146,10 @@ def _rule(name: str, own: OwnOptions) -> Rule | None:
 def _own_rule(name: str, action: argparse.Action) -> Rule:
     if isinstance(action, argparse.BooleanOptionalAction) and not name.startswith("--no-"):
         return switch(name)
-    return Rule("none" if action.nargs == 0 else "one", lambda values: Reading((name, *values)))
+    # `--help=GROUP` has a value only after an equals sign: MODEL may follow
+    return Rule(
+        "none" if action.nargs in (0, "?") else "one", lambda values: Reading((name, *values))
+    )
 
 
 def _unknown_rule(name: str, own: OwnOptions) -> Rule:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import platform
+import re
 import socket
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -16,7 +17,7 @@ from openai_frontend import __version__, compatibility
 from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.config.loader import load, options
-from openai_frontend.config.settings import Settings
+from openai_frontend.config.settings import GROUPS, Settings
 from openai_frontend.routers.routing import RouteTable
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.triton import Options
@@ -129,10 +130,40 @@ def test_help_lists_every_flag_in_its_group(capsys: pytest.CaptureFixture[str]) 
     """Flags and groups are those of the settings."""
 
     with pytest.raises(SystemExit):
-        main(["serve", "--help"])
+        main(["serve", "--help=all"])
     words = capsys.readouterr().out
     expected = {option.flag for option in options()} | {f"{option.group}:" for option in options()}
     assert {word for word in expected if word not in words} == set()
+
+
+def test_help_lists_the_common_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line says how to see the others."""
+
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    shown = capsys.readouterr().out
+    flags = set(re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE))
+    assert 25 <= len(flags) <= 35
+    assert {"--model-repository", "--port", "--triton-option"} <= flags
+    assert shown.splitlines()[-1].startswith("--help=all shows all options; --help=GROUP")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_a_group_lists_its_flags_only(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", f"--help={group}"])
+    flags = set(re.findall(r"^  (--[a-z0-9-]+)", capsys.readouterr().out, re.MULTILINE))
+    expected = {option.flag for option in options() if option.help_group == group}
+    assert flags == expected | {"--config"}
+
+
+def test_help_of_an_unknown_group_names_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--help=limit"])
+    assert ended.value.code == 2
+    assert "--help: unknown group 'limit'; did you mean limits?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

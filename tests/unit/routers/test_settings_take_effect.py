@@ -14,7 +14,7 @@ from tests.unit.auth.key_files import key, write
 from tests.unit.routers.conftest import served
 from tests.unit.routers.test_stream_options import streamed
 
-CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}
 LONG = {"role": "user", "content": "x" * 2000}  # bytes
 

@@ -77,7 +77,8 @@ def prepare(
         prepared: GrammarSpec = _named(_prepared_regex, spec)
         return prepared
     if spec.kind == "grammar":
-        return GrammarSpec("grammar", _named(_prepared_grammar, spec.text))
+        prepare_grammar = partial(_prepared_grammar, llguidance_runs=special_tokens is not None)
+        return GrammarSpec("grammar", _named(prepare_grammar, spec.text))
     if spec.kind == "structural_tag":
         return _prepared_tag(spec, special_tokens)
     return _prepared_schema(spec, special_tokens) if spec.kind == "json" else spec
@@ -280,7 +281,7 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
                 yield from _parts(each)
 
 
-def _prepared_grammar(grammar: str) -> str:
+def _prepared_grammar(grammar: str, *, llguidance_runs: bool) -> str:
     """Refuse invalid EBNF: llguidance would take it for Lark and return an empty output. Lark with
     schemas or expressions is for llguidance: xgrammar would not limit the whitespace of the first,
     and misread some of the others.
@@ -289,7 +290,7 @@ def _prepared_grammar(grammar: str) -> str:
 
     check_expansion(grammar)
     if is_lark(grammar):
-        return _prepared_lark(grammar)
+        return _prepared_lark(grammar, llguidance_runs=llguidance_runs)
     try:
         parsed = str(xgrammar.Grammar.from_ebnf(grammar))
     except RuntimeError as error:
@@ -298,12 +299,12 @@ def _prepared_grammar(grammar: str) -> str:
     return grammar
 
 
-def _prepared_lark(grammar: str) -> str:
+def _prepared_lark(grammar: str, *, llguidance_runs: bool) -> str:
     import llguidance
     import xgrammar
 
     prepared, changed = lark.grammar_of_lark(grammar, _schema_in_lark)
-    if not changed:
+    if not (changed and llguidance_runs):
         with contextlib.suppress(RuntimeError):  # llguidance may read it, or reports the error
             _check_texts(str(xgrammar.Grammar.from_lark(grammar)))
             return grammar

@@ -15,8 +15,8 @@ from benchmarks import picture
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.media import base64_digest
 from openai_frontend.engines.vllm import arguments
-from openai_frontend.engines.vllm.media import new_pool
-from openai_frontend.engines.vllm.media_worker import ImageRequest
+from openai_frontend.engines.vllm.media.images import new_pool
+from openai_frontend.engines.vllm.media.worker import ImageRequest
 from openai_frontend.media.pool import WorkerPool
 
 _MODEL = Path(__file__).parents[1] / "model_repository" / "demo-vision"

@@ -19,7 +19,7 @@ namespace nb = nanobind;
 namespace {
 
 // What the backend says of an unhealthy stub: with the instance's name between the first two, or
-// without a name. triton_interface.py has the same texts.
+// without a name. runtime/triton_interface.py has the same texts.
 constexpr std::string_view kBeforeName = "Stub process '";
 constexpr std::string_view kAfterName = "' is not healthy.";
 constexpr std::string_view kFull = "Stub process is not healthy.";

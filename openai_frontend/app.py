@@ -13,15 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Scope
 
-from openai_frontend import __version__, compatibility
+from openai_frontend import __version__
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal, RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.config.settings import Settings
 from openai_frontend.config.triton_options import core_log
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.lifespan import AppState, build_state
-from openai_frontend.loopback import is_loopback
-from openai_frontend.lora.management import LoRAManagement
+from openai_frontend.media.modalities import ENGINE_LIMITS
 from openai_frontend.metrics import load, vllm
 from openai_frontend.metrics.load import ServerLoad
 from openai_frontend.middleware.authentication import Authentication
@@ -33,7 +32,7 @@ from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, 
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.telemetry import RequestMetrics, Telemetry, log_request
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
-from openai_frontend.modalities import ENGINE_LIMITS
+from openai_frontend.models.lora_management import LoRAManagement
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import token_bytes
@@ -61,6 +60,8 @@ from openai_frontend.routers.routing import (
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
 from openai_frontend.routers.transfer import ChosenPrefillPeer, transfer_router
+from openai_frontend.runtime import compatibility
+from openai_frontend.runtime.loopback import is_loopback
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin

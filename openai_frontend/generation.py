@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Literal, Protocol
 
-from openai_frontend.modalities import AudioFile, AudioInput, ImageInput
+from openai_frontend.media.modalities import AudioFile, AudioInput, ImageInput
 
 FinishReason = Literal["stop", "length", "abort"]
 # token id -> {"logprob": float, "rank": int, "decoded_token": str | None}; the sampled token first

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
-from openai_frontend.background_tasks import supervise
-from openai_frontend.cache_salts import CacheSalts, secret_from
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
 from openai_frontend.media.audio import check_reply
 from openai_frontend.media.fetch import MediaFetcher, internet
 from openai_frontend.media.pool import WorkerPool
-from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.drain import DrainState
@@ -28,6 +26,8 @@ from openai_frontend.models.prefill_peers import PrefillPeers
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.remote_prefill import RemotePrefill
 from openai_frontend.models.supervisor import EngineSupervisor
+from openai_frontend.prefix_cache.salts import CacheSalts, secret_from
+from openai_frontend.runtime.background_tasks import supervise
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.tracing import Tracing
 from openai_frontend.tracing.attributes import ServerAddress

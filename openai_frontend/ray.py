@@ -22,7 +22,6 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from openai_frontend.app import Gateway
-from openai_frontend.background_tasks import supervise
 from openai_frontend.cli.command import check_settings, replica_settings
 from openai_frontend.cli.serve import build_app, connection_limits, listen, transfer_server
 from openai_frontend.config.loader import InvalidSettings
@@ -42,6 +41,7 @@ from openai_frontend.logs.configure import log_to_stderr
 from openai_frontend.middleware.headers import response_headers
 from openai_frontend.middleware.request_id import WithoutRequestId
 from openai_frontend.parsing.registry import BY_NAME
+from openai_frontend.runtime.background_tasks import supervise
 from openai_frontend.server.http_protocol import limited_protocol
 
 # Some names below are alpha or private, so a minor version is supported once it is tested.

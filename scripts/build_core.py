@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from openai_frontend.triton import python_backend
-from openai_frontend.triton_interface import (
+from openai_frontend.runtime.triton_interface import (
     BACKENDS,
     IMAGE_LIBRARY,
     PYTHON_BACKEND,
@@ -24,6 +23,7 @@ from openai_frontend.triton_interface import (
     STUB,
     STUBS,
 )
+from openai_frontend.triton import python_backend
 from scripts.setup.preflight import find_compiler
 from scripts.setup.progress import CommandFailed, Progress
 

@@ -12,7 +12,7 @@ from openai_frontend.cli.model_directory import read_config
 from openai_frontend.config import model_options
 from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
-from openai_frontend.modalities import ImageSupport
+from openai_frontend.media.modalities import ImageSupport
 from tests.backends import repository
 
 ROOT = Path(__file__).parent.parent

@@ -14,8 +14,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from openai_frontend.auth.jwt_verifier import InvalidJWKS, JWTVerifier
-from openai_frontend.background_tasks import in_daemon_thread
-from openai_frontend.loopback import is_loopback
+from openai_frontend.runtime.background_tasks import in_daemon_thread
+from openai_frontend.runtime.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from openai_frontend.auth.api_keys import SCOPES, ApiKeys, Key, KeyScope
 from openai_frontend.auth.rate_limit import KeyLimits, SharedRequestLimits
 from openai_frontend.config import strict_yaml
-from openai_frontend.files import file_stamp, replace_file
+from openai_frontend.runtime.files import file_stamp, replace_file
 
 logger = logging.getLogger(__name__)
 

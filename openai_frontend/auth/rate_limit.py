@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
+from openai_frontend.admission.lease import Lease
 from openai_frontend.errors import RateLimited
-from openai_frontend.lease import Lease
 
 Clock = Callable[[], float]  # monotonic seconds
 

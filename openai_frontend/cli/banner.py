@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from openai_frontend.cli import request_examples
 from openai_frontend.cli.console import console_of
 from openai_frontend.cli.request_examples import ListenAddress as ListenAddress
-from openai_frontend.loopback import is_loopback
+from openai_frontend.runtime.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -255,8 +255,8 @@ def _check_traces() -> None:
 
 
 def _serve(settings: Settings) -> int:
-    from openai_frontend import compatibility
     from openai_frontend.logs.configure import log_to_stderr  # not needed for a wrong flag
+    from openai_frontend.runtime import compatibility
 
     log_to_stderr(
         settings.log_level, settings.log_format, exception_texts=settings.log_exception_texts

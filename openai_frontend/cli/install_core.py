@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from openai_frontend.triton_interface import WHEEL
+from openai_frontend.runtime.triton_interface import WHEEL
 
 
 def run() -> str | None:

@@ -14,7 +14,6 @@ from typing import Literal
 
 import uvicorn
 
-from openai_frontend import compatibility
 from openai_frontend.app import Gateway, create_app, create_transfer_app
 from openai_frontend.cli import banner, cached_repository
 from openai_frontend.config import model_folders
@@ -23,7 +22,8 @@ from openai_frontend.lifespan import AppState
 from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.headers import response_headers
-from openai_frontend.process_settings import keep_freed_memory, raise_nofile_limit
+from openai_frontend.runtime import compatibility
+from openai_frontend.runtime.process_settings import keep_freed_memory, raise_nofile_limit
 from openai_frontend.server import gc_tuning
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.http_protocol import LimitedHttpProtocol, limited_protocol

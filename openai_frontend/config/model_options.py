@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from openai_frontend.admission import ConcurrencyLimits
+from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable, did_you_mean
 from schemas.models import Capabilities

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import orjson
 
 from openai_frontend.generation import CompletionDelta, GenerationRequest
-from openai_frontend.modalities import AudioFile, ImageInput, salted_digest
+from openai_frontend.media.modalities import AudioFile, ImageInput, salted_digest
 
 TensorInput = tuple[str, tuple[int, ...], bytes]  # Triton's datatype, shape, raw bytes
 

@@ -9,7 +9,7 @@ from openai_frontend.contracts import Vocabulary
 from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
 from openai_frontend.contracts.tensorrt_llm import encode_sampling
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.modalities import ImageSupport
+from openai_frontend.media.modalities import ImageSupport
 
 _PROCESSOR = "sampling_param_logits_post_processor_name"
 

@@ -7,7 +7,7 @@ from typing import Any
 from openai_frontend.contracts import Vocabulary
 from openai_frontend.contracts.tensor_fields import TensorFields, TensorMap
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.modalities import ImageSupport
+from openai_frontend.media.modalities import ImageSupport
 
 # Fields passed to an input of the same name, or of the name in `tensors`
 FIELDS = (

@@ -21,7 +21,7 @@ from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.contracts.whisper import INPUTS, OUTPUT, SUPPORT, WhisperContract
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.modalities import AudioSupport, ImageSupport, TranscriptionSupport
+from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 
 NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings", "whisper", "speech")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, is_writable
 from openai_frontend.errors import InferenceFailed, ModelUnavailable
-from openai_frontend.modalities import SpeechRequest, SpeechSupport
+from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
 
 WAVEFORMS = ("waveform", "audio", "WAVEFORM")  # usual names of the output
 FIELDS = ("voice", "speed", "instructions")  # of SpeechRequest, each an input of its own

@@ -14,7 +14,7 @@ from openai_frontend.contracts import (
 from openai_frontend.contracts.output_fields import OutputFields
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest, SamplingParams
-from openai_frontend.modalities import ImageInput
+from openai_frontend.media.modalities import ImageInput
 
 _DEFAULTS = {each.name: each.default for each in fields(SamplingParams)}
 

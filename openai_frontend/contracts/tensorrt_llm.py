@@ -16,7 +16,7 @@ from openai_frontend.contracts import DeclaredInputs, TensorInput, Vocabulary
 from openai_frontend.contracts.tensor_fields import EncodingContext, TensorFields, TensorMap, Values
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
-from openai_frontend.modalities import ImageSupport
+from openai_frontend.media.modalities import ImageSupport
 
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 _TABLE_ARGUMENT = "prompt_embedding_table"  # the member of `vllm_xargs` and the name of the input

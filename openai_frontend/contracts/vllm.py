@@ -28,7 +28,7 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.modalities import AudioInput, salted_digest
+from openai_frontend.media.modalities import AudioInput, salted_digest
 
 # The model's finish reasons -> ours. NVIDIA's backend sends "None" until the end.
 _FINISH_REASONS: Mapping[bytes, FinishReason | None] = {

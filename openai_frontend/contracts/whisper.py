@@ -7,8 +7,8 @@ from typing import Any
 from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, declared_names
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import CompletionDelta, GenerationRequest
-from openai_frontend.languages import NAMES
-from openai_frontend.modalities import TranscriptionSupport
+from openai_frontend.media.languages import NAMES
+from openai_frontend.media.modalities import TranscriptionSupport
 
 INPUTS = frozenset({"TEXT_PREFIX", "WAV", "WAV_LENS"})
 OUTPUT = "TRANSCRIPTS"

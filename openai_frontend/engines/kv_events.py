@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.prefix_cache import Added
+from openai_frontend.prefix_cache.blocks import Added
 
 # vLLM binds an address with `*` or `::` and connects to every other, as to a collector. This one is
 # 127.0.0.1, on which it therefore listens. Its default is every address, without authentication.

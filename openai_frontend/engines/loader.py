@@ -16,8 +16,8 @@ from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, ModelFacts, ModelSpec
 from openai_frontend.engines.handle import EngineHandle
 from openai_frontend.errors import caught, describe_exception
-from openai_frontend.load_phases import PHASES
 from openai_frontend.logs.redaction import redact_exceptions
+from openai_frontend.runtime.load_phases import PHASES
 
 logger = logging.getLogger(__name__)
 redact_exceptions(logger, redact=False)  # a load sees no request

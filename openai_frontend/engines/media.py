@@ -11,7 +11,13 @@ import orjson
 
 from openai_frontend.json_limits import TooManyParts, check_json_size
 from openai_frontend.media.audio import FORMATS as AUDIO_FORMATS
-from openai_frontend.modalities import ENGINE_LIMITS, AudioFile, AudioInput, ImageInput, salted
+from openai_frontend.media.modalities import (
+    ENGINE_LIMITS,
+    AudioFile,
+    AudioInput,
+    ImageInput,
+    salted,
+)
 
 DETAILS = ("auto", "low", "high", "original")
 FORMATS = ("png", "jpeg", "gif", "webp")

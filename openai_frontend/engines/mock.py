@@ -41,8 +41,8 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.modalities import AudioFile, AudioInput, ImageInput
-from openai_frontend.prefix_cache import PrefixCache
+from openai_frontend.media.modalities import AudioFile, AudioInput, ImageInput
+from openai_frontend.prefix_cache.blocks import PrefixCache
 from openai_frontend.triton import error_codes
 
 _HALF = math.log(0.5)

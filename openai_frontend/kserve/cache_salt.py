@@ -2,9 +2,9 @@
 
 from math import prod
 
-from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.kserve.datatypes import BYTES, TensorInput, reject
 from openai_frontend.kserve.models import Core, ModelAddress
+from openai_frontend.prefix_cache.salts import CacheSalts
 from schemas.sampling import MAX_CACHE_SALT_CHARACTERS
 
 _NAME = "cache_salt"

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from openai_frontend.admission import (
+from openai_frontend.admission.queue import (
     NO_QUEUE,
     ConcurrencyLimits,
     QueueKey,
@@ -15,10 +15,10 @@ from openai_frontend.admission import (
     triton_queue,
 )
 from openai_frontend.auth.api_keys import Principal
-from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.errors import InvalidRequest, ModelNotFound, ModelUnavailable, NotPermitted
 from openai_frontend.kserve.datatypes import TensorInput
 from openai_frontend.kserve.parameters import RequestOptions
+from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.serving.admission.authorized_models import check_allowed
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
 

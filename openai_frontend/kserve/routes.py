@@ -6,7 +6,6 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.errors import InvalidRequest, NotSupported
 from openai_frontend.kserve.generate import GenerateService
 from openai_frontend.kserve.infer import InferService
@@ -20,6 +19,7 @@ from openai_frontend.kserve.inference_routes import (
 from openai_frontend.kserve.models import Core, LeaseModel, LimitsFor, ModelAdmission
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.models.management import ModelManagement
+from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.routers.openapi import request_body
 from openai_frontend.routers.request import principal_of, read_body
 from openai_frontend.routers.routing import AdminRoute, HealthRoute, MetricsRoute, ModelsRoute

@@ -15,10 +15,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.load_phases import PHASES, report_from_engine
 from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.logs.handler import NonBlockingHandler
-from openai_frontend.triton_interface import LOG_LINE
+from openai_frontend.runtime.load_phases import PHASES, report_from_engine
+from openai_frontend.runtime.triton_interface import LOG_LINE
 
 logger = logging.getLogger("triton")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pybase64 import b64encode_as_string
 
-from openai_frontend.background_tasks import ThreadUnavailable, in_daemon_thread
+from openai_frontend.runtime.background_tasks import ThreadUnavailable, in_daemon_thread
 
 if TYPE_CHECKING:
     import httpx

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from openai_frontend.process_settings import end_with, keep_freed_memory, lower_priority
+from openai_frontend.runtime.process_settings import end_with, keep_freed_memory, lower_priority
 
 Frames = Sequence[Any]  # of bytes-like objects
 Reply = tuple[Any, list[memoryview]]

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
 
-from openai_frontend import helper_process
-from openai_frontend.helper_process import HelperProcess, Launch
 from openai_frontend.media.fork_server import (
     Frames,
     MalformedMessage,
@@ -23,6 +21,8 @@ from openai_frontend.media.fork_server import (
     read_message,
     write_message,
 )
+from openai_frontend.runtime import helper_process
+from openai_frontend.runtime.helper_process import HelperProcess, Launch
 
 logger = logging.getLogger(__name__)
 

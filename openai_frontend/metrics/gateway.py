@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
 from openai_frontend.generation import CompletionDelta, UsageCounter
+from openai_frontend.media.modalities import AudioFile, ImageInput
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.catalog import GenerationEnd, MetricSpec, StallPhase, TimeoutKind
-from openai_frontend.modalities import AudioFile, ImageInput
 
 
 class ModelFamilies:

@@ -13,11 +13,12 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend import html_page, lease
+from openai_frontend.admission import lease
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, ApiKeys, Principal, RouteScope
 from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, Reservation
 from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
 from openai_frontend.middleware.error_responses import send_error
+from openai_frontend.runtime import html_page
 from openai_frontend.serving.error_reply import reply_for
 
 logger = logging.getLogger(__name__)

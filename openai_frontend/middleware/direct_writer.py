@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from openai_frontend import compatibility
 from openai_frontend.generation import StreamWriter
+from openai_frontend.runtime import compatibility
 
 Headers = Sequence[tuple[bytes, bytes]]
 

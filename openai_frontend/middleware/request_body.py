@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.errors import RequestTooLarge
-from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.middleware.authentication import RouteScopeOf
 from openai_frontend.middleware.error_responses import is_kserve, send_error
 from openai_frontend.serving.error_reply import ErrorReply, http_error

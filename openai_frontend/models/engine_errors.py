@@ -11,7 +11,7 @@ from openai_frontend.generation import (
     SamplingParams,
     ScorePairRequest,
 )
-from openai_frontend.modalities import AudioFile, ImageInput
+from openai_frontend.media.modalities import AudioFile, ImageInput
 
 _INPUT = re.compile(r"input\[(\d+)\]: ")
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.admission import triton_queue
-from openai_frontend.cache_salts import CacheSalts
+from openai_frontend.admission.queue import triton_queue
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.select import (
     ContractOptions,
@@ -22,8 +21,8 @@ from openai_frontend.contracts.select import (
     takes_text,
 )
 from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelSource
 from openai_frontend.models.parser_selection import (
@@ -38,6 +37,7 @@ from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import Facts, LoadedModel, Unservable
 from openai_frontend.models.triton_model import ModelLeases
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
+from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.prompt import PromptBuilder
 from openai_frontend.prompting.tokenizer import Tokenizer, TokenizerPool

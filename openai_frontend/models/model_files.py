@@ -15,7 +15,7 @@ import numpy
 
 from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.modalities import ImageSupport, TranscriptionSupport
+from openai_frontend.media.modalities import ImageSupport, TranscriptionSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from openai_frontend.background_tasks import in_daemon_thread, next_tick, supervise
+from openai_frontend.runtime.background_tasks import in_daemon_thread, next_tick, supervise
 from schemas.transfer import PrefillRequest, PrefillResponse
 
 logger = logging.getLogger(__name__)

@@ -5,12 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from openai_frontend.admission import ConcurrencyLimits
+from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.config.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
-from openai_frontend.lora.catalog import ScanResult
-from openai_frontend.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
+from openai_frontend.models.lora.catalog import ScanResult
+from openai_frontend.models.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
 from openai_frontend.models.served_model import Capabilities, ModelCard, ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
 from openai_frontend.models.triton_model import ModelLease, OnDemand

@@ -21,7 +21,7 @@ from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailabl
 from openai_frontend.generation import CompletionDelta, GenerationRequest, KVTransfer
 from openai_frontend.metrics.gateway import PrefillMetrics
 from openai_frontend.models.prefill_peers import PrefillFailed, PrefillPeer, PrefillPeers
-from openai_frontend.prefix_cache import PrefixCache
+from openai_frontend.prefix_cache.blocks import PrefixCache
 from schemas.transfer import PrefillRequest, PrefillResponse
 
 logger = logging.getLogger(__name__)

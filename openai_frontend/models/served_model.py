@@ -1,14 +1,13 @@
 """A model as the gateway serves it: its contracts, tokenizer, templates and card."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress, product
 from typing import Any, Protocol, TypeVar, Unpack
 
 from openai_frontend import request_record
-from openai_frontend.admission import ANONYMOUS, QueueKey
-from openai_frontend.cache_salts import CacheSalts
+from openai_frontend.admission.queue import ANONYMOUS, QueueKey
 from openai_frontend.contracts import Contract
 from openai_frontend.contracts.pooling import (
     EmbeddingContract,
@@ -27,19 +26,19 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.lora.weights_upload import WeightsUploader
-from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
-from openai_frontend.modalities import (
+from openai_frontend.media.modalities import (
     AudioSupport,
     ImageSupport,
     SpeechRequest,
     SpeechSupport,
     TranscriptionSupport,
 )
+from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
 from openai_frontend.models import constraint_fallback
 from openai_frontend.models.engine_errors import name_input, named
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
+from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.media_placeholder import only_question
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
@@ -102,6 +101,16 @@ class PromptOffload(Protocol):
         """As `ServedModel.generate`, and by `generate_here` wherever that fails."""
 
 
+class AdapterUpload(Protocol):
+    """Sends the weights of an adapter with a request: see `lora.weights_upload`."""
+
+    def generate(
+        self,
+        request: GenerationRequest,
+        generate: Callable[[GenerationRequest], AsyncGenerator[list[CompletionDelta], None]],
+    ) -> AsyncGenerator[list[CompletionDelta], None]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel(TritonModel):
     """Renders prompts and generates with one model. Knows neither HTTP nor OpenAI's fields."""
@@ -127,7 +136,7 @@ class ServedModel(TritonModel):
     alias_of: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # the operator's limit for one completion
     adapter: Adapter | None = None  # used for all its generations
-    weights_uploader: WeightsUploader | None = None  # if the backend needs the adapter's weights
+    weights_uploader: AdapterUpload | None = None  # if the backend needs the adapter's weights
     remote_prefill: PromptOffload | None = None  # None: it computes its own prompts
     cache_salts: CacheSalts = field(default_factory=CacheSalts)
 

@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from openai_frontend.cache_salts import CacheSalts
 from openai_frontend.config import model_options
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.models import model_files
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.triton_model import ModelLeases
+from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.triton import ModelIndexEntry, Server
 
 logger = logging.getLogger(__name__)

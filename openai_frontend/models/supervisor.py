@@ -9,11 +9,11 @@ import time
 from collections import defaultdict, deque
 from functools import partial
 
-from openai_frontend.background_tasks import next_tick
 from openai_frontend.config.model_options import EngineLimits
 from openai_frontend.errors import Conflict, EngineStalled, GatewayError, ModelFailed
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.runtime.background_tasks import next_tick
 from openai_frontend.triton import Server
 from openai_frontend.triton.engine_control import EngineControl
 from openai_frontend.triton.model_health import ModelProblem

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from openai_frontend.admission import NO_LIMITS, NO_QUEUE, ConcurrencyLimits, TritonQueue
+from openai_frontend.admission.queue import NO_LIMITS, NO_QUEUE, ConcurrencyLimits, TritonQueue
 from openai_frontend.contracts import Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.triton import NOT_READY, ResponseStream

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.modalities import AudioFile, ImageInput
+from openai_frontend.media.modalities import AudioFile, ImageInput
 from openai_frontend.prompting import fill_in_the_middle, media_placeholder
 from openai_frontend.prompting.chat_template import ChatTemplate, TemplateArguments
 from openai_frontend.prompting.media_placeholder import MediaPlaceholder

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend import lease
+from openai_frontend.admission import lease
+from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.generation import StreamWriter
-from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.multipart import Fields, file_of, read_form
 from openai_frontend.routers.openapi import ERRORS, form_body, request_body

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from sse_starlette.sse import EventSourceResponse
 
 from openai_frontend.errors import GatewayError, ModelNotFound
-from openai_frontend.lora.management import LoRAManagement
+from openai_frontend.models.lora_management import LoRAManagement
 from openai_frontend.models.management import ModelChange, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard

@@ -9,10 +9,10 @@ from typing import Literal
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from openai_frontend.admission.lease import Lease
+from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
-from openai_frontend.lease import Lease
-from openai_frontend.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.triton_model import ModelLease
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider

@@ -8,11 +8,11 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.html_page import HEADERS, page
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.routers.request import authorized_models, may_list_models, principal_of
 from openai_frontend.routers.routing import PublicRoute
+from openai_frontend.runtime.html_page import HEADERS, page
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 
 _ABOUT = "openai-frontend: an OpenAI-compatible API gateway with Triton Inference Server inside."

@@ -9,9 +9,9 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend import compatibility
 from openai_frontend.auth.api_keys import RouteScope
-from openai_frontend.compatibility import UnsupportedPackage
+from openai_frontend.runtime import compatibility
+from openai_frontend.runtime.compatibility import UnsupportedPackage
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 

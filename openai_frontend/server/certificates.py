@@ -5,7 +5,7 @@ import logging
 import ssl
 from pathlib import Path
 
-from openai_frontend.files import FileStamp, file_stamp
+from openai_frontend.runtime.files import FileStamp, file_stamp
 
 logger = logging.getLogger(__name__)
 

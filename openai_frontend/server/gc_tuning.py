@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 
-from openai_frontend.background_tasks import next_tick
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.runtime.background_tasks import next_tick
 
 # Python's defaults are 700, 10 and 10. With these a collection checks at most 20,000 objects, which
 # takes 6 ms; a full one, of all objects that are not frozen, follows after 20 million.

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 
-from openai_frontend.background_tasks import next_tick
+from openai_frontend.runtime.background_tasks import next_tick
 
 logger = logging.getLogger(__name__)
 

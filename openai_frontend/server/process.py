@@ -17,12 +17,12 @@ from typing import Any, NoReturn, Protocol
 import uvicorn
 
 from openai_frontend.auth.authenticator import Authenticator
-from openai_frontend.background_tasks import supervise
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.lifespan import Startup
 from openai_frontend.middleware.drain import DrainState
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard
+from openai_frontend.runtime.background_tasks import supervise
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.internal_server import InternalServer, QuietServer
 from openai_frontend.server.loop_watchdog import STARTUP_THRESHOLD_S, THRESHOLD_S, LoopWatchdog

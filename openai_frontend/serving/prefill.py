@@ -5,7 +5,7 @@ from time import monotonic
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import REMOTE_DECODE, GenerationRequest, SamplingParams
-from openai_frontend.lora.models import SEPARATOR
+from openai_frontend.models.lora.models import SEPARATOR
 from openai_frontend.models.remote_prefill import prompt_digest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy
 
+from openai_frontend.admission.memory_budget import RequestMemory
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.media.audio import PCM_RATE, wav_header
-from openai_frontend.memory_budget import RequestMemory
-from openai_frontend.modalities import SpeechRequest, SpeechSupport
+from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
 from openai_frontend.serving.admission.concurrency_limit import (
     ConcurrencyLimiter,
     ModelSlots,

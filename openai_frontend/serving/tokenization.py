@@ -6,7 +6,7 @@ from typing import Any
 from openai_frontend.contracts import sampling_parameters
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.modalities import AudioFile, ImageInput
+from openai_frontend.media.modalities import AudioFile, ImageInput
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import CompletionJob, request_id

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 
+from openai_frontend.admission.memory_budget import RequestMemory
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,
@@ -19,9 +20,8 @@ from openai_frontend.generation import (
     TokenLogprobs,
     UsageCounter,
 )
-from openai_frontend.languages import name_of
-from openai_frontend.memory_budget import RequestMemory
-from openai_frontend.modalities import TranscriptionSupport
+from openai_frontend.media.languages import name_of
+from openai_frontend.media.modalities import TranscriptionSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import (
     Bursts,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from openai_frontend.runtime.triton_interface import BACKENDS, MISSING_BACKEND, PYTHON_BACKEND
 from openai_frontend.triton import _core, inprocess, library, python_backend
-from openai_frontend.triton_interface import BACKENDS, MISSING_BACKEND, PYTHON_BACKEND
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Translates Triton's error codes to this project's exceptions, and only here."""
 
 from openai_frontend import errors
+from openai_frontend.runtime.triton_interface import QUEUE_FULL, QUEUE_TIMEOUT
 from openai_frontend.triton import _core
-from openai_frontend.triton_interface import QUEUE_FULL, QUEUE_TIMEOUT
 
 UNKNOWN = 0
 INTERNAL = 1

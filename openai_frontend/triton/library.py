@@ -10,13 +10,13 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from openai_frontend.triton import _core
-from openai_frontend.triton_interface import (
+from openai_frontend.runtime.triton_interface import (
     IMAGE_LIBRARY,
     LIBRARY_PATTERN,
     WHEEL_FOLDER,
     WHEEL_SERVER,
 )
+from openai_frontend.triton import _core
 
 logger = logging.getLogger(__name__)
 

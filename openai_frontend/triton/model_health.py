@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from openai_frontend.background_tasks import next_tick
 from openai_frontend.errors import EngineRestarting, GatewayError, ModelFailed
+from openai_frontend.runtime.background_tasks import next_tick
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from openai_frontend.config.triton_options import (
     arguments,
     with_defaults,
 )
+from openai_frontend.runtime.triton_interface import CACHES, REPO_AGENTS
 from openai_frontend.triton import _core
-from openai_frontend.triton_interface import CACHES, REPO_AGENTS
 
 logger = logging.getLogger(__name__)
 

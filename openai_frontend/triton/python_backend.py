@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from openai_frontend.triton_interface import (
+from openai_frontend.runtime.triton_interface import (
     BACKENDS,
     PYTHON_BACKEND,
     PYTHON_BACKEND_FILES,

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
+from openai_frontend.admission.lease import Lease
 from openai_frontend.generation import (
     AddToken,
     FrameWriter,
     Resume,
     SegmentEnd,
 )
-from openai_frontend.lease import Lease
 from openai_frontend.triton import _core, error_codes
 
 

@@ -15,10 +15,11 @@ from threading import Thread
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from openai_frontend import errors, lease, request_record
-from openai_frontend.background_tasks import next_tick, supervise
-from openai_frontend.load_phases import PHASES
+from openai_frontend import errors, request_record
+from openai_frontend.admission import lease
 from openai_frontend.request_record import RequestRecord
+from openai_frontend.runtime.background_tasks import next_tick, supervise
+from openai_frontend.runtime.load_phases import PHASES
 from openai_frontend.triton import (
     _core,
     backends,

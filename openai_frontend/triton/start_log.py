@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from openai_frontend.config.triton_options import core_log
-from openai_frontend.triton import _core, options
-from openai_frontend.triton_interface import (
+from openai_frontend.runtime.triton_interface import (
     HARMLESS_WITHOUT_GPU,
     LOG_LINE,
     MODEL_LOAD_ENDED,
@@ -19,6 +18,7 @@ from openai_frontend.triton_interface import (
     STUB_STARTS,
     UNREADABLE_MODEL,
 )
+from openai_frontend.triton import _core, options
 
 _FILE = "start.log"
 _STARTING_STUB = "starting its Python stub"

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from openai_frontend.triton_interface import STUB, STUB_INSTANCE, STUB_INSTANCE_AT
+from openai_frontend.runtime.triton_interface import STUB, STUB_INSTANCE, STUB_INSTANCE_AT
 
 logger = logging.getLogger(__name__)
 

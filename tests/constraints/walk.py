@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, is_lark, prepare
-from openai_frontend.engines.vllm.grammars import tag_tokens
-from openai_frontend.engines.vllm.patterns import repeat_bound_exceeded
+from openai_frontend.engines.vllm.grammars.backends import tag_tokens
+from openai_frontend.engines.vllm.grammars.patterns import repeat_bound_exceeded
+from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec, is_lark, prepare
 from openai_frontend.generation import StructuredOutputs
 from tests.constraints.outcome import Answer
 from tests.gateway_process import ROOT

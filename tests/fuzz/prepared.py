@@ -3,7 +3,7 @@
 from typing import Any
 
 from openai_frontend.errors import GatewayError
-from openai_frontend.modalities import ImageSupport
+from openai_frontend.media.modalities import ImageSupport
 from openai_frontend.serving.request.request_body import BodyReader
 from tests.fuzz import loop
 from tests.fuzz.outcome import refusal

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from openai_frontend import triton_interface
-from openai_frontend.triton_interface import STUB, STUB_INSTANCE_AT
+from openai_frontend.runtime import triton_interface
+from openai_frontend.runtime.triton_interface import STUB, STUB_INSTANCE_AT
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.asking import client_of, unready
 from tests.unit.triton import python_models

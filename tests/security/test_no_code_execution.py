@@ -57,11 +57,11 @@ _MEDIA = "images and audio are decoded in processes with limits, which our own c
 _NAMED = "a class that the operator's files name, never a request"
 ALLOWED = {
     "openai_frontend/config/strict_yaml.py": {"yaml.load": "with the safe loader, compiled"},
-    "openai_frontend/lora/files.py": {"numpy.load": "says allow_pickle=False"},
+    "openai_frontend/models/lora/files.py": {"numpy.load": "says allow_pickle=False"},
     "openai_frontend/models/model_files.py": {"numpy.load": "says allow_pickle=False"},
     "openai_frontend/prompting/tokenizer.py": {"trust_remote_code": "says False"},
-    "openai_frontend/engines/vllm/grammar_sandbox_worker.py": {"os.fork": _TRIAL},
-    "openai_frontend/helper_process.py": {
+    "openai_frontend/engines/vllm/grammars/sandbox_worker.py": {"os.fork": _TRIAL},
+    "openai_frontend/runtime/helper_process.py": {
         "subprocess": "starts this interpreter, for media and grammars",
         "pickle": "reads the arguments that its parent writes",
         "import_module": "a function that our own code names",
@@ -70,16 +70,16 @@ ALLOWED = {
         "os.fork": _MEDIA,
         "import_module": "the pool's module, which our own command names",
     },
-    "openai_frontend/engines/vllm/media.py": {
+    "openai_frontend/engines/vllm/media/images.py": {
         "pickle": "writes vLLM's own config for the process that it starts",
     },
-    "openai_frontend/engines/vllm/media_worker.py": {
+    "openai_frontend/engines/vllm/media/worker.py": {
         "pickle": "reads that config, from its parent's pipe, before any image or audio",
     },
     "openai_frontend/engines/vllm/arguments.py": {
         "multiprocessing": "its tracker of shared memory is started before vLLM's threads are",
     },
-    "openai_frontend/engines/vllm/processes.py": {
+    "openai_frontend/engines/vllm/processes/children.py": {
         "multiprocessing": "starts vLLM's engines, as vLLM would, and helpers for their models",
     },
     "openai_frontend/engines/handle.py": {
@@ -90,7 +90,7 @@ ALLOWED = {
         "import_module": _NAMED,
     },
     "openai_frontend/models/parser_selection.py": {"import_module": _NAMED},
-    "openai_frontend/compatibility.py": {"import_module": "names that are written there"},
+    "openai_frontend/runtime/compatibility.py": {"import_module": "names that are written there"},
     "openai_frontend/triton/inprocess.py": {"import_module": "a name that is written there"},
     "openai_frontend/cli/init_repo/vllm.py": {"import_module": "a name that is written there"},
     "openai_frontend/cli/flags/engine.py": {"import_module": "a name that is written there"},

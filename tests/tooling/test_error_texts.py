@@ -14,9 +14,9 @@ from scripts.figures import PACKAGE, ROOT
 
 ALLOWED = {
     "engines/vllm/conversion.py": "names the field in the message of the same request",
-    "engines/vllm/grammar_preprocess.py": "fails the trial of the same grammar with another reason",
+    "engines/vllm/grammars/preprocess.py": "fails the trial of the same grammar",
     "logs/repeats.py": "selects the level of a log line by how often the same text was logged",
-    "lora/weights_upload.py": "believes it only if its own record of uploads explains an eviction",
+    "models/lora/weights_upload.py": "believes it if its own uploads explain an eviction",
     "media/fetch.py": "logs the gateway's own results of a fetch",
     "models/constraint_fallback.py": "repeats the same request with a looser constraint",
     "models/engine_errors.py": "names the field in the message of the same request",

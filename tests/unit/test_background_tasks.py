@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from openai_frontend import background_tasks as module
-from openai_frontend.background_tasks import (
+from openai_frontend.runtime import background_tasks as module
+from openai_frontend.runtime.background_tasks import (
     ThreadUnavailable,
     in_daemon_thread,
     next_tick,

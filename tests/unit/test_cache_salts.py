@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from openai_frontend.cache_salts import CacheSalts, secret_from
+from openai_frontend.prefix_cache.salts import CacheSalts, secret_from
 from schemas.sampling import MAX_CACHE_SALT_CHARACTERS, OWNER_CHARACTERS
 
 SALTS = CacheSalts(b"a secret of the deployment")

@@ -11,8 +11,8 @@ import uvicorn
 from fastapi.routing import APIRoute
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from openai_frontend import compatibility
-from openai_frontend.compatibility import PrivateNames, UnsupportedPackage
+from openai_frontend.runtime import compatibility
+from openai_frontend.runtime.compatibility import PrivateNames, UnsupportedPackage
 from openai_frontend.server import http1, http_protocol
 from openai_frontend.server.http_protocol import LimitedHttpProtocol, WrappedHttpProtocol
 from openai_frontend.server.internal_server import InternalServer

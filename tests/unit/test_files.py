@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.files import file_stamp, replace_file
+from openai_frontend.runtime.files import file_stamp, replace_file
 
 
 @pytest.fixture

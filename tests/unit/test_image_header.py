@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_frontend.image_header import (
+from openai_frontend.media.image_header import (
     Header,
     InvalidHeader,
     Read,

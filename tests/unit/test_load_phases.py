@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from openai_frontend.load_phases import LoadPhases, report_from_engine
+from openai_frontend.runtime.load_phases import LoadPhases, report_from_engine
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_model_has_its_last_phase_until_it_is_loaded(phases: LoadPhases) -> None
 def test_process_of_an_engine_reports_phases(phases: LoadPhases) -> None:
     """It finds the pipe by its environment. Reports on a model that does not load are ignored."""
     code = (
-        "from openai_frontend.load_phases import report_from_engine as report\n"
+        "from openai_frontend.runtime.load_phases import report_from_engine as report\n"
         "report('other', 'idle'); report('m', 'reading weights'); report('m', 'compiling')"
     )
     with phases.loading("m"):

@@ -2,9 +2,9 @@
 
 import pytest
 
+from openai_frontend.admission.lease import Lease
+from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.errors import ServerOverloaded
-from openai_frontend.lease import Lease
-from openai_frontend.memory_budget import MemoryBudget, RequestMemory
 
 
 def test_budget_refuses_what_is_too_much_and_names_its_setting():

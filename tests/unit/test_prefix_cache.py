@@ -1,4 +1,4 @@
-from openai_frontend.prefix_cache import PrefixCache
+from openai_frontend.prefix_cache.blocks import PrefixCache
 
 
 def test_least_recently_used_blocks_are_evicted():

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from openai_frontend.process_settings import keep_freed_memory
+from openai_frontend.runtime.process_settings import keep_freed_memory
 
 _PAGES = 3 * (8 << 20) // 4096  # of what `_PROGRAM` holds at a time
 _PROGRAM = """
 import ctypes, resource
-from openai_frontend.process_settings import keep_freed_memory
+from openai_frontend.runtime.process_settings import keep_freed_memory
 
 def faults():
     pieces = [bytearray(8 << 20) for _ in range(3)]
@@ -27,7 +27,7 @@ print(-faults() + faults())
 """
 _ENDED_BEFORE = """
 import os, sys, time
-from openai_frontend.process_settings import end_with
+from openai_frontend.runtime.process_settings import end_with
 
 parent = os.getpid()
 if os.fork():

@@ -26,7 +26,7 @@ class GrammarWalker:
     """Compiles constraints, and walks through them."""
 
     def __init__(self, tokenizer: Any) -> None:
-        from openai_frontend.engines.vllm.scheduler import AutoBackend
+        from openai_frontend.engines.vllm.processes.scheduler import AutoBackend
 
         config = SimpleNamespace(
             structured_outputs_config=SimpleNamespace(
@@ -47,7 +47,7 @@ class GrammarWalker:
         """
         from vllm.v1.structured_output.request import get_structured_output_key
 
-        from openai_frontend.engines.vllm.grammars import prepare_constraint, tag_tokens
+        from openai_frontend.engines.vllm.grammars.backends import prepare_constraint, tag_tokens
 
         ready = prepare_constraint(structured_outputs, tag_tokens(self.tokenizer) or {})
         kind, text = get_structured_output_key(ready)

@@ -29,7 +29,7 @@ def test_bitmasks_filled_together_equal_vllms():
     """One of the grammars has ended, and one belongs to another engine."""
     import torch
 
-    from openai_frontend.engines.vllm.scheduler import BatchedBitmaskMixin
+    from openai_frontend.engines.vllm.processes.scheduler import BatchedBitmaskMixin
 
     def fill(bitmask: torch.Tensor, row: int) -> None:
         bitmask[row].fill_(7)

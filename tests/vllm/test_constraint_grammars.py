@@ -75,7 +75,7 @@ def held(
 def answers(given: Constraint) -> RandomAnswers:
     from vllm.sampling_params import StructuredOutputsParams
 
-    from openai_frontend.engines.vllm.grammars import prepare_constraint
+    from openai_frontend.engines.vllm.grammars.backends import prepare_constraint
 
     assert given.structured is not None
     tag = given.structured.structural_tag

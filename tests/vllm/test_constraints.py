@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.engines.vllm.grammars import prepare_constraint
+from openai_frontend.engines.vllm.grammars.backends import prepare_constraint
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.events import ReasoningText
 from openai_frontend.parsing.family import Reasoning

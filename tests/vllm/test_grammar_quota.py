@@ -10,7 +10,7 @@ pytestmark = pytest.mark.engine
 
 def scheduler(running: list[Any], waiting: list[Any]) -> Any:
     """Return a scheduler like vLLM's, which asks for each waiting request whether it may run."""
-    from openai_frontend.engines.vllm.scheduler import GrammarQuotaMixin
+    from openai_frontend.engines.vllm.processes.scheduler import GrammarQuotaMixin
 
     class Theirs:
         def __init__(self) -> None:

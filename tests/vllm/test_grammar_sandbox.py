@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from openai_frontend.engines.engine import EngineError
-from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, is_lark
-from openai_frontend.engines.vllm.grammar_sandbox import GrammarSandbox, SandboxLimitExceeded
-from openai_frontend.engines.vllm.grammars import GrammarPreparer
+from openai_frontend.engines.vllm.grammars.backends import GrammarPreparer
+from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec, is_lark
+from openai_frontend.engines.vllm.grammars.sandbox import GrammarSandbox, SandboxLimitExceeded
 from tests.gateway_process import ROOT
 from tests.vllm.slow_grammar import SLOW_GRAMMAR
 

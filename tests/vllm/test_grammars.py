@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.engines.vllm import grammars
-from openai_frontend.engines.vllm.json_schema import (
+from openai_frontend.engines.vllm.grammars import backends as grammars
+from openai_frontend.engines.vllm.grammars.json_schema import (
     Unenforceable,
     enforceable_schema,
     rewritten,
 )
-from openai_frontend.engines.vllm.patterns import check_expansion
-from openai_frontend.engines.vllm.schema_drafts import current_draft
+from openai_frontend.engines.vllm.grammars.patterns import check_expansion
+from openai_frontend.engines.vllm.grammars.schema_drafts import current_draft
 from tests.vllm.random_answers import RandomAnswers
 
 pytestmark = pytest.mark.engine

@@ -14,8 +14,8 @@ from PIL import Image
 from openai_frontend import errors
 from openai_frontend.engines.vllm import capabilities
 from openai_frontend.generation import merge_deltas
+from openai_frontend.media.modalities import positions
 from openai_frontend.media.stages import LOG
-from openai_frontend.modalities import positions
 from openai_frontend.triton import Server, inprocess
 from scripts.demo_vision import questions
 from scripts.demo_vision.pictures import Scene, draw_scene, paint

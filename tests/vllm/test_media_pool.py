@@ -21,8 +21,8 @@ from benchmarks import media_workers
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.media import base64_digest
 from openai_frontend.engines.vllm import arguments
-from openai_frontend.engines.vllm.media import MediaCache, new_pool
-from openai_frontend.engines.vllm.media_worker import ImageRequest
+from openai_frontend.engines.vllm.media.images import MediaCache, new_pool
+from openai_frontend.engines.vllm.media.worker import ImageRequest
 from openai_frontend.media.fork_server import Reply
 from openai_frontend.media.pool import WorkerPool
 from openai_frontend.media.stages import LOG

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openai_frontend.engines.vllm import processes
+from openai_frontend.engines.vllm.processes import children as processes
 from openai_frontend.triton import Server
 from tests.vllm.conftest import needs_fork_server
 
@@ -106,7 +106,7 @@ def test_gpus_start_their_processes_as_vllm_does(monkeypatch: pytest.MonkeyPatch
 def test_end_of_the_fork_server_frees_no_modules() -> None:
     """An extension that it has imported would report its types as leaked."""
     code = (
-        "import ctypes, openai_frontend.engines.vllm.fork_server\n"
+        "import ctypes, openai_frontend.engines.vllm.processes.fork_server\n"
         "ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p))"
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, prepare
+from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec, prepare
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints.json_schema import check_schema
 from tests.vllm.published_schemas import Case, cases

@@ -7,10 +7,13 @@ import re
 
 import pytest
 
-from openai_frontend.engines.vllm.regex_determinism import is_deterministic
-from openai_frontend.engines.vllm.regex_search import Search, whole_texts
-from openai_frontend.engines.vllm.regex_syntax import parse
-from openai_frontend.engines.vllm.regex_text import for_llguidance, within_json_for_xgrammar
+from openai_frontend.engines.vllm.grammars.regex_determinism import is_deterministic
+from openai_frontend.engines.vllm.grammars.regex_search import Search, whole_texts
+from openai_frontend.engines.vllm.grammars.regex_syntax import parse
+from openai_frontend.engines.vllm.grammars.regex_text import (
+    for_llguidance,
+    within_json_for_xgrammar,
+)
 
 TEXTS = ["".join(each) for n in range(5) for each in itertools.product("ab-", repeat=n)]
 

@@ -32,7 +32,7 @@ def test_scheduler_has_all_mixins(asynchronous: bool) -> None:
     from vllm.config import StructuredOutputsConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-    from openai_frontend.engines.vllm.scheduler import (
+    from openai_frontend.engines.vllm.processes.scheduler import (
         BatchedBitmaskMixin,
         GrammarQuotaMixin,
         WholeOutputMixin,
@@ -62,7 +62,7 @@ def test_xgrammar_never_runs_without_the_control_character_filter(
     """An explicit `xgrammar` gets the same backend as `auto`; other backends remain vLLM's own."""
     from vllm.config import StructuredOutputsConfig
 
-    from openai_frontend.engines.vllm.scheduler import AutoBackend, scheduler
+    from openai_frontend.engines.vllm.processes.scheduler import AutoBackend, scheduler
 
     config = SimpleNamespace(
         structured_outputs_config=StructuredOutputsConfig(backend=backend),
@@ -84,7 +84,7 @@ def test_every_compiler_lacks_control_characters(
     from transformers import AutoTokenizer
     from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 
-    from openai_frontend.engines.vllm.scheduler import NoTabsBackend
+    from openai_frontend.engines.vllm.processes.scheduler import NoTabsBackend
 
     seen: list[Any] = []
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
@@ -142,7 +142,7 @@ def test_bounded_strings_have_no_special_tokens(spec: str, kind: str) -> None:
     """They would count, but are not in the text; unless the constraint itself names one."""
     from transformers import AutoTokenizer
 
-    from openai_frontend.engines.vllm.scheduler import AutoBackend
+    from openai_frontend.engines.vllm.processes.scheduler import AutoBackend
 
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
 
@@ -154,7 +154,7 @@ def test_special_token_is_not_allowed_in_a_bounded_string() -> None:
     import xgrammar
     from transformers import AutoTokenizer
 
-    from openai_frontend.engines.vllm.scheduler import CountedBackend
+    from openai_frontend.engines.vllm.processes.scheduler import CountedBackend
 
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
     whole = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
@@ -191,7 +191,7 @@ class FakeScheduler:
 
 def holding(**params: Any) -> Any:
     """A scheduler with WholeOutputMixin for request `a`, with these sampling parameters."""
-    from openai_frontend.engines.vllm.scheduler import WholeOutputMixin
+    from openai_frontend.engines.vllm.processes.scheduler import WholeOutputMixin
 
     return type("Holding", (WholeOutputMixin, FakeScheduler), {})(**params)
 
@@ -226,7 +226,7 @@ def test_tokens_of_a_whole_answer_are_sent_with_its_end() -> None:
 
 
 def test_whole_answer_is_not_held_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openai_frontend.engines.vllm.scheduler.MAX_HOLD_S", 0)
+    monkeypatch.setattr("openai_frontend.engines.vllm.processes.scheduler.MAX_HOLD_S", 0)
 
     assert steps_of(holding()) == [[1], [2, 3], [4]]
 

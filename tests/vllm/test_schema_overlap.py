@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.engines.vllm.schema_overlap import are_disjoint
+from openai_frontend.engines.vllm.grammars.schema_overlap import are_disjoint
 
 pytestmark = pytest.mark.slow  # xgrammar's import
 

@@ -25,7 +25,7 @@ def test_enforce_eager_compiles_nothing(monkeypatch, enforce_eager):
     from vllm.lora import model_manager
     from vllm.v1.worker import cpu_worker
 
-    from openai_frontend.engines.vllm.worker import CPUWorker
+    from openai_frontend.engines.vllm.processes.worker import CPUWorker
 
     compiled: list[Any] = []
 

@@ -24,11 +24,11 @@ from openai_frontend.contracts.select import (
 )
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import SamplingParams
-from openai_frontend.lora.catalog import LoRACatalog, LoRASources
-from openai_frontend.lora.files import LoRARequirements
-from openai_frontend.lora.models import SEPARATOR
-from openai_frontend.modalities import AudioSupport, ImageSupport, TranscriptionSupport
+from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 from openai_frontend.models import model_files
+from openai_frontend.models.lora.catalog import LoRACatalog, LoRASources
+from openai_frontend.models.lora.files import LoRARequirements
+from openai_frontend.models.lora.models import SEPARATOR
 from openai_frontend.models.model_files import ModelFileFacts
 from openai_frontend.models.parser_selection import (
     SETTINGS,

@@ -11,8 +11,8 @@ from typing import Any
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models.remote_prefill import role_problem
+from openai_frontend.runtime.triton_interface import BACKENDS, IMAGE_SERVER, PYTHON_BACKEND
 from openai_frontend.triton import backends, inprocess, python_backend
-from openai_frontend.triton_interface import BACKENDS, IMAGE_SERVER, PYTHON_BACKEND
 
 # vLLM's own list takes seconds to import; these, which `init-repo` and the demo models write,
 # always exist.

@@ -14,7 +14,7 @@ import yaml
 
 from openai_frontend.cli import pbtxt
 from openai_frontend.cli.init_repo.options import ModelExists
-from openai_frontend.files import replace_file
+from openai_frontend.runtime.files import replace_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,9 @@ from typing import Any
 
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.kv_events import LOOPBACK_ENDPOINT
-from openai_frontend.engines.vllm import (
-    capabilities,
-    environment,
-    kv_transfer,
-    processes,
-    torch_builds,
-    versions,
-)
+from openai_frontend.engines.vllm import capabilities, kv_transfer, versions
+from openai_frontend.engines.vllm.processes import children as processes
+from openai_frontend.engines.vllm.processes import environment, torch_builds
 from openai_frontend.errors import did_you_mean
 
 # Statistics cost time in every step; `"disable_log_stats": false` in model.json enables them.
@@ -34,8 +29,8 @@ ARGUMENTS: dict[str, Any] = {
 ONLY_BACKEND = "xgrammar"
 # Set in logs/engine_logs.py
 LOG_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
-SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
-CPU_WORKER = "openai_frontend.engines.vllm.worker.CPUWorker"
+SCHEDULER = "openai_frontend.engines.vllm.processes.scheduler.scheduler"
+CPU_WORKER = "openai_frontend.engines.vllm.processes.worker.CPUWorker"
 
 # Without a cache size, vLLM takes 92 % of the memory, and fails if that much is not free.
 CPU_ARGUMENTS: dict[str, Any] = {

@@ -20,21 +20,21 @@ from openai_frontend.engines.engine import (
 )
 from openai_frontend.engines.vllm import (
     arguments,
-    audio,
     capabilities,
     conversion,
-    environment,
     kv_transfer,
     process_failure,
-    processes,
-    prompt_media,
     versions,
 )
-from openai_frontend.engines.vllm.audio import PromptAudio
-from openai_frontend.engines.vllm.grammars import GrammarPreparer
+from openai_frontend.engines.vllm.grammars.backends import GrammarPreparer
 from openai_frontend.engines.vllm.lora import LoRALoader
-from openai_frontend.engines.vllm.media import MediaCache, max_items
-from openai_frontend.engines.vllm.prompt_media import AUDIO, IMAGE, PromptMedia
+from openai_frontend.engines.vllm.media import audio
+from openai_frontend.engines.vllm.media import prompts as prompt_media
+from openai_frontend.engines.vllm.media.audio import PromptAudio
+from openai_frontend.engines.vllm.media.images import MediaCache, max_items
+from openai_frontend.engines.vllm.media.prompts import AUDIO, IMAGE, PromptMedia
+from openai_frontend.engines.vllm.processes import children as processes
+from openai_frontend.engines.vllm.processes import environment
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
     Adapter,

@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.engines.vllm import arguments, capabilities, environment, versions
+from openai_frontend.engines.vllm import arguments, capabilities, versions
+from openai_frontend.engines.vllm.processes import environment
 from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.events import (
     ContentText,

@@ -6,8 +6,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from openai_frontend.engines.vllm.code_points import ALL, Ranges, ranges_of, without_surrogates
-from openai_frontend.engines.vllm.regex_tree import (
+from openai_frontend.engines.vllm.grammars.code_points import (
+    ALL,
+    Ranges,
+    ranges_of,
+    without_surrogates,
+)
+from openai_frontend.engines.vllm.grammars.regex_tree import (
     EMPTY,
     NOTHING,
     Characters,

@@ -22,8 +22,8 @@ from openai_frontend.engines.engine import (
     Sample,
 )
 from openai_frontend.engines.vllm import conversion, kv_transfer, zmq_io
-from openai_frontend.engines.vllm.grammars import GrammarPreparer
-from openai_frontend.engines.vllm.media import SentMedia
+from openai_frontend.engines.vllm.grammars.backends import GrammarPreparer
+from openai_frontend.engines.vllm.media.images import SentMedia
 from openai_frontend.engines.vllm.request_state import (
     DeltaCollector,
     TextRequestState,

@@ -10,9 +10,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from openai_frontend import compatibility
 from openai_frontend.engines.vllm import capabilities, versions
 from openai_frontend.errors import caught
+from openai_frontend.runtime import compatibility
 
 _FRAMES_OF_TEXT = 3  # engine, kind and request
 

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, Unpack
 
-from openai_frontend.admission import ConcurrencyLimits, QueueKey
+from openai_frontend.admission.queue import ConcurrencyLimits, QueueKey
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.errors import ModelHidden
@@ -18,7 +18,7 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.modalities import (
+from openai_frontend.media.modalities import (
     AudioSupport,
     ImageSupport,
     SpeechRequest,

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
 
-from openai_frontend.admission import (
+from openai_frontend.admission.queue import (
     ANONYMOUS,
     NO_LIMITS,
     ConcurrencyLimits,

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
-from openai_frontend.admission import ConcurrencyLimits, QueueKey
+from openai_frontend.admission.queue import ConcurrencyLimits, QueueKey
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -12,7 +12,7 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.modalities import (
+from openai_frontend.media.modalities import (
     AudioSupport,
     ImageSupport,
     SpeechRequest,

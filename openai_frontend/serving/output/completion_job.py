@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from openai_frontend.admission import QueueKey
+from openai_frontend.admission.queue import QueueKey
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,

@@ -13,8 +13,8 @@ from openai_frontend.generation import (
     SamplingParams,
     UsageCounter,
 )
-from openai_frontend.languages import code_of
-from openai_frontend.modalities import TranscriptionSupport
+from openai_frontend.media.languages import code_of
+from openai_frontend.media.modalities import TranscriptionSupport
 from openai_frontend.serving.admission.concurrency_limit import ModelSlots
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id

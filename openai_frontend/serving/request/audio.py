@@ -15,17 +15,17 @@ from typing import Any, Protocol
 from pybase64 import b64decode
 
 from openai_frontend import request_record
+from openai_frontend.admission.memory_budget import RequestMemory
 from openai_frontend.errors import InvalidRequest, RequestTooLarge, ServerOverloaded
 from openai_frontend.media.audio import FORMATS, format_of, pieces
 from openai_frontend.media.fork_server import PoolUnavailable, Reply
-from openai_frontend.media.stages import Stage
-from openai_frontend.memory_budget import RequestMemory
-from openai_frontend.modalities import (
+from openai_frontend.media.modalities import (
     AudioFile,
     AudioInput,
     AudioSupport,
     TranscriptionSupport,
 )
+from openai_frontend.media.stages import Stage
 from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.media_parts import (
     Base64Text,

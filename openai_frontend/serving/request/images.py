@@ -13,7 +13,7 @@ from typing import Any
 import pybase64
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.image_header import (
+from openai_frontend.media.image_header import (
     FORMATS,
     Header,
     InvalidHeader,
@@ -21,7 +21,7 @@ from openai_frontend.image_header import (
     UnknownFormat,
     read_header,
 )
-from openai_frontend.modalities import ImageInput, ImageSupport
+from openai_frontend.media.modalities import ImageInput, ImageSupport
 from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.media_parts import (
     Base64Text,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
+from openai_frontend.media.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits
 from openai_frontend.serving.request.images import ImageLimits, ImageReader

@@ -16,6 +16,7 @@ from time import monotonic_ns
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from openai_frontend import request_record
+from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
 from openai_frontend.media.fetch import (
     TIMEOUT_S,
@@ -25,9 +26,8 @@ from openai_frontend.media.fetch import (
     MediaFetcher,
     MediaURL,
 )
+from openai_frontend.media.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 from openai_frontend.media.stages import Stage
-from openai_frontend.memory_budget import MemoryBudget
-from openai_frontend.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 
 # Type of a part -> the kind of its media, as chat templates know it
 KINDS: Mapping[str, str] = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}

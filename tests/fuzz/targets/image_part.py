@@ -7,9 +7,9 @@ decoded.
 import base64
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.image_header import read_header
 from openai_frontend.media.audio import format_of
-from openai_frontend.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
+from openai_frontend.media.image_header import read_header
+from openai_frontend.media.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits
 from openai_frontend.serving.request.images import MAX_RATIO, MAX_SIDE, ImageLimits, ImageReader
 from openai_frontend.serving.request.media import MediaReader

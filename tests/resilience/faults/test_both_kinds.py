@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_frontend.engines.vllm import environment
+from openai_frontend.engines.vllm.processes import environment
 from tests import mock_models
 from tests.gateway_process import ROOT, GatewayProcess
 from tests.resilience.faults import environment_engine

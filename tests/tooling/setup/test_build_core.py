@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from openai_frontend.runtime.triton_interface import STUB
 from openai_frontend.triton import library, python_backend
-from openai_frontend.triton_interface import STUB
 from scripts import build_core
 from scripts.setup.progress import CommandFailed, Progress
 

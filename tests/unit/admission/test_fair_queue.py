@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openai_frontend.admission import FairQueue, QueueKey
+from openai_frontend.admission.queue import FairQueue, QueueKey
 
 A, B = QueueKey("a"), QueueKey("b")
 TURNS = st.builds(QueueKey, st.sampled_from("abcd"), st.integers(-1, 1))

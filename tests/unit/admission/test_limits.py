@@ -1,6 +1,6 @@
 import pytest
 
-from openai_frontend.admission import NO_QUEUE, TritonQueue, triton_queue
+from openai_frontend.admission.queue import NO_QUEUE, TritonQueue, triton_queue
 
 LEVELS = {"priority_levels": 3, "default_priority_level": 2}
 TAKES = {"allow_timeout_override": True, "default_timeout_microseconds": 1000}

@@ -1,6 +1,6 @@
 import pytest
 
-from openai_frontend.admission import ServiceRateEstimator
+from openai_frontend.admission.queue import ServiceRateEstimator
 
 
 def test_default_without_data():

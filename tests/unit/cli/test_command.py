@@ -13,12 +13,13 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from openai_frontend import __version__, compatibility
+from openai_frontend import __version__
 from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.config.loader import load, options
 from openai_frontend.config.settings import GROUPS, Settings
 from openai_frontend.routers.routing import RouteTable
+from openai_frontend.runtime import compatibility
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.triton import Options
 from tests.process_state import log_restored

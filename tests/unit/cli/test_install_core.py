@@ -7,8 +7,8 @@ from zipfile import ZipFile
 import pytest
 
 from openai_frontend.cli import install_core, main
+from openai_frontend.runtime.triton_interface import WHEEL, WHEEL_FOLDER
 from openai_frontend.triton import library
-from openai_frontend.triton_interface import WHEEL, WHEEL_FOLDER
 
 COMMAND = f"{sys.executable} -m pip install --no-deps {WHEEL}\n"
 METADATA = "nvidia_pytriton-0.7.0.dist-info"

@@ -11,7 +11,7 @@ from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.contracts.whisper import SUPPORT
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.modalities import (
+from openai_frontend.media.modalities import (
     AudioInput,
     SpeechRequest,
     TranscriptionSupport,

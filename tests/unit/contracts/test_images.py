@@ -13,7 +13,7 @@ from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.engines.tensors import completed_config
 from openai_frontend.generation import EmbedRequest, GenerationRequest, SamplingParams
-from openai_frontend.modalities import ImageInput, ImageSupport, salted_digest
+from openai_frontend.media.modalities import ImageInput, ImageSupport, salted_digest
 from tests import images
 from tests.backends.standins.configs import NVIDIAS
 from tests.unit.contracts.recorded import BLS, LLMAPI, Letters, RecordedOutputs, values

@@ -17,7 +17,7 @@ from openai_frontend.engines.media import (
     read_audio_files,
     read_images,
 )
-from openai_frontend.modalities import ENGINE_LIMITS, ImageInput
+from openai_frontend.media.modalities import ENGINE_LIMITS, ImageInput
 from tests import mock_models
 from tests.unit.engines.test_tensors import CONTEXT, Values, text
 from tests.unit.triton import generation_inputs

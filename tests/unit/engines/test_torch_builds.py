@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.engines.vllm import arguments, torch_builds
+from openai_frontend.engines.vllm import arguments
+from openai_frontend.engines.vllm.processes import torch_builds
 
 
 def install(folder: Path, name: str, version: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 import uvloop
 import zmq.asyncio
 
-from openai_frontend import compatibility
 from openai_frontend.engines.vllm import zmq_io
+from openai_frontend.runtime import compatibility
 from tests.unit.test_compatibility import without
 
 ENGINE = b"\0\0"

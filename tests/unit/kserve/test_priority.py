@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.admission import NO_LIMITS
+from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.kserve import priority
 from openai_frontend.kserve.models import ModelAddress, ModelAdmission

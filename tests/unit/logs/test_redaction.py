@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import openai_frontend
-from openai_frontend import background_tasks, engines
+from openai_frontend import engines
 from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelFailed
 from openai_frontend.logs import configure, formatters, redaction, repeats
@@ -21,6 +21,7 @@ from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.media import pool as media_pool
 from openai_frontend.models import supervisor
 from openai_frontend.parsing import guard
+from openai_frontend.runtime import background_tasks
 from openai_frontend.serving import error_reply
 from openai_frontend.tracing import exporter
 from openai_frontend.triton import inprocess

@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 
-from openai_frontend.load_phases import PHASES
 from openai_frontend.logs.engine_logs import configure_vllm
+from openai_frontend.runtime.load_phases import PHASES
 
 # Configures logging as vLLM does in each of its processes
 ENGINE = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from openai_frontend.lora.catalog import LoRACatalog, LoRASources, ScanResult
-from openai_frontend.lora.files import Kind, LoRARequirements
+from openai_frontend.models.lora.catalog import LoRACatalog, LoRASources, ScanResult
+from openai_frontend.models.lora.files import Kind, LoRARequirements
 from tests.unit.lora.files import write_peft, write_tensorrt_llm
 
 PEFT = LoRARequirements(kind="peft", max_rank=16, hidden_size=8)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from openai_frontend.lora.files import (
+from openai_frontend.models.lora.files import (
     FILES,
     NAME,
     InvalidLoRA,

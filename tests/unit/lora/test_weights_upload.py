@@ -9,8 +9,8 @@ import pytest
 
 from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest
-from openai_frontend.lora import weights_upload
-from openai_frontend.lora.weights_upload import WeightsUploader
+from openai_frontend.models.lora import weights_upload
+from openai_frontend.models.lora.weights_upload import WeightsUploader
 from tests.unit.lora.files import write_tensorrt_llm
 
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
+from openai_frontend.media.modalities import ImageInput
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels
-from openai_frontend.modalities import ImageInput
 
 LABELS = GenerationLabels(model="m", version="2", adapter="a")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_frontend import lease
+from openai_frontend.admission import lease
 from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.request_id import RequestId

@@ -9,10 +9,10 @@ import httptools
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from openai_frontend import compatibility
 from openai_frontend.middleware import direct_writer as direct_writer_module
 from openai_frontend.middleware.direct_writer import DirectWriter, is_supported
 from openai_frontend.middleware.request_id import RequestId, WithoutRequestId
+from openai_frontend.runtime import compatibility
 from openai_frontend.triton import StreamWriter
 from tests.unit.server.test_http_protocol import Address, exchange, request, served
 from tests.unit.test_compatibility import without

@@ -8,8 +8,8 @@ import pytest
 from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.errors import RequestCancelled, RequestTooLarge, ServerOverloaded
-from openai_frontend.memory_budget import MemoryBudget
 from openai_frontend.middleware import request_body
 from openai_frontend.middleware.request_body import (
     BodyLimit,

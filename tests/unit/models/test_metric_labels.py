@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from openai_frontend.admission import ConcurrencyLimits
+from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.models import supervisor
 from tests import mock_models
 from tests.unit.lora.files import write_peft

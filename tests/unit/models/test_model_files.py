@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.modalities import ImageSupport
+from openai_frontend.media.modalities import ImageSupport
 from openai_frontend.models.model_files import (
     ModelFileFacts,
     ModelSource,

@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from openai_frontend.admission import ConcurrencyLimits
+from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.serving.admission.concurrency_limit import ModelSlots
 from tests import mock_models
 from tests.unit.auth import key_files

@@ -17,8 +17,8 @@ from openai_frontend.generation import (
     SamplingParams,
     TokenCounts,
 )
+from openai_frontend.media.modalities import ImageInput
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.modalities import ImageInput
 from openai_frontend.models import prefill_peers, remote_prefill
 from openai_frontend.models.prefill_peers import PrefillPeer, PrefillPeers
 from openai_frontend.models.remote_prefill import (

@@ -17,7 +17,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     ScorePairRequest,
 )
-from openai_frontend.modalities import ImageInput
+from openai_frontend.media.modalities import ImageInput
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models

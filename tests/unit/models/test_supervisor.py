@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.admission import NO_LIMITS
+from openai_frontend.admission.lease import Lease, current
+from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.config.model_options import EngineLimits
 from openai_frontend.generation import GenerationRequest, SamplingParams
-from openai_frontend.lease import Lease, current
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models import supervisor
 from openai_frontend.models.loader import ModelLoader

@@ -12,13 +12,13 @@ from fastapi import FastAPI
 
 from openai_frontend import app as app_module
 from openai_frontend import lifespan
-from openai_frontend.admission import NO_LIMITS, ConcurrencyLimits
-from openai_frontend.cache_salts import CacheSalts
+from openai_frontend.admission.queue import NO_LIMITS, ConcurrencyLimits
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.models.triton_model import ModelLeases
+from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.internal_server import QuietServer
 from openai_frontend.triton.responses import UnreleasedRequests

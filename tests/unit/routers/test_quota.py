@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.admission import ConcurrencyLimits
+from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.config.settings import Settings
 from tests.unit.auth.key_files import bearer, key, write
 from tests.unit.serving.fake_pooling_model import FakePoolingModel

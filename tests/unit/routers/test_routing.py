@@ -13,8 +13,6 @@ from fastapi import APIRouter, FastAPI, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend import compatibility
-from openai_frontend.compatibility import UnsupportedPackage
 from openai_frontend.config.settings import Settings
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.routers.routing import (
@@ -22,6 +20,8 @@ from openai_frontend.routers.routing import (
     RouteTable,
     all_routes,
 )
+from openai_frontend.runtime import compatibility
+from openai_frontend.runtime.compatibility import UnsupportedPackage
 
 HOT = [
     ("POST", "/v1/chat/completions"),

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from openai_frontend.admission import NO_LIMITS, QueueKey
+from openai_frontend.admission.queue import NO_LIMITS, QueueKey
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
-from openai_frontend.modalities import ImageSupport
+from openai_frontend.media.modalities import ImageSupport
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation

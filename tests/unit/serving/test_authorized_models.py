@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.admission import QueueKey
+from openai_frontend.admission.queue import QueueKey
 from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.errors import ModelNotFound, ModelUnavailable, RateLimited
 from openai_frontend.generation import (
@@ -20,7 +20,7 @@ from openai_frontend.generation import (
     TokenCounts,
     UsageCounter,
 )
-from openai_frontend.modalities import SpeechRequest
+from openai_frontend.media.modalities import SpeechRequest
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, MeteredModel
 from tests.unit.auth.key_files import FakeClock, caller, key
 from tests.unit.serving.fake_model import FakeModel, last

@@ -5,7 +5,7 @@ import orjson
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
-from openai_frontend.modalities import ImageSupport
+from openai_frontend.media.modalities import ImageSupport
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions, complete
 from openai_frontend.serving.output.completion_job import CompletionJob

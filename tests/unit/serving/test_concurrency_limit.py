@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openai_frontend.admission import ConcurrencyLimits, QueueKey
+from openai_frontend.admission.queue import ConcurrencyLimits, QueueKey
 from openai_frontend.errors import QueueFull, QueueTimeout, ServerDraining
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.serving.admission.concurrency_limit import (

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
 from openai_frontend.media.fetch import MediaFetcher, Network, is_public
-from openai_frontend.memory_budget import MemoryBudget
-from openai_frontend.modalities import AudioSupport, ImageInput, ImageSupport
+from openai_frontend.media.modalities import AudioSupport, ImageInput, ImageSupport
 from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits
 from openai_frontend.serving.request.images import ImageLimits, ImageReader

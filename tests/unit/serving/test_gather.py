@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from openai_frontend.admission import NO_LIMITS
+from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.errors import QueueFull
 from openai_frontend.serving.admission.concurrency_limit import (
     MAX_PARALLEL,

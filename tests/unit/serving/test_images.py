@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.image_header import read_header
-from openai_frontend.modalities import AudioSupport, ImageInput, ImageSupport
+from openai_frontend.media.image_header import read_header
+from openai_frontend.media.modalities import AudioSupport, ImageInput, ImageSupport
 from openai_frontend.serving.request.images import ImageLimits, ImageReader
 from openai_frontend.serving.request.media_parts import MediaPart
 from tests import images

@@ -8,11 +8,11 @@ from typing import Any
 import numpy
 import pytest
 
-from openai_frontend.admission import NO_LIMITS, QueueKey
+from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
+from openai_frontend.admission.queue import NO_LIMITS, QueueKey
 from openai_frontend.errors import InferenceFailed, QueueFull, ServerOverloaded
 from openai_frontend.media.audio import wav_header
-from openai_frontend.memory_budget import MemoryBudget, RequestMemory
-from openai_frontend.modalities import SpeechRequest
+from openai_frontend.media.modalities import SpeechRequest
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.speech import SpeechJob
 

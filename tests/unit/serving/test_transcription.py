@@ -13,13 +13,13 @@ from weakref import ref
 
 import pytest
 
-from openai_frontend.admission import ANONYMOUS, NO_LIMITS
+from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
+from openai_frontend.admission.queue import ANONYMOUS, NO_LIMITS
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
 from openai_frontend.media import audio as codec
 from openai_frontend.media.fork_server import Refused
-from openai_frontend.memory_budget import MemoryBudget, RequestMemory
-from openai_frontend.modalities import TranscriptionSupport
+from openai_frontend.media.modalities import TranscriptionSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.request.audio import AudioLimits, AudioReader

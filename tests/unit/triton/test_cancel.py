@@ -3,7 +3,8 @@ import gc
 
 import pytest
 
-from openai_frontend import errors, lease
+from openai_frontend import errors
+from openai_frontend.admission import lease
 from openai_frontend.triton import _core, inprocess
 from tests import mock_models
 from tests.unit.engines import failing_engines

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from openai_frontend import errors, triton_interface
+from openai_frontend import errors
+from openai_frontend.runtime import triton_interface
 from openai_frontend.triton import Server, library, python_backend
 from openai_frontend.triton.start_log import StartLog
 from scripts.setup import lock
@@ -31,7 +32,7 @@ import asyncio, os, sys
 from pathlib import Path
 from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.triton import Options, Server
-from openai_frontend.triton_interface import STUB_INSTANCE_AT
+from openai_frontend.runtime.triton_interface import STUB_INSTANCE_AT
 from tests.unit.triton.test_interface import infer, stubs_of_this_process
 
 async def main():

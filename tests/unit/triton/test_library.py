@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from openai_frontend.runtime.triton_interface import WHEEL_FOLDER
 from openai_frontend.triton import LibraryNotFound, Options, Server, library
-from openai_frontend.triton_interface import WHEEL_FOLDER
 from tests.gateway_process import ROOT
 
 LOAD = """

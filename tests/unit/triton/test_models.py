@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from openai_frontend import background_tasks, errors
+from openai_frontend import errors
+from openai_frontend.runtime import background_tasks
 from tests import mock_models
 from tests.unit.triton.generation_inputs import collect, count, generate, generation
 from tests.unit.triton.waiting import until

@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
+from openai_frontend.runtime.triton_interface import STUB, STUBS, WHEEL_FOLDER, WHEEL_SERVER
 from openai_frontend.triton import Server, backends, library, python_backend
-from openai_frontend.triton_interface import STUB, STUBS, WHEEL_FOLDER, WHEEL_SERVER
 from tests.unit.triton import python_models
 from tests.unit.triton.waiting import until
 

@@ -8,8 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from openai_frontend.runtime.triton_interface import (
+    FULL_STUB,
+    IN_ENSEMBLE,
+    LOCKED_STUB,
+    UNHEALTHY_STUB,
+)
 from openai_frontend.triton import error_codes, inprocess
-from openai_frontend.triton_interface import FULL_STUB, IN_ENSEMBLE, LOCKED_STUB, UNHEALTHY_STUB
 from tests.unit.triton import puppet
 
 INSTANCE, OTHER = "puppet_0", "other_0"

@@ -1,0 +1,1 @@
+"""Which requests may run now: queues, budgets and leases."""

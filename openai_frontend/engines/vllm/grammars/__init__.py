@@ -1,0 +1,1 @@
+"""Constraints of an answer: schemas, patterns and grammars, compiled in a sandbox."""

@@ -1,0 +1,261 @@
+"""The grammar sandbox process; `run` is its function.
+
+Each grammar is prepared and compiled in a fork of this process, which never compiles anything
+itself and has one thread, so it may fork. A fork has a CPU and a memory limit, and may crash: the
+grammar is then refused and never reaches the engine's process, which serves all requests.
+
+Its socket has lines of JSON: first `{"vocabulary", "special_tokens", "cpu_s", "memory_mib"}`, then
+`{"id", "kind", "text"}`. It replies to each with `{"id", "kind", "text"}`, or with `{"id",
+"error"}`, and `"over_limit": true` if a limit was exceeded.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from openai_frontend.engines.vllm.grammars.preprocess import (
+    GrammarSpec,
+    for_llguidance,
+    is_lark,
+    prepare,
+    reason_of,
+)
+from openai_frontend.runtime.process_settings import end_with, lower_priority
+
+STACK_MIB = 4  # half of the engine's thread stacks
+MAX_FORKS = 4  # so that a slow grammar does not block others
+NICENESS = 10
+_ENDED = float("inf")  # deadline of a fork that was killed at its deadline
+_ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidance
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    vocabulary: Any  # xgrammar's TokenizerInfo
+    special_tokens: Mapping[str, int] | None
+    cpu_s: int  # CPU time
+    memory_mib: int  # in addition to this process's memory
+
+
+@dataclass(slots=True)
+class _Fork:
+    number: int
+    pid: int
+    deadline: float
+    output: bytearray = field(default_factory=bytearray)
+
+
+class SandboxWorker:
+    """Runs forks, several at a time."""
+
+    def __init__(self, limits: _Limits, read: bytes, connection: socket.socket) -> None:
+        """`read`: the requests' bytes that have already been read."""
+        self._limits = limits
+        self._connection = connection
+        self._lines = read
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._running: dict[int, _Fork] = {}  # by the file descriptor that they write to
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Run until the other side closes the connection. The forks die with this process."""
+        self._selector.register(self._connection, selectors.EVENT_READ)
+        self._split()
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        while self._waiting and len(self._running) < MAX_FORKS:
+            self._begin(self._waiting.popleft())
+        for key, _ in self._selector.select(self._until_deadline()):
+            if key.fileobj is not self._connection:
+                self._read_output(key.fd)
+            elif not self._read_requests():
+                return False
+        self._kill_late_forks()
+        return True
+
+    def _read_requests(self) -> bool:
+        data = self._connection.recv(1 << 16)
+        self._lines += data
+        self._split()
+        return bool(data)
+
+    def _split(self) -> None:
+        *lines, self._lines = self._lines.split(b"\n")
+        self._waiting += map(json.loads, lines)
+
+    def _until_deadline(self) -> float | None:
+        """Seconds to the next deadline; None if there is none. Killed forks report through their
+        files.
+        """
+        first = min((fork.deadline for fork in self._running.values()), default=_ENDED)
+        return None if first == _ENDED else max(0.0, first - time.monotonic())
+
+    def _kill_late_forks(self) -> None:
+        for fork in self._running.values():
+            if time.monotonic() >= fork.deadline:
+                os.kill(fork.pid, signal.SIGKILL)  # its file closes, which `_read_output` handles
+                fork.deadline = _ENDED
+
+    def _begin(self, request: dict[str, Any]) -> None:
+        read_fd, write_fd = os.pipe()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _try(GrammarSpec(request["kind"], request["text"]), self._limits, write_fd, parent)
+        os.close(write_fd)
+        deadline = time.monotonic() + 2 * self._limits.cpu_s
+        self._running[read_fd] = _Fork(request["id"], pid, deadline)
+        self._selector.register(read_fd, selectors.EVENT_READ)
+
+    def _read_output(self, read_fd: int) -> None:
+        if data := os.read(read_fd, 1 << 16):
+            self._running[read_fd].output += data
+            return
+        self._selector.unregister(read_fd)
+        os.close(read_fd)
+        fork = self._running.pop(read_fd)
+        _, status = os.waitpid(fork.pid, 0)
+        outcome = self._outcome(os.waitstatus_to_exitcode(status), fork)
+        self._connection.sendall(_line({"id": fork.number, **outcome}))
+
+    def _outcome(self, exit_code: int, fork: _Fork) -> dict[str, Any]:
+        if exit_code == 0:
+            output: dict[str, Any] = json.loads(fork.output)
+            return output
+        if exit_code == -signal.SIGXCPU or fork.deadline == _ENDED:
+            reason = f"compiling it takes more than {self._limits.cpu_s} s"
+        else:
+            reason = f"compiling it needs more than {self._limits.memory_mib} MiB"
+        return {"error": f"structured_outputs: {reason}", "over_limit": True}
+
+
+def _limits(message: dict[str, Any]) -> _Limits:
+    import xgrammar
+
+    vocabulary = xgrammar.TokenizerInfo.deserialize_json(message["vocabulary"])
+    special_tokens = message["special_tokens"]
+    return _Limits(vocabulary, special_tokens, message["cpu_s"], message["memory_mib"])
+
+
+def _try(form: GrammarSpec, limits: _Limits, write_fd: int, parent: int) -> NoReturn:
+    """Runs in the fork."""
+    exit_code = 1
+    try:
+        end_with(parent)
+        _limit(limits)
+        with open(write_fd, "wb") as output:
+            output.write(_line(_tried(form, limits)))
+        exit_code = 0
+    finally:
+        os._exit(exit_code)  # no cleanup of the parent's resources
+
+
+def _limit(limits: _Limits) -> None:
+    lower_priority(NICENESS)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 2)  # a crash must not write to the server's log
+    pages = int(open("/proc/self/statm").read().split()[0])  # noqa: SIM115  the fork ends soon
+    memory = pages * resource.getpagesize() + limits.memory_mib * 2**20
+    for limit, value in (
+        (resource.RLIMIT_CPU, limits.cpu_s * _threads()),
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_STACK, STACK_MIB * 2**20),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (value, resource.getrlimit(limit)[1]))
+
+
+def _threads() -> int:
+    """Half of the machine's processors, at most as many as the engine uses."""
+    return max(1, min(8, len(os.sched_getaffinity(0)) // 2))
+
+
+def _tried(form: GrammarSpec, limits: _Limits) -> dict[str, Any]:
+    try:
+        ready = prepare(form, limits.special_tokens)
+        _compile(ready, limits.vocabulary)
+    except ValueError as error:
+        return {"error": str(error)}
+    return {"kind": ready.kind, "text": ready.text}
+
+
+def _compile(form: GrammarSpec, vocabulary: Any) -> None:
+    """Compile as the engine does, up to the first token."""
+    import xgrammar
+
+    compiler = xgrammar.GrammarCompiler(vocabulary, max_threads=_threads(), cache_enabled=False)
+    try:
+        grammar = _compiled(form, compiler)
+    except _ENGINES_ERRORS as error:
+        reason = reason_of(error) or "it does not compile"
+        if not _falls_to_llguidance(form):
+            raise ValueError(f"structured_outputs: {reason}") from error
+        grammar = None
+    if grammar is None:
+        _try_llguidance(form)
+        return
+    mask = xgrammar.allocate_token_bitmask(1, vocabulary.vocab_size)
+    narrowed = xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(mask)
+    if narrowed and not mask.any():  # the engine would fail at the first token
+        raise ValueError("structured_outputs: no text matches it")
+
+
+def _compiled(form: GrammarSpec, compiler: Any) -> Any:
+    """None if llguidance must compile it."""
+    if form.kind == "regex":
+        return compiler.compile_regex(form.text)
+    if form.kind == "structural_tag":
+        return compiler.compile_structural_tag(form.text)
+    if form.kind == "json" or for_llguidance(form):
+        return None
+    if is_lark(form.text):
+        return compiler.compile_lark(form.text)
+    return compiler.compile_grammar(form.text)
+
+
+def _falls_to_llguidance(form: GrammarSpec) -> bool:
+    return form.kind == "grammar" and is_lark(form.text)
+
+
+def _try_llguidance(form: GrammarSpec) -> None:
+    """Only checks that it terminates: what llguidance refuses, the engine's client refuses with its
+    own message.
+    """
+    from llguidance import LLMatcher
+
+    make: dict[str, Any] = {
+        "json": LLMatcher.grammar_from_json_schema,
+        "grammar": LLMatcher.grammar_from_lark,
+    }
+    with contextlib.suppress(*_ENGINES_ERRORS):
+        grammar = make[form.kind](form.text)
+        LLMatcher.validate_grammar(grammar, None)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def run(connection: socket.socket) -> None:
+    """Serve until the other side closes the connection."""
+    import llguidance  # noqa: F401  before the first fork
+    import xgrammar  # noqa: F401
+
+    read = b""
+    while b"\n" not in read:
+        if not (data := connection.recv(1 << 20)):
+            return
+        read += data
+    first, _, rest = read.partition(b"\n")
+    SandboxWorker(_limits(json.loads(first)), rest, connection).run()

@@ -1,0 +1,1 @@
+"""The processes of an engine: the core, its workers and what they inherit."""

@@ -1,0 +1,192 @@
+"""Adapters as served models, named `base:adapter` for each name of the base.
+
+The adapter's name alone also works if no other model or adapter has it.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from openai_frontend.errors import ModelFailed, ModelNotFound
+from openai_frontend.generation import Adapter
+from openai_frontend.models import model_files
+from openai_frontend.models.lora.catalog import LoRACatalog, LoRASources, ScanResult
+from openai_frontend.models.lora.files import LoRARequirements
+from openai_frontend.models.lora.weights_upload import WeightsUploader
+from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.snapshot import LoadedModel, Snapshot
+from openai_frontend.triton import Server
+
+SEPARATOR = ":"
+
+
+@dataclass(frozen=True, slots=True)
+class LoRASnapshot:
+    """All adapters of a server at one moment."""
+
+    found: Mapping[str, ScanResult] = field(default_factory=dict)  # by the base's name in Triton
+    unique: Mapping[str, str] = field(default_factory=dict)  # adapter -> its only base
+
+    @property
+    def bases(self) -> list[str]:
+        """The models that support adapters."""
+        return sorted(name for name, found in self.found.items() if found.possible)
+
+
+class LoRAModels:
+    """Finds the adapters of a server's models and serves each as a model."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._table = LoRACatalog()
+        self._uploaders: dict[str, WeightsUploader] = {}
+
+    def scan(self, snapshot: Snapshot) -> LoRASnapshot:
+        """Scan the folders of all bases: call it off the event loop, one scan at a time."""
+        found = {
+            name: self._table.scan(name, self._sources(loaded), _requirements(loaded.model))
+            for name, loaded in _latest(snapshot).items()
+        }
+        known = {*snapshot.models, *snapshot.failures, *snapshot.refused, *snapshot.aliases}
+        return LoRASnapshot(found, _unique(found, known))
+
+    def publish(self, adapters: LoRASnapshot) -> None:
+        """Pass the adapters to the engines of this process."""
+        for name, found in adapters.found.items():
+            self._server.set_adapters(name, found.adapters)
+
+    def find(self, name: str, snapshot: Snapshot, adapters: LoRASnapshot) -> ServedModel | None:
+        """The model with this name; None if the name cannot be an adapter's.
+
+        Raises ModelNotFound if the base has no such adapter, ModelUnavailable if the adapter
+        cannot serve.
+        """
+        base, adapter = _split(name, adapters)
+        model = snapshot.models.get(base)
+        if model is None:
+            _check_base(name, snapshot.canonical(base), snapshot)
+            return None
+        found = adapters.found.get(model.model_name, ScanResult())
+        if adapter in found.adapters:
+            return self._adapted_model(name, model, found.adapters[adapter])
+        if adapter in found.problems:
+            raise ModelFailed(name, found.problems[adapter])
+        raise ModelNotFound(f"The model '{base}' has no adapter '{adapter[:128]}'.", param="model")
+
+    def card(self, name: str, snapshot: Snapshot, adapters: LoRASnapshot) -> ModelCard | None:
+        """The adapter's card, with the reason if it cannot serve. None as for `find`."""
+        base, adapter = _split(name, adapters)
+        model = snapshot.models.get(base)
+        if (
+            model is not None
+            and adapter in adapters.found.get(model.model_name, ScanResult()).problems
+        ):
+            reason = adapters.found[model.model_name].problems[adapter]
+            return ModelCard(
+                name=name, created=0, owned_by="triton", ready=False, parent=base, error=reason
+            )
+        found = self.find(name, snapshot, adapters)
+        return None if found is None else found.card()
+
+    def listed(self, snapshot: Snapshot, adapters: LoRASnapshot) -> list[ServedModel]:
+        """One model for each adapter, under its base's own name."""
+        return [
+            self._adapted_model(f"{base}{SEPARATOR}{name}", snapshot.models[base], adapter)
+            for base, found in sorted(adapters.found.items())
+            if base in snapshot.models
+            for name, adapter in sorted(found.adapters.items())
+        ]
+
+    def unload(self, base: str, adapter: str) -> None:
+        """Leave the adapter out of the following scans."""
+        self._table.unload(base, adapter)
+
+    def load(self, base: str, adapter: str) -> None:
+        """Undo `unload` from the next scan on."""
+        self._table.load(base, adapter)
+
+    def _adapted_model(self, name: str, base: ServedModel, adapter: Adapter) -> ServedModel:
+        uploader = None
+        if base.supports("adapter_weights"):
+            uploader = self._uploaders.setdefault(base.model_name, WeightsUploader())
+        full = f"{base.model_name}{SEPARATOR}{adapter.name}"
+        return replace(
+            base,
+            name=name,
+            adapter=adapter,
+            weights_uploader=uploader,
+            alias_of=None if name == full else full,
+            embedding_contract=None,
+            score_contract=None,
+        )
+
+    def _sources(self, loaded: LoadedModel) -> LoRASources:
+        model, options = loaded.model, loaded.options
+        repositories = self._server.options.model_repositories
+        return LoRASources(
+            model_folder=model_files.model_folder(model.model_name, repositories),
+            version=model.version,
+            named=options.adapters,
+            watched=options.adapter_folder,
+        )
+
+
+def _latest(snapshot: Snapshot) -> dict[str, LoadedModel]:
+    """The version of each model that its name stands for: the latest."""
+    return {
+        name: snapshot.loaded_models[name, version]
+        for name, version in sorted(snapshot.loaded_models)
+        if name in snapshot.models
+    }
+
+
+def _unique(found: Mapping[str, ScanResult], known: Collection[str]) -> dict[str, str]:
+    bases: dict[str, list[str]] = {}
+    for base, each in found.items():
+        for name in each.adapters:
+            bases.setdefault(name, []).append(base)
+    return {
+        name: having[0] for name, having in bases.items() if len(having) == 1 and name not in known
+    }
+
+
+def _split(name: str, adapters: LoRASnapshot) -> tuple[str, str]:
+    """Split a name into base and adapter. A name without a base must be a unique adapter."""
+    if name in adapters.unique:
+        return adapters.unique[name], name
+    base, _, adapter = name.rpartition(SEPARATOR)
+    return base, adapter
+
+
+def _check_base(name: str, base: str, snapshot: Snapshot) -> None:
+    """Raise ModelUnavailable if the adapter's base cannot serve."""
+    if name != base and base in snapshot.failures:
+        reason = f"its base model cannot serve: {snapshot.failures[base]}"
+        raise ModelFailed(name, reason)
+
+
+def _requirements(model: ServedModel) -> LoRARequirements | None:
+    """What the model's adapters must satisfy; None if it supports none."""
+    if not model.supports("adapter"):
+        return None
+    if "max_lora_rank" in model.facts:  # reported by an engine of this process
+        rank = model.facts["max_lora_rank"]
+        size = _hidden_size(model)
+        return (
+            None if rank is None else LoRARequirements(kind="peft", max_rank=rank, hidden_size=size)
+        )
+    if model.supports("adapter_weights"):
+        return LoRARequirements(kind="tensorrt_llm")
+    return LoRARequirements(kind="peft" if model.supports("adapter_path") else None)
+
+
+def _hidden_size(model: ServedModel) -> int | None:
+    """From the config.json next to the tokenizer; None if it cannot be read."""
+    folder = model.facts.get("tokenizer")
+    try:
+        config = folder and json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the engine will check it
+        return None
+    size = config.get("hidden_size") if isinstance(config, dict) else None
+    return size if isinstance(size, int) else None

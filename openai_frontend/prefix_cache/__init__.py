@@ -1,0 +1,1 @@
+"""Which prompts share a prefix, and whose caches a prompt may use."""

@@ -1,0 +1,1 @@
+"""The process: tasks, files, helper processes, and names of other packages."""

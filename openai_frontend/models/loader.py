@@ -319,8 +319,8 @@ def _output_format(name: str, files: ModelFiles | None, options: ModelOptions) -
         return PLAIN  # no chat, and completions are not parsed
     named = {each: parser for each in SETTINGS if (parser := getattr(options, each)) is not None}
     output_format = select_parser(files, named)
-    because = " ".join(output_format.because)
-    logger.info("model %s: output is parsed as %s. %s", name, output_format.name, because)
+    evidence = " ".join(output_format.evidence)
+    logger.info("model %s: output is parsed as %s. %s", name, output_format.name, evidence)
     if lacking := warning(output_format, files):
         logger.warning("model %s: %s", name, lacking)
     return output_format

@@ -81,17 +81,18 @@ def select_parser(files: ModelFiles, named: Mapping[str, str]) -> OutputFormat:
     """Select by settings first, then by files. Raises ModelUnavailable if a parser cannot load."""
     found = family_for(files.chat_template, files.model_type())
     if not named:
-        return OutputFormat(family=found.family, because=found.because)
-    because = [f"The setting {setting} is '{parser}'." for setting, parser in named.items()]
+        return OutputFormat(family=found.family, evidence=found.evidence)
+    evidence = [f"The setting {setting} is '{parser}'." for setting, parser in named.items()]
     halves = {setting: BY_NAME.get(parser, TEXT) for setting, parser in named.items()}
     for setting in set(SETTINGS) - named.keys():
         halves[setting] = _other_half(next(iter(halves.values())), found.family)
-        because += found.because if halves[setting] is found.family else ()
+        evidence += found.evidence if halves[setting] is found.family else ()
     try:
         family = combined(halves["tool_call_parser"], halves["reasoning_parser"])
     except ValueError as error:
         raise ModelUnavailable(f"its {' and '.join(named)}: {error}") from error
-    return OutputFormat(family=family, because=tuple(because), make=_external(named, files.folder))
+    external = _external(named, files.folder)
+    return OutputFormat(family=family, evidence=tuple(evidence), external=external)
 
 
 def _other_half(half: Family, found: Family) -> Family:

@@ -34,33 +34,34 @@ class OutputFormat:
     """How one model's outputs are parsed."""
 
     family: Family  # the family's part; TEXT if it parses nothing
-    because: tuple[str, ...] = ()  # why it was selected, one sentence each
-    make: ExternalParser | None = None  # parses the rest
+    evidence: tuple[str, ...] = ()  # why it was selected, one sentence each
+    external: ExternalParser | None = None  # parses the rest
 
     @property
     def name(self) -> str:
         """The parsers of calls and reasoning, as in the settings."""
-        if self.make is None:
+        if self.external is None:
             return self.family.name
-        return self.make.name if self.family is TEXT else f"{self.make.name}+{self.family.name}"
+        name = self.external.name
+        return name if self.family is TEXT else f"{name}+{self.family.name}"
 
     @property
     def tools(self) -> bool:
         """Whether it recognises tool calls."""
-        return self.family.tools is not None or (self.make is not None and self.make.tools)
+        return self.family.tools is not None or (self.external is not None and self.external.tools)
 
     @property
     def reasoning(self) -> bool:
         """Whether it recognises reasoning."""
-        if self.make is not None and self.make.reasoning:
+        if self.external is not None and self.external.reasoning:
             return True
         return self.family.reasoning is not None or bool(self.family.reasoning_summary)
 
     @property
     def special_tokens(self) -> bool:
         """Whether the engine must keep special tokens in the text."""
-        external = self.make is not None and self.make.special_tokens
-        return external or self.family.special_tokens
+        needed = self.external is not None and self.external.special_tokens
+        return needed or self.family.special_tokens
 
     def reasoning_open(
         self, prompt: str | None, *, continued: bool = False, variables: Variables = _NO_VARIABLES
@@ -70,8 +71,8 @@ class OutputFormat:
 
         `continued`: the prompt ends with the beginning of the assistant's message.
         """
-        if self.make is not None and self.make.reasoning:
-            return self.make.make(_NO_SCHEMAS, prompt, variables).in_reasoning
+        if self.external is not None and self.external.reasoning:
+            return self.external.make(_NO_SCHEMAS, prompt, variables).in_reasoning
         reasoning = self.family.reasoning
         if reasoning is None or prompt is None:
             return None
@@ -98,7 +99,7 @@ class OutputFormat:
             family = constrained_to_function(family, forced)
         elif any_call:
             family = constrained_to_calls(family)
-        external = self.make
+        external = self.external
         if external is not None and external.reasoning:
             make = external.make
             return _with_external_reasoning(

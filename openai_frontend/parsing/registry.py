@@ -59,7 +59,7 @@ class FamilyMatch:
     """A family and the evidence for it, one sentence each."""
 
     family: Family
-    because: tuple[str, ...]
+    evidence: tuple[str, ...]
 
 
 def family_for(chat_template: str | None, model_type: str | None = None) -> FamilyMatch:

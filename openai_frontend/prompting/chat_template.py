@@ -15,8 +15,8 @@ from jinja2 import TemplateError, TemplateSyntaxError
 import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.prompting import template_environment
+from openai_frontend.prompting.continuation import cut_at_mark, mark_last_message
 from openai_frontend.prompting.message_shape import Message, detect
-from openai_frontend.prompting.prefill import cut_at_prefill, open_prefill
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class ChatTemplate:
         if documents and not self.knows("documents"):
             raise _unsupported("documents")
         shaped = self._shape.messages(messages, self._warn_of_arguments)
-        opened = shaped if not continue_final_message else open_prefill(shaped)
+        opened = shaped if not continue_final_message else mark_last_message(shaped)
         variables.update(
             tools=tools or None,
             documents=documents or None,
@@ -158,7 +158,7 @@ class ChatTemplate:
             refusal = InvalidRequest(message, param="messages")
             refusal.foreign = True  # the message may contain internal objects
             raise refusal from error
-        return cut_at_prefill(text, shaped[-1]) if continue_final_message else text
+        return cut_at_mark(text, shaped[-1]) if continue_final_message else text
 
     def _warn_of_arguments(self, where: str) -> None:
         if not self._warned:

@@ -12,7 +12,7 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.constraints import plugin
-from openai_frontend.serving.constraints.grammar import prepare_constraint, takes_long
+from openai_frontend.serving.constraints.grammar import is_slow_to_build, prepare_constraint
 from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
     CompletionJob,
@@ -309,9 +309,9 @@ async def _constrain(
             tools,
             model.output_format,
             reasoning_open=reasoning_open,
-            takes_tags=model.supports("structured_outputs.structural_tag"),
+            supports_tags=model.supports("structured_outputs.structural_tag"),
         )
-        wanted = await asyncio.to_thread(build) if takes_long(tools) else build()
+        wanted = await asyncio.to_thread(build) if is_slow_to_build(tools) else build()
         tag = None if wanted.structured is None else wanted.structured.structural_tag
         short = tag is None or len(tag) <= _MAX_KEPT_TAG
         if short and not plugin.installed():  # a plug-in may look at the messages

@@ -31,12 +31,6 @@ from openai_frontend.serving.admission.concurrency_limit import (
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.output.logprobs import Alternatives, ChatLogprobs, TokenNames, spelled
-from openai_frontend.serving.output.speech_probe import (
-    DEFAULT_LANGUAGE,
-    SpeechProbe,
-    decoder_start,
-    language_code,
-)
 from openai_frontend.serving.output.transcript import (
     VTT_HEAD,
     Segment,
@@ -45,6 +39,12 @@ from openai_frontend.serving.output.transcript import (
     srt_block,
     verbose_segment,
     vtt_block,
+)
+from openai_frontend.serving.output.transcription_probe import (
+    DEFAULT_LANGUAGE,
+    TranscriptionProbe,
+    decoder_start,
+    language_code,
 )
 from openai_frontend.serving.pooling import TimeSlicer
 from openai_frontend.serving.request.audio import AudioReader, DecodedAudio
@@ -183,7 +183,7 @@ class Transcriptions:
         slots.check(model.queue_key(0))
         self._policy.check_extra(request, NEUTRAL_IN_TRANSCRIPTIONS)
         _check_fields(request, format, support, model)
-        probe = SpeechProbe(model, slots)
+        probe = TranscriptionProbe(model, slots)
         language = language_code(request.language, support, detects=probe.detects)
         params = _params(request, model)
         audio = await self._audio.read(file, support, model.model_name, memory)

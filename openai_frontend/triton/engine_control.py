@@ -63,7 +63,7 @@ class EngineControl:
 
     def pending_tokens(self, name: str, begun: bool) -> int:
         """Tokens without a response from an engine in this process, see `StallDetector`."""
-        return sum(host.unsent(begun) for host in inprocess.hosts(name))
+        return sum(handle.unsent(begun) for handle in inprocess.handles(name))
 
     def engine_failures(self, names: frozenset[str]) -> dict[str, str]:
         """Of these models, those whose engine has died, with the reason."""
@@ -86,28 +86,28 @@ class EngineControl:
 
     def identity(self, name: str) -> object:
         """A value that stays equal until the model gets another engine; restarts keep it."""
-        if hosts := inprocess.hosts(name):
-            return hosts
+        if handles := inprocess.handles(name):
+            return handles
         return frozenset(process.pid for process in self._stubs.of_model(self._config(name)))
 
     def can_probe(self, name: str) -> bool:
         """Whether the engine can be probed without a client's request."""
-        return bool(inprocess.hosts(name))
+        return bool(inprocess.handles(name))
 
     async def wait_for_probe(self, name: str) -> None:
         """Return once each version's engine in this process has answered a probe, or has died."""
         async with asyncio.TaskGroup() as probes:
-            for host in inprocess.current_hosts(name):
-                probes.create_task(_wait_for_probe(name, host))
+            for handle in inprocess.current_handles(name):
+                probes.create_task(_wait_for_probe(name, handle))
 
     def fail_requests(self, name: str, reason: str) -> None:
         """Fail the requests of an engine in this process, also new ones until its restart."""
-        for host in inprocess.hosts(name):
-            host.interrupt(reason)
+        for handle in inprocess.handles(name):
+            handle.interrupt(reason)
 
     def restart_obstacle(self, name: str) -> str | None:
         """Why `restart` is impossible; None if it is possible."""
-        if inprocess.hosts(name):
+        if inprocess.handles(name):
             return None
         config = self._config(name)
         groups = config.get("instance_group", ())
@@ -127,8 +127,8 @@ class EngineControl:
         the core. A model of the Python backend is loaded next to the remains of its old instances:
         an unload would wait for requests that never end.
         """
-        if hosts := inprocess.hosts(name):
-            await self._server.run_shielded(_restarted(list(hosts)))
+        if handles := inprocess.handles(name):
+            await self._server.run_shielded(_restarted(list(handles)))
             await self._server.refresh(name)
             return
         config = self._config(name)
@@ -149,29 +149,29 @@ class EngineControl:
             return {}
 
 
-async def _wait_for_probe(name: str, host: inprocess.EngineHandle) -> None:
+async def _wait_for_probe(name: str, handle: inprocess.EngineHandle) -> None:
     """Also returns if another load has replaced the engine, whose probe may then never end."""
-    probe = asyncio.ensure_future(host.probe())
+    probe = asyncio.ensure_future(handle.probe())
     try:
-        while host in inprocess.current_hosts(name) and host.failure() is None:
+        while handle in inprocess.current_handles(name) and handle.failure() is None:
             if not (await asyncio.wait([probe], timeout=PROBE_AGAIN_S))[0]:
                 continue
             if (failure := probe.result()) is None:
                 return
             logger.info("model %s: a probe failed: %s", name, failure)
             await asyncio.sleep(PROBE_AGAIN_S)
-            probe = asyncio.ensure_future(host.probe())
+            probe = asyncio.ensure_future(handle.probe())
     finally:
         probe.cancel()
 
 
-async def _restarted(hosts: list[inprocess.EngineHandle]) -> None:
+async def _restarted(handles: list[inprocess.EngineHandle]) -> None:
     """Restart on a separate thread: it may take minutes, and the loop's threads are few."""
     loop = asyncio.get_running_loop()
     thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
     try:
-        for host in hosts:
-            await loop.run_in_executor(thread, host.restart)
+        for handle in handles:
+            await loop.run_in_executor(thread, handle.restart)
     except RuntimeError as error:
         raise ModelUnavailable(str(error)) from error
     finally:

@@ -72,39 +72,40 @@ class EngineHandle(Protocol):
 
 # The current engine is last: a reload has two for a while, and a failed one leaves the first.
 # Triton's threads change the mapping, so it is replaced as a whole, under the lock.
-_hosts: dict[tuple[str, int], tuple[EngineHandle, ...]] = {}
+_handles: dict[tuple[str, int], tuple[EngineHandle, ...]] = {}
 # The current engine by name and version, or -1 for the highest one
 _current: dict[tuple[str, int], EngineHandle] = {}
 _adapters: dict[str, Mapping[str, Any]] = {}  # by model; also for later reloads
-_hosts_lock = threading.Lock()
+_handles_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
 
-def host(model_name: str, version: int = -1) -> EngineHandle | None:
+def handle(model_name: str, version: int = -1) -> EngineHandle | None:
     """Return the engine of a loaded in-process model; version -1 is the highest loaded one."""
     return _current.get((model_name, version))
 
 
-def current_hosts(model_name: str) -> list[EngineHandle]:
+def current_handles(model_name: str) -> list[EngineHandle]:
     """Return the engine of each loaded version of an in-process model."""
-    loaded = _hosts
+    loaded = _handles
     return [of_version[-1] for (name, _), of_version in loaded.items() if name == model_name]
 
 
 def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
     """Set a model's adapters in its engines, including those of later reloads."""
-    with _hosts_lock:
+    with _handles_lock:
         if not adapters and model_name not in _adapters:
             return
         _adapters[model_name] = adapters
-        hosts = [each for (name, _), kept in _hosts.items() if name == model_name for each in kept]
-        for each in hosts:
-            each.set_adapters(adapters)
+        for (name, _), handles in _handles.items():
+            if name == model_name:
+                for each in handles:
+                    each.set_adapters(adapters)
 
 
-def hosts(model_name: str) -> frozenset[EngineHandle]:
+def handles(model_name: str) -> frozenset[EngineHandle]:
     """Return all engines of an in-process model, including one that a reload is replacing."""
-    loaded = _hosts
+    loaded = _handles
     return frozenset(
         each
         for (name, _), of_version in loaded.items()
@@ -113,30 +114,30 @@ def hosts(model_name: str) -> frozenset[EngineHandle]:
     )
 
 
-def any_hosts() -> bool:
+def any_handles() -> bool:
     """Whether an in-process model is loaded."""
-    return bool(_hosts)
+    return bool(_handles)
 
 
-def _register(key: tuple[str, int], engine_host: EngineHandle) -> None:
-    with _hosts_lock:
+def _register(key: tuple[str, int], engine_handle: EngineHandle) -> None:
+    with _handles_lock:
         if (adapters := _adapters.get(key[0])) is not None:
-            engine_host.set_adapters(adapters)
-        _replace({**_hosts, key: (*_hosts.get(key, ()), engine_host)})
+            engine_handle.set_adapters(adapters)
+        _replace({**_handles, key: (*_handles.get(key, ()), engine_handle)})
 
 
-def _unregister(key: tuple[str, int], engine_host: EngineHandle) -> None:
-    with _hosts_lock:
-        left = tuple(each for each in _hosts.get(key, ()) if each is not engine_host)
-        others = {name: hosts for name, hosts in _hosts.items() if name != key}
+def _unregister(key: tuple[str, int], engine_handle: EngineHandle) -> None:
+    with _handles_lock:
+        left = tuple(each for each in _handles.get(key, ()) if each is not engine_handle)
+        others = {name: handles for name, handles in _handles.items() if name != key}
         _replace({**others, key: left} if left else others)
 
 
-def _replace(hosts: dict[tuple[str, int], tuple[EngineHandle, ...]]) -> None:
-    global _hosts, _current
-    current = {key: of_version[-1] for key, of_version in hosts.items()}
+def _replace(handles: dict[tuple[str, int], tuple[EngineHandle, ...]]) -> None:
+    global _handles, _current
+    current = {key: of_version[-1] for key, of_version in handles.items()}
     latest = {(name, -1): current[name, version] for name, version in sorted(current)}
-    _hosts, _current = hosts, latest | current
+    _handles, _current = handles, latest | current
 
 
 def attach(loop: asyncio.AbstractEventLoop) -> None:
@@ -151,8 +152,8 @@ def attach(loop: asyncio.AbstractEventLoop) -> None:
 
 def detach(loop: asyncio.AbstractEventLoop, reason: str) -> None:
     """Fail requests in flight with `reason` and accept no more."""
-    for engine_host, execution in close(reason):
-        _guarded(engine_host.cancel, execution)
+    for engine_handle, execution in close(reason):
+        _guarded(engine_handle.cancel, execution)
     loop.remove_reader(_core.execution_fd())
 
 
@@ -173,10 +174,10 @@ def interrupt_loads() -> None:
 
 
 def _on_executions() -> None:
-    for engine_host, execution in _core.drain_executions():
-        _guarded(engine_host.start, execution)
-    for engine_host, execution in _core.take_cancelled_executions():
-        _guarded(engine_host.cancel, execution)
+    for engine_handle, execution in _core.drain_executions():
+        _guarded(engine_handle.start, execution)
+    for engine_handle, execution in _core.take_cancelled_executions():
+        _guarded(engine_handle.cancel, execution)
 
 
 def _guarded(call: Any, execution: _core.Execution) -> None:
@@ -196,26 +197,26 @@ def _log_unreported(error: Exception) -> None:
     logger.error("cannot report an engine's failure", exc_info=error)
 
 
-class _RegisteredHost:
+class _RegisteredHandle:
     """Unregisters the engine when Triton unloads the model."""
 
-    def __init__(self, key: tuple[str, int], engine_host: EngineHandle) -> None:
+    def __init__(self, key: tuple[str, int], engine_handle: EngineHandle) -> None:
         self._key = key
-        self._host = engine_host
-        self.start = engine_host.start
-        self.cancel = engine_host.cancel
-        self.failure = engine_host.failure
+        self._handle = engine_handle
+        self.start = engine_handle.start
+        self.cancel = engine_handle.cancel
+        self.failure = engine_handle.failure
 
     def unload(self) -> None:
         try:
-            self._host.unload()
+            self._handle.unload()
         finally:
-            _unregister(self._key, self._host)
+            _unregister(self._key, self._handle)
 
 
-def _load(name: str, version: int, folder: str, config: str) -> tuple[_RegisteredHost, str]:
+def _load(name: str, version: int, folder: str, config: str) -> tuple[_RegisteredHandle, str]:
     """Load an engine on Triton's load thread; return it and the completed config as JSON."""
     runtime = importlib.import_module(RUNTIME)
-    engine_host, completed = runtime.load(name, version, Path(folder), json.loads(config), _loop)
-    _register((name, version), engine_host)
-    return _RegisteredHost((name, version), engine_host), json.dumps(completed)
+    engine_handle, completed = runtime.load(name, version, Path(folder), json.loads(config), _loop)
+    _register((name, version), engine_handle)
+    return _RegisteredHandle((name, version), engine_handle), json.dumps(completed)

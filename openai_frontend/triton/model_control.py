@@ -192,7 +192,7 @@ class ModelControl:
         """Unload a model once no load runs, and wait until it is gone or was loaded again, or until
         it is given up, because its process has died or hangs.
         """
-        leaving = inprocess.hosts(name)
+        leaving = inprocess.handles(name)
         watch = self._unloads[name] = await self._watch(name)
 
         async def unload() -> None:
@@ -216,7 +216,7 @@ class ModelControl:
 
     def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHandle]) -> bool:
         """The core's unload returns early: the model goes later, and its engine last."""
-        return "UNLOADING" in self._states(name) or not inprocess.hosts(name).isdisjoint(leaving)
+        return "UNLOADING" in self._states(name) or not inprocess.handles(name).isdisjoint(leaving)
 
     async def poll(self) -> None:
         """Let the core load and unload models whose files changed."""
@@ -305,7 +305,7 @@ def _is_any_left(core: _core.Server, lost: Collection[str]) -> bool:
     """The index lacks models whose files came with the load."""
     entries = json.loads(core.model_index(False))
     unloading = {entry["name"] for entry in entries if entry.get("state") == "UNLOADING"}
-    return bool(unloading.difference(lost)) or inprocess.any_hosts()
+    return bool(unloading.difference(lost)) or inprocess.any_handles()
 
 
 def _check_name(name: str) -> None:

@@ -309,8 +309,8 @@ class Server:
 
     def model_facts(self, name: str, version: int = -1) -> Mapping[str, Any]:
         """Return what an in-process engine reported about its model; empty for other backends."""
-        host = inprocess.host(name, version)
-        return host.facts if host is not None else _NO_FACTS
+        handle = inprocess.handle(name, version)
+        return handle.facts if handle is not None else _NO_FACTS
 
     def set_adapters(self, name: str, adapters: Mapping[str, Any]) -> None:
         """Set the adapters that requests to an in-process model may name."""
@@ -318,16 +318,16 @@ class Server:
 
     def model_gauges(self, name: str, version: int = -1) -> dict[str, float]:
         """An in-process engine's gauges: `running`, `waiting` and its own; empty for others."""
-        host = inprocess.host(name, version)
-        if host is None:
+        handle = inprocess.handle(name, version)
+        if handle is None:
             return {}
-        stats = host.stats()
+        stats = handle.stats()
         return {"running": stats.running, "waiting": stats.waiting, **stats.gauges}
 
     def model_samples(self, name: str, version: int = -1) -> list[inprocess.Sample]:
         """Return further metric samples of an in-process engine; empty for others."""
-        host = inprocess.host(name, version)
-        return [] if host is None else list(host.samples())
+        handle = inprocess.handle(name, version)
+        return [] if handle is None else list(handle.samples())
 
     async def load_model(
         self,
@@ -343,7 +343,7 @@ class Server:
         in flight finish on the replaced model. Raises the reason if the model does not load.
         """
         self._check_control()
-        if inprocess.hosts(name) and self.any_failure(name):
+        if inprocess.handles(name) and self.any_failure(name):
             # The core reloads a model only if its files changed: unload a failed engine first. Not
             # a stub: its unload could wait for requests that never end.
             await self.unload_model(name)
@@ -365,8 +365,8 @@ class Server:
         """
         self._check_control()
         if (failure := self.any_failure(name)) is not None:
-            for host in inprocess.hosts(name):
-                host.interrupt(failure)
+            for handle in inprocess.handles(name):
+                handle.interrupt(failure)
         await self._control.unload(name)
 
     async def _watch_unload(self, name: str) -> UnloadWatch:
@@ -505,12 +505,12 @@ class Server:
 
     def engine_failure(self, name: str, version: int = -1) -> str | None:
         """Return why a loaded in-process engine can serve no more, or None."""
-        host = inprocess.host(name, version)
-        return host.failure() if host is not None else None
+        handle = inprocess.handle(name, version)
+        return handle.failure() if handle is not None else None
 
     def any_engine_failure(self, name: str) -> str | None:
         """Return why the in-process engine of a loaded version can serve no more, or None."""
-        failures = (host.failure() for host in inprocess.current_hosts(name))
+        failures = (handle.failure() for handle in inprocess.current_handles(name))
         return next((failure for failure in failures if failure is not None), None)
 
     @staticmethod

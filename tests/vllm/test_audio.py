@@ -91,7 +91,7 @@ def words(text: str) -> str:
 
 def runs() -> int:
     """How often features were computed."""
-    host: Any = inprocess.host(MODEL)
+    host: Any = inprocess.handle(MODEL)
     found: int = host._engine._audio.cache._pool.runs
     return found
 
@@ -239,7 +239,7 @@ async def test_unusable_audio_is_refused(server: Server, inputs, message):
     with pytest.raises(errors.InvalidRequest, match=message):
         await ask(server, transcribing("en"), inputs)
 
-    assert inprocess.host(MODEL)._engine.stats().running == 0
+    assert inprocess.handle(MODEL)._engine.stats().running == 0
 
 
 async def test_prompt_that_fills_the_context(server: Server):
@@ -253,7 +253,7 @@ async def test_one_sample_is_enough(server: Server):
 
 async def test_cancelled_request_leaves_nothing_behind(server: Server):
     """A client that leaves while its audio is processed. The engine never gets the request."""
-    host: Any = inprocess.host(MODEL)
+    host: Any = inprocess.handle(MODEL)
     cache, asked = host._engine._audio.cache, request(transcribing("en"))
     given = audio(recordings.fresh(1003).samples)
 

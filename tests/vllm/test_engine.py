@@ -31,7 +31,7 @@ QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n
 
 def running(model: str) -> int:
     """Return the engine's own number of running requests."""
-    host = inprocess.host(model)
+    host = inprocess.handle(model)
     assert host is not None
     count: int = host.stats().running
     return count
@@ -84,7 +84,7 @@ def processes() -> set[int]:
 @needs_step_loop
 async def test_models_generate_in_the_configured_way(server: Server):
     """One model runs in the step loop, the other through AsyncLLM.generate."""
-    loops = [inprocess.host(model)._engine._steps is not None for model in MODELS]
+    loops = [inprocess.handle(model)._engine._steps is not None for model in MODELS]
 
     assert loops == [True, False]
 
@@ -414,7 +414,7 @@ async def test_finished_requests_leave_no_native_objects(server: Server):
 
 async def test_reload_lets_streams_finish(server: Server, repository):
     """Streams that run during a reload end normally; later ones run on the new engine."""
-    before = inprocess.host("demo")
+    before = inprocess.handle("demo")
     expected = await answer(server, "demo", QUESTION)
     os.utime(repository / "demo" / "1" / "model.json")
     stream = send(server, "demo", QUESTION, ignore_eos=True, max_tokens=1500)
@@ -424,7 +424,7 @@ async def test_reload_lets_streams_finish(server: Server, repository):
     deltas = await collect(server, "demo", stream)
 
     assert deltas[-1].finish_reason == "length"
-    assert inprocess.host("demo") is not before
+    assert inprocess.handle("demo") is not before
     assert await answer(server, "demo", QUESTION) == expected
 
 
@@ -449,6 +449,6 @@ async def test_killed_engine_fails_its_streams_and_can_be_loaded_again(server: S
 
 def engine_process(model: str) -> psutil.Process:
     """Return the EngineCore process of a model."""
-    host = inprocess.host(model)
+    host = inprocess.handle(model)
     [process] = host._engine._engine.engine_core.resources.engine_manager.processes
     return psutil.Process(process.pid)

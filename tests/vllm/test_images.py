@@ -75,7 +75,7 @@ def picture(seed: int, *, width: int = 320, height: int = 240) -> Image.Image:
 
 
 def images_of(model: str = MODEL) -> Any:
-    host: Any = inprocess.host(model)
+    host: Any = inprocess.handle(model)
     return host._engine._media
 
 
@@ -203,7 +203,7 @@ async def test_image_that_the_engine_lost_is_sent_again(server: Server, prompt, 
     """The client does not notice: plain text, and log probabilities, which vLLM collects."""
     ids, image = prompt(user("Describe the picture.")), tensors([picture(22)])
     expected = await ask(server, ids, image)
-    engine = inprocess.host(MODEL)._engine
+    engine = inprocess.handle(MODEL)._engine
     sent = engine._steps._media
     resends = sent.resends
 
@@ -286,7 +286,7 @@ async def test_cancelled_request_leaves_nothing_behind(server: Server, prompt):
             await asyncio.sleep(0.01)
 
     assert not images._waiters
-    assert inprocess.host(MODEL)._engine.stats().running == 0
+    assert inprocess.handle(MODEL)._engine.stats().running == 0
     assert (await ask(server, prompt(user(COUNT)), tensors([picture(32)]))).text
 
 

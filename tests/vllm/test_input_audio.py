@@ -79,7 +79,7 @@ async def answered(client: openai.AsyncOpenAI, *parts: Any, **more: Any) -> list
 
 
 def engine() -> Any:
-    host: Any = inprocess.host(MODEL)
+    host: Any = inprocess.handle(MODEL)
     return host._engine
 
 

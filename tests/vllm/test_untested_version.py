@@ -66,7 +66,7 @@ async def models(server: Server) -> AsyncIterator[ModelRegistry]:
 
 async def test_engine_runs_without_internal_vllm_classes(server: Server):
     """It uses neither the step loop nor this project's scheduler and worker."""
-    engine = inprocess.host(MODEL)._engine
+    engine = inprocess.handle(MODEL)._engine
     config = engine._engine.vllm_config
 
     assert engine._steps is None
@@ -192,7 +192,7 @@ async def test_card_and_metrics_report_what_is_disabled(models: ModelRegistry, s
     limitations = models.card(MODEL).limitations
     used = {
         labels["capability"]: value
-        for name, labels, value in inprocess.host(MODEL).samples()
+        for name, labels, value in inprocess.handle(MODEL).samples()
         if name == "openai_frontend_engine_capability"
     }
 

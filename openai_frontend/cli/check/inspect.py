@@ -158,7 +158,7 @@ def _fill_in_reading(
     reading = select_parser(files, named)
     report.tool_calls = reading.name if reading.tools else "none"
     report.reasoning = reading.name if reading.reasoning else "none"
-    report.why = reading.because
+    report.why = reading.evidence
     report.will_not_work += limitations(reading, files)
     return PromptBuilder(loaded, chat_template=template, max_model_len=report.max_model_len)
 

@@ -39,54 +39,56 @@ _FORM_FIELDS = frozenset(FORM_FIELDS) | {"guided_whitespace_pattern", "guided_de
 def constraint(
     request: SamplingFields,
     tools: Tools,
-    reading: OutputFormat,
+    output_format: OutputFormat,
     *,
     reasoning_open: bool | None,
-    takes_tags: bool = True,
+    supports_tags: bool = True,
 ) -> Constraint:
     """The request's constraint. `reasoning_open` says whether the prompt ends within reasoning;
-    `takes_tags`, whether the model accepts structural tags and not only schemas.
+    `supports_tags`, whether the model accepts structural tags and not only schemas.
     """
     return prepare_constraint(
-        request, tools, reading, reasoning_open=reasoning_open, takes_tags=takes_tags
+        request, tools, output_format, reasoning_open=reasoning_open, supports_tags=supports_tags
     )()
 
 
 def prepare_constraint(
     request: SamplingFields,
     tools: Tools,
-    reading: OutputFormat,
+    output_format: OutputFormat,
     *,
     reasoning_open: bool | None,
-    takes_tags: bool = True,
+    supports_tags: bool = True,
 ) -> Callable[[], Constraint]:
     """As `constraint`, but only asks the plug-ins, which run on the event loop. What it returns
     builds the constraint, in any thread.
     """
-    asks = not _FORM_FIELDS.isdisjoint(request.model_fields_set)
-    if not asks and not tools.in_use and not plugin.installed():
+    is_constrained = not _FORM_FIELDS.isdisjoint(request.model_fields_set)
+    if not is_constrained and not tools.in_use and not plugin.installed():
         return _no_constraint
     plugged = plugin.plugin_constraint(request)
 
     def build() -> Constraint:
-        form = _form(request if asks else None, plugged)
-        builder = _GrammarBuilder(reading, reasoning_open, takes_tags)
-        held = _held_to(form, tools, builder)
+        form = _form(request if is_constrained else None, plugged)
+        builder = _GrammarBuilder(output_format, reasoning_open, supports_tags)
+        result = _constraint_of(form, tools, builder)
         if steps := _reducible(form, tools):
             fallback = ReducedConstraints(
-                steps, lambda steps: _held_to(form, tools, builder.reduced(steps))
+                steps, lambda steps: _constraint_of(form, tools, builder.reduced(steps))
             )
-            held = replace(held, fallback=fallback)
-        return replace(held, extra_args=plugged.extra_args) if plugged.extra_args else held
+            result = replace(result, fallback=fallback)
+        if not plugged.extra_args:
+            return result
+        return replace(result, extra_args=plugged.extra_args)
 
     return build
 
 
-def takes_long(tools: Tools) -> bool:
+def is_slow_to_build(tools: Tools) -> bool:
     """Whether the grammar of the calls takes more than about 20 ms to build."""
     if not tools.in_use:
         return False
-    if tools.choice != "required" and not _narrowed(tools) and not _held_functions(tools):
+    if tools.choice != "required" and not _narrowed(tools) and not _enforced_functions(tools):
         return False
     try:
         return len(orjson.dumps(tools.functions)) > _LONG_BYTES
@@ -125,27 +127,27 @@ def _reducible(form: RequestedFormat | None, tools: Tools) -> dict[str, int]:
     return places
 
 
-def _held_to(
-    form: RequestedFormat | None, tools: Tools, composition: "_GrammarBuilder"
+def _constraint_of(
+    form: RequestedFormat | None, tools: Tools, builder: "_GrammarBuilder"
 ) -> Constraint:
     if not tools.in_use:
-        return NO_CONSTRAINT if form is None else composition.of(form)
+        return NO_CONSTRAINT if form is None else builder.of(form)
     if tools.choice == "required":
-        return composition.of_calls(tools)
-    return composition.of_calls_or(form, tools)
+        return builder.of_calls(tools)
+    return builder.of_calls_or(form, tools)
 
 
 class _GrammarBuilder:
     """Builds grammars for one model's output to one prompt."""
 
     def __init__(
-        self, reading: OutputFormat, reasoning_open: bool | None, takes_tags: bool
+        self, output_format: OutputFormat, reasoning_open: bool | None, supports_tags: bool
     ) -> None:
-        self._reading = reading
-        self._takes_tags = takes_tags
+        self._output_format = output_format
+        self._supports_tags = supports_tags
         self._open = reasoning_open
-        self._frames = harmony.frames(reading)
-        self._tags = _tags(reading)
+        self._frames = harmony.frames(output_format)
+        self._tags = _tags(output_format)
         self._steps: Mapping[str, int] = {}
 
     def reduced(self, steps: Mapping[str, int]) -> "_GrammarBuilder":
@@ -164,39 +166,40 @@ class _GrammarBuilder:
             return Constraint(structured=form.structured, param=form.param, field_names=names)
         content = format_grammar(form)
         whole = harmony.message(content) if self._frames else content
-        return self._held(whole, form.param, [(form.place, form.structured.json)], form.place)
+        schemas = [(form.place, form.structured.json)]
+        return self._tag_constraint(whole, form.param, schemas, form.place)
 
     def of_calls(self, tools: Tools) -> Constraint:
         """At least one call."""
         functions = allowed_functions(tools, self._steps)
         if self._frames:
-            return self._held_calls(harmony.calls(functions), functions, tools)
+            return self._calls_constraint(harmony.calls(functions), functions, tools)
         one = not tools.parallel or len(functions) == 1  # a named function is called only once
-        if not self._takes_tags and (schema := self._as_schema(tools, functions, one=one)):
+        if not self._supports_tags and (schema := self._as_schema(tools, functions, one=one)):
             return schema
-        self._takes_tags = True
+        self._supports_tags = True
         for forms in self._tags:
             with contextlib.suppress(Unconstrainable):
                 whole = Calls(forms, functions, one).only()
                 self._tags = [forms]
-                return self._held_calls(whole, functions, tools)
+                return self._calls_constraint(whole, functions, tools)
         self._tags = []
         return self._as_json(tools, functions, one=one)  # whatever the model was trained on
 
     def of_calls_or(self, form: RequestedFormat | None, tools: Tools) -> Constraint:
         """Calls, or else the format; without a format any text, which may have calls in it."""
-        held = _held_functions(tools)
-        if form is None and not held and not (self._tags and _narrowed(tools)):
+        enforced = _enforced_functions(tools)
+        if form is None and not enforced and not (self._tags and _narrowed(tools)):
             return NO_CONSTRAINT
         functions = allowed_functions(tools, self._steps)
         form = None if form is None else form.reduced(self._steps.get(form.place, 0))
         whole = self._calls_or(None if form is None else format_grammar(form), functions, tools)
         if whole is None:
-            if form is None and not held:
+            if form is None and not enforced:
                 return NO_CONSTRAINT  # the parser enforces what the request narrows
             raise _not_with(form, tools)
-        given = self._held_calls(whole, functions, tools, form)
-        return given if held or form is not None else replace(given, needed=False)
+        calls = self._calls_constraint(whole, functions, tools, form)
+        return calls if enforced or form is not None else replace(calls, needed=False)
 
     def _calls_or(
         self, content: Format | None, functions: Functions, tools: Tools
@@ -218,7 +221,7 @@ class _GrammarBuilder:
             form, choice = functions[name].form("json"), Constraint(forced=name)
         else:
             form, choice = any_call(functions, one=one), Constraint(any_call=True)
-        constraint = self._held_calls(form, functions, tools)
+        constraint = self._calls_constraint(form, functions, tools)
         return replace(constraint, forced=choice.forced, any_call=choice.any_call)
 
     def _as_schema(self, tools: Tools, functions: Functions, *, one: bool) -> Constraint | None:
@@ -226,21 +229,21 @@ class _GrammarBuilder:
         known = {
             name: each for name, each in functions.items() if isinstance(each, SchemaArguments)
         }
-        param = _asked_by(tools)
+        param = _calls_param(tools)
         if len(known) < len(functions) or self._thinking(param) is not None:
             return None
         names = {"structured_outputs": param}
         if len(known) == 1:
             ((name, arguments),) = known.items()
-            held = StructuredOutputs(json=arguments.schema)
-            return Constraint(structured=held, forced=name, param=param, field_names=names)
+            structured = StructuredOutputs(json=arguments.schema)
+            return Constraint(structured=structured, forced=name, param=param, field_names=names)
         schema = any_call_schema(known, one=one)
         if schema is None:
             return None
-        held = StructuredOutputs(json=schema)
-        return Constraint(structured=held, any_call=True, param=param, field_names=names)
+        structured = StructuredOutputs(json=schema)
+        return Constraint(structured=structured, any_call=True, param=param, field_names=names)
 
-    def _held_calls(
+    def _calls_constraint(
         self, whole: Format, functions: Functions, tools: Tools, form: RequestedFormat | None = None
     ) -> Constraint:
         schemas = [
@@ -251,10 +254,10 @@ class _GrammarBuilder:
         ]
         if form is not None:
             schemas.append((form.place, form.structured.json))
-        param = _asked_by(tools) if form is None else form.param
-        return self._held(whole, param, schemas, param)
+        param = _calls_param(tools) if form is None else form.param
+        return self._tag_constraint(whole, param, schemas, param)
 
-    def _held(
+    def _tag_constraint(
         self, whole: Format, param: str, schemas: Sequence[tuple[str, Any]], place: str
     ) -> Constraint:
         before = None if self._frames else self._thinking(param)
@@ -266,7 +269,7 @@ class _GrammarBuilder:
 
     def _thinking(self, param: str) -> Format | None:
         try:
-            return _reasoning_grammar(self._reading, self._open)
+            return _reasoning_grammar(self._output_format, self._open)
         except Unconstrainable as unknown:
             message = f"Unsupported parameter: '{param}' is not supported with this model: "
             raise InvalidRequest(
@@ -286,15 +289,16 @@ def _tag(whole: Format, param: str, place: str) -> str:
     return tag
 
 
-def _tags(reading: OutputFormat) -> list[tuple[CallForm, ...]]:
+def _tags(output_format: OutputFormat) -> list[tuple[CallForm, ...]]:
     """The forms in which the model was trained to write calls, then others that the parser reads;
     none if unknown.
     """
-    name = reading.family.name.partition("+")[0] if reading.family.tools is not None else ""
+    family = output_format.family
+    name = family.name.partition("+")[0] if family.tools is not None else ""
     return [table[name] for table in (TAGS, JSON_TAGS) if name in table]
 
 
-def _held_functions(tools: Tools) -> frozenset[str]:
+def _enforced_functions(tools: Tools) -> frozenset[str]:
     """Functions whose arguments must match, even if the model chooses whether to call."""
     grammars = (name for name, custom in tools.custom.items() if custom.type == "grammar")
     return (tools.strict | frozenset(grammars)) & tools.allowed
@@ -305,17 +309,17 @@ def _narrowed(tools: Tools) -> bool:
     return not tools.parallel or tools.allowed != tools.functions.keys()
 
 
-def _asked_by(tools: Tools) -> str:
+def _calls_param(tools: Tools) -> str:
     """The request field that requires the grammar for calls."""
     if tools.choice == "required":
         return "function_call" if tools.legacy else "tool_choice"
-    held = _held_functions(tools)
-    if held:
-        return _insists(tools, min(held))
+    enforced = _enforced_functions(tools)
+    if enforced:
+        return _strict_param(tools, min(enforced))
     return tools.param if tools.parallel or tools.legacy else "parallel_tool_calls"
 
 
-def _insists(tools: Tools, name: str) -> str:
+def _strict_param(tools: Tools, name: str) -> str:
     """The request field that makes this function's arguments strict."""
     place = tools.places[name].removesuffix(".parameters")
     return f"{place}.strict" if name in tools.strict else place
@@ -325,21 +329,21 @@ def _not_with(form: RequestedFormat | None, tools: Tools) -> InvalidRequest:
     if form is not None:
         place, reason = form.param, "it cannot be combined with tools"
     else:
-        place = _insists(tools, min(_held_functions(tools)))
+        place = _strict_param(tools, min(_enforced_functions(tools)))
         reason = "calls can only be constrained if 'tool_choice' requires one"
     message = f"Unsupported parameter: '{place}' is not supported with this model: {reason}."
     return InvalidRequest(message, param=place, code="unsupported_parameter")
 
 
-def _reasoning_grammar(reading: OutputFormat, reasoning_open: bool | None) -> Format | None:
+def _reasoning_grammar(output_format: OutputFormat, reasoning_open: bool | None) -> Format | None:
     """Reasoning up to its end marker; None for a model without reasoning.
 
     If the prompt ends within reasoning, the model continues it. Otherwise a model that writes the
     start marker itself may do so, or answer directly.
     """
-    reasoning = reading.family.reasoning
+    reasoning = output_format.family.reasoning
     if reasoning is None:
-        if reasoning_open and reading.reasoning:
+        if reasoning_open and output_format.reasoning:
             raise Unconstrainable("its reasoning parser does not define an end marker")
         return None
     if reasoning_open is None:

@@ -27,9 +27,9 @@ _CALLS = (
 )
 
 
-def frames(reading: OutputFormat) -> bool:
+def frames(output_format: OutputFormat) -> bool:
     """Whether the model writes all its output as messages."""
-    syntax = reading.family.tools
+    syntax = output_format.family.tools
     return syntax is not None and syntax.frames_output
 
 

@@ -312,7 +312,7 @@ def parser_config(
         token_bytes=model.token_bytes,
         may_call=tools.in_use,
         parallel_calls=tools.parallel,
-        reads_token_ids=model.output_format.make is not None,
+        reads_token_ids=model.output_format.external is not None,
         reasoning=model.output_format.reasoning,
     )
 

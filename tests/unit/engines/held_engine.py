@@ -14,7 +14,7 @@ class HeldEngine:
     """The engine that serves the model now; a reload gives the model another one."""
 
     def __init__(self, model_name: str) -> None:
-        engine = inprocess.host(model_name)._engine
+        engine = inprocess.handle(model_name)._engine
         assert isinstance(engine, MockEngine)
         self._engine = engine
 

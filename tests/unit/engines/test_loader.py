@@ -287,7 +287,7 @@ async def test_handle_forgets_finished_requests(reciting):
     """A handle keeps no reference to finished requests."""
     for _ in range(10):
         await collect(reciting.infer("mock", generation()))
-    host = inprocess.host("mock")
+    host = inprocess.handle("mock")
 
     assert (host._live, host._tasks) == ({}, {})
 

@@ -31,7 +31,7 @@ async def answer(server, **sampling):
 
 
 def stats():
-    return inprocess.host("mock")._engine.stats()
+    return inprocess.handle("mock")._engine.stats()
 
 
 async def test_tokens_repeat(start_mock):
@@ -160,7 +160,7 @@ async def test_engine_dies(start_mock):
         await collect(generate(server, 5))
 
     assert {type(error) for error in ended} == {errors.ModelUnavailable}
-    assert inprocess.host("mock").failure() == "the mock engine died, as configured"
+    assert inprocess.handle("mock").failure() == "the mock engine died, as configured"
 
 
 async def test_max_running(start_mock):

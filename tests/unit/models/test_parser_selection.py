@@ -125,7 +125,7 @@ def test_reasons(tmp_path: Path) -> None:
 
     found = select_parser(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
 
-    assert found.because == (
+    assert found.evidence == (
         "The setting tool_call_parser is 'mistral'.",
         "The chat template contains '<tool_call>'.",
         "The chat template contains '</think>'.",

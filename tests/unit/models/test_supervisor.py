@@ -148,11 +148,11 @@ async def test_load_revives_a_model_that_hangs(repository, nothing_left, monkeyp
             with pytest.raises(errors.GatewayError):
                 await asyncio.gather(here.ask(), here.ask())
         await until(lambda: here.supervisor.given_up == ({"mock"} if restarts else set()))
-        hanging = inprocess.hosts("mock")
+        hanging = inprocess.handles("mock")
         async with asyncio.timeout(30):
             await here.registry.load("mock")
 
-        assert inprocess.hosts("mock").isdisjoint(hanging)
+        assert inprocess.handles("mock").isdisjoint(hanging)
         await until(lambda: here.registry.is_ready())
         assert await count(generate(here.server, 2)) == 2
         watching.cancel()

@@ -44,12 +44,12 @@ QWEN3, HERMES = BY_NAME["qwen3"], BY_NAME["hermes"]
 THINKS_ONLY = replace(QWEN3, tools=None)
 ROUTES = {
     "family": OutputFormat(family=QWEN3),
-    "foreign": OutputFormat(family=TEXT, make=foreign(QWEN3, tools=True, reasoning=True)),
+    "foreign": OutputFormat(family=TEXT, external=foreign(QWEN3, tools=True, reasoning=True)),
     "foreign calls": OutputFormat(
-        family=THINKS_ONLY, make=foreign(HERMES, tools=True, reasoning=False)
+        family=THINKS_ONLY, external=foreign(HERMES, tools=True, reasoning=False)
     ),
     "foreign reasoning": OutputFormat(
-        family=HERMES, make=foreign(THINKS_ONLY, tools=False, reasoning=True)
+        family=HERMES, external=foreign(THINKS_ONLY, tools=False, reasoning=True)
     ),
 }
 every_route = pytest.mark.parametrize("reading", ROUTES.values(), ids=ROUTES)
@@ -80,8 +80,9 @@ def test_what_a_family_recognises(
 def test_what_an_external_parser_recognises() -> None:
     """An external parser adds to what the family recognises."""
 
-    calls = OutputFormat(family=TEXT, make=foreign(HERMES, tools=True, reasoning=False))
-    thoughts = OutputFormat(family=HERMES, make=foreign(THINKS_ONLY, tools=False, reasoning=True))
+    calls = OutputFormat(family=TEXT, external=foreign(HERMES, tools=True, reasoning=False))
+    thinker = foreign(THINKS_ONLY, tools=False, reasoning=True)
+    thoughts = OutputFormat(family=HERMES, external=thinker)
 
     assert (calls.tools, calls.reasoning, calls.special_tokens) == (True, False, True)
     assert (thoughts.tools, thoughts.reasoning, thoughts.special_tokens) == (True, True, True)

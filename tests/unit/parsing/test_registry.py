@@ -59,7 +59,7 @@ def test_template_decides(family: str, template: str) -> None:
 def test_the_evidence_is_in_the_template(template: str) -> None:
     """The evidence quotes text of the template."""
 
-    for reason in family_for(template).because:
+    for reason in family_for(template).evidence:
         assert reason.removeprefix("The chat template contains '").removesuffix("'.") in template
 
 

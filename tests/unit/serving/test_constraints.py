@@ -18,7 +18,7 @@ from openai_frontend.parsing.output_format import ExternalParser, OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.constraints import grammar, key_value, plugin
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
-from openai_frontend.serving.constraints.grammar import constraint, takes_long
+from openai_frontend.serving.constraints.grammar import constraint, is_slow_to_build
 from openai_frontend.serving.constraints.json_schema import MAX_PARTS
 from openai_frontend.serving.constraints.plugin import ConstraintPlugin, LogitsProcessor
 from openai_frontend.serving.request.sampling import NO_CONSTRAINT, Constraint
@@ -116,7 +116,7 @@ def test_prompt_that_ended_the_reasoning_needs_none():
 def test_external_reasoning_parser_refuses_constraints_while_reasoning_is_open():
     """The server does not know how the reasoning of such a parser ends."""
     foreign = ExternalParser(name="x", make=lambda *_: None, tools=False, reasoning=True)  # type: ignore[arg-type]
-    reading = OutputFormat(family=TEXT, make=foreign)
+    reading = OutputFormat(family=TEXT, external=foreign)
     request = ChatCompletionRequest.model_validate(
         {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": FORM}
     )
@@ -435,7 +435,7 @@ def held_by_a_schema(offered: Tools, family: str = "hermes") -> Constraint:
         {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     )
     reading = OutputFormat(family=BY_NAME[family])
-    return constraint(request, offered, reading, reasoning_open=None, takes_tags=False)
+    return constraint(request, offered, reading, reasoning_open=None, supports_tags=False)
 
 
 def test_named_function_as_a_schema_is_its_arguments_alone():
@@ -550,8 +550,8 @@ def test_grammars_of_large_tools_take_long(asks, long):
     many = {f"p{i}": {"type": "string"} for i in range(60)}
     large = {f"f{i}": {"type": "object", "properties": many} for i in range(100)}
 
-    assert takes_long(tools(functions=large, **asks)) == long
-    assert not takes_long(tools(**asks))
+    assert is_slow_to_build(tools(functions=large, **asks)) == long
+    assert not is_slow_to_build(tools(**asks))
 
 
 @pytest.mark.parametrize("family", ["hermes", "qwen3_coder"])

@@ -298,8 +298,8 @@ def test_number_beyond_64_bits_is_refused(number):
     assert refusal(tools=[{"type": "function", "function": function}]).param == "tools"
 
 
-HERMES = OutputFormat(family=BY_NAME["hermes"], because=())
-PLAIN = OutputFormat(family=TEXT, because=())
+HERMES = OutputFormat(family=BY_NAME["hermes"], evidence=())
+PLAIN = OutputFormat(family=TEXT, evidence=())
 
 
 @pytest.mark.parametrize(("reading", "shown"), [(PLAIN, True), (HERMES, False)])

@@ -36,7 +36,7 @@ async def until_idle():
 
 def running(server):
     """The number of requests that the mock works on."""
-    return inprocess.host("mock")._engine.stats().running
+    return inprocess.handle("mock")._engine.stats().running
 
 
 async def test_cancel_before_the_first_response(slow):

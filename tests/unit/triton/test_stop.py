@@ -72,7 +72,7 @@ async def test_stop_with_requests_in_flight(repository, start_server, engine):
     server = await start_server()
     running = [asyncio.create_task(collect(generate(server, 4000))) for _ in range(16)]
     if engine == "mock":
-        await until(lambda: inprocess.host("mock")._engine.stats().running == 16)
+        await until(lambda: inprocess.handle("mock")._engine.stats().running == 16)
     else:
         await until(lambda: NeverEnds.running == 16)
     async with asyncio.timeout(30):

@@ -25,7 +25,7 @@ DEFAULT_LANGUAGE = "en"
 _SILENCE = ("<|nospeech|>", "<|nocaptions|>")  # the second in older models
 
 
-class SpeechProbe:
+class TranscriptionProbe:
     """Asks one model on behalf of one request."""
 
     def __init__(self, model: ServingModel, slots: ModelSlots) -> None:

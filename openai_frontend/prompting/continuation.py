@@ -1,4 +1,4 @@
-"""Leaves the assistant's last message open, so that the model continues it (a prefill).
+"""Leaves the assistant's last message open, so that the model continues it.
 
 Templates close every turn. So a mark is added where the message's text ends, and the rendered
 prompt is cut there. If a template trims contents, the space before the mark is cut too.
@@ -15,7 +15,7 @@ _WORD = "left-open-5e1c"
 _MARK = _WORD + " "  # the space shows whether the template trims
 
 
-def open_prefill(messages: Sequence[Message]) -> list[Message]:
+def mark_last_message(messages: Sequence[Message]) -> list[Message]:
     """The messages, with the mark after the text of the last one."""
     if not messages or not isinstance(_final_text(messages[-1]), str):
         message = "The last message has no text to continue."
@@ -29,7 +29,7 @@ def open_prefill(messages: Sequence[Message]) -> list[Message]:
     return [*before, {**last, "content": [*content[:at], marked, *content[at + 1 :]]}]
 
 
-def cut_at_prefill(rendered: str, last: Message) -> str:
+def cut_at_mark(rendered: str, last: Message) -> str:
     """The prompt up to the end of the last message's text. `last` is without the mark."""
     at = rendered.rfind(_WORD)
     if at < 0 or (_final_text(last) or "").strip() not in rendered:

@@ -24,12 +24,16 @@ from openai_frontend.media.modalities import ENGINE_LIMITS
 from openai_frontend.metrics import load, vllm
 from openai_frontend.metrics.load import ServerLoad
 from openai_frontend.middleware.authentication import Authentication
+from openai_frontend.middleware.chosen_prefill_peer import ChosenPrefillPeer
+from openai_frontend.middleware.direct_dispatch import DirectDispatch
 from openai_frontend.middleware.drain import Draining, DrainState
 from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
 from openai_frontend.middleware.headers import cors
+from openai_frontend.middleware.model_leases import RequestModelLeases
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
 from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.middleware.request_normalization import RequestNormalization
 from openai_frontend.middleware.telemetry import RequestMetrics, Telemetry, log_request
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.models.lora_management import LoRAManagement
@@ -49,17 +53,11 @@ from openai_frontend.routers.models import (
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
-from openai_frontend.routers.request import RequestModelLeases
 from openai_frontend.routers.root import root_router
-from openai_frontend.routers.routing import (
-    DirectDispatch,
-    RequestNormalization,
-    RouteTable,
-    all_routes,
-)
+from openai_frontend.routers.routing import RouteTable, all_routes
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
-from openai_frontend.routers.transfer import ChosenPrefillPeer, transfer_router
+from openai_frontend.routers.transfer import transfer_router
 from openai_frontend.runtime import compatibility
 from openai_frontend.runtime.loopback import is_loopback
 from openai_frontend.serving.chat import ChatCompletions

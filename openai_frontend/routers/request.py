@@ -7,14 +7,13 @@ from types import TracebackType
 from typing import Literal
 
 from fastapi import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from openai_frontend.admission.lease import Lease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.triton_model import ModelLease
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.admission.model_lookup import Task, find_model
@@ -172,22 +171,3 @@ class CancelOnDisconnect:
         finally:
             # Its traceback refers to this frame, which would keep the request until a collection
             del reason, error, traceback
-
-
-class RequestModelLeases:
-    """Middleware that releases a request's model leases at its end."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        leases: list[ModelLease] = []
-        scope["state"]["model_leases"] = leases
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            for lease in leases:
-                lease.unpin()

@@ -1,13 +1,13 @@
 """Routes whose endpoints take a request and return a response, without FastAPI's own handling."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ClassVar, Literal, TypeGuard
 
 import fastapi.routing
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.runtime import compatibility
@@ -133,58 +133,3 @@ class RouteTable:
 
 def _is_fixed(route: BaseRoute) -> TypeGuard[DirectRoute]:
     return isinstance(route, DirectRoute) and not route.param_convertors
-
-
-class DirectDispatch:
-    """Middleware that calls the endpoints with fixed paths without FastAPI's router.
-
-    The router handles all others, and errors. It takes 50 us, mostly for exit stacks that these
-    endpoints never use (docs/decisions/0009-request-path.md).
-    """
-
-    def __init__(self, app: ASGIApp, *, routes: Mapping[tuple[str, str], DirectRoute]) -> None:
-        self._app = app
-        self._routes = routes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        route = self._routes.get((scope["method"], scope["path"]))
-        if route is None:
-            await self._app(scope, receive, send)
-            return
-        response = await route.endpoint(Request(scope, receive))
-        await response(scope, receive, send)
-
-
-class RequestNormalization:
-    """Middleware that rewrites the method and path to the form in which routes are declared: strips
-    the root path and a trailing slash, and serves HEAD by the routes of GET.
-
-    It runs before host checks, authentication, metrics and the router, so that all see the same.
-    """
-
-    def __init__(self, app: ASGIApp, *, root_path: str = "") -> None:
-        """`root_path`: prefix under which a reverse proxy serves the API; most proxies strip it."""
-        self._app = app
-        self._root_path = root_path
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine itself, since most requests pass unchanged."""
-        if scope["type"] == "http":
-            method, path = scope["method"], normalized_path(scope["path"], self._root_path)
-            if method == "HEAD":  # uvicorn keeps its own scope and omits the body
-                method = "GET"
-            if (method, path) != (scope["method"], scope["path"]):
-                scope = {**scope, "method": method, "path": path}
-        return self._app(scope, receive, send)
-
-
-def normalized_path(path: str, root_path: str = "") -> str:
-    """Removes one trailing slash. Nothing else is normalized: `//v1/models` is not a route."""
-    if root_path and path == root_path:
-        return "/"
-    if root_path and path.startswith(f"{root_path}/"):
-        path = path.removeprefix(root_path)
-    return path[:-1] if path.endswith("/") and path != "/" else path

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from openai_frontend.errors import ServerOverloaded
 from openai_frontend.middleware.error_responses import send_error
 from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.middleware.request_normalization import normalized_path
 from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
-from openai_frontend.routers.routing import normalized_path
 from openai_frontend.serving.error_reply import ErrorReply, http_error, reply_for
 
 # More headers and a longer URL than any known client sends

@@ -2,10 +2,7 @@
 
 import pytest
 
-from openai_frontend.routers.routing import (
-    RequestNormalization,
-    normalized_path,
-)
+from openai_frontend.middleware.request_normalization import RequestNormalization, normalized_path
 from tests.unit.middleware.asgi import call
 
 SEEN = [

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.middleware.chosen_prefill_peer import HEADER, ChosenPrefillPeer
 from openai_frontend.models.remote_prefill import chosen_peer
-from openai_frontend.routers.transfer import HEADER, ChosenPrefillPeer
 from tests.unit.middleware.asgi import call, echo
 
 seen: list[str | None] = []

@@ -14,12 +14,9 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.config.settings import Settings
+from openai_frontend.middleware.direct_dispatch import DirectDispatch
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.routers.routing import (
-    DirectDispatch,
-    RouteTable,
-    all_routes,
-)
+from openai_frontend.routers.routing import RouteTable, all_routes
 from openai_frontend.runtime import compatibility
 from openai_frontend.runtime.compatibility import UnsupportedPackage
 

@@ -31,7 +31,7 @@ class Client:
         self.changing = asyncio.Lock()  # allows one change of the models at a time
         self.killed: Counter[str] = Counter()  # or stopped: "stubs", "engines"
         limits = httpx.Limits(max_connections=4 * clients, max_keepalive_connections=clients)
-        self._http = httpx.AsyncClient(base_url=gateway.url, timeout=30, limits=limits)
+        self._http = httpx.AsyncClient(base_url=gateway.url, timeout=120, limits=limits)
 
     async def post(self, path: str, expected: int = 200, **body: Any) -> Any:
         """Return the answer's JSON."""

@@ -133,10 +133,7 @@ def report(
         errors={name: dict(each.errors) for name, each in tallies.items() if each.errors},
         latency_ms={name: _latency(each.seconds) for name, each in sorted(tallies.items())},
         memory_mb=(memory[0], max(memory), memory[-1]),
-        # A process that starts in this half grows by what it fills at first.
-        slopes_mb_h=slopes_mb_h(
-            [replace(each, each_below={}) for each in half] if killed else half
-        ),
+        slopes_mb_h=_slopes(half, killed=bool(killed)),
         allowed_mb_h=max(slope_limit_mb_h, noise_mb / hours),
         threads=(samples[0].threads, samples[-1].threads),
         descriptors=(samples[0].descriptors, samples[-1].descriptors),
@@ -145,6 +142,14 @@ def report(
         lost={name: each.lost for name, each in tallies.items() if each.lost},
         samples=samples,
     )
+
+
+def _slopes(samples: Sequence[Sample], *, killed: bool) -> dict[str, float]:
+    """Processes that take the place of killed ones grow by what they fill at first: then only the
+    gateway's own memory is judged.
+    """
+    slopes = slopes_mb_h([replace(each, each_below={}) for each in samples] if killed else samples)
+    return {name: slope for name, slope in slopes.items() if name == "memory" or not killed}
 
 
 def _latency(seconds: Sequence[float]) -> tuple[int, float, float]:

@@ -114,7 +114,7 @@ def test_errors_idle_scenarios_growth_and_leftovers_are_the_only_failures() -> N
 def test_errors_of_models_whose_process_was_killed_are_no_failures() -> None:
     """They are counted, beside what was killed. Memory of processes that start is not compared."""
     seen = [
-        replace(each, each_below={"stub 5": 10**8 + at * 5000})
+        replace(each, below_bytes=10**8 + at * 5000, each_below={"stub 5": 10**8 + at * 5000})
         for at, each in enumerate(samples([100.0] * 3600))
     ]
     found = report(

@@ -7,13 +7,18 @@ import codecs
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import orjson
 
-from openai_frontend.generation import CompletionDelta, GenerationRequest
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    SamplingParams,
+    StructuredOutputs,
+)
 from openai_frontend.media.modalities import AudioFile, ImageInput, salted_digest
 
 TensorInput = tuple[str, tuple[int, ...], bytes]  # Triton's datatype, shape, raw bytes
@@ -32,6 +37,21 @@ ABILITIES: Mapping[str, str] = {
     "logprob_ids": "Token ids with the log probabilities.",
     "running_counts": "The number of tokens so far, with each response.",
 }
+_SUPPORTABLE = {
+    *ABILITIES,
+    "adapter_path",  # a member of `GenerationRequest.adapter`
+    "image_detail",  # of its images
+    *(each.name for kind in (GenerationRequest, SamplingParams) for each in fields(kind)),
+    *(f"structured_outputs.{each.name}" for each in fields(StructuredOutputs)),
+}
+
+
+def check_supportable(field: str) -> None:
+    """Raise ValueError for a name that `Contract.supports` does not know, such as a misspelt one:
+    neither yes nor no would be right.
+    """
+    if field not in _SUPPORTABLE:
+        raise ValueError(f"'{field}' is not a field of requests to models")
 
 
 class Outputs(Protocol):
@@ -72,7 +92,8 @@ class Contract(Protocol):
 
     def supports(self, field: str) -> bool:
         """True if the model supports this field of GenerationRequest or SamplingParams, this kind
-        of constraint ("structured_outputs.regex"), or this one of `ABILITIES`.
+        of constraint ("structured_outputs.regex"), or this one of `ABILITIES`. Raises ValueError
+        for any other name.
         """
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:

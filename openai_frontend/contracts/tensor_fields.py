@@ -8,6 +8,7 @@ from openai_frontend.contracts import (
     DeclaredInputs,
     TensorInput,
     Vocabulary,
+    check_supportable,
     declared_names,
     is_writable,
 )
@@ -127,7 +128,10 @@ class TensorFields:
 
     def supports(self, field: str) -> bool:
         """True if the model declares every tensor that the field needs."""
-        return field in self._carried
+        if field in self._carried:
+            return True
+        check_supportable(field)
+        return False
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """Prompt, flags and fields, each in its own tensor."""

@@ -13,6 +13,7 @@ from openai_frontend.contracts import (
     Outputs,
     TensorInput,
     Vocabulary,
+    check_supportable,
     declared_names,
     media_tensors,
     text_decoder,
@@ -131,6 +132,7 @@ class VLLMContract:
         return known
 
     def _supports(self, field: str) -> bool:
+        check_supportable(field)
         if field in _OTHER_MODELS_ONLY or (field in _INPROCESS_ONLY and not self._inprocess):
             return False
         if field in _MEDIA and field not in self._media:

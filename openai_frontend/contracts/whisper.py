@@ -4,7 +4,13 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, declared_names
+from openai_frontend.contracts import (
+    DeclaredInputs,
+    Outputs,
+    TensorInput,
+    check_supportable,
+    declared_names,
+)
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import CompletionDelta, GenerationRequest
 from openai_frontend.media.languages import NAMES
@@ -42,6 +48,7 @@ class WhisperContract:
         self._supported = {"prompt", "audio", *(["stream"] if decoupled else ())}
 
     def supports(self, field: str) -> bool:
+        check_supportable(field)
         return field in self._supported
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:

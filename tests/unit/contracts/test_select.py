@@ -67,7 +67,7 @@ def test_old_backend_releases_need_derived_outputs() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_option_overrides_the_config(name: str) -> None:
-    """Whatever the config looks like. Unknown names are rejected."""
+    """Whatever the config looks like. Unknown names are rejected, of contracts and of fields."""
 
     config = {
         "input": [
@@ -84,5 +84,9 @@ def test_option_overrides_the_config(name: str) -> None:
     }
     chosen = select_contracts(config, options=ContractOptions(name=name))
     assert (chosen.name, chosen.reason) == (name, "The model's options set it.")
+    if (contract := chosen.generation) is not None:
+        assert contract.supports("temperature") in (True, False)
+        with pytest.raises(ValueError, match="'temprature' is not a field of requests to models"):
+            contract.supports("temprature")
     with pytest.raises(ModelUnavailable, match="unknown contract 'vlm'"):
         select_contracts(config, options=ContractOptions(name="vlm"))

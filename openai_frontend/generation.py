@@ -335,7 +335,9 @@ class LogprobArrays:
 
 @dataclass(slots=True)
 class CompletionDelta:
-    """What one response adds to the output. Not frozen: it is built per token (0.3 us, not 0.9)."""
+    """Part of the output that one response adds. Not frozen: it is built per token (0.3 us, not
+    0.9).
+    """
 
     text: str = ""
     token_ids: Sequence[int] = ()  # empty if the model does not report ids

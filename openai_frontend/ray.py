@@ -114,7 +114,7 @@ class _Worker:
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncGenerator[None, None]:
-        """What else runs while the models are loaded."""
+        """Background tasks that run while the models are loaded."""
         yield
 
 

@@ -54,7 +54,7 @@ class TokenLogprob(BaseModel):
 
 
 class InputTokenDetails(BaseModel):
-    """What the input tokens are."""
+    """Input tokens by kind."""
 
     audio_tokens: int
     text_tokens: int

@@ -22,15 +22,15 @@ class ChatCompletionTokenLogprob(TypedDict):
 
 
 class ChoiceLogprobs(TypedDict):
-    """Of chat completions: one entry for each token of the choice or the chunk."""
+    """Log probabilities of a chat: one entry for each token of the choice or the chunk."""
 
     content: list[ChatCompletionTokenLogprob]
     refusal: None
 
 
 class CompletionLogprobs(TypedDict):
-    """Of completions: parallel lists. `text_offset` counts characters from the start of the text;
-    the first token of an echoed prompt has no logprob.
+    """Log probabilities of a completion: parallel lists. `text_offset` counts characters from the
+    start of the text; the first token of an echoed prompt has no logprob.
     """
 
     tokens: list[str]

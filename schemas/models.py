@@ -24,7 +24,7 @@ class Capabilities(BaseModel):
 
 
 class ImageLimits(BaseModel):
-    """What the model takes of images; `detail` are the values that a request may set."""
+    """Image support of the model; `detail` are the values that a request may set."""
 
     formats: list[str]
     detail: list[str]
@@ -36,7 +36,7 @@ class ImageLimits(BaseModel):
 
 
 class InputAudioLimits(BaseModel):
-    """What the model takes of audio in chats."""
+    """Audio support in chats."""
 
     formats: list[str]
     max_audio_files: int  # per request
@@ -46,7 +46,7 @@ class InputAudioLimits(BaseModel):
 
 
 class AudioLimits(BaseModel):
-    """What a transcription model takes of audio, and what it knows about speech."""
+    """Audio input of a transcription model, and its languages and abilities."""
 
     formats: list[str]
     languages: list[str]  # codes; empty: English only

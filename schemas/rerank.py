@@ -25,7 +25,7 @@ Document = Annotated[str, Tag("<a string>")] | Annotated[TextDocument, Tag("<an 
 
 
 class TruncatableRequest(RequestFields):
-    """What to do with pairs that are too long: vLLM's fields, then text-embeddings-inference's."""
+    """Treatment of pairs that are too long: vLLM's fields, then text-embeddings-inference's."""
 
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     truncation_side: Literal["left", "right"] | None = None

@@ -1,4 +1,4 @@
-"""What a decode server asks of a prefill server. Clients never send or get any of it."""
+"""Messages between a decode server and a prefill server. Clients never send or get any of it."""
 
 from typing import Annotated
 

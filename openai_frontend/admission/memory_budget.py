@@ -44,9 +44,7 @@ class MemoryBudget:
 
 
 class RequestMemory:
-    """What one request holds of a budget, at most until `release`, which its owner calls in any
-    case.
-    """
+    """The part of a budget that one request holds. Its owner always calls `release` in the end."""
 
     def __init__(self, budget: MemoryBudget, lease: Lease | None = None) -> None:
         """`lease`: Triton has the data as inputs, so what is cancelled counts until its release."""

@@ -86,7 +86,7 @@ def digest_of(secret: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sends a request: a valid key, and the state of its limits."""
+    """The sender of a request: a valid key, and the state of its limits."""
 
     key: Key
     rate_limiter: RateLimiter

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _no_extension() -> str:
-    """What of the extension is here instead, as in a wheel that was unpacked for another Python."""
+    """Names the extension that was found instead, for example one for another Python version."""
     folder = Path(__file__).parents[1] / "triton"
     found = ", ".join(sorted(path.name for path in folder.glob("_core*.so"))) or "no build of it"
     return (

@@ -1,4 +1,4 @@
-"""What `serve` writes at start-up: load progress, address, and example requests."""
+"""The output of `serve` at start-up: load progress, address, and example requests."""
 
 import logging
 import os
@@ -21,7 +21,9 @@ _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S10
 
 
 class LoadProgress:
-    """What loads and for how long: a spinner on a terminal, else a log line every few seconds."""
+    """Shows the models that are loading, and for how long: a spinner on a terminal, otherwise a log
+    line every few seconds.
+    """
 
     def __init__(
         self,

@@ -83,7 +83,7 @@ def _served_settings(config: Path | None, flags: dict[str, Any], model: str | No
 
 
 def _ray_settings(path: Path) -> Settings:
-    """Those of a replica. A `ray.env` beside the file is checked too. Raises InvalidSettings."""
+    """Settings of a replica. A `ray.env` beside the file is checked too. Raises InvalidSettings."""
     arguments = ray_application.read(path)
     settings = replica_settings(arguments)
     variables = path.with_name(ray_application.ENVIRONMENT_FILE)

@@ -39,7 +39,9 @@ def read_config(folder: Path, version: Path | None) -> Config:
 
 
 def _complete_python(config: Config, version: Path | None) -> Config:
-    """What TensorRT-LLM's LLM API sets from model.yaml; other Python models are unknown."""
+    """Complete the config of TensorRT-LLM's LLM API from model.yaml. Other Python models cannot be
+    completed.
+    """
     path = None if version is None else version / "model.yaml"
     if path is None or not path.is_file():
         return config
@@ -116,7 +118,7 @@ class ModelDirectory:
         return [dict(each.config) for each in found if each is not None]
 
     def _engine_facts(self) -> ModelFileFacts:
-        """What an in-process engine would report itself."""
+        """Facts that an in-process engine would report itself."""
         keys = ("tokenizer", "model") if self.engine == "vllm" else ("tokenizer",)
         found = (self._place(key) for key in keys)
         place = next((each for each in found if each is not None), None)

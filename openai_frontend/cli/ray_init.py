@@ -203,7 +203,7 @@ def environment(given: Mapping[str, Any]) -> str:
 
 
 def variables(given: Mapping[str, Any]) -> dict[str, str]:
-    """Those of Ray's processes, for the default timeouts."""
+    """Environment variables of Ray's processes, for the default timeouts."""
     settings = Settings()
     numbers = {
         "tries": ray_application.retries(given["max_replicas"]),

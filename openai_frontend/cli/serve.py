@@ -227,7 +227,7 @@ def _uvicorn_config(
 
 
 def connection_limits(settings: Settings) -> ProtocolLimits:
-    """Those of the settings."""
+    """Connection limits from the settings."""
     names = (field.name for field in fields(ProtocolLimits))
     return ProtocolLimits(**{name: getattr(settings, name) for name in names})
 

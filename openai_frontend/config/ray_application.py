@@ -180,14 +180,14 @@ def settings_of(arguments: RayArguments, parsers: Collection[str] | None = None)
 
 
 def prefill_settings(settings: Settings, key: str) -> Settings:
-    """Those of a replica that computes prompts. Only decode replicas reach it, with this key."""
+    """Settings of a prefill replica. Only decode replicas reach it, with this key."""
     own = {"api_key": [ApiKey(hashlib.sha256(key.encode()).hexdigest())]}
     others = {"keys_file": None, "jwks": None, "rate_limit_storage": None}
     return settings.model_copy(update={"role": "prefill", **own, **others})
 
 
 def decode_settings(settings: Settings, key: str) -> Settings:
-    """Those of a replica whose prompts others compute. Ray knows their addresses."""
+    """Settings of a decode replica. Ray provides the addresses of the prefill replicas."""
     return settings.model_copy(update={"role": "decode", "transfer_key": key})
 
 

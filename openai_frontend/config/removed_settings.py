@@ -31,7 +31,7 @@ _CONSTANTS = {
 
 
 def replacement(name: str) -> str | None:
-    """What replaces a removed setting; None if it never was one."""
+    """The replacement of a removed setting; None if the name never was a setting."""
     if name in _CONSTANTS:
         return f"its value is always {_CONSTANTS[name]}"
     option = TRITON_OPTION_OF.get(name)

@@ -272,7 +272,7 @@ def with_defaults(given: OptionTexts) -> OptionTexts:
 
 @dataclass(frozen=True, slots=True)
 class CoreLog:
-    """What the options say about the core's log, which the gateway reads and shows too."""
+    """The options for the core's log, which the gateway reads and shows too."""
 
     file: Path | None
     info: bool

@@ -75,8 +75,8 @@ GLOBAL = ""  # Triton's name of the settings that apply to all backends, or to a
 
 
 def _triton_settings(value: Any) -> Any:
-    """The same, and `key=value` without a scope, which is global. `scope,key=value` is
-    tritonserver's form.
+    """Parse settings with a scope, or `key=value` without a scope, which is global.
+    `scope,key=value` is tritonserver's form.
     """
     if isinstance(value, Mapping):
         return _by_scope(_with_global(value))
@@ -91,7 +91,7 @@ def _triton_settings(value: Any) -> Any:
 
 
 def _named_settings(value: Any) -> Any:
-    """The same, where Triton knows no global settings."""
+    """Parse settings with a scope; Triton has no global ones here."""
     scopes = _triton_settings(value)
     if GLOBAL in scopes:
         first = next(iter(scopes[GLOBAL]), "")

@@ -80,7 +80,7 @@ class Contract(Protocol):
 
     @property
     def derives(self) -> frozenset[str]:
-        """What the model does not report; names from `derived_outputs.DERIVED`."""
+        """Values that the model does not report; names from `derived_outputs.DERIVED`."""
 
     @property
     def max_images(self) -> int | None:
@@ -215,7 +215,7 @@ def text_decoder() -> DecodeText:
 
 
 class Vocabulary(Protocol):
-    """What contracts need of a model's tokenizer, of which the gateway has a copy."""
+    """The functions of a model's tokenizer that contracts need. The gateway has a copy of it."""
 
     def ids(self, text: str, /) -> Sequence[int]:
         """The token ids of a text, without special tokens added."""

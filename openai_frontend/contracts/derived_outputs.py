@@ -54,7 +54,7 @@ class DerivedOutputs:
         self.max_images = contract.max_images
 
     def supports(self, field: str) -> bool:
-        """As the contract says; it counts what is derived here."""
+        """Delegates to the contract; also true for outputs derived here."""
         return self._contract.supports(field)
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:

@@ -85,7 +85,7 @@ class OutputFields:
         return self._name(ours) in self._declared
 
     def derived(self) -> frozenset[str]:
-        """What must be derived because the model has no output for it."""
+        """Values that must be derived because the model has no output for them."""
         return frozenset(name for output, name in _DERIVED.items() if output not in self)
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:

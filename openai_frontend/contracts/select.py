@@ -126,7 +126,7 @@ _ALL_DETAILS = ("auto", "low", "high", "original")
 
 
 def image_support(chosen: SelectedContracts, reported: ImageSupport | None) -> ImageSupport | None:
-    """What the model takes of images, given what its engine or files report."""
+    """The model's image support, limited by what its engine or files report."""
     contract = chosen.generation
     if reported is None or (contract is not None and not contract.supports("images")):
         return None
@@ -140,7 +140,7 @@ def image_support(chosen: SelectedContracts, reported: ImageSupport | None) -> I
 
 
 def audio_support(chosen: SelectedContracts, reported: AudioSupport | None) -> AudioSupport | None:
-    """What prompts of the model contain of audio, given what its engine reports."""
+    """The model's audio support, limited by what its engine reports."""
     contract = chosen.generation
     return reported if contract is not None and contract.supports("audio_files") else None
 

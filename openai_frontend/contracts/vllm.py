@@ -308,7 +308,7 @@ class VLLMContract:
 
 
 def _unreported(outputs: frozenset[str], inputs: DeclaredInputs) -> frozenset[str]:
-    """What older releases of the backend do not report, because they lack the output."""
+    """Values that older releases of the backend do not report, because they lack the output."""
     derived = {
         "finish_reason": "finish_reason",
         "num_input_tokens": "prompt_tokens",
@@ -407,7 +407,7 @@ def _logprobs(text: bytes) -> list[Any] | None:
 
 
 def _logprob_arrays(outputs: Outputs) -> list[TokenLogprobs] | None:
-    """The same from arrays, without rank and text."""
+    """Read log probabilities from arrays, without rank and text."""
     ids = outputs.tolist("logprob_tokens")
     if not ids:
         return None

@@ -37,7 +37,7 @@ class EngineError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What `Engine.load` gets: where the model is and how it is configured."""
+    """The argument of `Engine.load`: the model's location and configuration."""
 
     name: str
     version: int
@@ -67,7 +67,7 @@ class KVTransferFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What an engine reports about its model once it is loaded."""
+    """Facts about a loaded model, reported by its engine."""
 
     max_model_len: int  # in tokens, prompt and output together
     tokenizer: str | None = None  # folder with tokenizer and chat template; None: no chat

@@ -74,7 +74,7 @@ class KVEventPublisher:
 def _stored(
     request: GenerationRequest, added: Added, token_ids: list[int], block_size: int
 ) -> dict[str, Any]:
-    """As vLLM encodes `BlockStored`. The salt belongs to the first block of a prompt."""
+    """Encode `BlockStored` like vLLM. The salt belongs to the first block of a prompt."""
     adapter, salt = request.adapter, request.cache_salt
     names = () if adapter is None else (adapter.name,)
     salts = () if salt is None or added.parent is not None else (salt,)
@@ -93,5 +93,5 @@ def _stored(
 
 
 def _unsigned(number: int) -> int:
-    """Of 64 bits, as vLLM's hashes are."""
+    """Convert to an unsigned number of 64 bits, like vLLM's hashes."""
     return number & 0xFFFF_FFFF_FFFF_FFFF

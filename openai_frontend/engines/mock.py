@@ -414,7 +414,7 @@ def _kv_transfer(settings: MockSettings) -> KVTransferFacts | None:
 
 
 def _count_transfer(answer: _MockRequest, counts: TokenCounts, settings: MockSettings) -> None:
-    """As vLLM reports it: where the KV cache is, or how much of it was read."""
+    """Report a transfer like vLLM: the location of the KV cache, or how much of it was read."""
     if answer.transfer is None:
         return
     if answer.transfer.params.get("do_remote_decode"):

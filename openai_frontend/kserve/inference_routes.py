@@ -105,7 +105,7 @@ def inference_router(
     )
     @router.post(VERSION + "/generate_stream", include_in_schema=False)
     async def create_generation_stream(request: Request) -> Response:
-        """As generate, with an event for each response of the model."""
+        """Like generate, with an event for each response of the model."""
         model, body = model_for_inference(request, core), await read_body(request.receive)
         events = generate.stream(model, body, _request_id(request), key=_key(request))
         return GenerateStream(events, streams)

@@ -81,7 +81,7 @@ class CoreResponse(Protocol):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the model reports besides its outputs."""
+        """Values that the model reports besides its outputs."""
 
     def tensor(self, name: str, /) -> Any:
         """An output as a buffer."""

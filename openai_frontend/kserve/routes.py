@@ -84,7 +84,7 @@ _UNSUPPORTED_EXTENSIONS = frozenset(
 
 
 def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
-    """As in Triton: no body, 200 for yes, 400 for no."""
+    """Triton's responses: no body, 200 for yes, 400 for no."""
     router = APIRouter(tags=["KServe"], route_class=HealthRoute)
 
     @router.get("/v2/health/live", response_class=Response, responses=ERRORS)
@@ -144,7 +144,7 @@ def models_router(core: Core) -> APIRouter:
 
 
 def readiness_router(core: Core) -> APIRouter:
-    """As in Triton: no body, 200 for yes, 400 for no."""
+    """Triton's responses: no body, 200 for yes, 400 for no."""
     router = APIRouter(tags=["KServe"], route_class=ModelsRoute)  # reveals which models exist
 
     @router.get(MODEL + "/ready", response_class=Response, responses=ERRORS)

@@ -27,7 +27,7 @@ class InvalidHeader(ValueError):
 
 
 class Header(NamedTuple):
-    """What the header of an image says; width and height in pixels, at least 1."""
+    """Values in the header of an image; width and height in pixels, at least 1."""
 
     format: str
     width: int

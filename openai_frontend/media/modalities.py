@@ -1,4 +1,4 @@
-"""What models take and return besides text: images, audio and speech."""
+"""Inputs and outputs of models besides text: images, audio and speech."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class ImageInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSupport:
-    """What a model takes of images."""
+    """Image support of a model."""
 
     max_per_request: int | None = None  # None: only the server's limit
     max_tokens_per_image: int | None = None  # None: unknown
@@ -86,7 +86,7 @@ class AudioFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioSupport:
-    """What a model takes of audio in prompts."""
+    """Support for audio in prompts."""
 
     max_per_request: int | None = None  # None: only the server's limit
     max_seconds: float | None = None  # of one file; None: only the server's limit
@@ -98,7 +98,7 @@ class AudioSupport:
     tokens: Sequence[int] | None = None
 
     def expanded(self, prompt: Sequence[int]) -> Sequence[int]:
-        """As `ImageSupport.expanded`."""
+        """Like `ImageSupport.expanded`."""
         return expanded(prompt, self.target, self.tokens)
 
 
@@ -113,7 +113,7 @@ class AudioInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptionSupport:
-    """What a transcription model such as Whisper takes and returns."""
+    """Input and output of a transcription model such as Whisper."""
 
     sample_rate: int  # Hz
     window_seconds: float  # the longest audio of one request
@@ -149,7 +149,7 @@ class SpeechRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechSupport:
-    """What a model that speaks takes besides the text."""
+    """Inputs of a text-to-speech model besides the text."""
 
     sample_rate: int  # Hz, of its waveforms
     fields: frozenset[str]  # of SpeechRequest

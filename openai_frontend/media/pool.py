@@ -76,7 +76,7 @@ class _PoolWorker:
         return outcome, answer
 
     def recv_into(self, data: memoryview) -> int:
-        """As of a socket, with one deadline for the whole message. Raises TimeoutError."""
+        """Like a socket's method, with one deadline for the whole message. Raises TimeoutError."""
         self.connection.settimeout(max(1e-3, self._deadline_s - time.monotonic()))
         return self.connection.recv_into(data)
 

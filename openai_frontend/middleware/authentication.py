@@ -45,7 +45,7 @@ address of <code>openapi.json</code>.</li>
 
 
 def _page(error: GatewayError, route_scope: str | None, scope: Scope) -> bytes | None:
-    """What a browser shows that opens the documentation without a key."""
+    """The page for a browser that opens the documentation without a key."""
     headers = scope["headers"]
     by_browser = any(name == b"accept" and b"text/html" in value for name, value in headers)
     if route_scope == "docs" and by_browser and isinstance(error, NotAuthenticated):

@@ -125,7 +125,7 @@ def _with_head(allowed: str) -> str:
 
 
 def _hint(path: str, routes: Sequence[Route]) -> str:
-    """What the client may have meant; empty if no path is similar."""
+    """A hint at the path that the client may have meant; empty if no path is similar."""
     for other, (api, instead) in _OTHER_APIS.items():
         if path == other or path.startswith(f"{other}/"):
             return f". {api} is not served: use {instead}."

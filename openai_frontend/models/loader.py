@@ -258,7 +258,7 @@ def _select_contracts(
 def _image_support(
     name: str, facts: Facts, contracts: SelectedContracts, prompts: PromptBuilder | None
 ) -> ImageSupport | None:
-    """What the model takes of images, by its engine or files, its tensors and its template."""
+    """The model's image support, by its engine or files, its tensors and its template."""
     support = image_support(contracts, facts.get("images"))
     if support is None or support.takes_question:
         return support
@@ -275,7 +275,7 @@ def _image_support(
 def _audio_support(
     name: str, facts: Facts, contracts: SelectedContracts, prompts: PromptBuilder | None
 ) -> AudioSupport | None:
-    """What prompts of the model contain of audio, by its engine, its tensors and its template."""
+    """Audio support of the model's prompts, by its engine, its tensors and its template."""
     support = audio_support(contracts, facts.get("audio"))
     if support is None or prompts is None:
         return None

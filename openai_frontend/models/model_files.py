@@ -125,7 +125,9 @@ def has_audio(folder: Path) -> bool:
 
 
 def transcription(folder: Path) -> TranscriptionSupport | None:
-    """What a Whisper model's files in Hugging Face's format say that it takes; None for others."""
+    """Transcription support of a Whisper model, from its files in Hugging Face's format; None for
+    other models.
+    """
     config = _read_mapping(folder, "config.json", json.loads) or {}
     if config.get("model_type") != "whisper":
         return None
@@ -160,7 +162,7 @@ def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFileFacts:
 def _tensorrt_llm_images(
     source: ModelSource, members: Sequence[ModelSource]
 ) -> ImageSupport | None:
-    """What the vision model of a pipeline takes; None without one, or for an unknown kind."""
+    """Image support of a pipeline's vision model; None without one, or for an unknown kind."""
     if parameter(source.config, _BLS_ENGINE) and not parameter(source.config, _BLS_ENCODERS):
         return None
     folder = _first(_parameter_folder(each, "multimodal_model_path") for each in members)

@@ -103,7 +103,9 @@ def _other_half(half: Family, found: Family) -> Family:
 
 
 def limitations(output_format: OutputFormat, files: ModelFiles) -> tuple[str, ...]:
-    """What will not work with this model, one sentence each: tool calls first, then reasoning."""
+    """Features that will not work with this model, one sentence each: tool calls first, then
+    reasoning.
+    """
     calls = missing_tool_support(
         output_format.family, files.chat_template, recognised=output_format.tools
     )

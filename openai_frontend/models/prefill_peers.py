@@ -249,7 +249,7 @@ def _with_host(url: str, ip: str) -> str:
 
 
 async def _addresses_of(url: str) -> list[str]:
-    """Of its host, in an order that does not change. Raises OSError and ValueError."""
+    """Addresses of the host, in an order that does not change. Raises OSError and ValueError."""
     parts = urlsplit(url)
     ask = partial(socket.getaddrinfo, parts.hostname, parts.port, type=socket.SOCK_STREAM)
     found = await in_daemon_thread("resolve prefill servers", ask)

@@ -324,7 +324,7 @@ class ModelRegistry:
         return failures | self._server.unready_models() | loading or self._unready_core()
 
     def _unready_core(self) -> dict[str, str]:
-        """What makes the core unready if no loaded model does."""
+        """The reason why the core is unready if every loaded model is ready."""
         if self._server.is_ready() or not self._server.is_live():  # it has stopped
             return {}
         states = {entry.name: entry.state for entry in self._server.model_index()}

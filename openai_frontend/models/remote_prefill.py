@@ -213,7 +213,7 @@ class RemotePrefill:
 
 
 class TransferringModel(Protocol):
-    """What this module needs of a served model, which documents it."""
+    """The methods of a served model that this module needs; `ServedModel` documents them."""
 
     @property
     def model_name(self) -> str: ...

@@ -48,7 +48,7 @@ from openai_frontend.triton import ResponseStream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Which requests a model supports."""
+    """The kinds of requests that a model supports."""
 
     chat: bool = False
     completions: bool = False
@@ -63,7 +63,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What clients see of a model. Plain data, created for each request."""
+    """Description of a model for clients. Plain data, created for each request."""
 
     name: str
     created: int  # Unix time at which it became ready
@@ -98,7 +98,7 @@ class PromptOffload(Protocol):
     def generate(
         self, model: "ServedModel", request: GenerationRequest
     ) -> AsyncGenerator[list[CompletionDelta], None]:
-        """As `ServedModel.generate`, and by `generate_here` wherever that fails."""
+        """Like `ServedModel.generate`; falls back to `generate_here` if it fails."""
 
 
 class AdapterUpload(Protocol):
@@ -164,7 +164,7 @@ class ServedModel(TritonModel):
 
     @property
     def speech(self) -> SpeechSupport | None:
-        """What it takes besides the text to be spoken; None if it does not speak."""
+        """Inputs besides the text; None if the model is not a text-to-speech model."""
         return None if self.speech_contract is None else self.speech_contract.support
 
     @property
@@ -466,7 +466,9 @@ class ServedModel(TritonModel):
         requests: Sequence[EmbedRequest | ScorePairRequest],
         results: Sequence[EmbeddingResult | ScoreResult],
     ) -> None:
-        """What the model counts, or else, as not every backend does, what the gateway sent."""
+        """Record prompt tokens: the model's own count if it reports one, otherwise the tokens
+        sent.
+        """
         counts = [
             result.prompt_tokens or len(request.prompt_token_ids or ())
             for request, result in zip(requests, results, strict=True)
@@ -505,7 +507,7 @@ class ServedModel(TritonModel):
         )
 
     def capabilities(self) -> Capabilities:
-        """What tensors, tokenizer and templates support."""
+        """Capabilities by the model's tensors, tokenizer and templates."""
         generates = "generate" in self.tasks
         chat = generates and self.prompts is not None and self.prompts.can_chat
         return Capabilities(

@@ -65,7 +65,7 @@ class Snapshot:
     clashes: frozenset[str] = frozenset()  # unassigned aliases: a model has that name
 
     def without(self, model_name: str | None) -> "Snapshot":
-        """As if this model had not been loaded."""
+        """A snapshot without this model."""
         kept = {key: each for key, each in self.loaded_models.items() if key[0] != model_name}
         return replace(self, loaded_models=kept)
 

@@ -1,4 +1,4 @@
-"""What an argument may be, by the schema of its function's parameters."""
+"""The values that an argument may have, by the schema of its function's parameters."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -66,7 +66,7 @@ class ArgumentSchema:
 
 
 class _Statements:
-    """What the schema of an object says about one member."""
+    """Statements of an object's schema about one member."""
 
     def __init__(self, check: SchemaCheck, name: str, value: object) -> None:
         self._check = check

@@ -19,7 +19,7 @@ def _allows_any(_: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What one argument may be."""
+    """The values that one argument may have."""
 
     types: Types
     allows: Callable[[object], bool] = _allows_any  # False if the schema forbids the value

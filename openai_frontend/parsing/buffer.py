@@ -51,7 +51,8 @@ def markers(*literals: str) -> Markers:
 
 @dataclass(frozen=True, slots=True)
 class ValueEnds:
-    """What ends the value of an argument. A text may contain its own end, so a follower must come.
+    """Texts that end the value of an argument. A text may contain its own end, so a follower must
+    come.
 
     Once a text has done so, its call's end closes it too: the model may have written the end wrong.
     """

@@ -63,8 +63,8 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """What the next output continues, if it can be shown before it is parsed: text up to a marker,
-    or JSON arguments up to their end, both exactly as the model writes them.
+    """The text that the next output continues, if it can be shown before it is parsed: text up to a
+    marker, or JSON arguments up to their end, both exactly as the model writes them.
     """
 
     event: ContentText | ReasoningText | ToolCallArguments  # what it adds to; without text
@@ -167,7 +167,7 @@ class EventBuffer:
         return events
 
     def segment(self) -> OpenSegment | None:
-        """What the next output continues; None if only parsing it can tell."""
+        """The text that the next output continues; None if it must be parsed first."""
         if self._json_position is not None:
             position = self._json_position()
             if position is None:

@@ -31,7 +31,7 @@ class Syntax(Protocol):
 
     @property
     def line_starts(self) -> tuple[str, ...]:
-        """The same at the beginning of a line."""
+        """Texts that start a call at the beginning of a line."""
 
     @property
     def frames_output(self) -> bool:
@@ -111,8 +111,8 @@ class Reasoning:
         return self.starts_inside and not end.endswith(self.end.strip())
 
     def is_open_within(self, prompt: str) -> bool:
-        """The same for a prompt that ends within the assistant's message, which the output
-        continues.
+        """Whether reasoning is open in a prompt that ends within the assistant's message, which the
+        output continues.
         """
         return prompt.rfind(self.start.strip()) > prompt.rfind(self.end.strip())
 

@@ -72,7 +72,7 @@ class FamilyParser:
         return self._output.events()
 
     def segment(self) -> OpenSegment | None:
-        """What the next output continues, if all output so far is in the events."""
+        """The text that the next output continues, if all output so far is in the events."""
         cursor = self._cursor
         if not self._running or cursor.at < len(cursor.text):
             return None

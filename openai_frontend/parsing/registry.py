@@ -97,7 +97,7 @@ def missing_tool_support(family: Family, chat_template: str | None, *, recognise
 
 
 def missing_reasoning_support(*, recognised: bool) -> str:
-    """The same for reasoning."""
+    """Why reasoning will not be separated; "" if it will."""
     return (
         ""
         if recognised

@@ -83,7 +83,7 @@ class SchemaCheck:
             return None
 
     def member(self, schema: Mapping[str, Any], name: str, value: object) -> list[Verdict]:
-        """What an object's own keywords say about one member; empty if nothing.
+        """Statements of an object's own keywords about one member; may be empty.
 
         An undecided pattern and `additionalProperties` may apply to a name that is not listed.
         """

@@ -18,7 +18,7 @@ class SchemaDocument:
         self._index: dict[str, object] | None = None
 
     def target(self, reference: object) -> object:
-        """What a reference within the schema refers to; None if it is not in the schema."""
+        """The target of a reference; None if it is not within the schema."""
         if not isinstance(reference, str):
             return None
         base, _, fragment = reference.partition("#")

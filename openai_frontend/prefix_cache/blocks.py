@@ -12,7 +12,7 @@ from itertools import takewhile
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What a prompt has found and changed. Blocks are hashes of the prompt up to their end."""
+    """The result of adding a prompt. Blocks are hashes of the prompt up to their end."""
 
     hits: int  # tokens
     stored: Sequence[int]  # blocks, consecutive

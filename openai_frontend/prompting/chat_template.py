@@ -69,7 +69,7 @@ def _read_file(path: Path) -> str:
 
 
 class TemplateArguments(TypedDict, total=False):
-    """What a template gets in addition to the messages."""
+    """Arguments of a template in addition to the messages."""
 
     tools: Sequence[Mapping[str, Any]] | None
     documents: Sequence[Mapping[str, Any]] | None
@@ -94,7 +94,7 @@ class ChatTemplate:
         return name in self._names
 
     def media(self, kind: str) -> str:
-        """What the template writes for an image or audio; "" if nothing."""
+        """The template's placeholder for an image or audio; "" if it has none."""
         return self._shape.media.get(kind, "")
 
     def write_media_as(self, kind: str, text: str) -> None:

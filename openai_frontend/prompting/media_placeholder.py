@@ -1,4 +1,4 @@
-"""What a chat template writes for an image or audio, and how often a prompt contains it.
+"""A chat template's placeholder for an image or audio, and how often a prompt contains it.
 
 Found by rendering, not by reading the template: a template may write the placeholder in a macro, a
 loop or a branch.
@@ -23,7 +23,7 @@ _PRINTED = re.compile("[\"']type[\"']")  # a template that prints the parts as t
 
 
 def probe(kind: str, render: Callable[[Sequence[Message]], str | None]) -> str:
-    """What a template adds to a message for one more image or audio; "" if it ignores them.
+    """The text that a template adds for one more image or audio; "" if it ignores them.
 
     `render` gets the content of the message; None if the template rejects it.
     """
@@ -63,7 +63,7 @@ _WORDS = {"image": ("images", "image_url"), "audio": ("audio files", "input_audi
 
 @dataclass(frozen=True, slots=True)
 class MediaPlaceholder:
-    """What stands for one image, or one audio file, in a prompt."""
+    """The placeholder of one image, or one audio file, in a prompt."""
 
     kind: str
     text: str  # as the template writes it, with separators, such as "<image>\n"

@@ -219,7 +219,7 @@ def _empty_parts(attempt: Attempt, chat: Chat) -> Any:
 def _media(
     attempt: Attempt, chats: Mapping[str, Chat]
 ) -> tuple[Mapping[str, str], Mapping[str, frozenset[str]]]:
-    """What stands for media of each kind, and the kinds that each role's template writes."""
+    """The placeholders of each kind of media, and the kinds that each role's template writes."""
     written: dict[str, dict[str, str]] = {}
     for role, chat in chats.items():
         texts = {

@@ -119,7 +119,7 @@ class PromptBuilder:
         return taken
 
     def _guarded_texts(self, media: MediaPlaceholder) -> list[str]:
-        """What stays text in what clients write."""
+        """Special tokens that must not be interpreted in clients' text."""
         tokens = map(self._tokenizer.fast.id_to_token, media.token_ids)
         return [token for token in tokens if token] or [media.text.strip()]
 
@@ -290,7 +290,7 @@ class PromptBuilder:
 
     @cached_property
     def _own_prefix(self) -> str:
-        """What the tokenizer adds before any text."""
+        """Token ids that the tokenizer adds before any text."""
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         whole = self._tokenizer.encode("a", add_special_tokens=True).ids
         added = whole[: whole.index(bare[0])] if bare else []

@@ -141,7 +141,7 @@ def _boundaries(added: "Iterable[AddedToken]") -> list[str]:
 
 
 def _within(token: str, tokens: set[str]) -> Iterator[str]:
-    """Those of the tokens, other than itself, that begin within a token."""
+    """Other tokens that begin within a token."""
     for at in range(len(token)):
         rest = token[at:]
         for end in range(1, len(rest) + 1):

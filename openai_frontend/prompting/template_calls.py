@@ -57,7 +57,7 @@ def _escape(value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
 
 
 def _short(value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Of values and arguments that are short."""
+    """Whether values and arguments are short."""
     for each in (value, *args, *named.values()):
         size_of(each, _MAX_SHORT)
         if isinstance(each, int) and abs(each) > _MAX_SHORT:
@@ -125,7 +125,7 @@ def _indent(value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
 
 
 def _join(value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Of a list: `checked_filter` and `checked_method` make one of other iterables."""
+    """Join a list: `checked_filter` and `checked_method` turn other iterables into one."""
     separator = str(_argument(0, "d", args, named) or "")
     require_characters(sum(map(size_of, value)) + len(value) * len(separator))
 
@@ -154,7 +154,7 @@ def _json_form(value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None
 
 
 def _percent(value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Of `format`, which is Python's % operator."""
+    """Python's % operator, for the filter `format`."""
     if args and named:
         return  # the filter refuses it
     check_percent(value, named or args)
@@ -207,7 +207,7 @@ class _LimitedMarkupFormat(_LimitedFormat, SandboxedEscapeFormatter):
 
 
 def limited_format(environment: Any, method: Any) -> Callable[..., str]:
-    """What a template gets for the method `format` or `format_map` of a text."""
+    """The method `format` or `format_map` of a text, for templates."""
     text = method.__self__
 
     def formatted(args: Sequence[Any], named: Mapping[str, Any]) -> Any:

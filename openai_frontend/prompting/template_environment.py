@@ -245,7 +245,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})  # operators that can create large values
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """What the sandbox does, but for `message.role` without the exception on the way there.
+        """Like the sandbox's method, but for `message.role` without the exception on the way there.
 
         It makes a chat of 21 messages render in 310 us instead of 450.
         """

@@ -41,7 +41,9 @@ class TemplateLimit(TemplateError):
 
 
 class Budget:
-    """What one rendering may still use. Its time is that of the thread, whatever else runs."""
+    """The time and memory that one rendering may still use. Its time is that of the thread,
+    whatever else runs.
+    """
 
     def __init__(self, variables: object = None) -> None:
         self._variables = variables  # their memory is not the template's

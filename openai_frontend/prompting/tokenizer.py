@@ -105,7 +105,7 @@ class QuickTokenizer:
         return [found[begin:end] for begin, end in pairwise(places)]
 
     def encode_joined(self, texts: Sequence[str]) -> TokenIds | None:
-        """The same in one array."""
+        """Encode texts into one array of token ids."""
         encoded = self._encode(texts)
         return None if encoded is None else encoded[0]
 
@@ -301,7 +301,7 @@ def _shared(fast: "FastTokenizer") -> QuickTokenizer | None:
 
 
 def _quick(fast: "FastTokenizer", text: str) -> QuickTokenizer | None:
-    """The same tokenizer in fastokens; `text` is its tokenizer.json.
+    """The tokenizer in fastokens; `text` is its tokenizer.json.
 
     None if the package is missing (it has no build for some platforms), if it does not support the
     tokenizer (it is for BPE), or if one of many texts has other ids than in `tokenizers`, which is
@@ -336,7 +336,7 @@ def _agrees(quick: QuickTokenizer, fast: "FastTokenizer") -> bool:
 
 
 def _around(fast: "FastTokenizer") -> tuple[TokenIds, TokenIds]:
-    """What `add_special_tokens` adds before and after a text."""
+    """Token ids that `add_special_tokens` adds before and after a text."""
     whole, bare = fast.encode("a").ids, fast.encode("a", add_special_tokens=False).ids
     starts = (at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
     start = next(starts, 0)

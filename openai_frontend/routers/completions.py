@@ -19,7 +19,7 @@ def completions_router(
     streams: StreamLimits,
     find_member: FindMember,
 ) -> APIRouter:
-    """The same shape as the chat route."""
+    """The route of completions."""
     router = APIRouter(tags=["Completions"], route_class=InferenceRoute)
     reader = RepeatedBodyReader(CompletionRequest, "prompt", find_member)
 

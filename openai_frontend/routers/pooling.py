@@ -108,7 +108,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
         responses={200: {"model": RerankResponse | list[TextRank]}, **ERRORS},
     )
     async def create_rerank_for_either(request: Request) -> Response:
-        """As /v1/rerank; a body with `texts` uses the format of text-embeddings-inference."""
+        """Like /v1/rerank; a body with `texts` uses the format of text-embeddings-inference."""
         body = await read_body(request.receive)
         if has_texts(body):
             return await documents.answer_texts(request, body)

@@ -1,4 +1,6 @@
-"""What every endpoint needs of a request: its principal, its model, its body and its end."""
+"""The parts of a request that every endpoint needs: its principal, its model, its body and its
+end.
+"""
 
 import asyncio
 from collections.abc import Callable

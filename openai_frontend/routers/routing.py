@@ -93,7 +93,7 @@ class PublicRoute(DirectRoute):
 
 
 class RouteTable:
-    """Which route answers a request. Everything that needs to know asks here.
+    """Finds the route of a request, for all that need to know it.
 
     A path without parameters is found in a dict, any other by FastAPI's own routes in their order.
     None of them looks at the Host header.

@@ -153,7 +153,7 @@ class StreamedResponse(Response, ABC):
             await self._drained
 
     async def drained_by(self, deadline_s: float | None) -> None:
-        """As `drained`; disconnects a client that takes longer. Raises RequestCancelled."""
+        """Like `drained`; disconnects a client that takes longer. Raises RequestCancelled."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self.drained()

@@ -1,4 +1,4 @@
-"""What each loading model does at the moment, as its engine reports it, also from the engine's own
+"""The current phase of each loading model, as its engine reports it, also from the engine's own
 processes: these find the path of a pipe in their environment.
 """
 

@@ -1,4 +1,5 @@
-"""What the gateway relies on in Triton besides its C API: file layouts and texts of messages.
+"""Properties of Triton, besides its C API, on which the gateway relies: file layouts and texts of
+messages.
 
 None of it is a documented interface. tests/unit/triton/test_interface.py provokes each with the
 core that is installed, so that a release which changes one is found there.

@@ -37,7 +37,7 @@ _FINAL_RESPONSES_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the process needs of the application."""
+    """The parts of the application that the process needs."""
 
     triton: Server
     registry: ModelRegistry
@@ -252,7 +252,7 @@ def kill(code: int) -> None:
 
 
 def exit_without_finalizing(code: int) -> NoReturn:
-    """As sys.exit, but the interpreter does not free its modules."""
+    """Like sys.exit, but the interpreter does not free its modules."""
     atexit._run_exitfuncs()  # of multiprocessing too, which removes semaphores and shared memory
     sys.stdout.flush()
     sys.stderr.flush()

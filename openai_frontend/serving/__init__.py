@@ -1,1 +1,3 @@
-"""What OpenAI's fields mean: requests to generations, deltas to answers. No HTTP, no tensors."""
+"""The meaning of OpenAI's fields: requests to generations, deltas to answers. No HTTP, no
+tensors.
+"""

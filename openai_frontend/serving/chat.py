@@ -71,7 +71,7 @@ from schemas.chat_completions import ChatCompletionRequest
 
 @dataclass(slots=True, eq=False)
 class _ChatPlan:
-    """What the fields of a request other than its messages mean for one model."""
+    """The meaning of a request's fields, other than its messages, for one model."""
 
     tools: Tools
     variables: TemplateVariables
@@ -89,7 +89,7 @@ _MAX_KEPT_TAG = 64 * 1024
 
 
 class _Constrained(NamedTuple):
-    """What the output must match, and how it is parsed."""
+    """The constraint of the output, and how it is parsed."""
 
     constraint: Constraint
     parser: ParserConfig | None  # None: the model's text is the content

@@ -61,7 +61,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
 class _Sampling(NamedTuple):
-    """What the output must match, and the sampling parameters."""
+    """The constraint of the output, and the sampling parameters."""
 
     constraint: Constraint
     params: SamplingParams
@@ -69,7 +69,7 @@ class _Sampling(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _CompletionPlan:
-    """What the fields of a request other than its prompt mean for one model."""
+    """The meaning of a request's fields, other than its prompt, for one model."""
 
     candidates: int  # of each prompt; see `_candidates`
     max_tokens: int | None

@@ -1,4 +1,4 @@
-"""What embeddings and scores share: inputs as prompts, event loop time, and the vectors."""
+"""The common part of embeddings and scores: inputs as prompts, event loop time, and the vectors."""
 
 import asyncio
 from collections import deque
@@ -193,7 +193,7 @@ def pooling_cost_us(prompts: Sequence[Sequence[int]]) -> float:
 
 
 def embedding_cost_us(prompts: Sequence[Prompt]) -> float:
-    """As `pooling_cost_us`; a prompt that the backend tokenizes is sent as text."""
+    """Like `pooling_cost_us`; a prompt that the backend tokenizes is sent as text."""
     characters = sum(len(each.text or "") for each in prompts if not each.token_ids)
     return pooling_cost_us([each.token_ids for each in prompts]) + characters * _CHARACTER_US
 

@@ -105,7 +105,7 @@ class TranscriptionJob:
             self.memory.release()
 
     def transcript(self) -> Transcript:
-        """What gathers the deltas."""
+        """The object that gathers the deltas."""
         entries = self._wire_logprobs if self.logprobs else None
         return Transcript(self.bounds, separator(self.language), entries)
 
@@ -378,7 +378,7 @@ class TranscriptStream:
         """Nothing bypasses `feed`: the windows' texts are joined here."""
 
     def relay_segment(self) -> None:
-        """As `relay`."""
+        """Like `relay`."""
 
     def finish(self) -> bytes:
         """The last event. Raises InferenceFailed for incomplete output."""

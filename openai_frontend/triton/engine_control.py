@@ -66,7 +66,7 @@ class EngineControl:
         return sum(handle.unsent(begun) for handle in inprocess.handles(name))
 
     def engine_failures(self, names: frozenset[str]) -> dict[str, str]:
-        """Of these models, those whose engine has died, with the reason."""
+        """Models whose engine has died, with the reason; only these models are checked."""
         died = {name: self._server.any_engine_failure(name) for name in names}
         found = {name: reason for name, reason in died.items() if reason is not None}
         dead, reaped = self._stubs.dead(), self._reaped()

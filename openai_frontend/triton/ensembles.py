@@ -1,4 +1,4 @@
-"""Which models contain which, by their configs as Triton prints them."""
+"""Ensembles and the models in them, by their configs as Triton prints them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which models are ready, and why others are not: a snapshot that is read off the event loop.
+"""Readiness of models, with reasons: a snapshot that is read off the event loop.
 
 The core's answers may take long. Since 2025-12 it asks every instance of a model, and the Python
 backend gives each up to 5 s to answer; the index lists the repositories' folders.
@@ -113,13 +113,13 @@ class ReadinessMonitor:
             await next_tick(UPDATE_EVERY_S)
 
     async def refresh(self, changed: str | None = None) -> None:
-        """As `try_update`, from the event loop."""
+        """Like `try_update`, from the event loop."""
         await asyncio.get_running_loop().run_in_executor(
             self._snapshot_thread, self.try_update, changed
         )
 
     def try_update(self, changed: str | None = None) -> None:
-        """As `update`; if the index cannot be read, log it once and keep the last snapshot."""
+        """Like `update`; if the index cannot be read, log it once and keep the last snapshot."""
         failure = None
         try:
             self.update(changed)

@@ -177,7 +177,7 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
 
 
 def _reported_images(folder: ModelDirectory, facts: ModelFileFacts) -> ImageSupport | None:
-    """What the model's files show; an in-process engine decides by the same files."""
+    """Image support according to the model's files, which an in-process engine reads too."""
     if folder.engine == "mock":
         most = folder.arguments.get("images_per_prompt", 0)
         return ImageSupport(max_per_request=most) if most else None
@@ -223,7 +223,7 @@ def _placeholder(
 
 
 def _reported_input_audio(folder: ModelDirectory) -> AudioSupport | None:
-    """What the files of an in-process model show."""
+    """Audio support according to the files of an in-process model."""
     if folder.engine == "mock":
         most = folder.arguments.get("audio_files_per_prompt", 0)
         return AudioSupport(max_per_request=most) if most else None
@@ -245,7 +245,7 @@ def _input_audio(
 
 
 def _audio(folder: ModelDirectory) -> str:
-    """What an in-process transcription model takes, by its files."""
+    """Audio input of an in-process transcription model, according to its files."""
     takes = _reported_audio(folder)
     if takes is None:
         return ""
@@ -409,7 +409,7 @@ def _adapters(folder: ModelDirectory, contract: Contract) -> tuple[list[str], li
 
 
 def _requirements(folder: ModelDirectory, contract: Contract) -> LoRARequirements | None:
-    """Which LoRA adapters the model accepts; for an in-process engine, model.json decides."""
+    """Requirements for the model's LoRA adapters; for an in-process engine, model.json decides."""
     if not contract.supports("adapter"):
         return None
     if folder.engine is not None:

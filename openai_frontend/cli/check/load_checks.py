@@ -25,8 +25,8 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length
 
 
 def check_engine(folder: ModelDirectory, role: str = "both") -> list[str]:
-    """What the installed engine cannot do. Raises ModelUnavailable, also if the engine generates
-    text and does not fit the server's role.
+    """Features that the installed engine lacks. Raises ModelUnavailable, also if the engine
+    generates text and does not fit the server's role.
     """
     if folder.engine is None:
         return []

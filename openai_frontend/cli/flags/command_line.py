@@ -244,7 +244,7 @@ def _serves_repository(models: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def _engine_words(flag: Flag) -> list[str]:
-    """As vLLM's parser accepts them, which has `--no-x` instead of `--x=false`."""
+    """Words that vLLM's parser accepts: it has `--no-x` instead of `--x=false`."""
     if flag.takes == "switch" and flag.values:
         on = BOOLEANS.get(flag.values[0].lower())
         return [flag.written] if on is None else [flag.name if on else _negated(flag.name)]

@@ -33,7 +33,7 @@ def takes(name: str) -> Takes | None:
 
 
 def is_engine_flag(key: str) -> bool:
-    """Of the table, or of the installed vLLM."""
+    """Whether the table or the installed vLLM has this flag."""
     plain = SHORT.get(key, key).removeprefix("--")
     if plain in ONE or plain in SEVERAL or plain.removeprefix("no-") in SWITCHES:
         return True

@@ -1,4 +1,4 @@
-"""What a flag of another server means here: the kinds of rows in the tables of flags."""
+"""The meaning of another server's flags here: the kinds of rows in the tables of flags."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ Takes = Literal["none", "switch", "one", "several"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a flag and its values mean here."""
+    """The meaning of a flag and its values here."""
 
     words: tuple[str, ...] = ()  # for our command line
     note: str = ""  # why the flag has no effect

@@ -78,7 +78,7 @@ def models(options: RepositoryOptions) -> list[RepositoryModel]:
 
 
 def _gpus(options: RepositoryOptions) -> str:
-    """As the program reads them: "0,1;2,3" are two instances of two GPUs each."""
+    """GPUs in the program's notation: "0,1;2,3" are two instances of two GPUs each."""
     each = options.tensor_parallel_size
     return ";".join(
         ",".join(str(gpu) for gpu in range(first, first + each))

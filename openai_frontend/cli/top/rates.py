@@ -181,7 +181,7 @@ class _Between:
         return None if rates[0] is None else max(total - sum(own), 0.0)
 
     def quantile(self, share: float, name: str, **labels: str) -> float | None:
-        """Of a histogram, linear within a bucket; None without observations."""
+        """Quantile of a histogram, linear within a bucket; None without observations."""
         buckets = sorted(self._buckets(f"{name}_bucket", labels))
         total = buckets[-1][1] if buckets else 0.0
         if total <= 0:

@@ -21,7 +21,7 @@ class Capability:
     public: bool = False  # not internal to vLLM: used with every version
 
     def problems(self, source: PackageSource) -> Iterator[str]:
-        """What the sources lack."""
+        """Requirements that the sources do not meet."""
         for line in self.requirements.strip().splitlines():
             if (problem := source.problem(line.strip())) is not None:
                 yield problem

@@ -91,7 +91,7 @@ class SharedParams:
         self._known: dict[tuple[int, bool], tuple[SamplingParams, Any]] = {}
 
     def convert(self, params: SamplingParams, *, stream: bool) -> Any:
-        """As `sampling_params`, but the caller must not change the result."""
+        """Like `sampling_params`, but the caller must not change the result."""
         known = self._known.get((id(params), stream))
         if known is not None:
             return known[1]
@@ -345,7 +345,7 @@ def translate_errors(params: Any = None) -> Iterator[None]:
 
 
 def translated(error: Exception, params: Any = None) -> Exception:
-    """What `translate_errors` would raise for an exception that vLLM returns."""
+    """The exception that `translate_errors` would raise for one that vLLM returns."""
     found: list[Exception] = []
     with caught(found.append):
         _raise_translated(error, params)

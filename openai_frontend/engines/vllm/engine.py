@@ -323,7 +323,7 @@ class VLLMEngine(Engine):
         return steps.stats()
 
     def samples(self) -> Iterable[Sample]:
-        """What this vLLM can be used for, and statistics of the cache, queue, LoRA and steps; the
+        """Capabilities of this vLLM, and statistics of the cache, queue, LoRA and steps; the
         latter need the step loop.
         """
         steps = self._steps

@@ -75,7 +75,7 @@ def described(given: Mapping[str, Any], **cache: int) -> KVTransferFacts | None:
 
 
 def facts(engine: Any) -> KVTransferFacts | None:
-    """What the loaded engine can transfer."""
+    """Transfer abilities of the loaded engine."""
     config, cache = engine.vllm_config.kv_transfer_config, engine.vllm_config.cache_config
     if config is None or not hasattr(engine, "notify_kv_transfer_request_rejected"):
         return None

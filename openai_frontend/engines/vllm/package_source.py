@@ -178,7 +178,7 @@ def _members(node: ast.ClassDef) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _targets(node: ast.AST) -> Iterator[ast.AST]:
-    """What a statement assigns to."""
+    """The targets of an assignment."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from ast.walk(target)

@@ -195,7 +195,7 @@ class VLLMParser:
         return [event for piece in self._pieces.feed(text) for event in self._read(piece)]
 
     def finish(self) -> list[Event]:
-        """What was held back, and the end of an open call."""
+        """Text that was held back, and the end of an open call."""
         if self._parser is None:
             return []
         *before, last = [*self._pieces.finish()] or [""]

@@ -32,7 +32,9 @@ class Histogram:
         self._sum += value * times
 
     def snapshot(self) -> dict[str, Any]:
-        """As sent between processes: `counts` per bucket, and the `sum`."""
+        """The histogram in the form that is sent between processes: `counts` per bucket, and the
+        `sum`.
+        """
         return {"counts": list(self._counts), "sum": self._sum}
 
 

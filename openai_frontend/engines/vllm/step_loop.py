@@ -181,7 +181,7 @@ class StepLoop:
 
     @contextlib.contextmanager
     def _adding(self, request_id: str, params: Any, sink: DeltaSink) -> Iterator[None]:
-        """Whatever vLLM raises fails only this request."""
+        """Any exception of vLLM fails only this request."""
 
         def fail(error: Exception) -> None:
             self._streams.pop(request_id, None)

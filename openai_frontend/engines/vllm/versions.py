@@ -1,4 +1,5 @@
-"""What the installed vLLM can be used for. The only place that knows about versions of vLLM.
+"""Features of the installed vLLM that can be used. The only place that knows about versions of
+vLLM.
 
 When a model is loaded, the names, parameters and fields in `capabilities.py` are compared with the
 sources of the installed vLLM. What is missing is not used, and reported.
@@ -30,7 +31,7 @@ VARIABLE = "_OPENAI_FRONTEND_VLLM_CAPABILITIES"
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What one vLLM can be used for."""
+    """Features of one vLLM that can be used."""
 
     version: str
     missing: Mapping[str, str]  # capability -> why it is not used
@@ -60,12 +61,12 @@ def minor_version(version: str) -> tuple[int, int]:
 
 
 def version_range() -> str:
-    """As people read it."""
+    """The tested range, in words."""
     return f"{_text(OLDEST)} to {_text(NEWEST)}"
 
 
 def of_source(source: PackageSource) -> Compatibility:
-    """What the vLLM with these sources can be used for."""
+    """Compatibility of the vLLM with these sources."""
     version = source.constant("vllm._version", "__version__") or "unknown"
     in_range = OLDEST <= minor_version(version) <= NEWEST
     missing = {}
@@ -102,8 +103,8 @@ def site_packages() -> Path:
 
 
 def installed() -> Compatibility:
-    """Of the installed vLLM. The first call takes about a second of CPU. Raises ValueError if vLLM
-    is not installed, or too old or too new to generate anything.
+    """Compatibility of the installed vLLM. The first call takes about a second of CPU. Raises
+    ValueError if vLLM is not installed, or too old or too new to generate anything.
     """
     found = _of_folder(site_packages())
     if (reason := found.missing.get(ENGINE.name)) is not None:
@@ -116,7 +117,7 @@ def installed() -> Compatibility:
 
 
 def client_error() -> type[Exception]:
-    """What vLLM raises for a request that it refuses."""
+    """The exception of vLLM for a request that it refuses."""
     from vllm import exceptions
 
     name = "VLLMClientError"  # since 0.27
@@ -125,7 +126,7 @@ def client_error() -> type[Exception]:
 
 
 def generation_error() -> tuple[type[Exception], ...]:
-    """What vLLM raises if it cannot go on with a request; its engine can."""
+    """The exception of vLLM for a request that it cannot continue. Its engine continues."""
     from vllm import exceptions
 
     found: Any = getattr(exceptions, "GenerationError", None)  # 0.30 and later
@@ -163,7 +164,7 @@ def image_sender_cache() -> Any:
 
 
 def grammar_output(request_ids: list[str], bitmask: Any) -> Any:
-    """What the scheduler returns for requests without drafts: a row of the bitmask for each."""
+    """The scheduler's result for requests without drafts: a row of the bitmask for each."""
     from vllm.v1.core.sched.output import GrammarOutput
 
     drafts = "num_acceptable_drafts"  # since 0.32

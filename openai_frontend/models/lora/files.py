@@ -40,7 +40,7 @@ class InvalidLoRA(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoRARequirements:
-    """What an adapter must satisfy to serve with a model."""
+    """Requirements of a model for its adapters."""
 
     kind: Kind | None  # None: the backend knows its adapters by name and needs no files
     max_rank: int | None = None

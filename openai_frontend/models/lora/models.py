@@ -167,7 +167,7 @@ def _check_base(name: str, base: str, snapshot: Snapshot) -> None:
 
 
 def _requirements(model: ServedModel) -> LoRARequirements | None:
-    """What the model's adapters must satisfy; None if it supports none."""
+    """Requirements for the model's adapters; None if it does not support LoRA."""
     if not model.supports("adapter"):
         return None
     if "max_lora_rank" in model.facts:  # reported by an engine of this process

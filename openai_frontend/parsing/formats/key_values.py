@@ -77,7 +77,7 @@ class KeyValues:
         return cursor.expect(self.key_start, *self.section.call_ends)
 
     def _next_tag(self, cursor: Cursor) -> Generator[None, None, str]:
-        """As `_tag`; "" if the section continues or ends, because the model left the end out."""
+        """Like `_tag`; "" if the section continues or ends, because the model left the end out."""
         section = self.section
         after_call = markers(*section.ends, *section.all_starts)
         if (yield from cursor.is_followed(0, after_call, by_end=False)):

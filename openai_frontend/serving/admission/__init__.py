@@ -1,1 +1,1 @@
-"""Which model a caller may use, and when a request may run."""
+"""Access to models, and limits on when a request may run."""

@@ -35,7 +35,7 @@ from openai_frontend.serving.admission.model import ServingModel, Work
 
 
 class ModelProvider(Protocol):
-    """What requests need of the registry."""
+    """The part of the registry that requests need."""
 
     async def ensure_loaded(self, name: str) -> None:
         """Load the model if models are loaded on demand."""

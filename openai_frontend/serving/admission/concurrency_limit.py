@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class LimitedModel(Protocol):
-    """What the limiter needs to know about a model."""
+    """The properties of a model that the limiter needs."""
 
     @property
     def model_name(self) -> str:
@@ -77,7 +77,7 @@ class ConcurrencyLimiter:
         return self.slots(model.model_name, model.concurrency_limits)
 
     def slots(self, model_name: str, limits: ConcurrencyLimits) -> "ModelSlots":
-        """As `slots_for`, by name. Takes the new limits of a model that was loaded again."""
+        """Like `slots_for`, by name. Takes the new limits of a model that was loaded again."""
         slots = self._of(model_name)
         slots.limits = limits
         return slots

@@ -29,7 +29,9 @@ Work = GenerationRequest | EmbedRequest | ScorePairRequest | SpeechRequest
 
 
 class ServingModel(Protocol):
-    """What requests need of a model. `models.served_model` implements and documents it."""
+    """The methods of a model that requests need. `models.served_model` implements and
+    documents it.
+    """
 
     @property
     def name(self) -> str: ...

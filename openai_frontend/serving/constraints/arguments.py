@@ -66,7 +66,7 @@ class TextArguments:
 
 @dataclass(frozen=True, slots=True)
 class ReducedArguments(SchemaArguments):
-    """As the schema says if the style can express that, otherwise any arguments."""
+    """Arguments that match the schema if the style can express it, otherwise any arguments."""
 
     def form(self, style: Style) -> Format:
         if self.schema is ANY_OBJECT:  # tags and keywords would take it as "no arguments"
@@ -78,7 +78,7 @@ class ReducedArguments(SchemaArguments):
 
 
 class AnyArguments:
-    """Whatever the style can express."""
+    """Any arguments that the style can express."""
 
     def form(self, style: Style) -> Format:
         if style == "python":

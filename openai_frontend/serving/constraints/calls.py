@@ -55,7 +55,7 @@ def any_call(functions: Functions, *, one: bool) -> Format:
 def any_call_schema(
     functions: Mapping[str, SchemaArguments], *, one: bool
 ) -> dict[str, Any] | None:
-    """As `any_call`, but a JSON schema; None if references in the schemas would break."""
+    """Like `any_call`, but as a JSON schema; None if references in the schemas would break."""
     if any(True for each in functions.values() for _ in references(each.schema)):
         return None
     calls = [

@@ -60,8 +60,8 @@ def prepare_constraint(
     reasoning_open: bool | None,
     supports_tags: bool = True,
 ) -> Callable[[], Constraint]:
-    """As `constraint`, but only asks the plug-ins, which run on the event loop. What it returns
-    builds the constraint, in any thread.
+    """Run the plug-ins now, on the event loop. The returned function builds the constraint, in any
+    thread.
     """
     is_constrained = not _FORM_FIELDS.isdisjoint(request.model_fields_set)
     if not is_constrained and not tools.in_use and not plugin.installed():

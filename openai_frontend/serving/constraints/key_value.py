@@ -82,14 +82,14 @@ def tagged(schema: Mapping[str, Any], style: Tagged, copies: CopyBudget) -> Form
 
 
 def any_keywords() -> Format:
-    """As `keywords`, with any names and values."""
+    """Like `keywords`, with any names and values."""
     pair = formats.sequence(formats.regex(_IDENTIFIER), formats.json_value({}))
     more = formats.star(formats.sequence(formats.const(", "), pair))
     return formats.optional(formats.sequence(pair, more))
 
 
 def any_tagged(style: Tagged) -> Format:
-    """As `tagged`, with any names and values."""
+    """Like `tagged`, with any names and values."""
     texts = _any_tagged_pair(style.text, formats.any_text(style.mark), style)
     if style.value == style.text:
         return formats.star(texts)

@@ -1,1 +1,1 @@
-"""What a model generates, as OpenAI's responses: whole or in chunks."""
+"""Generated output as OpenAI's responses: complete or in chunks."""

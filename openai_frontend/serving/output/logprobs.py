@@ -64,7 +64,9 @@ def _logprob(entry: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Which tokens are listed at a position: the likeliest, or the requested ones and its own."""
+    """The tokens that are listed at a position: the likeliest, or the requested ones and its
+    own.
+    """
 
     top: int = 0
     token_ids: Sequence[int] = ()

@@ -147,7 +147,7 @@ class DeltaParser:
         return parsed
 
     def segment(self) -> OpenSegment | None:
-        """What the next output continues, if it can be shown before it is parsed."""
+        """The text that the next output continues, if it can be shown before it is parsed."""
         parser = self._parser
         if self.stopped or not isinstance(parser, FamilyParser):
             return None

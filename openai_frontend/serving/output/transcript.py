@@ -25,7 +25,7 @@ Entries = Callable[[Sequence[TokenLogprobs]], Sequence[Any]]
 
 
 def separator(language: str | None) -> str:
-    """What joins the texts of two windows."""
+    """The separator between the texts of two windows."""
     return "" if language in _UNSPACED else " "
 
 
@@ -232,7 +232,7 @@ def clock(seconds: float, decimal: str) -> str:
 
 
 def srt_block(number: int, segment: Segment) -> str:
-    """Of SubRip: its number from 1, its times and its text."""
+    """A block of SubRip: its number from 1, its times and its text."""
     times = f"{clock(segment.start, ',')} --> {clock(segment.end, ',')}"
     return f"{number}\n{times}\n{_line(segment.text)}\n\n"
 
@@ -241,7 +241,7 @@ VTT_HEAD = "WEBVTT\n\n"
 
 
 def vtt_block(segment: Segment) -> str:
-    """Of WebVTT, after `VTT_HEAD`. https://www.w3.org/TR/webvtt1/"""
+    """A block of WebVTT, after `VTT_HEAD`. https://www.w3.org/TR/webvtt1/"""
     times = f"{clock(segment.start, '.')} --> {clock(segment.end, '.')}"
     return f"{times}\n{_escaped(_line(segment.text))}\n\n"
 

@@ -1,5 +1,5 @@
-"""What a transcription model says of audio before its text: the language, and whether somebody
-speaks. Each is what it would write first, so it costs one token.
+"""Asks a transcription model for the language of audio, and whether it contains speech. Each answer
+is the token that the model would write first, so it costs one token.
 """
 
 import math

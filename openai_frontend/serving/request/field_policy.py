@@ -149,7 +149,7 @@ class FieldPolicy:
         self.unknown(f"response_format.json_schema.{name}" for name in sorted(unknown))
 
     def check_extra(self, request: RequestFields, neutral: Neutral) -> None:
-        """As `check`, for a request that never streams."""
+        """Like `check`, for a request that never streams."""
         fields = request.model_extra
         if not fields:
             return

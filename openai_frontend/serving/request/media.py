@@ -57,7 +57,7 @@ def tokens_with_media(prompt: Prompt, model: MediaModel) -> int:
 
 
 def _tokens_of_media(support: ImageSupport | AudioSupport | None) -> int:
-    """What an item adds to its placeholder."""
+    """Tokens that an item adds to its placeholder."""
     if support is None or support.tokens is None or not support.target:
         return 0
     return len(support.tokens) - len(support.target)

@@ -1,4 +1,4 @@
-"""What images and audio in messages share: their parts, base64 text, and vLLM's `uuid`s.
+"""The common part of images and audio in messages: their parts, base64 text, and vLLM's `uuid`s.
 
 The base64 text is hashed before anything is decoded.
 """
@@ -55,7 +55,7 @@ class MediaPart(NamedTuple):
 
 
 class MediaModel(Protocol):
-    """What a model must state to get media."""
+    """The properties of a model that media input needs."""
 
     @property
     def images(self) -> ImageSupport | None:
@@ -92,7 +92,7 @@ class RemoteItem(NamedTuple):
 
 
 class Fetching(NamedTuple):
-    """What fetches items, and the memory in which they count."""
+    """The fetcher of items, and the memory budget in which they count."""
 
     fetcher: MediaFetcher
     memory: MemoryBudget
@@ -320,7 +320,7 @@ class DataURLs:
         )
 
     def not_fetched(self, param: str) -> InvalidRequest:
-        """Whatever the reason was: it could tell a client about the server's network."""
+        """One error for every reason: the reason could tell a client about the server's network."""
         return self._invalid(
             param,
             f"The {self.what} could not be fetched. Its server must have a public address and "

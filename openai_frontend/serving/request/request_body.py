@@ -44,7 +44,7 @@ class BodyReader(Generic[Fields]):
         self._adapter = TypeAdapter(schema)
 
     async def read(self, body: bytes) -> Fields:
-        """As `parse`, but the event loop is free between the steps of a long body."""
+        """Like `parse`, but the event loop is free between the steps of a long body."""
         if len(body) <= _AT_ONCE_BYTES:
             body = _utf8(body)
             if not may_have_many_parts(body):  # without the generators of the steps
@@ -112,7 +112,7 @@ class _Loaded(Protocol):
 
 
 class Plans:
-    """What the same fields mean for each model: made for the first request, and kept."""
+    """The meaning of the same fields for each model: made for the first request, and kept."""
 
     __slots__ = ("_of",)
 

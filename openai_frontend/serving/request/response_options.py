@@ -1,4 +1,4 @@
-"""What a response reports besides text: usage, log probabilities, token ids."""
+"""Values that a response reports besides text: usage, log probabilities, token ids."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from schemas.sampling import SamplingFields, StreamOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseOptions:
-    """What the request asks to have reported. Everything is off by default."""
+    """Values that the response must report. Everything is off by default."""
 
     logprobs: int | None = None  # number of alternatives for each output token
     logprob_token_ids: Sequence[int] = ()  # the alternatives by id, instead of the likeliest
@@ -83,7 +83,7 @@ def response_options(
     defaults: StreamDefaults = NO_DEFAULTS,
     parsed: bool = False,
 ) -> ResponseOptions:
-    """What a request for a chat or a completion asks to have reported.
+    """Response options of a chat or completion request.
 
     `parsed`: the output is parsed, for which the engine returns every token.
     """

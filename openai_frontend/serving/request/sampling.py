@@ -67,7 +67,7 @@ _WITH_TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob
 
 
 class SamplingSupport(Protocol):
-    """What a model must state to have sampling fields translated for it."""
+    """The properties of a model that the translation of sampling fields needs."""
 
     @property
     def vocab_size(self) -> int | None:
@@ -89,7 +89,7 @@ class SamplingSupport(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What one output must match, for the engine and for the parser."""
+    """The constraint of one output, for the engine and for the parser."""
 
     structured: StructuredOutputs | None = None  # for the engine
     forced: str | None = None  # for the parser: only this function's arguments follow

@@ -1,4 +1,4 @@
-"""What chat templates receive: validated messages in words that they know, and variables.
+"""Inputs of chat templates: validated messages in words that they know, and variables.
 
 Templates know function calls, tool results and one name or another for reasoning. OpenAI's messages
 may also have calls of custom tools, and the deprecated `function_call` and role `function`. For
@@ -193,7 +193,7 @@ IGNORED = "ignored"
 
 
 class TemplateSupport(Protocol):
-    """What a model must state to have template variables chosen for it."""
+    """The properties of a model that determine its template variables."""
 
     @property
     def name(self) -> str:

@@ -143,3 +143,21 @@ def test_banned_word_is_found() -> None:
 
     assert len(found) == 1
     assert "is no" in found[0]
+
+
+_NOUN_CLAUSES = re.compile(r"(?:What|Those|The same|Of|As|That|Who) ")
+
+
+def test_no_docstring_begins_with_a_noun_clause() -> None:
+    """A noun says it: not "What a model takes of images", but "Image support of a model"."""
+    documentable = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{path.relative_to(ROOT)}: {docstring}"
+        for package in ("openai_frontend", "schemas")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, documentable) and (docstring := ast.get_docstring(node)) is not None
+        if _NOUN_CLAUSES.match(docstring)
+    ]
+
+    assert found == []

@@ -136,7 +136,7 @@ class _Rewriter:
     def _accepted(
         self, node: Mapping[str, Any], step: Callable[[dict[str, Any]], Any], at: Path
     ) -> Any:
-        """What the step returns, without the keywords that it refuses."""
+        """The result of the step, without the keywords that it refuses."""
         while True:
             try:
                 return step(dict(node))
@@ -252,7 +252,7 @@ def _check_values(node: Mapping[str, Any]) -> None:
 
 
 def _ignored_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """What xgrammar would ignore, and the keywords without which it would not."""
+    """Parts that xgrammar would ignore, and the keywords that cause it."""
     yield from ((f"'{key}'", key) for key in _UNSUPPORTED if key in node)
     if "if" in node and node.keys() & {"then", "else"}:  # alone, they have no effect
         yield "'if'", "if", "then", "else"

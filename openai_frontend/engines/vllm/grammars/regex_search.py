@@ -137,7 +137,7 @@ def _anchored(node: Node) -> _Anchored:
 
 
 def _joined(first: _Anchored, second: _Anchored) -> _Anchored:
-    """What an anchor excludes on its side must be empty."""
+    """Join the parts; those that an anchor excludes on its side must be empty."""
     found = []
     for (start, ends_before), one in first.items():
         for (starts_after, end), other in second.items():

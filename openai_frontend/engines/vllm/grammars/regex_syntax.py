@@ -157,8 +157,8 @@ class _Parser:
         return exactly(of_text(self._text[self._at - 1]))
 
     def _ranges(self, given: CharacterClass) -> Ranges:
-        """What a text may contain in every dialect, or must not contain in any. For `\\w` these are
-        hundreds of ranges, so no text contains another character outside ASCII either.
+        """Ranges that a text may contain in every dialect, or must not contain in any. For `\\w`
+        these are hundreds of ranges, so no text contains another character outside ASCII either.
         """
         if not self._forbids:
             return given.sure

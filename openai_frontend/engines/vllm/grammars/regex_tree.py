@@ -45,7 +45,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """What follows matches, or does not, without being consumed."""
+    """The following text matches, or does not, without being consumed."""
 
     part: "Node"
     negated: bool

@@ -36,7 +36,7 @@ class PromptAudio:
         self._config = engine.model_config
 
     def facts(self) -> dict[str, Any]:
-        """As in `ModelFacts.transcription`."""
+        """The value of `ModelFacts.transcription`."""
         vocabulary = self._tokenizer.get_vocab()
         languages = _languages(self._config, vocabulary)
         return {

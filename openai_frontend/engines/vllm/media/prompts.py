@@ -26,7 +26,7 @@ Item = ImageInput | AudioFile
 
 @dataclass(frozen=True, slots=True)
 class Modality:
-    """What a model takes of one kind of media, and what was made of it."""
+    """Input of one kind of media: the model's support, its workers and its cache."""
 
     cache: MediaCache
     facts: Mapping[str, Any]  # of `media_worker`
@@ -46,7 +46,7 @@ class PromptMedia:
 
     @property
     def caches(self) -> list[MediaCache]:
-        """Those of all modalities."""
+        """The caches of all modalities."""
         return [each.cache for each in self._modalities.values()]
 
     def samples(self) -> Iterator[Sample]:
@@ -57,7 +57,7 @@ class PromptMedia:
             yield from cache.samples()
 
     def facts(self, modality: str) -> dict[str, Any] | None:
-        """As in `ModelFacts.images` and `ModelFacts.audio`."""
+        """The values of `ModelFacts.images` and `ModelFacts.audio`."""
         if (taken := self._modalities.get(modality)) is None:
             return None
         per_item = "max_tokens_per_image" if modality == IMAGE else "max_tokens_per_audio"
@@ -211,7 +211,7 @@ def _items(request: Request) -> Mapping[str, Sequence[Item]]:
 
 
 def _asked(item: Item, salt: str | None) -> ImageRequest | AudioFileRequest:
-    """What a worker gets besides the base64 text."""
+    """The worker's request, without the base64 text."""
     if isinstance(item, ImageInput):
         size, low = (item.width, item.height), item.detail == "low"
         return ImageRequest(_key(item), item.digest, salt, *size, item.format, low)
@@ -220,7 +220,7 @@ def _asked(item: Item, salt: str | None) -> ImageRequest | AudioFileRequest:
 
 
 def _key(item: Item) -> str:
-    """Of vLLM's caches too: the same image at another size is another one."""
+    """Cache key, also in vLLM's caches: the same image at another size has another key."""
     low = isinstance(item, ImageInput) and item.detail == "low"
     return f"{item.digest}-low" if low else item.digest
 

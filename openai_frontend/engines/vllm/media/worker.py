@@ -35,7 +35,7 @@ Outcome = tuple[dict[str, Any], Sequence[Any]]
 
 
 class ImageRequest(NamedTuple):
-    """What a worker gets besides the base64 text."""
+    """A worker's request, without the base64 text."""
 
     key: str  # of the caches
     digest: str
@@ -47,7 +47,7 @@ class ImageRequest(NamedTuple):
 
 
 class AudioRequest(NamedTuple):
-    """What a worker gets besides the samples."""
+    """A worker's request, without the samples."""
 
     key: str  # of the caches
     digest: str
@@ -55,7 +55,7 @@ class AudioRequest(NamedTuple):
 
 
 class AudioFileRequest(NamedTuple):
-    """What a worker gets besides the base64 text."""
+    """A worker's request, without the base64 text."""
 
     key: str  # of the caches
     digest: str
@@ -87,7 +87,7 @@ class _Processor:
         (self.largest,) = dummy.get_dummy_mm_data(length, {modality: 1}, {})[modality]
 
     def sample_rate(self) -> int:
-        """That of the audio that the model takes, in Hz."""
+        """Sample rate of the model's audio input, in Hz."""
         return int(self.info.data_parser.audio_resampler.target_sr)
 
     def apply(self, item: Any, key: str) -> Outcome:

@@ -56,7 +56,7 @@ class _Process(ReportingProcess, ForkServerProcess):
         super().run()
 
     def wait(self) -> None:
-        """As subprocess.Popen has it."""
+        """Like `subprocess.Popen.wait`."""
         self.join()
 
 
@@ -97,7 +97,7 @@ def install() -> None:
 
 
 def launch(function: str, connection: socket.socket, arguments: tuple[Any, ...]) -> HelperProcess:
-    """As `helper_process.launch`, from the fork server if it can be used."""
+    """Like `helper_process.launch`, but from the fork server if it can be used."""
     if not _is_usable():
         return helper_process.launch(function, connection, arguments)
     process = _Process(target=_call, args=(function, connection, arguments), daemon=True)

@@ -68,7 +68,7 @@ class GrammarQuotaMixin:
         return self._let_in(request, super()._handle_blocked_waiting_request)  # type: ignore[misc]
 
     def _try_promote_blocked_waiting_request(self, request: Any) -> bool:
-        """The same until vLLM 0.30."""
+        """The name of this method until vLLM 0.30."""
         return self._let_in(request, super()._try_promote_blocked_waiting_request)  # type: ignore[misc]
 
     def _let_in(self, request: Any, decide: Callable[[Any], bool]) -> bool:

@@ -22,8 +22,8 @@ namespace triton {
 namespace {
 
 // Python's side of the backend: called on Triton's load thread as loader(name, version, folder,
-// config JSON), gives (host, completed config JSON). The host is what the executions of that model
-// are handed to.
+// config JSON), returns (host, completed config JSON). The host receives the executions of that
+// model.
 nb::object* engine_loader = nullptr;
 
 // Executions on their way to the event loop, and the ones that Python has.
@@ -359,7 +359,8 @@ nb::list take_cancelled_executions() {
   });
 }
 
-// Closes the queue, fails what has not reached Python yet, and gives what Python still has to end.
+// Closes the queue, fails the executions that have not reached Python yet, and returns those that
+// Python still has to end.
 nb::list close_executions(const std::string& reason) {
   executions().set_open(false);
   for (auto& execution : executions().take()) execution->fail(Code::kUnavailable, reason.c_str());
@@ -439,7 +440,7 @@ Error* translated(Function&& function) {
   }
 }
 
-// Runs `function`; what it throws becomes the Triton error that is returned. No exception may cross
+// Runs `function`; an exception becomes the Triton error that is returned. No exception may cross
 // into the core, nor one that is thrown while the error is made.
 template <typename Function>
 Error* guarded(Function&& function) noexcept {
@@ -543,7 +544,7 @@ void bind_backend(nb::module_& module) {
 
 }  // namespace triton
 
-// ---- what the core calls; found by name in this library ----
+// ---- entry points, which the core finds by name in this library ----
 
 #define TRITON_EXPORT extern "C" __attribute__((visibility("default")))
 

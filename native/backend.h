@@ -46,9 +46,9 @@ class ByteView {
 };
 
 // One request at the backend, from Execute to its last response. Python owns it and must end it
-// once, by a final response, finish() or fail(); where Python drops it unended, the destructor
-// fails it, so that no caller waits for ever. The request is kept to its end: that is what makes
-// cancel legal and the statistics true.
+// once, by a final response, finish() or fail(). If Python drops it before, the destructor fails
+// it, so that no caller waits forever. The request is kept to its end: cancelling is only legal
+// then, and the statistics need it.
 class Execution {
  public:
   Execution(ModelInstance* instance, Request* request);

@@ -1,4 +1,4 @@
-// Reference-counted tensor memory, and the counters of what lives.
+// Reference-counted tensor memory, and the counters of live objects.
 #pragma once
 
 #include <atomic>

@@ -15,9 +15,9 @@ namespace {
 constexpr size_t kMaxPending = 16;
 constexpr size_t kTail = 4;  // ids that may hold the beginning of a character, and one before
 constexpr size_t kMaxHeld = 3;
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD: bytes that are no character
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD: bytes that are not a character
 
-// What tokenizers says where a text does not go on as it began. Another stream does.
+// The error of tokenizers if a text does not continue as it began. A new stream can decode it.
 constexpr std::string_view kInvalidPrefix = "Invalid prefix encountered";
 
 size_t trailing_replacements(std::string_view text) {
@@ -76,7 +76,7 @@ nb::object BoundedDecodeStream::step_stream(nb::handle tokenizer, nb::handle tok
     if (!error.matches(PyExc_Exception)) throw;
     if (!nb::cast<std::string>(nb::str(error.value())).starts_with(kInvalidPrefix)) throw;
   }
-  // As vLLM does: https://github.com/vllm-project/vllm/issues/17448
+  // Like vLLM: https://github.com/vllm-project/vllm/issues/17448
   restart({});
   recent_.clear();
   pending_.clear();

@@ -20,7 +20,7 @@ class TritonError : public std::runtime_error {
   Code code_;
 };
 
-// Takes ownership of `error`; throws where it is one.
+// Takes ownership of `error`; throws unless it is nullptr.
 inline void check(Error* error) {
   if (error == nullptr) return;
   TritonError thrown(server_api.ErrorCode(error), server_api.ErrorMessage(error));

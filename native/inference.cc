@@ -22,7 +22,7 @@ RelayCounts relay_counts;
 // than keeping the Python object (64 KiB copy in about 4 us).
 constexpr size_t kBorrowBytes = 64 * 1024;
 
-// Text that has piled up leaves in frames of this much: clients may limit the length of a line.
+// Maximum text per frame. Clients may limit the length of a line.
 constexpr size_t kFrameBytes = 16 * 1024;
 
 // Text that is gathered for a slow client; more goes to the writer's buffer, which has a limit.
@@ -122,12 +122,12 @@ void read_response(InferenceResponse* response, ReceivedResponse& received) {
 
 bool is_over(const InFlight& in_flight) { return in_flight.finished && in_flight.released; }
 
-// What an event may make superfluous: taken under the queue's lock, dropped after it.
+// Objects that an event may make superfluous: taken under the queue's lock, dropped after it.
 //
-// Triton keeps the InFlight until the last response has come and the request is released, in either
-// order. The request itself must outlive its release: a decoupled model that answers from its own
-// threads releases it at once, and asks while it answers whether it was cancelled. Only a cancel
-// through the request reaches it then.
+// Triton keeps the InFlight until the last response has arrived and the request is released, in
+// either order. The request itself must outlive its release: a decoupled model that answers from
+// its own threads releases it at once, and asks while it answers whether it was cancelled. Only a
+// cancel through the request reaches it then.
 class Leftovers {
  public:
   Leftovers() = default;
@@ -199,7 +199,7 @@ bool read_rows(const OutputView& view, DataType type, LogprobRows& rows, const V
          count / rows.width == rows.positions;
 }
 
-// What may come beside a text.
+// Reads an output that may accompany a text.
 bool read_beside(const OutputView& view, TextResponse& read) {
   if (view.name == "token_ids" && view.type == DataType::kInt32) {
     read.tokens = view.byte_size / sizeof(int32_t);
@@ -248,7 +248,7 @@ bool relayed(const std::shared_ptr<InFlight>& in_flight, InferenceResponse* resp
   }
 }
 
-// nullptr where there is no memory for it.
+// nullptr if there is no memory for it.
 std::unique_ptr<ReceivedResponse> received_response(InFlight& in_flight,
                                                     InferenceResponse* response, bool final,
                                                     bool mixed_up) noexcept {
@@ -274,7 +274,7 @@ std::unique_ptr<ReceivedResponse> received_response(InFlight& in_flight,
   }
 }
 
-// What a segment has recorded, as a response with its text.
+// A response with the recorded text of a segment.
 std::unique_ptr<ReceivedResponse> relayed_response(const std::string& output,
                                                    const Segment& segment) {
   auto response = std::make_unique<ReceivedResponse>();
@@ -321,7 +321,7 @@ void on_request_released(InferenceRequest*, const uint32_t flags, void* userp) n
   leftovers.take(in_flight);
 }
 
-// Of a request that Triton has released. Needs the GIL.
+// Releases the inputs of a request that Triton has released. Needs the GIL.
 void release_inputs(InFlight& in_flight) {
   if (in_flight.borrowed_inputs.empty()) return;
   std::vector<Py_buffer> borrowed;
@@ -351,7 +351,7 @@ void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
     leftovers.take(*in_flight);
   }
   try {
-    // What comes behind a response that is lost would leave a gap.
+    // After a lost response the stream would have a gap: drop the later ones.
     if (response != nullptr && !in_flight->lost && !in_flight->abandoned)
       in_flight->responses.push_back(std::move(response));
     else if (response != nullptr && in_flight->abandoned)
@@ -366,7 +366,7 @@ void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
 
 void ResponseQueue::push_abandoned(InFlight& in_flight,
                                    std::unique_ptr<ReceivedResponse> response) {
-  // What shows that the backend works: see `answered_late` of responses.py.
+  // Signs that the backend works: see `answered_late` of responses.py.
   const auto works = [](const ReceivedResponse& each) {
     return !each.error || each.error->first == Code::kCancelled;
   };
@@ -408,7 +408,7 @@ bool Relay::add(const TextResponse& response) {
   if (!segment->scanner->pass(response.text, text)) return false;
   segment->record.append(response.text);
   segment->room -= response.text.size();
-  // As the parser counts a response whose ids are missing.
+  // The parser counts a response without ids in the same way.
   segment->tokens += response.tokens != 0 ? response.tokens : !response.text.empty();
   if (around.empty()) text.clear();
   return true;
@@ -483,7 +483,7 @@ void ResponseStream::wake(nb::list& waiters) {
     waiters.append(release_waiter);
     release_waiter = nb::none();
   }
-  // A consumer that did not wait has taken them already: what it waits for now is still to come.
+  // A consumer that did not wait has taken them already; it now waits for later responses.
   if (waiter.is_none() || !has_news()) return;
   waiters.append(waiter);
   waiter = nb::none();
@@ -592,7 +592,7 @@ bool ResponseStream::begin_segment(const nb::list& around, std::unique_ptr<TextS
   Relay* relay = in_flight_->relay.get();
   if (relay == nullptr || !relay->parsed || relay->segment != nullptr) return false;
   if (!in_flight_->responses.empty() || in_flight_->lost) return false;
-  // What was shown of the segment before was written when its record was taken.
+  // The text of the previous segment was written when its record was taken.
   relay->around = std::move(parts);
   relay->segment = std::move(segment);
   return true;
@@ -631,7 +631,7 @@ void ResponseStream::flush_relay() {
 }
 
 bool ResponseStream::written(const std::string& frames) {
-  const nb::object kept = write;  // what it calls may stop the relay
+  const nb::object kept = write;  // the call may stop the relay
   if (stream_writer_ != nullptr) return stream_writer_->write(frames);
   const nb::object answer = write(nb::bytes(frames.data(), frames.size()));
   const int held = PyObject_IsTrue(answer.ptr());
@@ -684,7 +684,7 @@ nb::list ResponseStream::take() {
   std::string frames;
   {
     const std::lock_guard lock(in_flight_->queue->mutex);
-    frames = next_frames(true);  // what came before these responses, and nothing that comes after
+    frames = next_frames(true);  // the text before these responses, and nothing after them
     taken.swap(in_flight_->responses);
   }
   write_frames(frames);

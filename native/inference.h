@@ -1,4 +1,4 @@
-// A request in flight and the responses that come back, from Triton's threads to the event loop.
+// A request in flight and its responses, from Triton's threads to the event loop.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -65,8 +65,8 @@ struct Segment {
   uint64_t tokens = 0;  // that it was made of
 };
 
-// The short way of text: responses that hold one text and nothing else never become Python
-// objects. Their texts are gathered here, and each drain writes what came as one frame.
+// Relays text: responses with one text and nothing else never become Python objects. Their texts
+// are gathered here, and each drain writes them as one frame.
 struct Relay {
   std::string output;               // the name of the output that holds the text
   std::vector<std::string> around;  // a frame's constant parts; the text is a JSON string between
@@ -95,9 +95,9 @@ struct RelayCounts {
 };
 extern RelayCounts relay_counts;
 
-// What Triton and Python share of one request. Triton's two callbacks (the last response, the
-// release of the request) keep it alive, and so does the Python stream; `queue->mutex` guards every
-// member below it.
+// The state of one request that Triton and Python share. Triton's two callbacks (the last response,
+// the release of the request) keep it alive, and so does the Python stream; `queue->mutex` guards
+// every member below it.
 struct InFlight {
   InFlight(std::shared_ptr<ResponseQueue> response_queue, std::string model_name);
 
@@ -110,11 +110,11 @@ struct InFlight {
   std::unique_ptr<Relay> relay;
   bool queued = false;     // in the queue's list of streams to wake
   bool lost = false;       // no memory for a response: its error is still to be taken
-  bool finished = false;   // the last response has come
+  bool finished = false;   // the last response has arrived
   bool released = false;   // Triton reads neither the request nor its inputs any more
   bool abandoned = false;  // the consumer has left: outputs of further responses are dropped
   bool cancelled = false;  // a watched request: its end is reported to the stream
-  uint64_t received = 0;   // responses that have come, relayed ones too
+  uint64_t received = 0;   // responses so far, relayed ones too
   std::shared_ptr<InFlight> kept_by_triton;
   std::shared_ptr<InFlight> next_ready;  // the next in that list, which so needs no memory
 
@@ -134,7 +134,7 @@ class ResponseQueue {
   // Without a response there was no memory for it: the stream ends with an error.
   void push(const std::shared_ptr<InFlight>& in_flight, std::unique_ptr<ReceivedResponse> response,
             bool final) noexcept;
-  // False where the text must go the long way: nobody relays, or responses wait that came before.
+  // False if the text must become a response: there is no relay, or earlier responses wait.
   bool push_text(const std::shared_ptr<InFlight>& in_flight, const TextResponse& response);
   // The next drain looks at the stream. Under the lock.
   void enqueue(const std::shared_ptr<InFlight>& in_flight) noexcept;
@@ -143,7 +143,8 @@ class ResponseQueue {
   // Writes the text of the streams that are relayed; gives the futures of those that have other
   // responses. Needs the GIL.
   nb::list drain();
-  // Lets go of what no drain will take: requests and queue keep each other alive. Needs the GIL.
+  // Drops the responses that no drain will take: requests and queue keep each other alive. Needs
+  // the GIL.
   void clear();
 
   std::mutex mutex;
@@ -154,7 +155,7 @@ class ResponseQueue {
   // Keeps its error, whether it is the last one, and one sign that it came. Call with the lock
   // held.
   void push_abandoned(InFlight& in_flight, std::unique_ptr<ReceivedResponse> response);
-  // Passes what a segment has recorded on to its parser: what follows is not part of it. Under the
+  // Passes the recorded text of a segment on to its parser: later text is not part of it. Under the
   // lock.
   void end_segment(InFlight& in_flight) noexcept;
   // The list of streams to wake, which is empty then.
@@ -176,7 +177,7 @@ class ResponseStream {
   ~ResponseStream();
 
   nb::list take();
-  // The bytes of the inputs that Triton still has; nothing where the last response has come.
+  // The bytes of the inputs that Triton still has; nothing if the last response has arrived.
   // The caller learns from `release_waiter` when the model no longer works on the request.
   std::optional<size_t> cancel();
   bool finished() const;
@@ -188,17 +189,17 @@ class ResponseStream {
                       uint64_t vocabulary, size_t top, nb::object write);
   // Relays only the segments of a parsed stream, each begun by one of the two calls below it: for
   // those, `around` has the constant parts of a frame, and nothing is written if it is empty.
-  // False if responses wait, which come before the segment.
+  // False if earlier responses wait.
   void relay_segments(std::string output, nb::object write);
   bool relay_text(const nb::list& around, std::vector<std::string> markers, size_t room);
   bool relay_json(const nb::list& around, std::string open, char position, size_t room);
   void resume_relay();
-  // Writes what has been gathered unless the writer holds.
+  // Writes the gathered text unless the writer holds.
   void flush_relay();
   void stop_relay();
   // For a consumer that has left: further responses are counted, not kept.
   void await_release(nb::object waiter);
-  // Writes what has been gathered, and gives the futures whose events have come.
+  // Writes the gathered text, and returns the futures whose events have occurred.
   void wake(nb::list& waiters);
   // Keeps an exception of this stream for `take`, and writes no more.
   void fail_relay(const std::exception& error);
@@ -213,19 +214,19 @@ class ResponseStream {
  private:
   void set_relay(std::unique_ptr<Relay> relay, nb::object writer);
   bool begin_segment(const nb::list& around, std::unique_ptr<TextScanner> scanner, size_t room);
-  // The text gathered since the last frame, as frames; empty where there is none. Under the lock.
+  // The text gathered since the last frame, as frames; empty without such text. Under the lock.
   std::string next_frames(bool even_if_held);
-  // Not under the lock: the writer may do anything. What it raises is kept for `take`.
+  // Not under the lock: the writer may do anything. Its exception is kept for `take`.
   void write_frames(const std::string& frames);
 
-  // The error in place of a response for which there was no memory; nullptr where there is none.
+  // The error in place of a response for which there was no memory; nullptr without such an error.
   std::unique_ptr<ReceivedResponse> take_lost();
 
-  // What the writer says: whether it takes no more for now.
+  // Whether the writer takes no more for now.
   bool written(const std::string& frames);
 
   std::shared_ptr<InFlight> in_flight_;
-  StreamWriter* stream_writer_ = nullptr;  // `write`, where it is one
+  StreamWriter* stream_writer_ = nullptr;  // `write`, if it is one
   friend struct StreamAccess;
 };
 
@@ -244,7 +245,7 @@ struct InferArguments {
   RequestTrace* trace;  // nullptr: the request is not traced
 };
 
-// Sends a request. Throws TritonError where the core refuses it at once.
+// Sends a request. Throws TritonError if the core refuses it at once.
 nb::object infer(triton::Server* server, ResponseAllocator* allocator,
                  const std::shared_ptr<ResponseQueue>& queue, const InferArguments& arguments);
 

@@ -33,7 +33,8 @@ bool is_second(uint8_t lead, uint8_t second) {
   }
 }
 
-// What stands for a byte after a backslash: 0 for itself unescaped, 'u' for its number.
+// The character after the backslash that escapes a byte: 0 for itself unescaped, 'u' for its
+// number.
 constexpr std::array<char, 128> kEscapes = [] {
   std::array<char, 128> escapes{};
   for (int control = 0; control < 0x20; ++control) escapes[control] = 'u';
@@ -51,14 +52,15 @@ constexpr char kHex[] = "0123456789abcdef";
 
 constexpr size_t kNone = std::string_view::npos;
 
-// Each of these takes where to begin and returns where to go on; kNone if the text ends before.
+// Each of these takes the position to begin at and returns the position to continue at; kNone if
+// the text ends before.
 
 size_t skip_space(std::string_view text, size_t at) {
   while (at < text.size() && std::strchr(" \t\n\r", text[at]) != nullptr && text[at] != 0) ++at;
   return at < text.size() ? at : kNone;
 }
 
-// `at` is the opening quote; returns where the string has ended.
+// `at` is the opening quote; returns the position after the string.
 size_t skip_string(std::string_view text, size_t at) {
   for (size_t end = text.find('"', at + 1); end != kNone; end = text.find('"', end + 1)) {
     size_t slashes = 0;
@@ -151,7 +153,7 @@ size_t end_of_characters(std::string_view text, size_t most) {
 
 void append_json(std::string& target, std::string_view text) {
   target += '"';
-  size_t plain = 0;  // where the part begins that is written as it is
+  size_t plain = 0;  // begin of the part that is written unchanged
   for (size_t at = 0; at < text.size(); ++at) {
     const auto byte = static_cast<uint8_t>(text[at]);
     const char escape = byte < 0x80 ? kEscapes[byte] : 0;

@@ -17,9 +17,9 @@ size_t end_of_characters(std::string_view text, size_t most);
 // Appends a JSON string: quotes, backslashes and control characters escaped, all else as it is.
 void append_json(std::string& target, std::string_view text);
 
-// Where the value of a member of a JSON object begins and ends, without white space around it.
+// The range of the value of a member of a JSON object without white space around it.
 // Nothing if there is no such member or more than one, if a key of the object has an escape (it may
-// spell the name), or if the text is no object. The values are skipped, not checked.
+// spell the name), or if the text is not an object. The values are skipped, not checked.
 std::optional<std::pair<size_t, size_t>> json_member(std::string_view text, std::string_view name);
 
 }  // namespace triton

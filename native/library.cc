@@ -20,8 +20,8 @@ std::string loader_error() {
   return reason != nullptr ? reason : "unknown reason";
 }
 
-// A library that is opened before what it needs fails, so what failed is tried again after the
-// others.
+// A library cannot be opened before the libraries that it needs, so failed ones are tried again
+// after the others.
 void load_siblings(std::vector<std::string> pending) {
   while (!pending.empty()) {
     std::vector<std::string> failed;

@@ -21,7 +21,7 @@ class Liveness {
  public:
   explicit Liveness(pid_t process = 0) : process_(process) {}
 
-  // Call it every `kSampleEvery`. A process counts as standing still while nobody calls it: the
+  // Call it every `kSampleEvery`. A process counts as standing still between calls: the
   // caller's thread did not run either.
   void sample(WallClock::time_point now);
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMaxTables = 16;
 constexpr size_t kMaxTokens = 32 * 1024;
-constexpr double kLowest = -9999.0;  // what OpenAI writes for minus infinity
+constexpr double kLowest = -9999.0;  // OpenAI's value for minus infinity
 
 struct Candidate {
   int32_t token_id;

@@ -35,7 +35,7 @@ class TokenTable {
 };
 
 // An engine's arrays for the tokens of one response: for each position a row, with the sampled
-// token first, which may come again among the likeliest.
+// token first, which may occur again among the likeliest.
 struct LogprobRows {
   const int32_t* token_ids = nullptr;
   const double* values = nullptr;

@@ -34,8 +34,8 @@ std::string take_json(Message* message) {
 
 using ServerReference = std::shared_ptr<triton::Server>;
 
-// What the threads of a core that did not end go on using. Kept here, so that it is no leak to
-// who looks for leaks.
+// Keeps the objects that the threads of a core that did not end still use. A leak detector does not
+// report them.
 void keep(ServerReference server, ResponseAllocator* allocator) {
   static auto* const kept = new std::vector<std::pair<ServerReference, ResponseAllocator*>>;
   static std::mutex mutex;
@@ -97,8 +97,7 @@ class CoreServer {
       try {
         stop();
       } catch (const TritonError&) {
-        // The exit timeout ran out; the core has said so in its log, and a destructor has nobody to
-        // tell.
+        // The exit timeout ran out. The core has logged it, and a destructor cannot report it.
       }
     }
     if (allocator_ != nullptr) ignore(server_api.ResponseAllocatorDelete(allocator_));

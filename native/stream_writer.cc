@@ -105,7 +105,7 @@ void StreamWriter::close(nb::object error) {
 }
 
 struct StreamWriterAccess {
-  // What it calls may lead back to it: the garbage collector has to see that.
+  // Its callbacks may refer back to it: the garbage collector has to see that.
   static int traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     if (!nb::inst_ready(self)) return 0;

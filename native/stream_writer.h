@@ -11,8 +11,8 @@ namespace triton {
 
 namespace nb = nanobind;
 
-// Owns what follows a response's headers: its chunks of HTTP/1.1, what waits for a slow client, and
-// the count of its bytes. A piece goes to the client's socket with one system call while the
+// Owns the body of a response: its chunks of HTTP/1.1, the bytes that wait for a slow client, and
+// their count. A piece goes to the client's socket with one system call while the
 // transport that owns the socket is idle, otherwise through the transport. Used under the GIL, on
 // the event loop's thread, like the transport itself.
 class StreamWriter {
@@ -51,12 +51,12 @@ class StreamWriter {
   nb::object transport_write_;  // not valid before the headers are written
   nb::object buffered_;
   nb::object error_ = nb::none();
-  std::string buffer_;          // what waits for a slow client
+  std::string buffer_;          // bytes that wait for a slow client
   size_t uncounted_bytes_ = 0;  // of the buffer, that the limit ignores
   uint64_t body_bytes_ = 0;
   int fd_ = -1;
   bool chunked_ = true;
-  bool direct_ = false;  // the transport has written everything: it comes before this
+  bool direct_ = false;  // the transport has written everything: its bytes are first
   bool paused_ = false;
   bool closed_ = false;
 };

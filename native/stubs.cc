@@ -18,8 +18,8 @@ namespace nb = nanobind;
 
 namespace {
 
-// What the backend says of an unhealthy stub: with the instance's name between the first two, or
-// without a name. runtime/triton_interface.py has the same texts.
+// The backend's messages about an unhealthy stub: with the instance's name between the first two,
+// or without a name. runtime/triton_interface.py has the same texts.
 constexpr std::string_view kBeforeName = "Stub process '";
 constexpr std::string_view kAfterName = "' is not healthy.";
 constexpr std::string_view kFull = "Stub process is not healthy.";
@@ -108,7 +108,7 @@ bool Stubs::runs_in_stub(const std::string& model) const {
 }
 
 // The model runs in the stub, or is an ensemble with such a model. A model that runs in another
-// stub may have called this one's (BLS): its error contains that of the call.
+// stub may have called this one's (BLS): its error then contains the error of the call.
 bool Stubs::is_named(const Stub& stub, const std::string& model, std::string_view message) const {
   if (contains(stub.models, model)) {
     const std::string_view said = without_ensembles(message);

@@ -64,8 +64,9 @@ class Stubs {
   // By instance: its process, and the models that use it.
   using Running = std::unordered_map<std::string, std::pair<pid_t, std::vector<std::string>>>;
 
-  // What runs now. An unhealthy instance is used again once it has a process that began after it
-  // became unhealthy. An older one is killed: its process was not known, and may mix up responses.
+  // Sets the running stubs. An unhealthy instance is used again once it has a process that began
+  // after it became unhealthy. An older one is killed: its process was not known, and may mix up
+  // responses.
   void set(const Running& running);
 
   // {instance: whether its process lived} of those that are unhealthy and have no other so far.

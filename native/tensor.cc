@@ -104,7 +104,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     view->obj = nullptr;
     return -1;
   }
-  // Flat and one-dimensional: shape is an attribute, and what reads the buffer (base64, numpy)
+  // Flat and one-dimensional: shape is an attribute, and readers of the buffer (base64, numpy)
   // wants the run of bytes.
   auto* extent =
       new Py_ssize_t[2]{static_cast<Py_ssize_t>(tensor->byte_size) / item_size, item_size};

@@ -35,7 +35,7 @@ struct Tensor {
   const char* data() const { return buffer.data(); }
 };
 
-// The first element: bytes for BYTES, else a number or a bool. None where the tensor has no
+// The first element: bytes for BYTES, otherwise a number or a bool. None if the tensor has no
 // elements.
 nb::object first_element(DataType type, const char* data, size_t byte_size);
 // All elements in row-major order, flat.

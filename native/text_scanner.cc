@@ -7,7 +7,7 @@ namespace triton {
 
 namespace {
 
-constexpr size_t kMaxHeld = 1024;  // bytes of white space that wait for what follows
+constexpr size_t kMaxHeld = 1024;  // bytes of white space that wait for the text after them
 constexpr size_t kMaxWord = 512;   // bytes of a number or a literal
 constexpr size_t kMaxDepth = 256;
 
@@ -53,7 +53,7 @@ bool is_scalar(std::string_view word) {
   return word == "true" || word == "false" || word == "null" || is_number(word);
 }
 
-// What the next character belongs to.
+// The part of JSON to which the next character belongs.
 namespace JsonPosition {
 constexpr char kValue = 'v';        // a value begins
 constexpr char kFirst = 'f';        // the first element of an object or array, or its end

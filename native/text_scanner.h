@@ -14,14 +14,14 @@ namespace triton {
 class TextScanner {
  public:
   virtual ~TextScanner() = default;
-  // Appends what is sure to the text shown and holds the rest back. False if only the parser can
-  // tell what the piece means; nothing has changed then. May throw std::bad_alloc: nothing has
+  // Appends the certain part to the text shown and holds the rest back. False if only the parser
+  // can interpret the piece; nothing has changed then. May throw std::bad_alloc: nothing has
   // changed then either.
   virtual bool pass(std::string_view piece, std::string& shown) = 0;
 };
 
-// Text up to one of some literals. White space at the end waits for what follows it: next to a
-// marker it belongs to the marker.
+// Text up to one of some literals. White space at the end waits for the next text: before a marker
+// it belongs to the marker.
 class MarkerScanner : public TextScanner {
  public:
   explicit MarkerScanner(std::vector<std::string> markers);
@@ -41,8 +41,8 @@ class MarkerScanner : public TextScanner {
 // strict JSON, which a parser may rewrite, is not passed.
 class JsonScanner : public TextScanner {
  public:
-  // `open` has the closing bracket of each open object and array, `position` one letter: what the
-  // next character belongs to (see JsonPosition).
+  // `open` has the closing bracket of each open object and array, `position` one letter: the
+  // part of JSON to which the next character belongs (see JsonPosition).
   JsonScanner(std::string open, char position);
   bool pass(std::string_view piece, std::string& shown) override;
 

@@ -100,7 +100,7 @@ class Row {
   size_t columns_ = 0;
 };
 
-// What went wrong; the type's name if the exception's own text cannot be read.
+// The exception's text; the type's name if the exception's own text cannot be read.
 nb::object cause(const nb::python_error& error) {
   try {
     return nb::str(error.value());
@@ -109,7 +109,7 @@ nb::object cause(const nb::python_error& error) {
   }
 }
 
-// (outputs that Python has to see, (request id, what went wrong) of those that could not be sent)
+// Returns (outputs that Python has to see, (request id, error) of those that could not be sent).
 nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
   nb::list rest;
   nb::list failed;
@@ -158,7 +158,7 @@ bool TextStream::advance(nb::handle output) {
     PyObject* decoded = PyObject_Vectorcall(step_.ptr(), arguments, 2, nullptr);
     if (decoded == nullptr) {
       if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();
-      PyErr_Clear();  // Python meets it again, and knows what to do
+      PyErr_Clear();  // Python gets the same error, and handles it
       if (PyList_SetSlice(ids.ptr(), 0, at, nullptr) != 0) throw nb::python_error();
       return false;
     }

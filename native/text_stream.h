@@ -30,9 +30,9 @@ class TextStream {
   TextStream(nb::object execution, nb::object step, nb::object tokenizer, nb::object pending,
              bool streamed, bool keeps_ids, size_t logprobs);
 
-  // Takes what an output of the engine's adds. False where there is more to it than one token:
-  // nothing has been done then. `output` has what vLLM's EngineCoreOutput has, but its
-  // `new_logprobs` is a list of arrays as the engine sends them: token ids, values.
+  // Appends one output of the engine. Returns false, without side effects, if it is not a single
+  // token. `output` has the attributes of vLLM's EngineCoreOutput, but its `new_logprobs` is a list
+  // of arrays as the engine sends them: token ids, values.
   bool advance(nb::handle output);
   // Tokens since the last call.
   int64_t take_count();
@@ -41,7 +41,7 @@ class TextStream {
   // The ids of tokens that no response had since the last call.
   nb::list take_ids();
 
-  bool begun = false;  // a token has come
+  bool begun = false;  // a token has arrived
 
  private:
   void add(nb::handle token_id, const nb::object& text);

@@ -11,8 +11,8 @@ namespace triton {
 namespace {
 
 // The logs of requests whose own trace has not ended, by the numbers that Triton has for them. Not
-// by pointers: what a model asks of another one may go on after the request that it belongs to, and
-// its trace tells under the same number.
+// by pointers: a nested request may outlive its parent, and its trace reports under the same
+// number.
 class OpenLogs {
  public:
   void* open(std::shared_ptr<TraceLog> log) {
@@ -66,7 +66,7 @@ void on_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t tim
   try {
     note_activity(trace, activity, timestamp_ns, userp);
   } catch (const std::bad_alloc&) {
-    // The request goes on; its trace lacks this activity.
+    // The request continues; its trace lacks this activity.
   }
 }
 

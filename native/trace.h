@@ -1,4 +1,4 @@
-// What Triton tells of a request's way through the core: when it was queued, computed, ended.
+// Triton's reports of a request's way through the core: when it was queued, computed, ended.
 #pragma once
 
 #include <nanobind/nanobind.h>

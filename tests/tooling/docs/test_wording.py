@@ -7,6 +7,7 @@ import argparse
 import ast
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import pytest
@@ -111,12 +112,23 @@ def literals(node: ast.AST) -> Iterator[str]:
             yield part.value
 
 
+def native_comments() -> Iterator[Text]:
+    """Comments of `native/`; neighbouring lines are one text."""
+    for path in sorted((ROOT / "native").glob("*.[ch]*")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for is_comment, group in groupby(lines, key=lambda line: "//" in line):
+            if is_comment:
+                text = " ".join(line.partition("//")[2].strip() for line in group)
+                yield Text(str(path.relative_to(ROOT)), text)
+
+
 SOURCES = {
     "pages": pages,
     "help": help_texts,
     "fields": field_texts,
     "metrics": metric_texts,
     "messages": messages,
+    "native": native_comments,
 }
 
 
@@ -148,7 +160,7 @@ def test_banned_word_is_found() -> None:
 _NOUN_CLAUSES = re.compile(r"(?:What|Those|The same|Of|As|That|Who) ")
 
 
-def test_no_docstring_begins_with_a_noun_clause() -> None:
+def test_no_docstring_or_native_comment_begins_with_a_noun_clause() -> None:
     """A noun says it: not "What a model takes of images", but "Image support of a model"."""
     documentable = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [
@@ -157,7 +169,12 @@ def test_no_docstring_begins_with_a_noun_clause() -> None:
         for path in sorted((ROOT / package).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, documentable) and (docstring := ast.get_docstring(node)) is not None
-        if _NOUN_CLAUSES.match(docstring)
+        if is_clause(docstring)
     ]
+    found += [f"{each.source}: {each.text}" for each in native_comments() if is_clause(each.text)]
 
     assert found == []
+
+
+def is_clause(text: str) -> bool:
+    return _NOUN_CLAUSES.match(text) is not None

@@ -12,24 +12,27 @@ PEERS := tests/tooling/benchmarks/test_peers_engine.py
 CLIENTS := tests/clients/environments
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve ray test test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
+.PHONY: help help-all setup setup-clients serve ray test test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
 
-help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+help: ## show the common targets
+	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+
+help-all: ## show all targets
+	@sed -n 's/^\([a-z-]*\):.* ###* /\1|/p' Makefile | awk -F'|' '{ printf "  make %-18s %s\n", $$1, $$2 }'
 
 # Quick where nothing changed: scripts/setup compares contents with what it last worked from.
 setup: ## install the locked packages and build the extension in .venv
 	@$(PYTHON) -m scripts.setup --vllm $(VLLM)
 
 # Apart from `setup`: only the tests need them.
-setup-clients: setup ## install the clients that tests and benchmarks drive, each in its own environment
+setup-clients: setup ### install the clients that tests and benchmarks drive, each in its own environment
 	@$(PYTHON) -m scripts.setup --clients
 
 serve: setup ## start the server with the demo models; ARGS adds options
 	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
 
 # Ray reads the variables when it starts, which `serve run` does.
-ray: setup-clients ## start REPLICAS=3 gateways with the demo models and Ray Serve on this machine
+ray: setup-clients ### start REPLICAS=3 gateways with the demo models and Ray Serve on this machine
 	$(BIN)/openai-frontend ray init model_repository --output build/ray --force --num-cpus 0 --min-replicas $(REPLICAS) --max-replicas $(REPLICAS)
 	@echo "Once it is ready: curl http://127.0.0.1:9000/v1/chat/completions -H 'Content-Type: application/json' -d '{\"model\": \"demo\", \"messages\": [{\"role\": \"user\", \"content\": \"What is Triton?\"}]}'"
 	set -a; . build/ray/ray.env; PATH=$(CURDIR)/$(BIN)/../clients/ray/bin:$$PATH serve run --address local build/ray/gateway.yaml
@@ -41,19 +44,19 @@ test: setup ## run all tests but those of the targets below; ARGS="-k name" sele
 test-clients: setup-clients ## test with clients in environments of their own, such as aiperf and LlamaIndex
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(CLIENTS) $(ARGS)
 
-test-scale: setup-clients ## test several gateways: behind routers, with Ray, the Helm chart; ARGS=--long
+test-scale: setup-clients ### test several gateways: behind routers, with Ray, the Helm chart; ARGS=--long
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures tests/scale $(ARGS)
 
-test-peers: setup-clients ## test the benchmark that compares the gateway with vLLM's servers
+test-peers: setup-clients ### test the benchmark that compares the gateway with vLLM's servers
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(PEERS) $(ARGS)
 
-test-oldest: setup ## test the gateway without vLLM, with the oldest allowed packages
+test-oldest: setup ### test the gateway without vLLM, with the oldest allowed packages
 	$(BIN)/python -m scripts.version_ranges oldest $(ARGS)
 
-test-newest: setup ## test the gateway without vLLM, with the newest allowed packages
+test-newest: setup ### test the gateway without vLLM, with the newest allowed packages
 	$(BIN)/python -m scripts.version_ranges newest $(ARGS)
 
-compat: setup-clients ## run the engine tests with each vLLM of VLLM_VERSIONS="0.27 0.31"
+compat: setup-clients ### run the engine tests with each vLLM of VLLM_VERSIONS="0.27 0.31"
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m scripts.vllm_versions $(or $(VLLM_VERSIONS),0.27 0.28 0.29 0.30 0.31 0.32) $(ARGS)
 
 lint: typecheck ## run ruff, mypy, the import contracts, clang-format, hadolint and zizmor
@@ -75,7 +78,7 @@ docs-serve: setup ## serve the documentation site on http://127.0.0.1:8000; rebu
 	@$(PYTHON) -m scripts.setup --tool docs
 	@$(BIN)/python -m scripts.docs_site serve
 
-typecheck: setup ## run mypy in strict mode
+typecheck: setup ### run mypy in strict mode
 	$(BIN)/mypy
 
 format: setup ## format the sources
@@ -83,7 +86,7 @@ format: setup ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i native/*.cc native/*.h
 
-fuzz: setup ## fuzz each parser of untrusted bytes for SECONDS=600; TARGET=name selects one
+fuzz: setup ### fuzz each parser of untrusted bytes for SECONDS=600; TARGET=name selects one
 	@$(PYTHON) -m scripts.setup --tool fuzz
 	$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) \
 		$(TARGET:%=--target %) $(ARGS)
@@ -92,14 +95,14 @@ soak: setup ## put random load on a gateway for MINUTES=20 or HOURS=; ARGS=--see
 	$(BIN)/python -m tests.resilience.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
 
 # Everything takes hours on two cores; ARGS="--walk --every=20" takes minutes and needs no engine.
-check-constraints: setup ## validate answers of the demo model to thousands of patterns and JSON schemas
+check-constraints: setup ### validate answers of the demo model to thousands of patterns and JSON schemas
 	$(BIN)/python -m tests.constraints $(ARGS)
 
-audit: setup ## report known vulnerabilities of the locked packages
+audit: setup ### report known vulnerabilities of the locked packages
 	@$(PYTHON) -m scripts.setup --tool supply
 	@$(BIN)/python -m scripts.supply audit
 
-sbom: setup ## write the locked packages to build/sbom.cdx.json, in CycloneDX
+sbom: setup ### write the locked packages to build/sbom.cdx.json, in CycloneDX
 	@$(PYTHON) -m scripts.setup --tool supply
 	@$(BIN)/python -m scripts.supply sbom
 
@@ -108,12 +111,12 @@ wheel: ## build a reproducible wheel of the last commit in dist/
 	@$(PYTHON) -m scripts.setup --tool build
 	@$(PYTHON) -m scripts.wheel
 
-wheel-check: ## fail unless two builds of that wheel are equal and name no local path
+wheel-check: ### fail unless two builds of that wheel are equal and name no local path
 	@$(PYTHON) -m scripts.setup --tool build
 	@$(PYTHON) -m scripts.wheel_check
 
 # Without `setup`, which needs the Triton core: aarch64 has wheels of the gateway only.
-wheels: ## build the wheels of this machine's architecture for all Pythons in dist/; needs Docker
+wheels: ### build the wheels of this machine's architecture for all Pythons in dist/; needs Docker
 	@$(PYTHON) -m scripts.setup --tool wheels
 	.venv/tools/wheels/bin/cibuildwheel --output-dir dist
 
@@ -121,10 +124,10 @@ image: ## build the image of TARGET=cpu, gpu, triton-vllm or triton-trtllm; IMAG
 	docker build --file deploy/docker/Dockerfile --target $(or $(TARGET),cpu) --tag $(IMAGE) \
 		--build-arg PIP_EXTRA_INDEX_URL .
 
-push-image: image ## build that image and push it to the registry in its name
+push-image: image ### build that image and push it to the registry in its name
 	docker push $(IMAGE)
 
-proto: setup ## compile Triton's model_config.proto; needed after it changes
+proto: setup ### compile Triton's model_config.proto; needed after it changes
 	@$(PYTHON) -m scripts.setup --tool protoc
 	.venv/tools/protoc/bin/python -m grpc_tools.protoc -Iopenai_frontend/cli model_config.proto \
 		--descriptor_set_out=openai_frontend/cli/model_config.binpb
@@ -132,11 +135,11 @@ proto: setup ## compile Triton's model_config.proto; needed after it changes
 check-native: setup ## run the tests of the core under AddressSanitizer
 	$(BIN)/python -m scripts.check_native $(ARGS)
 
-check-images: setup ## resolve the pip steps of the images for their Python and system
+check-images: setup ### resolve the pip steps of the images for their Python and system
 	@$(BIN)/python -m scripts.check_images
 
 # Looks for the GPU first: the set-up for CUDA downloads 4 GB.
-gpu-check: ## check and measure the gateway on an NVIDIA GPU; ARGS=--cpu does so on the processor
+gpu-check: ### check and measure the gateway on an NVIDIA GPU; ARGS=--cpu does so on the processor
 	@$(if $(findstring --cpu,$(ARGS)),,nvidia-smi --list-gpus 2>/dev/null || { \
 		echo "gpu-check: nvidia-smi reports no GPU: install its driver, or set ARGS=--cpu" >&2; exit 2; })
 	@$(PYTHON) -m scripts.setup --vllm $(if $(findstring --cpu,$(ARGS)),cpu,cuda)
@@ -145,32 +148,32 @@ gpu-check: ## check and measure the gateway on an NVIDIA GPU; ARGS=--cpu does so
 bench: setup ## run the benchmarks; ARGS=--help lists the options
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-scale: setup-clients ## measure how routers keep prefixes; ARGS=--costs or --goals measures replicas
+bench-scale: setup-clients ### measure how routers keep prefixes; ARGS=--costs or --goals measures replicas
 	$(BIN)/python -m tests.scale.measure $(ARGS)
 
-figures: setup ## print size, shape and coupling of the package
+figures: setup ### print size, shape and coupling of the package
 	@$(BIN)/python -m scripts.figures
 
 # Needs NVIDIA's sources and a few of the system's libraries: docs/backends.md.
-core: setup ## build a newer Triton core from the checkouts in SOURCES= into OUTPUT=build/triton
+core: setup ### build a newer Triton core from the checkouts in SOURCES= into OUTPUT=build/triton
 	@$(BIN)/python -m scripts.build_core --sources $(SOURCES) --output $(or $(OUTPUT),build/triton) $(ARGS)
 
-demo-model: setup ## train the demo model
+demo-model: setup ### train the demo model
 	$(BIN)/python scripts/train_demo_model.py $(ARGS)
 
-demo-embedding: setup ## train the demo embedding model
+demo-embedding: setup ### train the demo embedding model
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_embedding $(ARGS)
 
-demo-speech: setup ## train the demo speech model
+demo-speech: setup ### train the demo speech model
 	@$(PYTHON) -m scripts.setup --tool speech
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_speech $(ARGS)
 
-demo-vision: setup ## train the demo vision model from the demo model
+demo-vision: setup ### train the demo vision model from the demo model
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_vision $(ARGS)
 
-lock: setup ## resolve pyproject.toml into requirements/; ARGS=--keep keeps existing pins
+lock: setup ### resolve pyproject.toml into requirements/; ARGS=--keep keeps existing pins
 	$(BIN)/python -m scripts.setup.lock $(ARGS)
 
-clean: ## remove everything that these targets create
+clean: ### remove everything that these targets create
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -29,7 +29,7 @@ from openai_frontend.middleware.direct_dispatch import DirectDispatch
 from openai_frontend.middleware.drain import Draining, DrainState
 from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
 from openai_frontend.middleware.headers import cors
-from openai_frontend.middleware.model_leases import RequestModelLeases
+from openai_frontend.middleware.model_uses import RequestModelUses
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
 from openai_frontend.middleware.request_id import RequestId
@@ -156,7 +156,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             *cors(settings.cors_origins),
             Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
             *_access(authenticator, routes, public_scopes),
-            *([] if state.on_demand is None else [Middleware(RequestModelLeases)]),
+            *([] if state.on_demand is None else [Middleware(RequestModelUses)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
             *_body_limits(settings, state, routes),
@@ -195,7 +195,7 @@ def create_transfer_app(settings: Settings, state: AppState) -> Gateway:
             Middleware(RequestMetrics, metrics=state.metrics, fixed=routes.fixed),
             Middleware(Draining, drain_state=drain_state, route_scope_of=routes.scope_of),
             *_access(state.authenticator, routes, frozenset()),
-            *([] if state.on_demand is None else [Middleware(RequestModelLeases)]),
+            *([] if state.on_demand is None else [Middleware(RequestModelUses)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
             Middleware(ContentType, route_scope_of=routes.scope_of),
@@ -429,7 +429,7 @@ def _add_operators_routes(
                 policy=policy,
                 limiter=state.limiter,
                 management=management,
-                lease=registry.lease,
+                use=registry.use,
                 limits_for=registry.concurrency_limits,
                 cache_salts=registry.cache_salts,
                 is_ready=lambda: drain_state.ready and registry.is_ready(),

@@ -184,7 +184,7 @@ def build_state(settings: Settings, server: Server) -> AppState:
     tracing, authenticator = tracing_of(settings), authenticator_of(settings)
     limiter = _limiter(settings, drain_state, metrics)
     body_memory, audio_memory = _memory_budgets(settings, metrics)
-    server.unreleased.observers += [limiter, body_memory, registry.leases]
+    server.unreleased.observers += [limiter, body_memory, registry.uses]
     _count_when_read(metrics, tracing, authenticator)
     return AppState(
         server=server,

@@ -1,1 +1,1 @@
-"""Which requests may run now: queues, budgets and leases."""
+"""Which requests may run now: queues, budgets and deferred releases."""

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from openai_frontend.admission.lease import Lease
+from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.errors import ServerOverloaded
 
 
@@ -46,10 +46,12 @@ class MemoryBudget:
 class RequestMemory:
     """The part of a budget that one request holds. Its owner always calls `release` in the end."""
 
-    def __init__(self, budget: MemoryBudget, lease: Lease | None = None) -> None:
-        """`lease`: Triton has the data as inputs, so what is cancelled counts until its release."""
+    def __init__(self, budget: MemoryBudget, deferred: DeferredRelease | None = None) -> None:
+        """`deferred`: Triton has the data as inputs, so what is cancelled counts until its
+        release.
+        """
         self._budget = budget
-        self._lease = lease
+        self._deferred = deferred
         self.held_bytes = 0
 
     def take(self, length: int) -> None:
@@ -65,7 +67,7 @@ class RequestMemory:
     def release(self) -> None:
         """Give back the rest. May be called repeatedly."""
         held, self.held_bytes = self.held_bytes, 0
-        if self._lease is None:
+        if self._deferred is None:
             self._budget.give_back(held)
         elif held:
-            self._lease.when_released(partial(self._budget.give_back, held))
+            self._deferred.when_released(partial(self._budget.give_back, held))

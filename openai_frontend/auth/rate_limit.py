@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
-from openai_frontend.admission.lease import Lease
+from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.errors import RateLimited
 
 Clock = Callable[[], float]  # monotonic seconds
@@ -94,13 +94,13 @@ class TokenBucket:
 class Reservation:
     """The tokens that one request reserves before admission, until its generations use them."""
 
-    __slots__ = ("_rate_limiter", "_tokens", "lease")
+    __slots__ = ("_rate_limiter", "_tokens", "deferred_release")
 
     def __init__(self, rate_limiter: "RateLimiter") -> None:
         self._rate_limiter = rate_limiter
         self._tokens = 0
         # A key without limits has nothing to give back
-        self.lease = Lease() if rate_limiter.is_limited else None
+        self.deferred_release = DeferredRelease() if rate_limiter.is_limited else None
 
     def take(self, tokens: int) -> None:
         """Raises RateLimited if the key does not have that many tokens left."""
@@ -124,10 +124,10 @@ class Reservation:
 
     def when_released(self, give_back: Callable[[], None]) -> None:
         """Call `give_back` when Triton has released the request's work."""
-        if self.lease is None:
+        if self.deferred_release is None:
             give_back()
         else:
-            self.lease.when_released(give_back)
+            self.deferred_release.when_released(give_back)
 
     def release(self) -> None:
         """Returns what no generation has used. Called at the end of the request."""

@@ -75,7 +75,7 @@ class GenerateService:
         self, model: ModelAddress, body: bytes, request_id: str, key: str
     ) -> AsyncGenerator[list[bytes], None]:
         """Closing this generator cancels the request in the core."""
-        async with self._admission.lease(model, key):
+        async with self._admission.use(model, key):
             metadata = self._core.model_metadata(model.name, model.version)
             parsed = await offload(
                 partial(self._read, body, metadata["inputs"]), byte_size=len(body)

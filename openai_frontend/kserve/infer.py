@@ -103,7 +103,7 @@ class InferService:
     ) -> InferResult:
         """`header_length`: `JSON_LENGTH_HEADER`'s value. `key`: the digest of the caller's key."""
         json_bytes = json_length(header_length, len(body))
-        async with self._admission.lease(model, key):
+        async with self._admission.use(model, key):
             if self._core.model_is_decoupled(model.name, model.version):
                 raise InvalidRequest(DECOUPLED, param="model")
             read = partial(self._read, model, body, json_bytes)

@@ -1,4 +1,4 @@
-"""The model of a KServe request: address, permission, lease and slot. No HTTP, no tensor bytes."""
+"""The model of a KServe request: address, permission, use and slot. No HTTP, no tensor bytes."""
 
 import asyncio
 import re
@@ -145,34 +145,34 @@ def response_head(core: Core, model: ModelAddress, id: str | None) -> dict[str, 
     return members if id is None else {"id": id, **members}
 
 
-LeaseModel = Callable[[str], AbstractAsyncContextManager[Any]]
+UseModel = Callable[[str], AbstractAsyncContextManager[Any]]
 LimitsFor = Callable[[str], ConcurrencyLimits]
 
 
 class ModelAdmission:
     """Leases models to requests and limits how many requests a model runs.
 
-    Use `async with admission.lease(model, key):` around all use of a model for a request and
+    Use `async with admission.use(model, key):` around all use of a model for a request and
     `admission.slot` around the inference. `key` is the digest of the caller's key.
     """
 
     def __init__(
         self,
         core: Core,
-        lease: LeaseModel,
+        use: UseModel,
         limiter: ConcurrencyLimiter,
         limits_for: LimitsFor,
         cache_salts: CacheSalts,
     ) -> None:
-        """`lease` remembers every name it gets, so it gets only names of existing models."""
+        """`use` remembers every name it gets, so it gets only names of existing models."""
         self.cache_salts = cache_salts
         self._core = core
-        self._lease = lease
+        self._use = use
         self._limiter = limiter
         self._limits_for = limits_for
 
     @asynccontextmanager
-    async def lease(self, model: ModelAddress, key: str) -> AsyncGenerator[None, None]:
+    async def use(self, model: ModelAddress, key: str) -> AsyncGenerator[None, None]:
         """Keeps the model loaded meanwhile; loads it if needed.
 
         Raises ModelNotFound if no repository has it, QueueFull if its queue is full.
@@ -180,7 +180,7 @@ class ModelAdmission:
         if not self._core.model_is_ready(model.name) and not self._is_in_a_repository(model.name):
             raise ModelNotFound(f"model '{model.name}' not found", param="model")
         self._slots(model).check(QueueKey(key))
-        async with self._lease(model.name):
+        async with self._use(model.name):
             yield
 
     @asynccontextmanager

@@ -16,7 +16,7 @@ from openai_frontend.kserve.inference_routes import (
     inference_router,
     visible_model,
 )
-from openai_frontend.kserve.models import Core, LeaseModel, LimitsFor, ModelAdmission
+from openai_frontend.kserve.models import Core, LimitsFor, ModelAdmission, UseModel
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.prefix_cache.salts import CacheSalts
@@ -43,7 +43,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
     policy: FieldPolicy,
     limiter: ConcurrencyLimiter,
     management: ModelManagement,
-    lease: LeaseModel,
+    use: UseModel,
     limits_for: LimitsFor,
     cache_salts: CacheSalts,
     is_ready: Callable[[], bool],
@@ -52,7 +52,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
 ) -> APIRouter:
     """`log_settings` has the keys of Triton's logging extension."""
     repository = Repository(management)
-    model_admission = ModelAdmission(core, lease, limiter, limits_for, cache_salts)
+    model_admission = ModelAdmission(core, use, limiter, limits_for, cache_salts)
     infer = InferService(core, model_admission, policy)
     router = APIRouter()
     for part in (

@@ -13,7 +13,7 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.admission import lease
+from openai_frontend.admission import deferred_release
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, ApiKeys, Principal, RouteScope
 from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, Reservation
 from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
@@ -114,7 +114,7 @@ class Authentication:
             await _reject(error, scope, send)
             return
         reservation = scope["state"]["reservation"] = Reservation(rate_limiter)
-        lease.current.set(reservation.lease)
+        deferred_release.current.set(reservation.deferred_release)
         try:
             await self._app(scope, receive, send)
         finally:

@@ -35,7 +35,7 @@ from openai_frontend.models.parser_selection import (
 from openai_frontend.models.remote_prefill import RemotePrefill, role_problem
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import Facts, LoadedModel, Unservable
-from openai_frontend.models.triton_model import ModelLeases
+from openai_frontend.models.triton_model import ModelUses
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.prompting import chat_template, tokenizer
@@ -63,7 +63,7 @@ class ModelLoader:
     ) -> None:
         self._server = server
         self._pool = TokenizerPool(threads=tokenizer_threads, queue=_TOKENIZER_QUEUE)
-        self.leases = ModelLeases()
+        self.uses = ModelUses()
         self._metrics = metrics or GatewayMetrics()
         self._role = role
         self._remote_prefill = remote_prefill
@@ -111,7 +111,7 @@ class ModelLoader:
             pool=self._pool,
             server=self._server,
             metrics=self._metrics,
-            lease=self.leases[name],
+            use=self.uses[name],
             max_output_tokens=options.max_output_tokens,
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),

@@ -76,7 +76,7 @@ class ModelChange:
         return ChangeProgress(
             model=self.model,
             state=self._registry.state(self.model),
-            running=self._registry.lease(self.model).running,
+            running=self._registry.use(self.model).running,
             elapsed_s=round(time.monotonic() - self._began, 1),
             done=self._task.done(),
         )

@@ -61,8 +61,8 @@ class OnDemandLoader:
         registry = self._registry
         if registry.is_loaded(model_name) or not registry.loads_on_demand(model_name):
             return
-        lease = self._registry.lease(model_name)
-        lease.pin()  # from the end of the load until the caller continues, without an await between
+        use = self._registry.use(model_name)
+        use.pin()  # from the end of the load until the caller continues, without an await between
         try:
             async with asyncio.timeout(self._limits.wait_s):
                 while not self._registry.is_loaded(model_name):
@@ -71,7 +71,7 @@ class OnDemandLoader:
             message = f"The model '{model_name}' is still loading. Retry later."
             raise ModelUnavailable(message) from None
         finally:
-            lease.unpin()
+            use.unpin()
 
     def notify_idle(self) -> None:
         """Wake the loads that wait for an idle model."""
@@ -190,11 +190,11 @@ class OnDemandLoader:
             for name in self._registry.loaded()
             if name != but
             and self._registry.loads_on_demand(name)
-            and self._registry.lease(name).is_idle
+            and self._registry.use(name).is_idle
             and name not in self._registry.locks
             and name not in self._evictions
         ]
-        return min(idle, key=lambda name: self._registry.lease(name).last_used, default=None)
+        return min(idle, key=lambda name: self._registry.use(name).last_used, default=None)
 
 
 def process_memory_bytes() -> int:

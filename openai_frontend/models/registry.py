@@ -13,7 +13,7 @@ from openai_frontend.models.lora.catalog import ScanResult
 from openai_frontend.models.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
 from openai_frontend.models.served_model import Capabilities, ModelCard, ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
-from openai_frontend.models.triton_model import ModelLease, OnDemand
+from openai_frontend.models.triton_model import ModelUse, OnDemand
 from openai_frontend.triton import Server
 from openai_frontend.triton.model_control import ModelLocks
 
@@ -57,7 +57,7 @@ class ModelRegistry:
     ) -> None:
         self._server = server
         self._loader = loader
-        self.leases = loader.leases
+        self.uses = loader.uses
         self.cache_salts = loader.cache_salts
         self._options = dict(options or {})
         self._snapshot_builder = SnapshotBuilder(server, loader, self._options)
@@ -172,23 +172,23 @@ class ModelRegistry:
 
         Unknown and unserved names are ignored: `get` rejects them.
         """
-        if self.leases.demand is None:
+        if self.uses.demand is None:
             return
         snapshot = self._current()
         model_name = snapshot.model_name(name)
         if model_name not in snapshot.options:
             model_name = snapshot.model_name(name.rpartition(SEPARATOR)[0])
         if model_name in snapshot.options and model_name not in snapshot.refused:
-            await self.leases.demand.ensure_loaded(model_name)
+            await self.uses.demand.ensure_loaded(model_name)
 
     def enable_on_demand(self, demand: OnDemand, *, every_model: bool = True) -> None:
         """Load models on demand from now on: every model, or those whose options say so."""
-        self.leases.demand = demand
+        self.uses.demand = demand
         self._every_on_demand = every_model
 
     def loads_on_demand(self, name: str) -> bool:
         """Whether a request for the model loads it."""
-        if self.leases.demand is None:
+        if self.uses.demand is None:
             return False
         return self._every_on_demand or self.options(name).load_on_demand
 
@@ -232,9 +232,9 @@ class ModelRegistry:
         order = ("LOADING", "UNLOADING", "READY", "UNAVAILABLE")
         return next((state for state in order if state in states), "UNKNOWN")
 
-    def lease(self, name: str) -> ModelLease:
-        """The lease that counts a Triton model's work."""
-        return self.leases[name]
+    def use(self, name: str) -> ModelUse:
+        """The counter of a Triton model's requests, which keeps it loaded."""
+        return self.uses[name]
 
     def get(self, name: str) -> ServedModel:
         """The model, ready to serve. The only place that reports unknown models."""
@@ -345,7 +345,7 @@ class ModelRegistry:
 
     def _on_demand(self, snapshot: Snapshot) -> list[str]:
         """The names of models that a request would load."""
-        unloaded = snapshot.unloaded() if self.leases.demand is not None else ()
+        unloaded = snapshot.unloaded() if self.uses.demand is not None else ()
         return [name for name in unloaded if self.loads_on_demand(snapshot.canonical(name))]
 
     def _current(self) -> Snapshot:

@@ -345,7 +345,7 @@ class ServedModel(TritonModel):
         generation_record = None if record is None else record.generation(self.model_name, request)
         if self.images is not None or self.audio is not None:
             self._check_placeholders(request, "prompt")
-        async with self.lease:
+        async with self.use:
             stream = self.infer(
                 contract.encode(request),
                 request.request_id,
@@ -432,7 +432,7 @@ class ServedModel(TritonModel):
         contract = self.speech_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not speak.", param="model")
-        async with self.lease:
+        async with self.use:
             stream = self.infer(contract.encode(request), request.request_id)
             try:
                 async for responses in stream:

@@ -10,7 +10,7 @@ from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.models import model_files
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.models.triton_model import ModelLeases
+from openai_frontend.models.triton_model import ModelUses
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.triton import ModelIndexEntry, Server
 
@@ -100,8 +100,8 @@ class Loader(Protocol):
     """Builds served models. `models.loader` implements it."""
 
     @property
-    def leases(self) -> ModelLeases:
-        """The leases of the models that it builds."""
+    def uses(self) -> ModelUses:
+        """The counters of use of the models that it builds."""
 
     @property
     def cache_salts(self) -> CacheSalts:

@@ -41,23 +41,23 @@ class OnDemand(Protocol):
         """Report that a model has become idle."""
 
 
-class ModelLease:
+class ModelUse:
     """Keeps a Triton model loaded; one for all names and all loads of the model.
 
     Enter it (`async with`) while a request runs in the model: it loads the model if necessary.
     """
 
-    def __init__(self, model_name: str, leases: "ModelLeases") -> None:
+    def __init__(self, model_name: str, uses: "ModelUses") -> None:
         self.model_name = model_name
         self.running = (
             0  # requests running in the model, including those whose clients disconnected
         )
         self.pins = 0  # requests that wait for the model, or looked it up and have not ended
         self.last_used = time.monotonic()  # seconds
-        self._leases = leases
+        self._uses = uses
 
     async def __aenter__(self) -> None:
-        if (demand := self._leases.demand) is not None:
+        if (demand := self._uses.demand) is not None:
             await demand.ensure_loaded(self.model_name)
         self.begin()  # no await after ensure_loaded: the model cannot be unloaded in between
 
@@ -89,18 +89,18 @@ class ModelLease:
 
     def _used(self) -> None:
         self.last_used = time.monotonic()
-        if self._leases.demand is not None and self.is_idle:
-            self._leases.demand.notify_idle()
+        if self._uses.demand is not None and self.is_idle:
+            self._uses.demand.notify_idle()
 
 
-class ModelLeases(dict[str, ModelLease]):
+class ModelUses(dict[str, ModelUse]):
     """Leases by Triton model name, created at first use and never removed."""
 
     demand: OnDemand | None = None  # None: models are not loaded on demand
 
-    def __missing__(self, model_name: str) -> ModelLease:
-        lease = self[model_name] = ModelLease(model_name, self)
-        return lease
+    def __missing__(self, model_name: str) -> ModelUse:
+        use = self[model_name] = ModelUse(model_name, self)
+        return use
 
     def retain(self, model_name: str, input_bytes: int) -> None:
         """Count a cancelled request until Triton releases it: the model may still run it."""
@@ -119,7 +119,7 @@ class TritonModel:
     model_name: str  # in Triton
     version: int  # in Triton; -1 is the latest
     server: Core
-    lease: ModelLease  # shared by all names of the model
+    use: ModelUse  # shared by all names of the model
     concurrency_limits: ConcurrencyLimits = NO_LIMITS
     triton_queue: TritonQueue = NO_QUEUE  # Triton's own queue before the model
 
@@ -140,7 +140,7 @@ class TritonModel:
         priority: int = 0,
         timeout_us: int = 0,  # in Triton's own queue; 0: the operator's setting
     ) -> ResponseStream:
-        """Start a request. Call it within `async with lease`, and cancel the stream at the end.
+        """Start a request. Call it within `async with use`, and cancel the stream at the end.
 
         `priority` is the caller's. Raises ModelUnavailable, not ModelNotFound, if the model was
         unloaded after the lookup.
@@ -161,7 +161,7 @@ class TritonModel:
     async def infer_one(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
         """Send a request and return its only response. Backends may add an empty final one."""
         first: Outputs | None = None
-        async with self.lease:
+        async with self.use:
             stream = self.infer(inputs, request_id)
             try:
                 async for responses in stream:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend.admission import lease
+from openai_frontend.admission import deferred_release
 from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.generation import StreamWriter
 from openai_frontend.models.registry import ModelRegistry
@@ -72,7 +72,7 @@ def transcription_router(
         form = await read_form(request)
         asked = read(form.fields)
         model = await resolve_model(request, registry, asked.model, "transcription")
-        held = hold_memory(request, memory, lease.counting_inputs())
+        held = hold_memory(request, memory, deferred_release.counting_inputs())
         with CancelOnDisconnect(request.scope):  # decoding may take seconds
             job = await transcriptions.prepare(asked, file_of(form), model, task, held)
         if asked.stream:

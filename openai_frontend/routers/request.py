@@ -11,7 +11,7 @@ from typing import Literal
 from fastapi import Request
 from starlette.types import Receive, Scope
 
-from openai_frontend.admission.lease import Lease
+from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
@@ -62,17 +62,17 @@ async def resolve_model(
 
 def _may_load(registry: ModelRegistry, name: str | None) -> bool:
     """Whether the request may have to wait for a load; also true for an alias or adapter."""
-    return registry.leases.demand is not None and (name is None or not registry.is_loaded(name))
+    return registry.uses.demand is not None and (name is None or not registry.is_loaded(name))
 
 
 def record_model(request: Request, model: ServingModel) -> ServingModel:
-    """Records a request's model for the metrics, and leases it until the request ends."""
+    """Records a request's model for the metrics, and keeps it loaded until the request ends."""
     state = request.scope["state"]
     state["model"] = model.name
     state["model_name"] = model.model_name  # Triton's
-    if (leases := state.get("model_leases")) is not None:
-        model.lease.pin()
-        leases.append(model.lease)
+    if (uses := state.get("model_uses")) is not None:
+        model.use.pin()
+        uses.append(model.use)
     return model
 
 
@@ -90,10 +90,10 @@ async def read_body(receive: Receive) -> bytes:
 
 
 def hold_memory(
-    request: Request, budget: MemoryBudget, lease: Lease | None = None
+    request: Request, budget: MemoryBudget, deferred: DeferredRelease | None = None
 ) -> RequestMemory:
     """The request's memory in a budget, which is released when the request ends."""
-    memory = RequestMemory(budget, lease)
+    memory = RequestMemory(budget, deferred)
     request.scope["state"].setdefault("held_memory", []).append(memory)
     return memory
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
-from openai_frontend.admission.lease import Lease
+from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.generation import (
     AddToken,
     FrameWriter,
@@ -36,30 +36,34 @@ class UnreleasedRequests:
     def __init__(self) -> None:
         self.observers: list[UnreleasedObserver] = []
         # Keeps the streams alive until their release
-        self._requests: dict[object, tuple[str, int, Lease | None]] = {}
+        self._requests: dict[object, tuple[str, int, DeferredRelease | None]] = {}
 
     def __contains__(self, stream: object) -> bool:
         return stream in self._requests
 
     def add(
-        self, stream: object, model_name: str, input_bytes: int, lease: Lease | None = None
+        self,
+        stream: object,
+        model_name: str,
+        input_bytes: int,
+        deferred: DeferredRelease | None = None,
     ) -> None:
-        """Add a cancelled stream; `lease` belongs to the client's request."""
-        if lease is not None:
-            lease.retain()
-            input_bytes = 0 if lease.counts_inputs else input_bytes
-        self._requests[stream] = (model_name, input_bytes, lease)
+        """Add a cancelled stream; `deferred` belongs to the client's request."""
+        if deferred is not None:
+            deferred.retain()
+            input_bytes = 0 if deferred.counts_inputs else input_bytes
+        self._requests[stream] = (model_name, input_bytes, deferred)
         for observer in self.observers:
             observer.retain(model_name, input_bytes)
 
     def remove(self, stream: object) -> None:
         """Remove a released or abandoned stream. Ignores unknown ones."""
         if (known := self._requests.pop(stream, None)) is not None:
-            model_name, input_bytes, lease = known
+            model_name, input_bytes, deferred = known
             for observer in self.observers:
                 observer.release(model_name, input_bytes)
-            if lease is not None:
-                lease.release()
+            if deferred is not None:
+                deferred.release()
 
     def clear(self) -> None:
         """Remove all streams: the core has stopped."""
@@ -96,10 +100,10 @@ class ResponseStream:
         "__weakref__",
         "_cancellation",
         "_cancelled",
+        "_deferred",
         "_ended",
         "_error",
         "_failed",
-        "_lease",
         "_loop",
         "_native",
         "_unreleased",
@@ -114,10 +118,10 @@ class ResponseStream:
         loop: asyncio.AbstractEventLoop,
         model_name: str = "",
         unreleased: UnreleasedRequests | None = None,
-        lease: Lease | None = None,
+        deferred: DeferredRelease | None = None,
     ) -> None:
         """`unreleased` contains this request from its cancellation until Triton has released it and
-        the model has ended it, and `lease` is retained in that time.
+        the model has ended it, and `deferred` is retained in that time.
         """
         self._native = native
         self._loop = loop
@@ -128,7 +132,7 @@ class ResponseStream:
         self._error: tuple[int, str] | None = None
         self._failed: Callable[[], Exception] | None = None
         self._unreleased = unreleased
-        self._lease = lease
+        self._deferred = deferred
         self.model_name = model_name
         self.seen: tuple[int, int] | None = None  # this and since_s belong to the stall detector
         self.since_s = 0.0
@@ -181,7 +185,7 @@ class ResponseStream:
         released = self._loop.create_future()
         released.add_done_callback(lambda _: unreleased.remove(self))
         self._native.release_waiter = released  # from now on, outputs of responses are not kept
-        unreleased.add(self, self.model_name, input_bytes, self._lease)
+        unreleased.add(self, self.model_name, input_bytes, self._deferred)
 
     def abandon(self) -> None:
         """Do not wait for the release: the engine has died or hangs, and Triton may never release

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from openai_frontend import errors, request_record
-from openai_frontend.admission import lease
+from openai_frontend.admission import deferred_release
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.runtime.background_tasks import next_tick, supervise
 from openai_frontend.runtime.load_phases import PHASES
@@ -439,7 +439,7 @@ class Server:
             self._loop,
             model_name,
             self.unreleased,
-            lease.current.get(),
+            deferred_release.current.get(),
         )
         self._streams.add(stream)
         return stream

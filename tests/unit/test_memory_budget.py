@@ -2,7 +2,7 @@
 
 import pytest
 
-from openai_frontend.admission.lease import Lease
+from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.errors import ServerOverloaded
 
@@ -28,12 +28,12 @@ def test_release_gives_back_the_rest_once():
 
 
 def test_inputs_of_a_cancelled_request_count_until_triton_releases_it():
-    budget, lease = MemoryBudget(10), Lease()
-    memory = RequestMemory(budget, lease)
+    budget, deferred = MemoryBudget(10), DeferredRelease()
+    memory = RequestMemory(budget, deferred)
     memory.take(10)
-    lease.retain()
+    deferred.retain()
     memory.release()
     assert budget.used_bytes == 10
 
-    lease.release()
+    deferred.release()
     assert budget.used_bytes == 0

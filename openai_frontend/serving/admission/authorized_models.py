@@ -26,7 +26,7 @@ from openai_frontend.media.modalities import (
     TranscriptionSupport,
 )
 from openai_frontend.models.served_model import ModelCard
-from openai_frontend.models.triton_model import ModelLease
+from openai_frontend.models.triton_model import ModelUse
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, TokenizeKwargs
@@ -255,8 +255,8 @@ class MeteredModel:
         return self._model.output_format
 
     @property
-    def lease(self) -> ModelLease:
-        return self._model.lease
+    def use(self) -> ModelUse:
+        return self._model.use
 
     @property
     def concurrency_limits(self) -> ConcurrencyLimits:

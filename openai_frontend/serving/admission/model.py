@@ -19,7 +19,7 @@ from openai_frontend.media.modalities import (
     SpeechSupport,
     TranscriptionSupport,
 )
-from openai_frontend.models.triton_model import ModelLease
+from openai_frontend.models.triton_model import ModelUse
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, TokenizeKwargs
@@ -44,7 +44,7 @@ class ServingModel(Protocol):
     @property
     def output_format(self) -> OutputFormat: ...
     @property
-    def lease(self) -> ModelLease: ...
+    def use(self) -> ModelUse: ...
     @property
     def concurrency_limits(self) -> ConcurrencyLimits: ...
     @property

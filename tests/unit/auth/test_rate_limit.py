@@ -77,13 +77,13 @@ def test_reservation_has_a_lease_only_for_limits(clock):
     """
     calls = []
     waiting = Reservation(quota(clock, max_concurrent_requests=1))
-    waiting.lease.retain()
+    waiting.deferred_release.retain()
     waiting.when_released(lambda: calls.append("limited"))
     free = Reservation(quota(clock))
     free.when_released(lambda: calls.append("free"))
 
-    assert (free.lease, calls) == (None, ["free"])
-    waiting.lease.release()
+    assert (free.deferred_release, calls) == (None, ["free"])
+    waiting.deferred_release.release()
     assert calls == ["free", "limited"]
 
 

@@ -63,7 +63,7 @@ async def test_level(key, asked, given):
     """The same for the levels of the core's queue."""
     admission = ModelAdmission(
         Core(**LEVELS),  # type: ignore[arg-type]
-        lease=None,  # type: ignore[arg-type]
+        use=None,  # type: ignore[arg-type]
         limiter=ConcurrencyLimiter(8),
         limits_for=lambda _: NO_LIMITS,
         cache_salts=None,  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_frontend.admission import lease
+from openai_frontend.admission import deferred_release
 from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.request_id import RequestId
@@ -188,16 +188,16 @@ async def test_slot_is_released_at_the_end_of_the_request(failure):
 async def test_request_counts_until_triton_releases_it():
     keys = ApiKeys([key("one", max_concurrent_requests=1)])
     headers = authorization(b"Bearer one")
-    leases = []
+    deferred = []
 
     async def app(scope, receive, send):
-        leases.append(lease.current.get())
-        leases[-1].retain()
+        deferred.append(deferred_release.current.get())
+        deferred[-1].retain()
         await echo(scope, receive, send)
 
     first = await call(guarded(app, keys=keys), headers=headers)
     second = await call(guarded(app, keys=keys), headers=headers)
-    leases[0].release()
+    deferred[0].release()
     third = await call(guarded(app, keys=keys), headers=headers)
 
     assert [each.status for each in (first, second, third)] == [200, 429, 200]

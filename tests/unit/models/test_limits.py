@@ -38,7 +38,7 @@ async def test_concurrent_requests(repository, live_gateway):
     options(repository, "small", "max_concurrent_requests: 1\nmax_queue_size: 0")
     async with live_gateway() as gateway:
         first = asyncio.create_task(gateway.complete("small", max_tokens=20))
-        await until(lambda: gateway.registry.lease("small").running == 1)
+        await until(lambda: gateway.registry.use("small").running == 1)
         refused = await gateway.complete("small")
         other = await gateway.complete("other", max_tokens=1)
 

@@ -135,7 +135,7 @@ async def test_concurrent_change_is_a_conflict(repository, live_gateway):
     mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50)
     async with live_gateway(**EXPLICIT) as gateway:
         running = asyncio.create_task(gateway.complete("m", max_tokens=4000))
-        await until(lambda: gateway.registry.lease("m").running == 1)
+        await until(lambda: gateway.registry.use("m").running == 1)
         first = asyncio.create_task(gateway.change("m", "unload"))
         await until(lambda: "m" in gateway.registry.locks)
         second = await gateway.change("m", "load")

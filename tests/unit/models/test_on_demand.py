@@ -199,7 +199,7 @@ async def test_busy_model_is_not_evicted(repository, live_gateway):
         busy = HeldEngine("a")
         long = asyncio.create_task(text(gateway, "a", max_tokens=25))
         await busy.hangs()
-        demand: Any = gateway.registry.lease("a")._leases.demand
+        demand: Any = gateway.registry.use("a")._uses.demand
         waiting = asyncio.create_task(text(gateway, "b"))
         await until(lambda: "b" in demand._loads)
         await asyncio.sleep(0.05)
@@ -222,7 +222,7 @@ async def test_timeout_waiting_for_room(repository, live_gateway):
         long = asyncio.create_task(text(gateway, "a", max_tokens=20))
         await busy.hangs()
         # Not from the start: on a busy machine the load itself may take as long.
-        demand: Any = gateway.registry.lease("a")._leases.demand
+        demand: Any = gateway.registry.use("a")._uses.demand
         demand._limits = replace(demand._limits, wait_s=0.3)
         refused = await gateway.complete("b")
         busy.release()
@@ -257,7 +257,7 @@ async def test_a_load_that_waits_for_room_blocks_no_other(
 
             monkeypatch.setattr(gateway.registry, "unload", hangs)
         waiting = asyncio.create_task(text(gateway, "b"))
-        demand: Any = gateway.registry.lease("b")._leases.demand
+        demand: Any = gateway.registry.use("b")._uses.demand
         await until(lambda: "b" in demand._loads)
 
         assert await text(gateway, "c") == "c c "
@@ -325,6 +325,6 @@ async def test_measured_size(repository, live_gateway):
     write(repository, "a", "b")
     async with live_gateway(**ON_DEMAND, max_model_memory_bytes=2**50) as gateway:
         await text(gateway, "a")
-        demand: Any = gateway.registry.lease("a")._leases.demand
+        demand: Any = gateway.registry.use("a")._uses.demand
         assert demand._size_bytes("a") >= 0
         assert demand._size_bytes("b") == 0

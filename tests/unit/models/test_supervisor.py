@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.admission.lease import Lease, current
+from openai_frontend.admission.deferred_release import DeferredRelease, current
 from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.config.model_options import EngineLimits
 from openai_frontend.generation import GenerationRequest, SamplingParams
@@ -270,17 +270,17 @@ async def deaf(repository, start_server, monkeypatch):
 async def test_cancelled_requests_of_a_dead_engine(deaf):
     """Their release is not awaited: Triton may keep them forever."""
     ask, here = deaf
-    here.server.unreleased.observers.append(here.registry.leases)
-    current.set(lease := Lease())
+    here.server.unreleased.observers.append(here.registry.uses)
+    current.set(deferred := DeferredRelease())
     (await ask()).stream.cancel()
     returned = asyncio.Event()
-    lease.when_released(returned.set)
+    deferred.when_released(returned.set)
     await here.settle()
-    assert (here.registry.lease("puppet").running, returned.is_set()) == (1, False)
+    assert (here.registry.use("puppet").running, returned.is_set()) == (1, False)
     Deaf.died = "it died"
     await here.settle()
 
-    assert (here.registry.lease("puppet").running, returned.is_set()) == (0, True)
+    assert (here.registry.use("puppet").running, returned.is_set()) == (0, True)
 
 
 async def test_cancelled_requests_of_a_hanging_engine(deaf):

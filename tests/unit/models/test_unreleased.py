@@ -194,7 +194,7 @@ async def test_model_without_clients(deaf, gate, repository):
         await until(lambda: gateway.state.limiter.unreleased == 1)
 
         waiting = asyncio.create_task(send(gateway, model="other"))
-        demand: Any = gateway.registry.lease("other")._leases.demand
+        demand: Any = gateway.registry.use("other")._uses.demand
         await until(lambda: "other" in demand._loads)
         await asyncio.sleep(0.3)
         assert (waiting.done(), gateway.registry.state("deaf")) == (False, "READY")

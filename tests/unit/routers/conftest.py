@@ -17,7 +17,7 @@ from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.models.served_model import ModelCard
-from openai_frontend.models.triton_model import ModelLeases
+from openai_frontend.models.triton_model import ModelUses
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.internal_server import QuietServer
@@ -61,7 +61,7 @@ class FakeRegistry:
     models: dict[str, FakeModel] = field(default_factory=dict)
     known: asyncio.Event = field(default_factory=asyncio.Event)
     failures: dict[str, str] = field(default_factory=dict)
-    leases: ModelLeases = field(default_factory=ModelLeases)
+    uses: ModelUses = field(default_factory=ModelUses)
     loading_at_start: set[str] = field(default_factory=set)
     cache_salts: CacheSalts = field(default_factory=CacheSalts)
     on_refresh: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class FakeRegistry:
     async def refresh(self) -> None:
         self.known.set()
 
-    def lease(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+    def use(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
 
     def concurrency_limits(self, name: str) -> ConcurrencyLimits:

@@ -112,13 +112,13 @@ async def test_failed_answer_is_charged_for_the_tokens_counted():
 
 async def test_failed_answer_returns_its_reservation_when_triton_releases_it():
     model, quota = charged(FakeModel([], failure=ValueError("x")))
-    lease = model._reservation.lease
-    lease.retain()
+    deferred = model._reservation.deferred_release
+    deferred.retain()
     with pytest.raises(ValueError, match="x"):
         await run(model, request())
 
     assert used(quota) == 150
-    lease.release()
+    deferred.release()
     assert used(quota) == 100
 
 

@@ -4,7 +4,7 @@ import gc
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.admission import lease
+from openai_frontend.admission import deferred_release
 from openai_frontend.triton import _core, inprocess
 from tests import mock_models
 from tests.unit.engines import failing_engines
@@ -250,9 +250,9 @@ async def test_core_that_stops(slow, observer):
 
 async def test_lease(slow):
     """It is retained until Triton has released all cancelled requests of its own client."""
-    lease.current.set(own := lease.Lease())
+    deferred_release.current.set(own := deferred_release.DeferredRelease())
     streams = [generate(slow, 1000) for _ in range(2)]
-    lease.current.set(other := lease.Lease())
+    deferred_release.current.set(other := deferred_release.DeferredRelease())
     for stream in streams:
         stream.cancel()
     ended = []

@@ -2,11 +2,11 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.models.triton_model import ModelLease
+from openai_frontend.models.triton_model import ModelUse
 
 
-class RequestModelLeases:
-    """Middleware that releases a request's model leases at its end."""
+class RequestModelUses:
+    """Middleware that ends a request's uses of models at its end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -15,10 +15,10 @@ class RequestModelLeases:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        leases: list[ModelLease] = []
-        scope["state"]["model_leases"] = leases
+        uses: list[ModelUse] = []
+        scope["state"]["model_uses"] = uses
         try:
             await self._app(scope, receive, send)
         finally:
-            for lease in leases:
-                lease.unpin()
+            for use in uses:
+                use.unpin()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 
 
-class Lease:
+class DeferredRelease:
     """Counts the cancelled parts of the request that have not ended yet."""
 
     __slots__ = ("_unreleased", "_waiting", "counts_inputs")
@@ -36,15 +36,17 @@ class Lease:
             give_back()
 
 
-# The lease of the current task's request; None if nothing waits for its release
-current: ContextVar[Lease | None] = ContextVar("lease", default=None)
+# The deferred release of the current task's request; None if nothing waits for its release
+current: ContextVar[DeferredRelease | None] = ContextVar("deferred_release", default=None)
 
 
-def counting_inputs() -> Lease:
-    """The lease of the current task's request, for an owner that counts its inputs in memory."""
-    lease = current.get()
-    if lease is None:
-        lease = Lease()
-        current.set(lease)
-    lease.counts_inputs = True
-    return lease
+def counting_inputs() -> DeferredRelease:
+    """The deferred release of the current task's request, for an owner that counts its inputs in
+    memory.
+    """
+    deferred = current.get()
+    if deferred is None:
+        deferred = DeferredRelease()
+        current.set(deferred)
+    deferred.counts_inputs = True
+    return deferred

@@ -134,7 +134,8 @@ def test_access_log_line(world: World) -> None:
 
 def test_failure_is_logged_with_its_ids(world: World) -> None:
     """The failure and the access log share the request id and the response id."""
-    body = {"model": "telling", **CHAT}
+    own = [{"role": "user", "content": "fail once"}]  # a repeated failure is logged as debug
+    body = {"model": "telling", "messages": own}
     response = world.client.post("/v1/chat/completions", json=body)
     failure, access = world.lines_of(response.headers["x-request-id"])
 

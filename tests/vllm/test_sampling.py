@@ -354,7 +354,7 @@ REFUSED = {
     "too many logprobs": ({"logprobs": 21}, "logprobs"),
     "too many of the prompt's": ({"prompt_logprobs": 21}, "prompt_logprobs"),
     "a bad grammar": ({"structured_outputs": StructuredOutputs(grammar="root ::= (")}, "EBNF"),
-    "a bad regex": ({"structured_outputs": StructuredOutputs(regex="(")}, "regex|Regex"),
+    "a bad regex": ({"structured_outputs": StructuredOutputs(regex="(")}, "unterminated group"),
     "a bad schema": (
         {"structured_outputs": StructuredOutputs(json={"type": "x"})},
         'structured_outputs: Unsupported type "x"',

@@ -34,6 +34,7 @@ STAND_INS = {
     "/loras/sql": "loras/sql",
     "--model-repository /models": "--model-repository models",
     "/path/to/models": "models",
+    "/path/to/weights": "weights/Llama-3.1-8B-Instruct",
     "check MODEL": "check llama",
     ".venv/bin/openai-frontend": "openai-frontend",
 }

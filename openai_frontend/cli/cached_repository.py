@@ -138,7 +138,7 @@ def _vllm(module: str) -> ModuleType:
 def _check_names(names: Iterable[str]) -> None:
     arguments = _vllm("arguments")
     try:
-        with _vllm("environment").restored():
+        with _vllm("processes.environment").restored():
             arguments.set_environment()
             arguments.check_names(names)
     except ValueError as error:

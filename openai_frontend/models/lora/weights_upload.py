@@ -7,6 +7,7 @@ possible reason: weights were sent since, or these were sent long ago.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ UNEXPLAINED_EVICTION_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _WeightsUpload:
-    number: int  # of all uploads to the backend
+    others: int  # events of other adapters' uploads before it was sent
     sent_s: float  # on the monotonic clock
 
 
@@ -39,7 +40,10 @@ class WeightsUploader:
     def __init__(self) -> None:
         self._ids: set[int] = set()
         self._uploads: dict[int, _WeightsUpload] = {}  # the last one of each adapter
-        self._count = 0
+        # An upload is an event when it is sent and when it is answered: between the two the backend
+        # evicts others for it, in an order of its own.
+        self._events: Counter[int] = Counter()  # by adapter
+        self._unanswered: Counter[int] = Counter()
 
     async def generate(
         self, request: GenerationRequest, generate: Callable[[GenerationRequest], Bursts]
@@ -61,12 +65,27 @@ class WeightsUploader:
                     raise
                 self._ids.discard(adapter.id)
         with_weights = replace(request, adapter_weights=await asyncio.to_thread(_read, adapter))
-        self._count += 1
-        self._uploads[adapter.id] = _WeightsUpload(self._count, time.monotonic())
-        async with aclosing(generate(with_weights)) as bursts:
-            async for burst in bursts:
-                self._ids.add(adapter.id)  # a response proves that the backend has the weights
-                yield burst
+        self._uploads[adapter.id] = _WeightsUpload(
+            _others(self._events, adapter.id), time.monotonic()
+        )
+        self._events[adapter.id] += 1
+        self._unanswered[adapter.id] += 1
+        answered = False
+        try:
+            async with aclosing(generate(with_weights)) as bursts:
+                async for burst in bursts:
+                    self._ids.add(adapter.id)  # a response proves that the backend has the weights
+                    if not answered:
+                        answered = True
+                        self._answer(adapter.id)
+                    yield burst
+        finally:
+            if not answered:
+                self._answer(adapter.id)
+
+    def _answer(self, adapter_id: int) -> None:
+        self._events[adapter_id] += 1
+        self._unanswered[adapter_id] -= 1
 
     def _is_evicted(self, adapter: Adapter, known: _WeightsUpload, error: GatewayError) -> bool:
         """Whether the error says that the weights of `known` were evicted, and they can have been.
@@ -77,7 +96,12 @@ class WeightsUploader:
         if evicted is None or evicted["id"] != str(adapter.id):
             return False
         is_old = time.monotonic() - known.sent_s >= UNEXPLAINED_EVICTION_S
-        return is_old or self._count > known.number
+        others = _others(self._events, adapter.id) > known.others
+        return is_old or others or _others(self._unanswered, adapter.id) > 0
+
+
+def _others(counts: Counter[int], adapter_id: int) -> int:
+    return counts.total() - counts[adapter_id]
 
 
 def _is_output(delta: CompletionDelta) -> bool:

@@ -74,6 +74,38 @@ async def test_evicted_weights_are_sent_again(adapters: list[Adapter]) -> None:
     assert backend.got == [(1, True), (2, True), (1, False), (1, True), (1, False)]
 
 
+async def test_an_upload_that_was_sent_before_may_evict(adapters: list[Adapter]) -> None:
+    """The backend may load weights later than they were sent, and answer later still."""
+    arrived, may_load, loaded, may_answer = (asyncio.Event() for _ in range(4))
+
+    class SlowForTwo(Backend):
+        async def generate(
+            self, request: GenerationRequest
+        ) -> AsyncGenerator[list[CompletionDelta]]:
+            if request.adapter is not adapters[1]:
+                async for burst in super().generate(request):
+                    yield burst
+                return
+            arrived.set()
+            await may_load.wait()
+            self.cached = 2
+            loaded.set()
+            await may_answer.wait()
+            yield [CompletionDelta("by 2", finish_reason="stop")]
+
+    told, backend = WeightsUploader(), SlowForTwo()
+    second = asyncio.create_task(ask(told, backend, adapters[1]))
+    await arrived.wait()
+    first = await ask(told, backend, adapters[0])
+    may_load.set()
+    await loaded.wait()
+    evicted = await ask(told, backend, adapters[0])
+    may_answer.set()
+
+    assert (first, evicted, await second) == ("by 1", "by 1", "by 2")
+    assert backend.got == [(1, True), (1, False), (1, True)]
+
+
 async def test_concurrent_first_requests(adapters: list[Adapter]) -> None:
     """Requests before the backend's first response carry the weights too; none waits for
     another.

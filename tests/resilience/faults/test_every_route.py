@@ -281,12 +281,14 @@ async def test_clients_that_read_nothing_hold_no_slot_and_no_model(gateway, clie
 
 
 async def test_clients_that_leave_take_everything_with_them(gateway, client, gates):
+    """Their slots are free once the models have ended, and nothing of a request is left."""
     async with no_trace_left(gateway, growth_bytes=GROWTH_BYTES):
         gates["answer"].close()
         with asked(gateway, large=False):
             await until(partial(all_run, client))
         gates["answer"].open()
         await until(partial(none_runs, client))
+        assert await slots(client) == 0
 
 
 async def test_unload_ends_with_the_requests_in_flight(gateway, client, gates):

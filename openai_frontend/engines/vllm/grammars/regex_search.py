@@ -12,6 +12,7 @@ from openai_frontend.engines.vllm.grammars.code_points import (
     intersection,
     of_text,
 )
+from openai_frontend.engines.vllm.grammars.regex_complement import ANY_TEXT, unmatched
 from openai_frontend.engines.vllm.grammars.regex_syntax import parse
 from openai_frontend.engines.vllm.grammars.regex_tree import (
     EMPTY,
@@ -30,7 +31,6 @@ from openai_frontend.engines.vllm.grammars.regex_tree import (
     repeat,
     sequence,
 )
-from openai_frontend.engines.vllm.regex_complement import ANY_TEXT, unmatched
 
 # Whether the text must start, and end, where the expression does -> what matches then
 _Anchored = Mapping[tuple[bool, bool], Node]

@@ -78,6 +78,7 @@ _current: dict[tuple[str, int], EngineHandle] = {}
 _adapters: dict[str, Mapping[str, Any]] = {}  # by model; also for later reloads
 _handles_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_attached = False
 
 
 def handle(model_name: str, version: int = -1) -> EngineHandle | None:
@@ -141,9 +142,15 @@ def _replace(handles: dict[tuple[str, int], tuple[EngineHandle, ...]]) -> None:
 
 
 def attach(loop: asyncio.AbstractEventLoop) -> None:
-    """Accept executions on this loop."""
-    global _loop
-    _loop = loop
+    """Accept executions on this loop.
+
+    Raises RuntimeError while another core of this process is attached: its requests would fail once
+    either stops.
+    """
+    global _attached, _loop
+    if _attached:
+        raise RuntimeError("another Triton core of this process has not stopped yet")
+    _attached, _loop = True, loop
     _adapters.clear()
     _core.set_engine_loader(_load)
     _core.open_executions()
@@ -162,6 +169,8 @@ def close(reason: str) -> list[tuple[EngineHandle, _core.Execution]]:
 
     Does not call the engines, so it is safe after the loop has closed.
     """
+    global _attached
+    _attached = False
     failed: list[tuple[EngineHandle, _core.Execution]] = _core.close_executions(reason)
     for _, execution in failed:
         execution.fail(error_codes.UNAVAILABLE, reason)

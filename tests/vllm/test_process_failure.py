@@ -3,7 +3,6 @@
 import logging
 import logging.config
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,9 @@ from openai_frontend.engines.vllm import process_failure
 from openai_frontend.engines.vllm.process_failure import ReportingSpawnContext
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.triton import Options, Server
+from openai_frontend.triton import Server
 from tests.gateway_process import ROOT
-from tests.vllm.conftest import needs_fork_server
+from tests.vllm.conftest import Models, needs_fork_server
 
 
 def fail(message: str) -> None:
@@ -60,22 +59,24 @@ def test_processes_of_another_engine():
 @pytest.mark.engine
 @pytest.mark.slow
 @needs_fork_server
-async def test_model_whose_engine_fails_to_start(tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_model_whose_engine_fails_to_start(server: Server, models_beside: Models) -> None:
     """Its card and the error of a request have the cause, not where to look for it."""
-    shutil.copytree(ROOT / "model_repository" / "demo", tmp_path / "demo")
-    for weights in (tmp_path / "demo").rglob("*.safetensors"):
+    folder = models_beside.repository / "no-weights"
+    shutil.copytree(ROOT / "model_repository" / "demo", folder)
+    for weights in folder.rglob("*.safetensors"):
         weights.unlink()
-    server = Server(Options(model_repositories=[tmp_path]))
     registry = ModelRegistry(server, ModelLoader(server))
-    await server.start()
     try:
+        with pytest.raises(errors.GatewayError):
+            await server.load_model("no-weights")
         await registry.refresh()
         with pytest.raises(errors.ModelFailed) as refused:
-            registry.get("demo")
-        card = registry.card("demo")
+            registry.get("no-weights")
+        card = registry.card("no-weights")
     finally:
-        await server.stop()
         registry.close()
+        shutil.rmtree(folder)
 
     assert "vLLM's engine process did not start: RuntimeError: Cannot find any" in str(card.error)
     assert str(card.error) in refused.value.message

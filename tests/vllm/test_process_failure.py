@@ -4,6 +4,7 @@ import logging
 import logging.config
 import shutil
 
+import psutil
 import pytest
 
 from openai_frontend import errors
@@ -43,6 +44,9 @@ def test_exception_of_a_process(target, expected):
     process.join(60)
 
     assert failures.describe("it died") == expected
+    before = psutil.Process().num_fds()
+    failures.close()
+    assert psutil.Process().num_fds() == before - 1
 
 
 def test_processes_of_another_engine():

@@ -303,6 +303,7 @@ class VLLMEngine(Engine):
             for cache in self._media_caches():
                 cache.close()
             engine.shutdown()
+            self._failures.close()
 
     def failure(self) -> str | None:
         """A dead engine process shows up immediately."""

@@ -4,7 +4,7 @@ import logging
 import multiprocessing
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -43,15 +43,26 @@ class ProcessFailures:
         failure = self.first()
         return reason if failure is None else f"{reason}: {failure}"
 
+    def close(self) -> None:
+        """Read no more reports. The objects of an engine may outlive its end."""
+        for reader in self._readers:
+            reader.close()
+        self._readers.clear()
+
 
 @contextmanager
 def collected() -> Iterator[ProcessFailures]:
-    """Collect the failures of the processes that this thread starts meanwhile."""
+    """Collect the failures of the processes that this thread starts meanwhile. The caller closes
+    them, unless its block fails.
+    """
     _here.failures = failures = ProcessFailures()
-    try:
-        yield failures
-    finally:
-        del _here.failures
+    with ExitStack() as on_failure:
+        on_failure.callback(failures.close)
+        try:
+            yield failures
+        finally:
+            del _here.failures
+        on_failure.pop_all()
 
 
 class ReportingProcess(BaseProcess):

@@ -40,6 +40,7 @@ OPTIONS = (
 BY_THE_GATEWAY = {
     "TOKENIZERS_PARALLELISM",  # its thread pool bounds tokenization
     "FASTOKENS_BPE_THREADS",  # the same
+    "_OPENAI_FRONTEND_LOAD_PHASES",  # where engines' processes report them
     "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG",  # logs of engines' processes
     "_OPENAI_FRONTEND_ENGINE_LOG_FORMAT",
     "_OPENAI_FRONTEND_ENGINE_LOG_EXCEPTION_TEXTS",

@@ -88,22 +88,24 @@ class Server:
     async def start(self) -> None:
         """Load the library and the core, and wait for the models without blocking the loop.
 
-        Raises `library.LibraryNotFound`, or an `errors.GatewayError` if the core does not start. A
-        model that fails to load raises nothing; its reason is in `model_index()`.
+        Raises `library.LibraryNotFound`, an `errors.GatewayError` if the core does not start, or
+        RuntimeError if another core of this process has not stopped. A model that fails to load
+        raises nothing; its reason is in `model_index()`.
         """
         loop = asyncio.get_running_loop()
         core_library = library.load(library.find(self.options.library)).path
-        self._server_folder = library.server_folder(core_library)
-        self._backends = backends.assemble(
-            self.options.backend_directory, core_library, self.options.model_repositories
-        )
-        self._loop = loop
-        inprocess.attach(loop)
-        ending = supervise("end stubs that Triton has given up", self._end_given_up_stubs)
-        self._background = [loop.create_task(ending)]
-        starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends.folder))
+        inprocess.attach(loop)  # before anything is created: it refuses a second core
         async with AsyncExitStack() as on_failure:
-            on_failure.push_async_callback(self._abandon_start, starting, loop)
+            on_failure.callback(self._undo_start, loop)
+            self._server_folder = library.server_folder(core_library)
+            self._backends = backends.assemble(
+                self.options.backend_directory, core_library, self.options.model_repositories
+            )
+            self._loop = loop
+            ending = supervise("end stubs that Triton has given up", self._end_given_up_stubs)
+            self._background = [loop.create_task(ending)]
+            starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends.folder))
+            on_failure.push_async_callback(self._abandon_start, starting)
             self._core = await asyncio.shield(starting)
             on_failure.pop_all()
         self._control.note_load()
@@ -129,15 +131,16 @@ class Server:
                 await asyncio.to_thread(stubs.kill)
             await asyncio.to_thread(self.stubs.reap)
 
-    async def _abandon_start(
-        self, starting: asyncio.Task[_core.Server], loop: asyncio.AbstractEventLoop
-    ) -> None:
+    @staticmethod
+    async def _abandon_start(starting: asyncio.Task[_core.Server]) -> None:
         """Wait for a cancelled start, and stop the core that it may still create."""
         while not starting.done():
             inprocess.interrupt_loads()
             await asyncio.wait([starting], timeout=0.2)
         if not starting.cancelled() and starting.exception() is None:
             await asyncio.to_thread(starting.result().stop)
+
+    def _undo_start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._end_background()
         inprocess.detach(loop, STOPPING)
         self._loop = None

@@ -1,7 +1,9 @@
 import asyncio
+import tempfile
 import time
 from dataclasses import replace
 
+import psutil
 import pytest
 from prometheus_client import parser
 
@@ -124,6 +126,23 @@ async def test_start_after_a_failed_start(repository):
 
     assert await count(generate(server, 2)) == 2
     await server.stop()
+
+
+async def test_second_core_of_a_process(server, repository, tmp_path, monkeypatch):
+    """It is refused and creates nothing, also if it is the same server; the first one serves."""
+    folders = tmp_path / "temporary"
+    folders.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folders))
+    tasks, threads = asyncio.all_tasks(), psutil.Process().num_threads()
+
+    for second in (Server(Options(model_repositories=[repository])), server):
+        with pytest.raises(RuntimeError, match="another Triton core of this process has not stop"):
+            await second.start()
+
+    assert asyncio.all_tasks() == tasks
+    assert psutil.Process().num_threads() <= threads
+    assert not list(folders.iterdir())
+    assert await count(generate(server, 3)) == 3
 
 
 async def test_metadata(server):

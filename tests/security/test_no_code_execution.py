@@ -104,7 +104,7 @@ ALLOWED = {
     "openai_frontend/logs/engine_logs.py": {
         "multiprocessing": "asks for the name of the process that it runs in",
     },
-    "openai_frontend/engines/vllm/process_failure.py": {
+    "openai_frontend/engines/vllm/processes/failures.py": {
         "multiprocessing": "opens a pipe to each process that vLLM starts",
     },
     "openai_frontend/server/process.py": {"multiprocessing": "ends the engines' processes"},

@@ -23,7 +23,6 @@ from openai_frontend.engines.vllm import (
     capabilities,
     conversion,
     kv_transfer,
-    process_failure,
     versions,
 )
 from openai_frontend.engines.vllm.grammars.backends import GrammarPreparer
@@ -34,7 +33,7 @@ from openai_frontend.engines.vllm.media.audio import PromptAudio
 from openai_frontend.engines.vllm.media.images import MediaCache, max_items
 from openai_frontend.engines.vllm.media.prompts import AUDIO, IMAGE, PromptMedia
 from openai_frontend.engines.vllm.processes import children as processes
-from openai_frontend.engines.vllm.processes import environment
+from openai_frontend.engines.vllm.processes import environment, failures
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
     Adapter,
@@ -87,7 +86,7 @@ class VLLMEngine(Engine):
         model.report_phase("starting the engine")
         engine_arguments = arguments.engine_arguments(model)
         processes.install()
-        with arguments.terminal_signals_blocked(), process_failure.collected() as self._failures:
+        with arguments.terminal_signals_blocked(), failures.collected() as self._failures:
             try:
                 self._engine: Any = AsyncLLM.from_engine_args(
                     engine_arguments, usage_context=UsageContext.OPENAI_API_SERVER

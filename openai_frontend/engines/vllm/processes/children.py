@@ -19,10 +19,7 @@ from threading import Thread
 from typing import Any
 
 from openai_frontend.engines.vllm import capabilities, versions
-from openai_frontend.engines.vllm.process_failure import (
-    ReportingProcess,
-    ReportingSpawnContext,
-)
+from openai_frontend.engines.vllm.processes.failures import ReportingProcess, ReportingSpawnContext
 from openai_frontend.runtime import helper_process
 from openai_frontend.runtime.helper_process import HelperProcess
 

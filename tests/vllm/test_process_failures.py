@@ -8,8 +8,7 @@ import psutil
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.engines.vllm import process_failure
-from openai_frontend.engines.vllm.process_failure import ReportingSpawnContext
+from openai_frontend.engines.vllm.processes.failures import ReportingSpawnContext, collected
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Server
@@ -39,7 +38,7 @@ def succeed(message: str) -> None:
 def test_exception_of_a_process(target, expected):
     """The gateway gets it with the process's type and message."""
     process = ReportingSpawnContext().Process(target=target, args=("no\nblocks",))
-    with process_failure.collected() as failures:
+    with collected() as failures:
         process.start()
     process.join(60)
 
@@ -51,7 +50,7 @@ def test_exception_of_a_process(target, expected):
 
 def test_processes_of_another_engine():
     """Those that another thread, or a later call, starts report nothing."""
-    with process_failure.collected() as failures:
+    with collected() as failures:
         pass
     process = ReportingSpawnContext().Process(target=fail, args=("no blocks",))
     process.start()

@@ -96,6 +96,7 @@ class ModelProgress(BaseModel):
     model: str
     object: Literal["model.progress"] = "model.progress"
     state: str  # LOADING, UNLOADING, READY, UNAVAILABLE, UNKNOWN
+    phase: str | None  # of a load: what the engine does at the moment, such as "warming up"
     running: int  # requests in progress; an unload waits for them
     elapsed_s: float
     done: bool  # true in the last event

@@ -27,6 +27,7 @@ class ChangeProgress:
 
     model: str
     state: str  # Triton's word: LOADING, UNLOADING, READY, ...
+    phase: str | None  # what the load does at the moment, if its engine reports it
     running: int  # requests running in the model; an unload waits for them
     elapsed_s: float
     done: bool
@@ -61,11 +62,13 @@ class ModelChange:
         await asyncio.shield(self._task)
 
     async def progress(self) -> AsyncGenerator[ChangeProgress, None]:
-        """Yield each new state, an unchanged one every second, and the end. Raises as `done`."""
+        """Yield each new state or phase, unchanged ones every second, and the end. Raises as
+        `done`.
+        """
         last: ChangeProgress | None = None
         while not self._task.done():
             now = self._now()
-            if last is None or last.state != now.state or now.elapsed_s - last.elapsed_s >= 1:
+            if last is None or _differ(last, now):
                 last = now
                 yield now
             await asyncio.wait([self._task], timeout=_POLL_S)
@@ -76,6 +79,7 @@ class ModelChange:
         return ChangeProgress(
             model=self.model,
             state=self._registry.state(self.model),
+            phase=self._registry.load_phase(self.model),
             running=self._registry.use(self.model).running,
             elapsed_s=round(time.monotonic() - self._began, 1),
             done=self._task.done(),
@@ -157,6 +161,11 @@ class ModelManagement:
 
     def _is_in_a_repository(self, name: str) -> bool:
         return any(entry.name == name for entry in self._server.model_index())
+
+
+def _differ(last: ChangeProgress, now: ChangeProgress) -> bool:
+    changed = (last.state, last.phase) != (now.state, now.phase)
+    return changed or now.elapsed_s - last.elapsed_s >= 1
 
 
 def _seen(task: asyncio.Task[None]) -> None:

@@ -25,7 +25,7 @@ _CORE_NOT_READY = "Triton's core is not ready; its log has the reason"
 _NO_OPTIONS = ModelOptions()
 
 
-def _card_of_unloaded(name: str, snapshot: Snapshot) -> ModelCard:
+def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str) -> ModelCard:
     """The card of a model that is loaded on demand: only its options are known."""
     model_name = snapshot.canonical(name)
     options = snapshot.options[model_name]
@@ -39,7 +39,7 @@ def _card_of_unloaded(name: str, snapshot: Snapshot) -> ModelCard:
         alias_of=None if name == model_name else model_name,
         capabilities=Capabilities(**dict.fromkeys(options.capabilities, True)),
         description=options.description,
-        error=NOT_LOADED,
+        error=reason,
         loads_on_demand=True,
     )
 
@@ -232,6 +232,10 @@ class ModelRegistry:
         order = ("LOADING", "UNLOADING", "READY", "UNAVAILABLE")
         return next((state for state in order if state in states), "UNKNOWN")
 
+    def load_phase(self, name: str) -> str | None:
+        """The phase of the model's load; None if it is unknown or no load runs."""
+        return self._server.load_phases().get(name)
+
     def use(self, name: str) -> ModelUse:
         """The counter of a Triton model's requests, which keeps it loaded."""
         return self.uses[name]
@@ -249,9 +253,10 @@ class ModelRegistry:
         snapshot = self._current()
         canonical = snapshot.canonical(name)
         if name in self._on_demand(snapshot):
-            return _card_of_unloaded(name, snapshot)
+            return _card_of_unloaded(name, snapshot, self._reason(canonical, NOT_LOADED))
         for reasons in (snapshot.failures, snapshot.refused):
             if (reason := reasons.get(name, reasons.get(canonical))) is not None:
+                reason = self._reason(canonical, reason)
                 return ModelCard(name=name, created=0, owned_by="triton", ready=False, error=reason)
         if name not in snapshot.models:
             adapter = self._lora_models.card(name, snapshot, self._adapters)
@@ -269,7 +274,9 @@ class ModelRegistry:
         models = [snapshot.models[name] for name in snapshot.listed]
         adapters = self._lora_models.listed(snapshot, self._adapters)
         cards = [model.card() for model in (*models, *adapters)]
-        cards += [_card_of_unloaded(name, snapshot) for name in self._on_demand(snapshot)]
+        for name in self._on_demand(snapshot):
+            reason = self._reason(snapshot.canonical(name), NOT_LOADED)
+            cards.append(_card_of_unloaded(name, snapshot, reason))
         return cards
 
     def tensor_models(self) -> list[str]:
@@ -330,6 +337,10 @@ class ModelRegistry:
         states = {entry.name: entry.state for entry in self._server.model_index()}
         loading = self._loading(name for name, state in states.items() if state == "LOADING")
         return loading or {EVERY_MODEL: _CORE_NOT_READY}
+
+    def _reason(self, name: str, reason: str) -> str:
+        """The reason why the model cannot serve, or that it is being loaded."""
+        return self._loading([name])[name] if self.locks.is_loading(name) else reason
 
     def _loading(self, names: Iterable[str]) -> dict[str, str]:
         """With what each model does at the moment, if it is known."""

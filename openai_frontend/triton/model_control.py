@@ -130,6 +130,10 @@ class ModelLocks:
             self._unloading.discard(name)
             done.set()
 
+    def is_loading(self, name: str) -> bool:
+        """Whether the model is being loaded, reloaded or restarted."""
+        return name in self._done and name not in self._unloading
+
     def is_unloading(self, name: str) -> bool:
         """Whether the model is being unloaded: no new request may start."""
         return name in self._unloading

@@ -77,6 +77,9 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
             yield LiveGateway(server, registry, client, app.state.gateway)
 
 
+HELD = "waiting for a test"  # the phase of a held load
+
+
 class HeldLoads:
     """Mock engines load once the test allows it."""
 
@@ -91,6 +94,7 @@ def held_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldLoads]:
 
     def loads_when_told(engine: MockEngine, model: ModelSpec) -> ModelFacts:
         held.begun.set()
+        model.report_phase(HELD)
         assert held.may_end.wait(120)
         return load(engine, model)
 

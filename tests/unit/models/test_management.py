@@ -9,7 +9,7 @@ import pytest
 
 from tests import mock_models
 from tests.unit.engines.held_engine import HeldEngine
-from tests.unit.models.conftest import EXPLICIT
+from tests.unit.models.conftest import EXPLICIT, HELD
 from tests.unit.triton.waiting import until
 
 
@@ -158,6 +158,25 @@ async def test_change_continues_after_disconnect(repository, live_gateway, held_
         await until(lambda: "m" not in gateway.registry.locks)
 
         assert (await gateway.complete("m")).status_code == 200
+
+
+async def test_phase_of_a_load(repository, live_gateway, held_loads):
+    """The progress stream has it, and the card of a model that was not loaded before."""
+    mock_models.write_with_tokenizer(repository, "m", answer_tokens=1)
+    async with live_gateway(**EXPLICIT, load_model=[]) as gateway:
+        load = gateway.client.stream("POST", "/v1/models/m/load", json={"stream": True})
+        async with load as response, asyncio.timeout(60):
+            lines = response.aiter_lines()
+            while f'"state":"LOADING","phase":"{HELD}"' not in await anext(lines):
+                pass
+            card = await gateway.client.get("/v1/models/m")
+            held_loads.may_end.set()
+            end = [json.loads(line[6:]) async for line in lines if line.startswith("data: ")][-1]
+        loaded = await gateway.client.get("/v1/models/m")
+
+    assert card.json()["error"] == f"it is loading: {HELD}"
+    assert (end["state"], end["phase"], end["done"]) == ("READY", None, True)
+    assert loaded.json()["error"] is None
 
 
 async def test_unknown_field(repository, live_gateway):

@@ -7,8 +7,10 @@ from typing import Any, NoReturn
 
 from openai_frontend.errors import InvalidRequest
 
-_MOST_ELEMENTS = 2**63 - 1  # Triton counts elements in int64
-_MAX_DIMENSION = 2**32 - 1  # and the batch dimension in uint32
+# NumPy counts bytes in int64, also those of an empty tensor: as if its zeros were ones. It refuses
+# more, which ends the process of a Python model.
+_MOST_ELEMENTS = (2**63 - 1) // 8
+_MAX_DIMENSION = 2**31 - 1  # Triton compares the batch dimension with its limit as int32
 
 TensorInput = tuple[str, tuple[int, ...], bytes | memoryview]
 """Triton's datatype, shape, raw bytes."""
@@ -76,10 +78,10 @@ def datatype_named(tensor: str, datatype: str) -> Datatype:
 def element_count(tensor: str, shape: Sequence[int]) -> int:
     if any(dimension < 0 for dimension in shape):
         reject(tensor, f"its shape {list(shape)} has a negative dimension")
-    count = math.prod(shape)
-    if count > _MOST_ELEMENTS or any(dimension > _MAX_DIMENSION for dimension in shape):
+    extent = math.prod(dimension or 1 for dimension in shape)
+    if extent > _MOST_ELEMENTS or any(dimension > _MAX_DIMENSION for dimension in shape):
         reject(tensor, f"its shape {list(shape)} is too large")
-    return count
+    return math.prod(shape)
 
 
 def check_size(tensor: str, datatype: Datatype, shape: Sequence[int], byte_size: int) -> None:

@@ -187,11 +187,13 @@ def test_binary_tail():
         ([2**62, 4], 0),  # no elements in 64 bits
         ([2**61, 1], 0),  # of 8 bytes: no bytes in 64 bits
         ([2**63, 1], 8),
+        ([2**32 - 1, 0], 0),  # a batch of -1 in 32 bits
+        ([2**31 - 1, 2**31 - 1, 0], 0),  # more than NumPy allows
     ],
 )
 def test_sizes_that_overflow_in_the_core_are_refused(shape, size):
-    """Cores up to 2.51 check neither the batch size nor byte sizes for overflow: no such shape
-    reaches them.
+    """Cores up to 2.51 check neither the batch size nor byte sizes for overflow, and the stub of a
+    Python model dies of a shape that NumPy refuses: no such shape reaches them.
     """
     with pytest.raises(InvalidRequest):
         check_size("x", DATATYPES["INT64"], shape, size)

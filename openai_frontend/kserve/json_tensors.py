@@ -4,6 +4,7 @@ Converts long tensors in short steps, because callers run it in a thread beside 
 """
 
 import codecs
+import json
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -105,7 +106,10 @@ def _check_types(tensor: str, datatype: str, part: list[Any], allowed: set[type]
 
 
 def _shown(value: Any) -> str:
-    text = "an array" if isinstance(value, list) else orjson.dumps(value).decode()
+    """Not with orjson, which writes no integers above 64 bits."""
+    if isinstance(value, list | dict):
+        return "an array" if isinstance(value, list) else "an object"
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 32 else f"{text[:32]}..."
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import secrets
+import select
 import socket
 import threading
 import time
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 300.0
 _REASON_CHARACTERS = 1000  # of why media is refused
 _MIB = 1 << 20
+_UNAVAILABLE = "media cannot be processed at the moment"
 
 # Gets a task and its reply. Raises what indexing a malformed reply raises.
 CheckReply = Callable[[Any, Reply], None]
@@ -59,6 +61,16 @@ class _PoolWorker:
         except OSError:
             return False
         return False
+
+    def has_parent(self) -> bool:
+        """Whether the process that forked it runs. When that ends, its socket is closed before its
+        workers are killed.
+        """
+        if self.parent.fileno() < 0:  # the pool has closed it
+            return False
+        poll = select.poll()
+        poll.register(self.parent, 0)  # reports only that the other end is closed
+        return not poll.poll(0)
 
     def run(self, header: Any, frames: Frames, timeout_s: float, most_bytes: int) -> Reply:
         """Raises Refused if the media is refused, OSError, EOFError or MalformedMessage if the
@@ -179,7 +191,9 @@ class WorkerPool:
         return reply
 
     def _reply(self, worker: _PoolWorker, header: Any, frames: Frames) -> Reply:
-        """Raises Refused for the media, ValueError with a message of our own for the worker."""
+        """Raises Refused for the media, ValueError with a message of our own for the worker, and
+        PoolUnavailable if the worker ended with its parent.
+        """
         try:
             reply = worker.run(header, frames, self.timeout_s, self._memory_mib * _MIB)
             self._check(header, reply)
@@ -188,7 +202,9 @@ class WorkerPool:
         except TimeoutError:
             message = f"processing it takes more than {self.timeout_s:g} s"
             raise ValueError(message) from None
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
+            if not worker.has_parent():  # its end is not this task's fault
+                raise PoolUnavailable(_UNAVAILABLE) from error
             raise ValueError("processing it failed") from None
         except _MALFORMED as error:
             logger.error(
@@ -233,7 +249,7 @@ class WorkerPool:
             except (EOFError, OSError, RuntimeError) as error:
                 logger.exception("the process %s does not start", self._module)
                 self._end()
-                raise PoolUnavailable("media cannot be processed at the moment") from error
+                raise PoolUnavailable(_UNAVAILABLE) from error
 
     @staticmethod
     def _forked(control: socket.socket) -> _PoolWorker:

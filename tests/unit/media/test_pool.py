@@ -109,6 +109,22 @@ def test_task_that_hangs_is_killed():
         pool.close()
 
 
+def test_task_whose_process_dies_is_not_at_fault():
+    """The process takes its workers with it; the next task has others."""
+    pool = WorkerPool(MODULE, processes=1, timeout_s=60, memory_mib=256)
+    try:
+        pool.start()
+        task = pool.submit("hang", [])
+        while not psutil.Process(pool._process.pid).children():
+            time.sleep(0.01)
+        pool._process.kill()
+        with pytest.raises(PoolUnavailable):
+            task.result(60)
+        assert pool.submit("echo", [b"x"]).result()[1] == [b"x"]
+    finally:
+        pool.close()
+
+
 def test_worker_of_an_earlier_process_is_not_killed_in_the_next(pool):
     """Its id may be that of another worker by now."""
     pool.submit("echo", []).result()

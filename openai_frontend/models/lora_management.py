@@ -14,6 +14,7 @@ from openai_frontend.errors import (
     ModelNotFound,
     ModelUnavailable,
     NotPermitted,
+    ServerOverloaded,
 )
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.models.lora.files import NAME
@@ -34,7 +35,8 @@ class LoRAManagement:
     async def load(
         self, name: str, base: str | None, path: str | None, *, may_name: MayName
     ) -> ModelCard:
-        """Scan the folders and try the adapter by generating one token, even if it is loaded.
+        """Scan the folders and try the adapter by generating one token, even if it is loaded. It
+        is unloaded if that fails, unless it was loaded and its base model has failed.
 
         Errors reveal nothing about models that the caller may not name. Raises NotPermitted,
         InvalidRequest, ModelNotFound, Conflict (two adapters with the same name) and
@@ -48,13 +50,16 @@ class LoRAManagement:
                 param="lora_path",
             )
         base = await self._base(name, base, may_name)
+        was_loaded = name in self._registry.adapters(base).adapters
         await self._registry.load_adapter(base, name)
         self._check_found(base, name)
         model = self._registry.get(_full(base, name))
         try:
             await _try(model)
         except GatewayError as error:
-            await self._registry.unload_adapter(base, name)
+            of_base = isinstance(error, ServerOverloaded) or not model.is_ready()
+            if not (was_loaded and of_base):
+                await self._registry.unload_adapter(base, name)
             message = f"The model '{model.name}' could not be loaded: {error.message}"
             raise ModelUnavailable(message) from error
         return model.card()

@@ -236,3 +236,20 @@ async def test_adapter_rejected_by_its_backend(repository, live_gateway):
     assert error(refused)[0] == 503
     assert "'m:one' could not be loaded: " in error(refused)[2]
     assert listed == ["m"]
+
+
+async def test_adapter_whose_base_fails_stays_loaded(repository, live_gateway):
+    """The engine dies while it tries the adapter; after its restart the adapter still serves."""
+    folder = write(repository, "m", "one")
+    settings = '{"max_lora_rank": 16, "die_after_tokens": 0, "tokenizer": "./tokenizer"}'
+    model = repository / "m" / "1" / "model.json"
+    healthy = model.read_text()
+    model.write_text(settings)
+    async with live_gateway(**MANAGED) as gateway:
+        model.write_text(healthy)
+        refused = await ask(gateway, "load", lora_name="one")
+        listed = await gateway.listed()
+
+    assert folder.is_dir()
+    assert error(refused)[0] == 503
+    assert listed == ["m", "m:one"]

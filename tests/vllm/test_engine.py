@@ -378,6 +378,20 @@ async def test_bad_sampling_parameters_are_invalid_requests(server: Server, mode
             await answer(server, model, QUESTION, **options)
 
 
+@both
+async def test_negative_token_id_is_an_invalid_request(
+    server: Server, model: str, monkeypatch: pytest.MonkeyPatch
+):
+    """vLLM before 0.28 does not refuse it."""
+    from vllm.renderers.base import BaseRenderer
+
+    monkeypatch.setattr(BaseRenderer, "validate_token_ids", lambda *_, **__: None)
+
+    with pytest.raises(errors.InvalidRequest, match="-1 is not a token id"):
+        await answer(server, model, [5, -1])
+    assert (await answer(server, model, [5], max_tokens=1)).finish_reason == "length"
+
+
 @needs_step_loop
 async def test_step_metrics_count_tokens_and_intervals(server: Server):
     """Once the answer is over, the metrics count the tokens of prompt and answer, the steps, and

@@ -252,6 +252,12 @@ def prompt(text: str | None, token_ids: Sequence[int] | None, cache_salt: str | 
     return TextPrompt(prompt=text or "", **salt)
 
 
+def check_token_ids(token_ids: Sequence[int] | None) -> None:
+    """Raises ValueError for a negative id, which vLLM before 0.28 passes on to its worker."""
+    if token_ids and (lowest := min(token_ids)) < 0:
+        raise ValueError(f"prompt_token_ids: {lowest} is not a token id")
+
+
 def second_type_from(token_type_ids: Sequence[int]) -> int:
     """Return the index of the first token of type 1, which is all that vLLM gets of the types."""
     first = token_type_ids.index(1) if 1 in token_type_ids else len(token_type_ids)

@@ -218,6 +218,7 @@ class VLLMEngine(Engine):
 
     def _prompt(self, request: GenerationRequest | EmbedRequest, salt: str | None = None) -> Any:
         """vLLM's input, or a task that returns it."""
+        conversion.check_token_ids(request.prompt_token_ids)
         if self._audio is not None and isinstance(request, GenerationRequest):
             return self._audio.prepare(request)
         if not (request.images or (isinstance(request, GenerationRequest) and request.audio_files)):
@@ -278,6 +279,7 @@ class VLLMEngine(Engine):
             params.extra_kwargs = {
                 "compressed_token_type_ids": first
             }  # as vLLM's own endpoint does
+        conversion.check_token_ids(request.prompt_token_ids)
         prompt = conversion.prompt(None, request.prompt_token_ids, request.cache_salt)
         output = await self._pooled(request.request_id, prompt, params)
         return ScoreResult(output.outputs.data.item(), len(output.prompt_token_ids))

@@ -78,6 +78,7 @@ class EngineHandle:
         try:
             if "embedding_request" in inputs:
                 embeddings = tensors.read_embeddings(inputs, request_id, context)
+                self._check_dimensions(embeddings[0].dimensions)
                 if embeddings[0].images:
                     self._check_takes_images()
                 self._run(execution, self._embed(embeddings, execution))
@@ -109,6 +110,11 @@ class EngineHandle:
             answering = self._run(execution, self._answer(started, sink))
             # A task that is cancelled before its first step never awaits the coroutine.
             answering.add_done_callback(lambda _: started.close())
+
+    def _check_dimensions(self, dimensions: int | None) -> None:
+        most = self.facts.get("dimensions")
+        if dimensions is not None and most is not None and dimensions > most:
+            raise ValueError(f"embedding_request: dimensions: at most {most}, not {dimensions}")
 
     def _check_takes_images(self) -> None:
         if self.facts.get("images") is None:

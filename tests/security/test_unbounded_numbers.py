@@ -140,6 +140,14 @@ LARGE_TENSORS: dict[str, tuple[dict[str, Any], str]] = {
         {"embedding_request": json.dumps({"input": [1] * 5000})},
         "embedding_request: input",
     ),
+    "dimensions to embed": (
+        {
+            "embedding_request": json.dumps(
+                {"input": "hi", "pooling_params": {"dimensions": 1_000_000}}
+            )
+        },
+        "embedding_request: dimensions",
+    ),
     "tokens to score": (
         {"score_request": json.dumps({"input": [1] * 5000})},
         "score_request: input",

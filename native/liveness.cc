@@ -43,6 +43,13 @@ bool Liveness::is_dead_or_stopped() const {
   return waitid(P_PID, static_cast<id_t>(process_), &state, options) != 0 || state.si_pid != 0;
 }
 
+bool Liveness::is_stopped() const {
+  siginfo_t state = {};
+  const int options = WSTOPPED | WNOHANG | WNOWAIT;
+  return process_ > 0 && waitid(P_PID, static_cast<id_t>(process_), &state, options) == 0 &&
+         state.si_pid != 0;
+}
+
 // Nothing if the process is gone or the kernel does not allow to read its clock.
 std::optional<uint64_t> Liveness::cpu_time_ns() const {
   clockid_t clock;

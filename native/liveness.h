@@ -29,6 +29,9 @@ class Liveness {
   // that began at `began`.
   bool may_be_given_up(WallClock::time_point began, WallClock::time_point now);
 
+  // Whether a signal has stopped the process (SIGSTOP).
+  bool is_stopped() const;
+
   static constexpr std::chrono::milliseconds kSampleEvery{100};
 
  private:

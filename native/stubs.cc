@@ -96,6 +96,7 @@ bool Stubs::may_mix_up(const std::string& model, uint64_t epoch) noexcept {
 
 void Stubs::mark_unhealthy(Stub& stub) {
   if (stub.unhealthy) return;
+  stub.was_stopped = stub.liveness.is_stopped();
   stub.lived = kill_child(stub.process);
   stub.marked_at = now_ticks();
   stub.unhealthy = true;
@@ -171,7 +172,7 @@ void Stubs::set(const Running& running) {
       if (!stub.unhealthy) stub.models = models;
       continue;
     }
-    if (stub.unhealthy && began_before(process, stub.marked_at)) {
+    if (stub.unhealthy && !stub.was_stopped && began_before(process, stub.marked_at)) {
       if (kill_child(process)) stub.lived = true;
     } else if (std::exchange(stub.unhealthy, false)) {
       stub.mixed_up_before = epoch_.fetch_add(1, std::memory_order_relaxed) + 1;

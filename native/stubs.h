@@ -66,7 +66,8 @@ class Stubs {
 
   // Sets the running stubs. An unhealthy instance is used again once it has a process that began
   // after it became unhealthy. An older one is killed: its process was not known, and may mix up
-  // responses.
+  // responses. If the known process was stopped by a signal, an older one is kept: a reload was
+  // starting it.
   void set(const Running& running);
 
   // {instance: whether its process lived} of those that are unhealthy and have no other so far.
@@ -81,7 +82,8 @@ class Stubs {
     uint64_t mixed_up_before = 0;     // earlier requests may receive wrong responses
     uint64_t marked_at = 0;           // when it became unhealthy, in clock ticks since the boot
     bool unhealthy = false;
-    bool lived = false;  // when it became unhealthy
+    bool lived = false;        // when it became unhealthy
+    bool was_stopped = false;  // the same; then the backend meant this process and no other
   };
 
   bool may_mix_up(const std::string& model, uint64_t epoch) noexcept;

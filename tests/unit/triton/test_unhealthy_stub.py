@@ -198,6 +198,19 @@ async def test_unknown_process_is_not_its_own_replacement(ask, start, unknown):
     assert newer.poll() is None
 
 
+async def test_process_of_a_reload_is_kept(ask, start):
+    """It was starting while the old process was stopped, which is the one that the error means."""
+    request, stopped, newer = await ask(), start(), start()
+    await report(request._core, {INSTANCE: (stopped.pid, ["puppet"])})
+    stop(stopped)
+    request.execution.fail(error_codes.INTERNAL, UNHEALTHY)
+    assert stopped.wait(30) == -signal.SIGKILL
+
+    assert await report(request._core, {INSTANCE: (newer.pid, ["puppet"])}) == {}
+    assert newer.poll() is None
+    assert await answer(ask)
+
+
 async def test_replacement_of_a_dead_process_is_kept(ask, start):
     """It began after the error, so it cannot mix up responses."""
     request = await ask()

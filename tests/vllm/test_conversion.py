@@ -1,13 +1,16 @@
 """A request's fields in vLLM's form, and the fields that vLLM cannot honour; no engine runs."""
 
+import gc
 import inspect
 import re
+import weakref
 from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm import conversion
 from openai_frontend.generation import RESERVED_ARGS, Adapter, GenerationRequest, SamplingParams
 
@@ -204,3 +207,28 @@ def test_templates_are_bounded():
 
     assert len(templates._known) <= 256
     assert make(templates, params, generation([1])) is not None
+
+
+class Client:
+    """Has an engine's threads and descriptors."""
+
+
+def raise_as_vllm(error: Exception, client: Client) -> None:
+    """As its output collector does, from a variable, so that the error refers to itself."""
+    raise error
+
+
+def test_death_of_an_engine_keeps_nothing_of_it():
+    """Also without the cyclic garbage collector, which rarely runs in a gateway."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    client = Client()
+    kept = weakref.ref(client)
+    gc.disable()
+    try:
+        with pytest.raises(EngineError), conversion.translate_errors():
+            raise_as_vllm(EngineDeadError(), client)
+        del client
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -336,6 +337,8 @@ def translate_errors(params: Any = None) -> Iterator[None]:
     try:
         yield
     except EngineDeadError as error:
+        # vLLM raises it from a variable: the cycle would keep the engine's threads and descriptors
+        traceback.clear_frames(error.__traceback__)
         raise EngineError(ENGINE_DIED, error_codes.UNAVAILABLE) from error
     except versions.client_error() as error:
         raise ValueError(_message(error, params)) from error

@@ -92,3 +92,18 @@ async def counted(client: httpx.AsyncClient, name: str, **labels: str) -> float:
 
 async def starts(client: httpx.AsyncClient, model: str) -> float:
     return await counted(client, "openai_frontend_engine_restarts_total", model=model)
+
+
+async def slots(client: httpx.AsyncClient) -> float:
+    """Taken by requests that run, or wait in an engine."""
+    names = ("openai_frontend_load_running", "openai_frontend_load_waiting")
+    return sum([await counted(client, each) for each in names])
+
+
+async def none_runs(client: httpx.AsyncClient) -> bool:
+    return await slots(client) == 0
+
+
+async def change(client: httpx.AsyncClient, model: str, verb: str) -> int:
+    """The status of a load or unload of a model."""
+    return (await client.post(f"/v1/models/{model}/{verb}")).status_code

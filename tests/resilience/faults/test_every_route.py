@@ -3,13 +3,8 @@ the slot is free once the model has ended, and nothing of the request is left.
 """
 
 import asyncio
-import json
-import re
-import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,11 +14,19 @@ import pytest
 from openai_frontend.app import create_app
 from openai_frontend.config.settings import Settings
 from openai_frontend.triton import Options, Server
-from tests import audio
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults import held_models
-from tests.resilience.faults.asking import client_of, counted, unready, until
+from tests.resilience.faults.asking import (
+    change,
+    client_of,
+    counted,
+    none_runs,
+    slots,
+    unready,
+    until,
+)
 from tests.resilience.faults.gate import Gate
+from tests.resilience.faults.in_flight import Request, answer_of, answers_of, asked, has_begun
 from tests.resilience.faults.invariants import no_trace_left
 from tests.resilience.faults.test_stub_faults import stub
 from tests.resilience.faults.test_unload_of_lost_stubs import THREADS_OF_A_LOST_STUB
@@ -46,27 +49,6 @@ WITHOUT_MODEL = {
     "/v1/chat/completions/render",
     "/v1/completions/render",
 }
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request to a route. `large` changes its body so that no socket holds the answer."""
-
-    route: str
-    body: Mapping[str, Any]
-    large: Mapping[str, Any]
-
-    def bytes_of(self, *, large: bool) -> bytes:
-        fields = {**self.body, **(self.large if large else {})}
-        path = self.route
-        if "{model}" in path:
-            path = path.format(model=fields.pop("model"), version=1)
-        kind, body = "application/json", json.dumps(fields).encode()
-        if self.route in ("/v1/audio/transcriptions", "/v1/audio/translations"):
-            kind = f"multipart/form-data; boundary={audio.BOUNDARY}"
-            body = audio.form(audio.wav(["one"]), *fields.items())
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n"
-        return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
 
 
 def text(route: str, **fields: Any) -> Request:
@@ -186,65 +168,13 @@ def _start_all_threads(gateway: GatewayProcess) -> None:
         with ThreadPoolExecutor() as threads:
             changes = [threads.submit(httpx.post, each, timeout=120) for each in urls]
         assert [each.result().status_code for each in changes] == [200] * len(MODELS)
-    with asked(gateway, large=True) as connections:
+    with asked(gateway, REQUESTS, large=True) as connections:
         found = {name: answer_of(each) for name, each in connections.items()}
     assert found == dict.fromkeys(REQUESTS, (200, True))
 
 
-@contextmanager
-def asked(gateway: GatewayProcess, *, large: bool) -> Iterator[dict[str, socket.socket]]:
-    """A connection for each request, from which nothing is read."""
-    with ExitStack() as connections:
-        found = {}
-        for name, request in REQUESTS.items():
-            connection = connections.enter_context(socket.socket())
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.settimeout(120)
-            connection.connect(("127.0.0.1", gateway.port))
-            connection.sendall(request.bytes_of(large=large))
-            found[name] = connection
-        yield found
-
-
-def answer_of(connection: socket.socket) -> tuple[int, bool]:
-    """Status, and whether the answer is complete and without an error. Reads all of it."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
-    received = b"".join(iter(lambda: connection.recv(2**20), b""))
-    head, _, body = received.partition(b"\r\n\r\n")
-    length = re.search(rb"\ncontent-length: (\d+)", head)
-    complete = body.endswith(b"0\r\n\r\n") if length is None else len(body) == int(length[1])
-    return int(head.split()[1]), complete and b'{"error":' not in body
-
-
-async def answers_of(connections: Mapping[str, socket.socket]) -> dict[str, tuple[int, bool]]:
-    return {name: await asyncio.to_thread(answer_of, each) for name, each in connections.items()}
-
-
-async def slots(client: httpx.AsyncClient) -> float:
-    """Taken by requests that run, or wait in an engine."""
-    names = ("openai_frontend_load_running", "openai_frontend_load_waiting")
-    return sum([await counted(client, each) for each in names])
-
-
 async def all_run(client: httpx.AsyncClient) -> bool:
     return await slots(client) == len(REQUESTS)
-
-
-async def none_runs(client: httpx.AsyncClient) -> bool:
-    return await slots(client) == 0
-
-
-def has_begun(connection: socket.socket) -> bool:
-    """Whether some of the answer has arrived."""
-    try:
-        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        return False
-
-
-async def change(client: httpx.AsyncClient, model: str, verb: str) -> int:
-    """The status of a load or unload of a model."""
-    return (await client.post(f"/v1/models/{model}/{verb}")).status_code
 
 
 async def change_all(client: httpx.AsyncClient, verb: str) -> list[int]:
@@ -271,7 +201,7 @@ async def test_clients_that_read_nothing_hold_no_slot_and_no_model(gateway, clie
         return all(map(has_begun, connections.values())) and await none_runs(client)
 
     async with no_trace_left(gateway, growth_bytes=GROWTH_BYTES):
-        with asked(gateway, large=True) as connections:
+        with asked(gateway, REQUESTS, large=True) as connections:
             await until(ended)
             assert await counted(client, "openai_frontend_requests_in_progress") > 5
             assert await change_all(client, "unload") == [200] * len(MODELS)
@@ -284,7 +214,7 @@ async def test_clients_that_leave_take_everything_with_them(gateway, client, gat
     """Their slots are free once the models have ended, and nothing of a request is left."""
     async with no_trace_left(gateway, growth_bytes=GROWTH_BYTES):
         gates["answer"].close()
-        with asked(gateway, large=False):
+        with asked(gateway, REQUESTS):
             await until(partial(all_run, client))
         gates["answer"].open()
         await until(partial(none_runs, client))
@@ -299,7 +229,7 @@ async def test_unload_ends_with_the_requests_in_flight(gateway, client, gates):
 
     async with no_trace_left(gateway, growth_bytes=GROWTH_BYTES):
         gates["answer"].close()
-        with asked(gateway, large=False) as connections:
+        with asked(gateway, REQUESTS) as connections:
             await until(partial(all_run, client))
             unloads = asyncio.create_task(change_all(client, "unload"))
             await until(unloading)
@@ -321,7 +251,7 @@ async def test_requests_of_dead_models_end(gateway, client, gates, unloads):
 
     async with no_trace_left(gateway, deadline_s=120, growth_bytes=GROWTH_BYTES) as kept:
         gates["answer"].close()
-        with asked(gateway, large=False) as connections:
+        with asked(gateway, REQUESTS) as connections:
             await until(partial(all_run, client))
             for each in STUBS:
                 stub(gateway, each).kill()
@@ -338,6 +268,6 @@ async def test_requests_of_dead_models_end(gateway, client, gates, unloads):
             assert await changes == [200] * len(MODELS)
             assert await change_all(client, "load") == [200] * len(MODELS)
         await until(all_serve)
-        with asked(gateway, large=False) as connections:
+        with asked(gateway, REQUESTS) as connections:
             found = await answers_of(connections)
         assert found == dict.fromkeys(REQUESTS, (200, True))

@@ -1,27 +1,36 @@
-"""vLLM's engine process, suspended and killed while it streams. One gateway, because it starts
-slowly.
+"""vLLM's engine processes, suspended and killed with requests in flight. One gateway, because it
+starts slowly.
 """
 
+import asyncio
 import shutil
 import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 import pytest
 
-from tests import mock_models
 from tests.gateway_process import ROOT, GatewayProcess
+from tests.resilience.faults import held_models
 from tests.resilience.faults.asking import (
+    change,
     chat,
     client_of,
     error_of,
     events_of,
+    none_runs,
     serves,
+    slots,
     starts,
     unready,
     until,
 )
+from tests.resilience.faults.in_flight import Request, answers_of, asked, has_begun
 from tests.resilience.faults.invariants import no_trace_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
@@ -30,78 +39,128 @@ PATH = "/v1/chat/completions"
 LONG = chat("demo", stream=True, ignore_eos=True, max_tokens=1900)
 SHORT = chat("demo", max_tokens=4)
 # An engine that has to wait for the processor is silent too, but not for as long as that.
-OPTIONS = "inter_token_timeout_s: 4\nengine_max_restarts: {restarts}\n"
-EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", "--enable-model-management")
+OPTIONS = """
+first_token_timeout_s: {first_token_s}
+inter_token_timeout_s: 4
+engine_max_restarts: {restarts}
+"""
+ENGINES = ("demo", "demo-embedding")
+SLOTS_ARE_FREE_WITHIN_S = 15
+# vLLM logs the death of a pooling model's engine with a traceback
+LIMITS: dict[str, Any] = {
+    "deadline_s": 30,
+    "growth_bytes": 2**30,
+    "may_log": ["Traceback (most recent call last)"],
+}
 
 
-def _repository(folder: Path) -> Path:
-    shutil.copytree(ROOT / "model_repository" / "demo", folder / "demo")
-    _allow(folder, restarts=0)
-    mock_models.write(folder, "other")
-    return folder
+def generated(route: str, **fields: Any) -> Request:
+    fields = {"model": "demo", "ignore_eos": True, "max_tokens": 4, **fields}
+    return Request(route, fields, {"max_tokens": 1900})
 
 
-def _allow(repository: Path, *, restarts: int) -> None:
-    (repository / "demo" / "openai_frontend.yaml").write_text(OPTIONS.format(restarts=restarts))
+_CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+GENERATIONS = {
+    "chat": generated(PATH, **_CHAT),
+    "streamed chat": generated(PATH, **_CHAT, stream=True),
+    "completion": generated("/v1/completions", prompt="hi"),
+    "streamed completion": generated("/v1/completions", prompt="hi", stream=True),
+}
+EMBEDDINGS = {"embeddings": Request("/v1/embeddings", {"model": "demo-embedding", "input": "hi"})}
+REQUESTS = GENERATIONS | EMBEDDINGS
 
 
-async def test_a_suspended_engine_recovers_and_a_killed_one_is_replaced(tmp_path):
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    folder = tmp_path_factory.mktemp("engines")
+    models = folder / "models"
+    for name in ENGINES:
+        shutil.copytree(ROOT / "model_repository" / name, models / name)
+    _allow(models, restarts=9)
+    held_models.write_mock(models, "other", {})  # turns the garbage collector off
+    options = ["--model-control-mode=explicit", "--load-model=*", "--enable-model-management"]
+    options += ["--engine-restart-window-s=1"]  # or each restart would wait longer
+    with GatewayProcess(models, folder / "log", *options) as process:
+        process.wait_until_ready()
+        _start_all_threads(process)
+        yield process
+
+
+def _start_all_threads(gateway: GatewayProcess) -> None:
+    """Those that load models, which start with the first loads after the start."""
+    for verb in ("unload", "load"):
+        urls = [f"{gateway.url}/v1/models/{each}/{verb}" for each in (*ENGINES, "other")]
+        with ThreadPoolExecutor() as threads:
+            changes = [threads.submit(httpx.post, each, timeout=120) for each in urls]
+        assert [each.result().status_code for each in changes] == [200] * len(urls)
+
+
+@pytest.fixture
+async def client(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """After a request of each kind, which creates what the first one needs."""
+    async with client_of(gateway) as made:
+        assert await _answers(gateway) == dict.fromkeys(REQUESTS, (200, True))
+        yield made
+
+
+async def _answers(gateway: GatewayProcess) -> dict[str, tuple[int, bool]]:
+    with asked(gateway, REQUESTS) as connections:
+        return await answers_of(connections)
+
+
+def _allow(models: Path, *, restarts: int) -> None:
+    for name, first_token_s in zip(ENGINES, (600, 8), strict=True):
+        options = OPTIONS.format(first_token_s=first_token_s, restarts=restarts)
+        (models / name / "openai_frontend.yaml").write_text(options)
+
+
+async def test_a_suspended_engine_recovers_and_a_killed_one_is_replaced(gateway, client):
     """A suspended engine process is detected and, once resumed, not restarted; a killed one is
-    detected before its silence is, and replaced. Each stream ends with an error event. A killed
-    gateway leaves no process.
+    detected before its silence is, and replaced. Each stream ends with an error event.
     """
-    repository = _repository(tmp_path / "models")
-    with GatewayProcess(repository, tmp_path / "log", *EXPLICIT) as gateway:
-        gateway.wait_until_ready()
-        async with client_of(gateway) as client:
-            assert (await client.post(PATH, json=SHORT)).status_code == 200
-            async with no_trace_left(gateway, deadline_s=60, growth_bytes=1 << 30):
-                # Without restarts: the gateway would give it 3 s, a busy machine may take them
-                await _stopped(gateway, client)
-                _allow(repository, restarts=2)
-                # The options are read again after any change of the models
-                assert (await client.post("/v1/models/other/unload")).status_code == 200
-                await _killed(gateway, client)
-        _leaves_no_process(gateway)
+    models = gateway.log.parent / "models"
+    async with no_trace_left(gateway, **LIMITS):
+        # Without restarts: the gateway would give it 3 s, a busy machine may take them
+        await _allowed(client, models, restarts=0)
+        await _stopped(gateway, client)
+        await _allowed(client, models, restarts=9)
+        await _killed(gateway, client)
 
 
-def _leaves_no_process(gateway):
-    """After SIGKILL, as from the kernel's out-of-memory killer."""
-    children = psutil.Process(gateway.pid).children(recursive=True)
-    assert gateway.engine_processes()[0] in children
-
-    gateway.stop(signal.SIGKILL)
-
-    _, left = psutil.wait_procs(children, timeout=30)
-    for process in left:
-        process.kill()
-    assert left == []
+async def _allowed(client: httpx.AsyncClient, models: Path, *, restarts: int) -> None:
+    """The options are read again after any change of the models."""
+    _allow(models, restarts=restarts)
+    assert await change(client, "other", "unload") == 200
+    assert await change(client, "other", "load") == 200
 
 
 async def _stopped(gateway, client):
-    [engine] = gateway.engine_processes()
+    restarts = await starts(client, "demo")
     async with events_of(client, PATH, LONG) as events:
         await anext(events)
-        engine.suspend()
+        for engine in gateway.engine_processes():
+            engine.suspend()
         last = [event async for event in events][-1]
     reason = (await unready(client))["demo"]
-    engine.resume()
+    for engine in gateway.engine_processes():
+        engine.resume()
 
     assert error_of(last)["code"] == "engine_stalled"
     assert "has not responded" in reason
     await until(partial(serves, client, "demo"))
     assert (await client.post(PATH, json=SHORT)).status_code == 200
-    assert await starts(client, "demo") == 0
+    assert await starts(client, "demo") == restarts
 
 
 async def _killed(gateway, client):
-    [engine] = gateway.engine_processes()
+    restarts = await starts(client, "demo")
     async with events_of(client, PATH, LONG) as events:
         await anext(events)
-        engine.kill()
+        for engine in gateway.engine_processes():
+            engine.kill()
 
         async def known() -> bool:
-            return "demo" in await unready(client)
+            return set(ENGINES) <= set(await unready(client))
 
         await until(known)
         assert "engine process died" in (await unready(client))["demo"]
@@ -111,6 +170,68 @@ async def _killed(gateway, client):
     assert error_of(last)["code"] == "model_unavailable"
     assert (refused.status_code, bool(refused.headers["retry-after"])) == (503, True)
     assert "engine process died" in refused.json()["error"]["message"]
-    await until(partial(serves, client, "demo"), 600)
+    await _all_serve(client)
     assert (await client.post(PATH, json=SHORT)).status_code == 200
-    assert await starts(client, "demo") == 1
+    assert await starts(client, "demo") == restarts + 1
+
+
+async def _all_serve(client):
+    for name in ENGINES:
+        await until(partial(serves, client, name), 600)
+
+
+@pytest.mark.parametrize("unloads", [False, True], ids=["restarted", "unloaded"])
+@pytest.mark.parametrize(
+    "lose", [psutil.Process.kill, psutil.Process.suspend], ids=["killed", "suspended"]
+)
+async def test_requests_of_lost_engines_end(
+    gateway, client, lose: Callable[[psutil.Process], None], unloads: bool
+):
+    """Each with an error, or an incomplete answer, and frees its slot, also if an unload follows
+    at once; then the models serve again. No process is left.
+    """
+
+    async def all_generate() -> bool:
+        streams = [each for name, each in begun.items() if "streamed" in name]
+        return all(map(has_begun, streams)) and await slots(client) == len(GENERATIONS)
+
+    async def all_run() -> bool:
+        return await slots(client) == len(REQUESTS)
+
+    async with no_trace_left(gateway, **LIMITS):
+        lost = gateway.engine_processes()
+        with asked(gateway, GENERATIONS, large=True) as begun:
+            await until(all_generate)
+            for each in lost:
+                each.suspend()
+            with asked(gateway, EMBEDDINGS) as waiting:
+                await until(all_run)
+                for each in lost:
+                    lose(each)
+                changes = asyncio.create_task(_change_all(client, "unload")) if unloads else None
+                found = await answers_of({**begun, **waiting})
+        assert not [name for name, answer in found.items() if answer == (200, True)]
+        await until(partial(none_runs, client), SLOTS_ARE_FREE_WITHIN_S)
+        if changes is not None:
+            assert await changes == [200] * len(ENGINES)
+            assert await _change_all(client, "load") == [200] * len(ENGINES)
+        await _all_serve(client)
+        assert await _answers(gateway) == dict.fromkeys(REQUESTS, (200, True))
+        assert not [each for each in lost if each.is_running()]
+
+
+async def _change_all(client: httpx.AsyncClient, verb: str) -> list[int]:
+    return await asyncio.gather(*[change(client, each, verb) for each in ENGINES])
+
+
+async def test_a_killed_gateway_leaves_no_process(gateway):
+    """After SIGKILL, as from the kernel's out-of-memory killer."""
+    children = psutil.Process(gateway.pid).children(recursive=True)
+    assert set(gateway.engine_processes()) <= set(children)
+
+    gateway.stop(signal.SIGKILL)
+
+    _, left = psutil.wait_procs(children, timeout=30)
+    for process in left:
+        process.kill()
+    assert left == []

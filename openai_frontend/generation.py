@@ -42,8 +42,10 @@ class ConstraintFallback(Protocol):
         if known. False if that is impossible.
         """
 
-    def unshared(self) -> "ConstraintFallback":
-        """A copy, whose changes have no effect on other requests."""
+    def for_any_engine(self) -> "ConstraintFallback | None":
+        """A copy, with a constraint that every engine can enforce, and no effect on other requests.
+        None if this one has no tighter constraint.
+        """
 
 
 @dataclass(slots=True, kw_only=True)

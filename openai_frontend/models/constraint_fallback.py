@@ -4,7 +4,6 @@ An engine refuses a constraint before its first output, so nothing has been sent
 """
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -13,7 +12,6 @@ from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import CompletionDelta, ConstraintFallback, GenerationRequest
 
 _CONSTRAINT = "structured_outputs"
-_WORDS = re.compile("grammar|schema|regex|guide|structur", re.IGNORECASE)
 
 Bursts = AsyncGenerator[list[CompletionDelta], None]
 
@@ -25,6 +23,7 @@ async def generate(
 ) -> Bursts:
     """Yield what `begin` does for the request, or for one with a looser constraint."""
     request = _with_current(request, fallback)
+    repeated = False
     while True:
         begun = False
         try:
@@ -34,37 +33,31 @@ async def generate(
                     yield burst
             return
         except (InvalidRequest, InferenceFailed) as refused:
-            if begun or not _about_constraint(refused, request):
+            if begun:
                 raise
-            if isinstance(refused, InferenceFailed):
-                fallback = fallback.unshared()
-            if not await _loosened(request, refused, fallback):
+            if _names_constraint(refused, request):
+                used = request.sampling_params.structured_outputs
+                if not await asyncio.to_thread(fallback.after, used, refused.param):
+                    raise
+            # NVIDIA's backends report a constraint that they refuse as a failure in words of their
+            # own. A client can choose words, so they decide nothing, and affect only this request.
+            elif repeated or refused.param is not None:
                 raise
+            else:
+                other = await asyncio.to_thread(fallback.for_any_engine)
+                if other is None:
+                    raise
+                fallback, repeated = other, True
         request = _with_current(replace(request, kv_transfer=None), fallback)
 
 
-def _about_constraint(
+def _names_constraint(
     refused: InvalidRequest | InferenceFailed, request: GenerationRequest
 ) -> bool:
-    """NVIDIA's backends report a constraint that they refuse as a failure, in their own words. A
-    client can choose those words, so they have an effect on this request only.
-    """
-    if isinstance(refused, InferenceFailed):
-        return _WORDS.search(refused.message) is not None
     fields = tuple(
         field for name, field in request.field_names.items() if name.startswith(_CONSTRAINT)
     )
-    return refused.param is None or refused.param.startswith(fields)
-
-
-async def _loosened(
-    request: GenerationRequest,
-    refused: InvalidRequest | InferenceFailed,
-    fallback: ConstraintFallback,
-) -> bool:
-    """Builds the grammar in a thread, which takes 20 ms for the longest."""
-    used = request.sampling_params.structured_outputs
-    return await asyncio.to_thread(fallback.after, used, refused.param)
+    return refused.param is not None and refused.param.startswith(fields)
 
 
 def _with_current(request: GenerationRequest, fallback: ConstraintFallback) -> GenerationRequest:

@@ -18,7 +18,6 @@ ALLOWED = {
     "logs/repeats.py": "selects the level of a log line by how often the same text was logged",
     "models/lora/weights_upload.py": "believes it if its own uploads explain an eviction",
     "media/fetch.py": "logs the gateway's own results of a fetch",
-    "models/constraint_fallback.py": "repeats the same request with a looser constraint",
     "models/engine_errors.py": "names the field in the message of the same request",
     "serving/error_reply.py": "hides the message from the same client",
     "triton/backends.py": "words the reason why a model is not loaded",

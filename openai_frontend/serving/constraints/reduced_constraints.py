@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 
 from openai_frontend.generation import StructuredOutputs
-from openai_frontend.serving.constraints.schema_reduction import REDUCTIONS
+from openai_frontend.serving.constraints.schema_reduction import REDUCTIONS, structure
 from openai_frontend.serving.request.sampling import Constraint
 
 # Refusals that name their schema, one after the other. After them all schemas are reduced.
 _MAX_NAMED = 8
 _LAST = len(REDUCTIONS) - 1
+_FOR_ANY_ENGINE = REDUCTIONS.index(structure)
 _SCHEMA = re.compile(r"(tools|functions)\[\d+\]\.|response_format\.json_schema")
 
 
@@ -53,12 +54,18 @@ class ReducedConstraints:
             self._current = self._build(self._steps)
             return True
 
-    def unshared(self) -> "ReducedConstraints":
-        """A copy, whose changes have no effect on other requests."""
+    def for_any_engine(self) -> "ReducedConstraints | None":
+        """A copy, with schemas that every engine can enforce, and no effect on other requests. None
+        if this one has no tighter schemas.
+        """
         with self._lock:
-            other = ReducedConstraints(self._steps, self._build)
-            other._left, other._current = self._left, self._current
-            return other
+            steps = {place: max(step, _FOR_ANY_ENGINE) for place, step in self._steps.items()}
+            if steps == self._steps:
+                return None
+            other = ReducedConstraints(steps, self._build)
+            other._left = self._left
+        other._current = other._build(steps)
+        return other
 
     def _reduce(self, param: str | None) -> bool:
         named = [place for place in self._steps if param is not None and _within(param, place)]

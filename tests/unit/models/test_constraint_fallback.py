@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
@@ -71,11 +71,8 @@ async def test_schema_that_the_engine_names_is_reduced():
     assert engine.tried == ["own", "2 1", "3 1"]
 
 
-@pytest.mark.parametrize(
-    "error", [refusal("tool_choice"), InferenceFailed("Error generating stream: invalid grammar")]
-)
-async def test_every_schema_is_reduced_if_the_engine_names_none(error):
-    engine = Engine(error)
+async def test_every_schema_is_reduced_if_the_engine_names_none():
+    engine = Engine(refusal("tool_choice"))
 
     assert await engine.answer(fallback()) == "2 2"
 
@@ -89,12 +86,31 @@ async def test_later_requests_begin_with_the_accepted_constraint():
     assert engine.tried == ["own", "1 2", "1 2"]
 
 
-async def test_failure_in_a_models_own_words_has_no_effect_on_later_requests():
-    """A client can make a model fail with any words."""
-    held = fallback()
-    await Engine(InferenceFailed("invalid grammar")).answer(held)
+FAILURES = [
+    InferenceFailed("Error generating stream: invalid grammar"),
+    InferenceFailed("out of memory"),
+    refusal(None),
+]
 
+
+@pytest.mark.parametrize("error", FAILURES, ids=str)
+async def test_failure_without_a_field_has_no_effect_on_later_requests(error: Any):
+    """NVIDIA's backends name no field. The request is tried once more, whatever the words: a client
+    can make a model fail with any.
+    """
+    held, engine = fallback(), Engine(error)
+
+    assert await engine.answer(held) == "2 2"
     assert held.current is None
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=str)
+async def test_second_failure_without_a_field_is_raised(error: Any):
+    engine = Engine(error, error)
+
+    with pytest.raises(type(error)):
+        await engine.answer(fallback())
+    assert engine.tried == ["own", "2 2"]
 
 
 @pytest.mark.parametrize(
@@ -102,22 +118,22 @@ async def test_failure_in_a_models_own_words_has_no_effect_on_later_requests():
     [
         refusal("bad_words"),
         refusal("tools[7].function.parameters.properties.a"),
-        InferenceFailed("out of memory"),
+        ModelUnavailable("the machine is too busy to compile the constraint"),
     ],
     ids=str,
 )
 async def test_other_errors_are_raised(error: Any):
-    """Also the refusal of a strict function's schema."""
-    engine = Engine(error)
+    """Also the refusal of a strict function's schema. Later requests keep their constraint."""
+    held, engine = fallback(), Engine(error)
 
     with pytest.raises(type(error)):
-        await engine.answer(fallback())
-    assert engine.tried == ["own"]
+        await engine.answer(held)
+    assert (engine.tried, held.current) == (["own"], None)
 
 
 async def test_tries_are_bounded():
     """If the engine refuses the loosest constraint too, its error is the answer."""
-    engine = Engine(*[refusal(None)] * 50)
+    engine = Engine(*[refusal("tool_choice")] * 50)
 
     with pytest.raises(InvalidRequest):
         await engine.answer(fallback())

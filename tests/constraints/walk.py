@@ -12,7 +12,8 @@ import numpy as np
 
 from openai_frontend.engines.vllm.grammars.backends import tag_tokens
 from openai_frontend.engines.vllm.grammars.patterns import repeat_bound_exceeded
-from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec, is_lark, prepare
+from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec, prepare
+from openai_frontend.engines.vllm.grammars.text_grammars import is_lark
 from openai_frontend.generation import StructuredOutputs
 from tests.constraints.outcome import Answer
 from tests.gateway_process import ROOT

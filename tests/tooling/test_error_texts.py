@@ -14,7 +14,7 @@ from scripts.figures import PACKAGE, ROOT
 
 ALLOWED = {
     "engines/vllm/conversion.py": "names the field in the message of the same request",
-    "engines/vllm/grammars/preprocess.py": "fails the trial of the same grammar",
+    "engines/vllm/grammars/xgrammar_errors.py": "fails the trial of the same grammar",
     "logs/repeats.py": "selects the level of a log line by how often the same text was logged",
     "models/lora/weights_upload.py": "believes it if its own uploads explain an eviction",
     "media/fetch.py": "logs the gateway's own results of a fetch",

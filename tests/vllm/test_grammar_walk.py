@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from openai_frontend.serving.request.tools import CustomFormat
 from tests.vllm.constrained_answers import held, offered
 from tests.vllm.grammar_walk import walker
 
@@ -53,6 +54,64 @@ def test_llguidances_answers_have_at_most_one_space_between_parts(schema):
             for separators in ((", ", ": "), (",", ":"))
         )
         assert len(compact) <= len(text) <= len(spaced)
+
+
+UNTYPED: list[tuple[dict[str, Any], tuple[type, ...]]] = [
+    ({"minimum": 3}, (int, float)),
+    ({"exclusiveMaximum": 3}, (int, float)),
+    ({"minLength": 2, "maxLength": 4}, (str,)),
+    ({"pattern": "^a{1,2}$"}, (str,)),
+    ({"format": "date"}, (str,)),
+    ({"items": {"enum": [1]}, "maxItems": 3}, (list,)),
+    ({"prefixItems": [{"enum": [1]}], "items": False}, (list,)),
+    ({"properties": {"a": {"enum": [1]}}}, (dict,)),
+    ({"properties": {"a": {"enum": [1]}}, "required": ["a"]}, (dict,)),
+    ({"patternProperties": {"^a$": {"enum": [1]}}, "additionalProperties": False}, (dict,)),
+    ({"anyOf": [{"pattern": "^a$"}, {"maxLength": 1}]}, (str,)),
+]
+
+
+@pytest.mark.parametrize("engine", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(("schema", "kinds"), UNTYPED, ids=str)
+def test_schema_without_a_type_is_about_the_type_of_its_keywords(schema, kinds, engine):
+    """Values of other types would match too. Both engines leave them out."""
+    beside = {"multipleOf": 2, "maximum": 8, "minimum": 0} if engine == "llguidance" else {}
+    whole = of(x=schema, y={**beside, "type": "integer"})
+    walk = walker()
+    grammar = walk.grammar(given(json=whole))
+
+    for seed in range(5):
+        value = json.loads(walk.walk(grammar, seed, most=2000))
+        jsonschema.validate(value, whole)
+        assert isinstance(value["x"], kinds)
+
+
+def test_no_type_is_added_to_a_schema_that_another_describes_too():
+    schema = {"type": "integer", "allOf": [{"maxLength": 2}, {"multipleOf": 2}]}
+
+    assert json.loads(walker().answer(given(json=of(x=schema)), 1))["x"] % 2 == 0
+
+
+BOUNDS: list[tuple[dict[str, Any], str]] = [
+    ({"exclusiveMinimum": 1, "maximum": 1.5}, "1"),
+    ({"exclusiveMinimum": 0, "exclusiveMaximum": 0.1}, "0"),
+    ({"minimum": -1.5, "exclusiveMaximum": -1}, "-1"),
+    ({"allOf": [{"exclusiveMinimum": 10}, {"maximum": 10.5}]}, "10"),
+    ({"minimum": 1.00000001, "maximum": 1.00000002}, "1.00000003"),
+]
+
+
+@pytest.mark.parametrize(("bounds", "wrong"), BOUNDS, ids=str)
+def test_llguidance_enforces_bounds_of_numbers(bounds, wrong):
+    schema = of(x={"type": "number", **bounds}, y={"type": "integer", "multipleOf": 2})
+    walk = walker()
+    grammar = walk.grammar(given(json=schema))
+
+    tokens = walk.tokenizer.encode(f'{{"x":{wrong},', add_special_tokens=False)
+    assert not all(grammar.accept_tokens("walk", [token]) for token in tokens)
+    for seed in range(5):
+        value = json.loads(walk.answer(given(json=schema), seed))
+        jsonschema.validate(value, schema)
 
 
 PATTERNS = [
@@ -249,6 +308,9 @@ LARK = [
     ('start: X "!"\nX: /[A-C]\\d{2}/i', r"[A-Ca-c]\d{2}!"),
     ('%llguidance {}\nstart: "%json {" /[\\/]/ // %json', r"%json \{/"),
     ("start: <|im_end|>", ""),
+    ("start: X\nX: /[ab]/ & /[bc]/", "b"),
+    ('start: X # & "c"\nX: ~/b/ & /[a-c]/', "[ac]"),
+    ('start: A "!"\n%import common.INT -> A\n%ignore " "', r" *\d+ *! *"),
 ]
 
 
@@ -272,6 +334,16 @@ def test_lark_grammars_are_read_as_they_are_written(grammar, texts):
         ("start: %json {x", "JSON must follow"),
         ('start: %json {"not": {}}', "not"),
         ('%llguidance {"no_forcing": false}\nstart: "a"', "options"),
+        ('start: "a" X\nX: /b/ & /c/', "no text matches the terminal X"),
+        ('start: "a" x\nx: "c" X\n_Y: "b"\nX: _Y & ~"b"', "no text matches the terminal X"),
+        ('start: x\nx[temperature=0.5]: "a"', "line 2: 'temperature'"),
+        ('start: x\nx[stop="b"]: /[ab]/', "line 2: 'stop'"),
+        ("start: x\nx[max_tokens=2]: /a+/", "line 2: 'max_tokens'"),
+        ('start: "a"\n%override x: "b"', r"2\(1\): override"),
+        ('start: A\nA.2: "a"', r"2\(6\): priority"),
+        ('start: x{"a"}\nx{y}: y', r"2\(7\): params"),
+        ('start: "a"\n%declare X', r"2\(1\): declare"),
+        ("start: /b/ & /c/", r"1\(8\): & is only supported for tokens"),
     ],
 )
 def test_grammars_that_cannot_be_enforced_are_refused(grammar, reason):
@@ -295,3 +367,55 @@ def test_engine_survives_a_grammar_without_an_end(constraint):
     """llguidance reads ahead while only one text may follow: the engine never came back."""
     with pytest.raises(TimeoutError, match="no end"):
         walker().answer(given(**constraint), 1, most=20)
+
+
+LARK_FOR_XGRAMMAR = [
+    ("start: %json " + json.dumps(of(a={"enum": [1]})), r'\{\s?"a"\s?:\s?1\s?\}'),
+    ("start: /[\\p{L}]{1,3}/", r"[^\W\d_]{1,3}"),
+    ("start: /[\\x30-\\x39a-f]{2}/", "[0-9a-f]{2}"),
+    ("start: /(?!a)[ab]/i", "[bB]"),
+]
+
+
+def after_thinking(grammar: str) -> Any:
+    form = {"type": "sequence", "elements": [THOUGHT, {"type": "grammar", "grammar": grammar}]}
+    return given(structural_tag=json.dumps({"type": "structural_tag", "format": form}))
+
+
+@pytest.mark.parametrize(("grammar", "texts"), LARK_FOR_XGRAMMAR, ids=str)
+def test_lark_beside_reasoning_is_read_as_alone(grammar, texts):
+    """Structural tags are for xgrammar: it would not limit white space, and misread expressions."""
+    walk = walker()
+    compiled = walk.grammar(after_thinking(grammar))
+
+    for seed in range(5):
+        assert re.fullmatch(f"<think>[a-z]{{1,5}}</think>{texts}", walk.walk(compiled, seed))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ("start: /a|a{1,2}/", "ambiguous"),
+        ('start: %json {"multipleOf": 2}', "'%json': 'multipleOf'"),
+        ("start: X\nX: /b/ & /c/", "line 2"),
+        ('root ::= "\\x01"', "control character"),
+    ],
+)
+def test_grammar_that_xgrammar_misreads_is_refused_beside_reasoning(grammar, reason):
+    with pytest.raises(ValueError, match=f"^structured_outputs: .*{reason}"):
+        walker().grammar(after_thinking(grammar))
+
+
+def test_schema_for_llguidance_is_refused_beside_a_custom_tools_grammar():
+    """The error names both, so that the client can remove one."""
+    tools = offered(
+        {"f": of(n={"type": "integer", "multipleOf": 2}), "c": of(input={"type": "string"})},
+        strict=frozenset("f"),
+        custom={"c": CustomFormat(type="grammar", syntax="lark", definition='start: "a" | "b"')},
+        places={"f": "tools[0].function.parameters", "c": "tools[1].custom.format"},
+    )
+    structured = held("hermes", tools).structured
+    assert structured is not None
+
+    with pytest.raises(ValueError, match=r"n: 'multipleOf' .* together with a custom tool's"):
+        walker().grammar(given(structural_tag=structured.structural_tag))

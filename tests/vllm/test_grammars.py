@@ -110,6 +110,11 @@ BEYOND: list[dict[str, Any]] = [
     {"anyOf": [{"type": "string"}], "oneOf": [{"type": "string"}]},
     {"oneOf": [{"type": "integer"}, {"minimum": 2}]},
     {"properties": {"deep": {"items": {"multipleOf": 2}}}},
+    {"propertyNames": {"enum": ["a"]}, "required": ["b"]},
+    {"type": "number", "minimum": 1e-7},
+    {"const": "abc", "maxLength": 2},
+    {"const": 3, "minimum": 5},
+    {"const": {"a": 1}, "required": ["b"]},
 ]
 
 
@@ -152,6 +157,8 @@ HELD: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"maxProperties": 1}, ["{}", '{"a": 1}'], ['{"a": 1, "b": 2}']),
     (ONE_OF, ['{"kind": "cat", "lives": 9}', '{"kind": "dog"}'], ['{"kind": "cow"}', "{}"]),
     ({"anyOf": [False, {"type": "null"}]}, ["null"], ["1"]),
+    ({"const": None}, ["null"], ["1"]),
+    ({"type": "integer", "enum": [1.0, 2.5]}, ["1"], ["2.5"]),
     ({"type": "integer", "if": {"minimum": 3}}, ["1"], ['"x"']),
 ]
 
@@ -182,6 +189,30 @@ def test_error_has_the_path_of_the_unenforceable_part():
         Unenforceable, match=r"^properties.a.items.anyOf\[1\]: 'not' cannot be enforced"
     ):
         enforceable_schema(schema)
+
+
+NEVER: list[tuple[dict[str, Any], str]] = [
+    ({"type": "integer", "const": "a"}, "no value of 'enum' or 'const' matches 'type'"),
+    ({"type": "integer", "multipleOf": 9999991}, "'multipleOf' of more than 4 digits"),
+    ({"type": "integer", "multipleOf": -2}, "'multipleOf' .* below 0"),
+    ({"type": "integer", "minimum": 2**64}, "exceeds maximum"),
+    ({"type": "integer", "minimum": -(2**64), "multipleOf": 2}, "'multipleOf'"),
+    ({"type": "number", "minimum": 1e-30, "maximum": 1e-29}, "more than 6 decimals"),
+    ({"type": "array", "items": {"multipleOf": 2}, "maxItems": 2**20}, "'multipleOf'"),
+    ({"type": "object", "propertyNames": True}, "propertyNames"),
+]
+
+
+@pytest.mark.parametrize(("schema", "reason"), NEVER, ids=str)
+def test_schema_that_no_engine_enforces_is_refused_with_its_path(schema, reason):
+    """Some would be enforced partly, others take minutes and gigabytes."""
+    whole = {"type": "object", "properties": {"x": schema}}
+    form = tag({"type": "json_schema", "json_schema": whole})
+
+    with pytest.raises(ValueError, match=rf"^structured_outputs: properties\.x.*{reason}"):
+        prepared(json=whole)
+    with pytest.raises(ValueError, match=rf"schemas\[0\]: properties\.x.*{reason}"):
+        prepared(structural_tag=form)
 
 
 @pytest.mark.parametrize(("schema", "right", "wrong"), HELD, ids=str)

@@ -13,7 +13,7 @@ import numpy as np
 
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm import versions
-from openai_frontend.engines.vllm.grammars.preprocess import reason_of_xgrammar
+from openai_frontend.engines.vllm.grammars.xgrammar_errors import reason_of_xgrammar
 from openai_frontend.errors import caught
 from openai_frontend.generation import (
     RESERVED_ARGS,

@@ -105,8 +105,10 @@ def _parts(node: Schema, where: _SchemaPath) -> Iterator[tuple[str, Any, int]]:
 
 
 def _check_node(node: Schema, where: _SchemaPath) -> None:
-    types = node.get("type", [])
-    for kind in types if isinstance(types, list) else [types]:
+    types = node.get("type")
+    if types == []:
+        _refuse(_SchemaPath(where, ".type"), "expected at least one type")
+    for kind in types if isinstance(types, list) else [types] if "type" in node else ():
         if not isinstance(kind, str) or kind not in TYPES:
             _refuse(_SchemaPath(where, ".type"), f"unknown type {str(kind)[:64]!r}")
     required = node.get("required", [])

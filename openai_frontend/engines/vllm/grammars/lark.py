@@ -6,9 +6,9 @@ as it can: `a*` before `ab` would take the `a`.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from openai_frontend.engines.vllm.grammars.regex_search import Search, whole_texts
 from openai_frontend.engines.vllm.grammars.regex_text import for_llguidance
@@ -21,12 +21,21 @@ _ANY = "(?s:.*)"
 
 
 _DECODER = json.JSONDecoder()
-# In a Lark grammar: what precedes JSON, a comment, a string, an expression with its flags
+# In a Lark grammar: what precedes JSON, an attribute of a rule that changes more than its text, a
+# comment, a string, an expression with its flags
 _TOKEN = re.compile(
     r"(?P<schema>%json\b\s*)|(?P<options>%llguidance\b\s*)"
-    r'|//[^\n]*|"(?:\\.|[^"\\\n])*+"?'
+    r"|\b(?P<attribute>temperature|max_tokens|stop|stop_capture)\s*="
+    r'|(?://|#)[^\n]*|"(?:\\.|[^"\\\n])*+"?'
     r"|/(?P<pattern>(?:\\.|[^/\\\n])++)/(?P<flags>[imslux]*)"
 )
+_STATEMENT = re.compile(
+    r"^[ \t]*(?:(?P<imported>%import\b)|%\w+|(?P<terminal>_?[A-Z][A-Z0-9_]*)[ \t]*:"
+    r"|[?!]?\w[^:|\n]*:)",
+    re.MULTILINE,
+)
+_OPERATOR = re.compile("[&~]")
+SCHEMA = "schema_"  # begins the names of schemas in a grammar for xgrammar
 
 # Added tokens that are special, or of this form, are not text for llguidance.
 TAG_TOKEN = re.compile(r"<.*>", re.DOTALL)
@@ -47,7 +56,7 @@ _NO_TEXT = _Expression("/(?:)/", True)  # `//` begins a comment
 
 def grammar_of_schema(schema: Any) -> str:
     """The grammar of a schema that is prepared for llguidance."""
-    return f"{HEADER}start: {_json(schema)}\n"
+    return f"{HEADER}start: {json_of(schema)}\n"
 
 
 def grammar_of_trees(trees: Iterable[Node]) -> str:
@@ -55,27 +64,59 @@ def grammar_of_trees(trees: Iterable[Node]) -> str:
     return f"{HEADER}start: TEXT\nTEXT: {_all(trees)}\n"
 
 
-def grammar_of_lark(grammar: str, prepare: Callable[[Any], Any]) -> tuple[str, bool]:
-    """A client's grammar with its expressions written out, and each schema of `%json` prepared, and
-    whether it has any. Raises ValueError for what is not supported.
-    """
+class LarkDialect(NamedTuple):
+    """How an engine's Lark has the parts that engines read differently."""
+
+    schema: Callable[[Any], str]  # for `%json` and its schema
+    expression: Callable[[Node], str]
+
+
+class RewrittenLark(NamedTuple):
+    text: str
+    changed: bool  # the grammar has schemas or expressions
+
+
+def rewritten(grammar: str, dialect: LarkDialect) -> RewrittenLark:
+    """A client's grammar in an engine's dialect. Raises ValueError for what is not supported."""
     written, end, changed = [], 0, False
     while (found := _TOKEN.search(grammar, end)) is not None:
         written.append(grammar[end : found.start()])
         end = found.end()
         if found["schema"]:
             schema, end = _json_at(grammar, end)
-            written.append(_json(prepare(schema)))
+            written.append(dialect.schema(schema))
         elif found["options"]:
             options, end = _json_at(grammar, end)
             if options != {}:
                 raise ValueError("options of '%llguidance' are not supported")
+        elif found["attribute"]:
+            line = grammar.count("\n", 0, found.start()) + 1
+            raise ValueError(f"line {line}: '{found['attribute']}' is not supported in Lark")
         elif found["pattern"]:
-            written.append(_spelled(found["pattern"], found["flags"]))
+            written.append(_spelled(found["pattern"], found["flags"], dialect))
         else:
             written.append(found[0])
         changed |= bool(found["schema"] or found["pattern"])
-    return f"{HEADER}{''.join(written)}{grammar[end:]}", changed
+    return RewrittenLark(f"{''.join(written)}{grammar[end:]}", changed)
+
+
+def terminals_with_operators(grammar: str) -> Iterator[tuple[str, str]]:
+    """The name of each terminal of a client's grammar that has `&` or `~`, which may leave it no
+    text, and the grammar of this terminal alone.
+    """
+    # Nothing within strings, expressions and comments is a name or an operator
+    masked = _TOKEN.sub(lambda found: "." * len(found[0]), grammar)
+    begins = list(_STATEMENT.finditer(masked))
+    ends = [each.start() for each in begins[1:]] + [len(grammar)]
+    spans = [
+        (found["terminal"], slice(found.start(), end))
+        for found, end in zip(begins, ends, strict=True)
+        if found["terminal"] or found["imported"]
+    ]
+    definitions = "".join(f"{grammar[span].rstrip()}\n" for _, span in spans)
+    for name, span in spans:
+        if name and _OPERATOR.search(masked[span]):
+            yield name, f"{HEADER}start: {name}\n{definitions}"
 
 
 def _json_at(grammar: str, at: int) -> tuple[Any, int]:
@@ -85,14 +126,14 @@ def _json_at(grammar: str, at: int) -> tuple[Any, int]:
         raise ValueError(f"JSON must follow '%json' and '%llguidance': {error}") from None
 
 
-def _spelled(pattern: str, flags: str) -> str:
+def _spelled(pattern: str, flags: str, dialect: LarkDialect) -> str:
     try:
         trees = whole_texts(f"(?{flags}){pattern}" if flags else pattern, Search.WHOLE)
         if len(trees) > 1:
             raise ValueError("a lookahead is not supported")
+        return f"/{dialect.expression(trees[0])}/"
     except ValueError as error:
         raise ValueError(f"the expression /{pattern[:64]}/: {error}") from None
-    return f"/{for_llguidance(trees[0]) or '(?:)'}/"
 
 
 def grammar_of_tag(form: Mapping[str, Any], special_tokens: Mapping[str, int]) -> str:
@@ -192,9 +233,15 @@ def _literal_text(text: str) -> str:
     )
 
 
-def _json(schema: Any) -> str:
-    """vLLM takes a grammar with `::=` for EBNF."""
+def json_of(schema: Any) -> str:
+    """The schema in a grammar. vLLM takes a grammar with `::=` for EBNF."""
     return f"%json {json.dumps(schema)}".replace("::=", "\\u003a:=")
+
+
+def _schema(schema: Any) -> _Expression:
+    if schema is None:
+        raise NotConvertible("a schema that llguidance cannot enforce")
+    return _Expression(json_of(schema), False)
 
 
 def _lacking(texts: Sequence[str]) -> str:
@@ -265,7 +312,7 @@ def _triggered(writer: _Writer, form: Mapping[str, Any]) -> _Expression:
 
 _KINDS: Mapping[str, Callable[[_Writer, Mapping[str, Any]], _Expression]] = {
     "const_string": lambda writer, form: writer.literal(form["value"]),
-    "json_schema": lambda _, form: _Expression(_json(form["json_schema"]), False),
+    "json_schema": lambda _, form: _schema(form["json_schema"]),
     "regex": lambda _, form: _regular(_regex(form["pattern"]), bare=True),
     "any_text": _any_text,
     "sequence": lambda writer, form: writer.sequence(list(map(writer.of, form["elements"]))),

@@ -5,10 +5,8 @@ without bound.
 Knows xgrammar and llguidance but not vLLM: the sandbox process runs it.
 """
 
-import contextlib
 import copy
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +15,11 @@ from typing import Any, Literal
 
 from openai_frontend.engines.vllm.grammars import lark
 from openai_frontend.engines.vllm.grammars.json_schema import (
+    DEFINITIONS,
+    InvalidSchema,
     Unenforceable,
     enforceable_schema,
+    innermost_first,
 )
 from openai_frontend.engines.vllm.grammars.llguidance_schema import llguidance_schema
 from openai_frontend.engines.vllm.grammars.patterns import (
@@ -28,14 +29,14 @@ from openai_frontend.engines.vllm.grammars.patterns import (
     xgrammar_reads,
 )
 from openai_frontend.engines.vllm.grammars.regex_search import Search, whole_texts
-from openai_frontend.engines.vllm.grammars.regex_syntax import parse
 from openai_frontend.engines.vllm.grammars.regex_text import for_xgrammar
 from openai_frontend.engines.vllm.grammars.regex_tree import NOTHING, Node, within
 from openai_frontend.engines.vllm.grammars.schema_drafts import current_draft
+from openai_frontend.engines.vllm.grammars.text_grammars import as_ebnf, prepared_grammar
+from openai_frontend.engines.vllm.grammars.xgrammar_errors import error_of
 
 _NAME = "structured_outputs"
 _REPEATS = "repeat"  # the format of a structural tag that repeats its content
-_COMMENT = re.compile(r"(?:#|//).*")
 # Parts of the schemas in one constraint. Above, llguidance enforces it if it can: the time of
 # xgrammar grows with their square. 150 functions and 131,072 tokens take it 12 s and 67 MB,
 # llguidance 0.1 s.
@@ -43,11 +44,6 @@ _MANY_PARTS = 128
 # Entries of an object or a list in what llguidance enforces: at each token it follows at most 2,000
 # alternatives, two for each optional property of an object, and then fails.
 _WIDEST = 500
-
-# In xgrammar's own spelling: a text or a class of characters, and a control character other than
-# tab and line breaks in a text
-_LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"|(\[(?:\\.|[^\]\\])*\])')
-_UNWRITABLE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:0|x0[0-8bBcCeEfF]|x1[0-9a-fA-F]|[bfv])")
 
 Kind = Literal["json", "regex", "grammar", "structural_tag", "choice"]
 
@@ -77,7 +73,7 @@ def prepare(
         prepared: GrammarSpec = _named(_prepared_regex, spec)
         return prepared
     if spec.kind == "grammar":
-        prepare_grammar = partial(_prepared_grammar, llguidance_runs=special_tokens is not None)
+        prepare_grammar = partial(prepared_grammar, llguidance_runs=special_tokens is not None)
         return GrammarSpec("grammar", _named(prepare_grammar, spec.text))
     if spec.kind == "structural_tag":
         return _prepared_tag(spec, special_tokens)
@@ -87,11 +83,6 @@ def prepare(
 def for_llguidance(spec: GrammarSpec) -> bool:
     """Whether the grammar is for llguidance, and xgrammar cannot read it."""
     return spec.kind == "grammar" and spec.text.startswith(lark.HEADER)
-
-
-def is_lark(grammar: str) -> bool:
-    """Whether vLLM treats the grammar as Lark: no line defines a rule with `::=`, as EBNF does."""
-    return not any("::=" in _COMMENT.sub("", line) for line in grammar.split("\n"))
 
 
 def _prepared_regex(spec: GrammarSpec) -> GrammarSpec:
@@ -118,23 +109,22 @@ def _prepared_schema(spec: GrammarSpec, special_tokens: Mapping[str, int] | None
         schema = current_draft(json.loads(spec.text))
     except ValueError:
         return spec  # vLLM reports the error
-    refused: Unenforceable | None = None
+    many = special_tokens is not None and _has_many_parts(schema)
+    refused: ValueError | None = None
+    part = {"type": "json_schema", "max_whitespace_cnt": 1}
     try:
-        held = {
-            "type": "json_schema",
-            "json_schema": _named(enforceable_schema, schema),
-            "max_whitespace_cnt": 1,
-        }
-    except Unenforceable as unenforceable:
-        refused = unenforceable
-    if refused or (special_tokens is not None and _has_many_parts(schema)):
-        grammar = _for_llguidance(schema, _guidance_schema)
-        if grammar is not None:
-            return grammar
-    if refused:
-        raise ValueError(f"{_NAME}: {refused}")
-    tag = {"type": "structural_tag", "format": held}
-    return GrammarSpec("structural_tag", _compiled(tag, _NAME))
+        part["json_schema"] = _named(enforceable_schema, schema)
+        if not many:
+            return _as_tag(part, _NAME)
+    except Unenforceable as reason:
+        refused = ValueError(f"{_NAME}: {reason}")
+    except _RefusedByXGrammar as reason:
+        refused = reason
+    if (grammar := _for_llguidance(schema, _guidance_schema)) is not None:
+        return grammar
+    if refused is not None:
+        raise refused
+    return _as_tag(part, _NAME)
 
 
 def _guidance_schema(schema: Any) -> str:
@@ -151,7 +141,7 @@ def _for_llguidance(form: Any, write: Callable[[Any], str]) -> GrammarSpec | Non
         return None
     try:
         grammar = write(form)
-    except lark.NotConvertible:
+    except (lark.NotConvertible, InvalidSchema):
         return None
     if llguidance.LLMatcher.validate_grammar(grammar, None):
         return None
@@ -185,22 +175,36 @@ def _prepared_tag(spec: GrammarSpec, special_tokens: Mapping[str, int] | None) -
     if not isinstance(tag, dict) or "format" not in tag:
         return spec  # not a structural tag
     original = copy.deepcopy(tag["format"])
-    refused: list[str] = []
-    for part, given, name in _named_parts(tag["format"], original):
+    refused = _refused_by_xgrammar(tag["format"], original)
+    many = special_tokens is not None and _has_many_parts(original)
+    if not refused and not many:
         try:
-            _prepare_part(part, given, name)
-        except _ForLLGuidance as reason:
-            refused.append(f"{name}: {reason}")
-    if special_tokens is not None and (refused or _has_many_parts(original)):
+            return _as_tag(tag["format"], None)
+        except _RefusedByXGrammar as reason:
+            refused = str(reason)
+    if special_tokens is not None:
         write = partial(lark.grammar_of_tag, special_tokens=special_tokens)
         grammar = _for_llguidance(original, write)
         if grammar is not None:
             return grammar
     if refused and any(part["type"] == "grammar" for part in _parts(original)):
-        raise ValueError(f"{refused[0]} together with a custom tool's grammar. Remove one of them")
+        raise ValueError(f"{refused} together with a custom tool's grammar. Remove one of them")
     if refused:
-        raise ValueError(refused[0])
-    return GrammarSpec("structural_tag", _compiled(tag, None))
+        raise ValueError(refused)
+    return _as_tag(tag["format"], None)
+
+
+def _refused_by_xgrammar(form: Any, original: Any) -> str | None:
+    """Prepare the parts of a structural tag for xgrammar, and their copies for llguidance. The
+    first reason why xgrammar cannot enforce one.
+    """
+    refused: list[str] = []
+    for part, given, name in _named_parts(form, original):
+        try:
+            _prepare_part(part, given, name)
+        except _ForLLGuidance as reason:
+            refused.append(f"{name}: {reason}")
+    return refused[0] if refused else None
 
 
 class _ForLLGuidance(ValueError):
@@ -228,7 +232,7 @@ def _prepare_part(part: dict[str, Any], given: dict[str, Any], name: str) -> Non
     elif kind == "const_string":
         _named(check_writable, str(part.get("value")))
     elif kind == "grammar":
-        part["grammar"] = _named(_as_ebnf, str(part.get("grammar")))
+        part["grammar"] = _named(as_ebnf, str(part.get("grammar")))
     elif kind == _REPEATS:
         raise ValueError(f"{_NAME}: a structural tag cannot have the format 'repeat'")
 
@@ -236,11 +240,13 @@ def _prepare_part(part: dict[str, Any], given: dict[str, Any], name: str) -> Non
 def _prepare_schema_part(part: dict[str, Any], given: dict[str, Any]) -> None:
     schema = current_draft(part.get("json_schema"))
     try:
+        given["json_schema"] = llguidance_schema(schema)
+    except InvalidSchema:
+        given["json_schema"] = None  # llguidance cannot enforce it
+    try:
         part["json_schema"] = enforceable_schema(schema)
     except Unenforceable as refused:
-        given["json_schema"] = llguidance_schema(schema)
         raise _ForLLGuidance(str(refused)) from None
-    given["json_schema"] = llguidance_schema(schema)
 
 
 def _prepare_regex_part(part: dict[str, Any]) -> None:
@@ -281,106 +287,38 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
                 yield from _parts(each)
 
 
-def _prepared_grammar(grammar: str, *, llguidance_runs: bool) -> str:
-    """Refuse invalid EBNF: llguidance would take it for Lark and return an empty output. Lark with
-    schemas or expressions is for llguidance: xgrammar would not limit the whitespace of the first,
-    and misread some of the others.
-    """
-    import xgrammar
-
-    check_expansion(grammar)
-    if is_lark(grammar):
-        return _prepared_lark(grammar, llguidance_runs=llguidance_runs)
-    try:
-        parsed = str(xgrammar.Grammar.from_ebnf(grammar))
-    except RuntimeError as error:
-        raise ValueError(reason_of(error) or "invalid grammar") from error
-    _check_texts(parsed)
-    return grammar
+class _RefusedByXGrammar(ValueError):
+    """xgrammar cannot compile it. llguidance may."""
 
 
-def _prepared_lark(grammar: str, *, llguidance_runs: bool) -> str:
-    import llguidance
-    import xgrammar
-
-    prepared, changed = lark.grammar_of_lark(grammar, _schema_in_lark)
-    if not (changed and llguidance_runs):
-        with contextlib.suppress(RuntimeError):  # llguidance may read it, or reports the error
-            _check_texts(str(xgrammar.Grammar.from_lark(grammar)))
-            return grammar
-    if error := llguidance.LLMatcher.validate_grammar(prepared, None):
-        raise ValueError(error)
-    return prepared
-
-
-def _schema_in_lark(schema: Any) -> Any:
-    return llguidance_schema(current_draft(schema))
-
-
-def _check_texts(parsed: str) -> None:
-    """Refuse texts that no answer contains, in xgrammar's own spelling of a grammar."""
-    for literal, members in _LITERAL.findall(parsed):
-        if found := _UNWRITABLE.search(literal):
-            raise ValueError(f"no answer can contain the control character {found[0]}")
-        if members and within(parse(members), WRITABLE) == NOTHING:
-            raise ValueError(f"no answer can contain a character of {members[:64]}")
-
-
-def _as_ebnf(grammar: str) -> str:
-    """Structural tags accept only EBNF."""
-    import xgrammar
-
-    check_expansion(grammar)
-    if not is_lark(grammar):
-        return grammar
-    try:
-        return str(xgrammar.Grammar.from_lark(grammar))
-    except RuntimeError as error:
-        raise ValueError(reason_of(error) or "invalid grammar") from error
-
-
-def _compiled(tag: dict[str, Any], name: str | None) -> str:
-    """The tag as text, after xgrammar has parsed it. To find an invalid schema, each is parsed
+def _as_tag(form: dict[str, Any], name: str | None) -> GrammarSpec:
+    """The structural tag, after xgrammar has parsed it. To find an invalid schema, each is parsed
     separately.
     """
-    text = json.dumps(tag, ensure_ascii=False)
-    error = _error_of(text)
+    text = json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
+    error = error_of(text)
     if error is None:
-        return text
-    schemas = [part for part in _parts(tag["format"]) if part["type"] == "json_schema"]
-    for number, part in enumerate(schemas):
-        reason = _error_of(json.dumps({"type": "structural_tag", "format": part}))
+        return GrammarSpec("structural_tag", text)
+    schemas = [part["json_schema"] for part in _parts(form) if part["type"] == "json_schema"]
+    for number, schema in enumerate(schemas):
+        if (refused := _refused_part(schema)) is not None:
+            place = name or f"{_NAME}.schemas[{number}]"
+            raise _RefusedByXGrammar(f"{place}: {refused}")
+    raise _RefusedByXGrammar(f"{_NAME}: {error}")
+
+
+def _refused_part(schema: Any) -> InvalidSchema | None:
+    """Why xgrammar refuses the schema, with the path of the innermost part that it refuses."""
+    definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
+    for path, part in innermost_first(schema):
+        whole = {**part, **definitions} if isinstance(part, Mapping) else part
+        form = {"type": "json_schema", "json_schema": whole}
+        reason = error_of(json.dumps({"type": "structural_tag", "format": form}))
         if reason is not None:
-            raise ValueError(f"{name or f'{_NAME}.schemas[{number}]'}: {reason}")
-    raise ValueError(f"{_NAME}: {error}")
-
-
-def _error_of(tag: str) -> str | None:
-    import xgrammar
-
-    try:
-        xgrammar.Grammar.from_structural_tag(tag)
-    except (RuntimeError, ValueError) as error:
-        return reason_of(error) or "it does not compile"
+            refused = InvalidSchema(reason)
+            refused.path = path
+            return refused
     return None
-
-
-def reason_of(error: BaseException) -> str | None:
-    """The reason if the error is about the grammar. Raises MemoryError if xgrammar ran out of
-    memory.
-    """
-    if "bad_alloc" in str(error):
-        raise MemoryError from error
-    return reason_of_xgrammar(error)
-
-
-def reason_of_xgrammar(error: BaseException) -> str | None:
-    """The text after `[10:36:53] /project/cpp/converter.cc:83: ` in xgrammar's errors."""
-    _, source, reason = str(error).partition(".cc:")
-    reason = reason.partition(": ")[2].strip()
-    if reason.startswith("Check failed: "):  # followed by the failed C++ condition
-        reason = reason.rpartition(" is false: ")[2]
-    return reason if source else None
 
 
 def _named(check: Callable[[Any], Any], value: Any, name: str = _NAME) -> Any:

@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 from openai_frontend.engines.vllm.grammars.preprocess import (
     GrammarSpec,
     for_llguidance,
-    is_lark,
     prepare,
-    reason_of,
 )
+from openai_frontend.engines.vllm.grammars.text_grammars import is_lark
+from openai_frontend.engines.vllm.grammars.xgrammar_errors import reason_of
 from openai_frontend.runtime.process_settings import end_with, lower_priority
 
 STACK_MIB = 4  # half of the engine's thread stacks

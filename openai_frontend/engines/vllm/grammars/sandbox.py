@@ -16,10 +16,12 @@ from openai_frontend.runtime.helper_process import HelperProcess
 from openai_frontend.triton import error_codes
 
 CPU_S = 8  # per grammar: a schema of 900 objects with two properties each takes 4
+WALL_S = 16  # on a busy machine
 MEMORY_MIB = 1024  # per grammar: that schema takes 150
 
 _FUNCTION = "openai_frontend.engines.vllm.grammars.sandbox_worker:run"
 _DIED = "the grammar sandbox process died"
+_STARVED = "the machine is too busy to compile the constraint; retry later"
 
 
 class SandboxLimitExceeded(ValueError):
@@ -34,11 +36,11 @@ class _SandboxProcess(NamedTuple):
 class GrammarSandbox:
     """The sandbox process, restarted after it dies. Methods may block; a thread reads replies."""
 
-    def __init__(self, *, cpu_s: int = CPU_S, memory_mib: int = MEMORY_MIB) -> None:
-        """Limits per grammar: CPU seconds of one processor (twice that of wall-clock time), and
-        memory.
-        """
-        self._limits = {"cpu_s": cpu_s, "memory_mib": memory_mib}
+    def __init__(
+        self, *, cpu_s: int = CPU_S, wall_s: int = WALL_S, memory_mib: int = MEMORY_MIB
+    ) -> None:
+        """Limits per grammar: CPU seconds of one processor, wall-clock time, and memory."""
+        self._limits = {"cpu_s": cpu_s, "wall_s": wall_s, "memory_mib": memory_mib}
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._pending: dict[int, Future[GrammarSpec]] = {}
@@ -57,7 +59,8 @@ class GrammarSandbox:
         """Return a future of the prepared grammar, set once it has compiled.
 
         `vocabulary` returns the model's `vocabulary`, serialized by xgrammar, and the numbers of
-        its `special_tokens`. The future raises ValueError if the grammar is invalid.
+        its `special_tokens`. The future raises ValueError if the grammar is invalid, and
+        EngineError if the machine, and not the grammar, is the reason.
         """
         future: Future[GrammarSpec] = Future()
         future.set_running_or_notify_cancel()  # waiting requests cannot cancel it
@@ -115,7 +118,9 @@ class GrammarSandbox:
             future = self._pending.pop(reply["id"], None)
         if future is None:
             return
-        if "error" in reply:
+        if "starved" in reply:
+            future.set_exception(EngineError(_STARVED, error_codes.UNAVAILABLE))
+        elif "error" in reply:
             kind = SandboxLimitExceeded if reply.get("over_limit") else ValueError
             future.set_exception(kind(reply["error"]))
         else:

@@ -4,12 +4,12 @@ Each grammar is prepared and compiled in a fork of this process, which never com
 itself and has one thread, so it may fork. A fork has a CPU and a memory limit, and may crash: the
 grammar is then refused and never reaches the engine's process, which serves all requests.
 
-Its socket has lines of JSON: first `{"vocabulary", "special_tokens", "cpu_s", "memory_mib"}`, then
-`{"id", "kind", "text"}`. It replies to each with `{"id", "kind", "text"}`, or with `{"id",
-"error"}`, and `"over_limit": true` if a limit was exceeded.
+Its socket has lines of JSON: first `{"vocabulary", "special_tokens", "cpu_s", "wall_s",
+"memory_mib"}`, then `{"id", "kind", "text"}`. It replies to each with `{"id", "kind", "text"}`, or
+with `{"id", "error"}`, and `"over_limit": true` if a limit was exceeded, or `{"id", "starved":
+true}` if the machine was too busy to compile it in time.
 """
 
-import contextlib
 import json
 import os
 import resource
@@ -42,7 +42,9 @@ _ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidanc
 class _Limits:
     vocabulary: Any  # xgrammar's TokenizerInfo
     special_tokens: Mapping[str, int] | None
+    tokenizer: Any  # llguidance's; None if it does not run
     cpu_s: int  # CPU time
+    wall_s: int
     memory_mib: int  # in addition to this process's memory
 
 
@@ -114,7 +116,7 @@ class SandboxWorker:
         if pid == 0:
             _try(GrammarSpec(request["kind"], request["text"]), self._limits, write_fd, parent)
         os.close(write_fd)
-        deadline = time.monotonic() + 2 * self._limits.cpu_s
+        deadline = time.monotonic() + self._limits.wall_s
         self._running[read_fd] = _Fork(request["id"], pid, deadline)
         self._selector.register(read_fd, selectors.EVENT_READ)
 
@@ -125,27 +127,50 @@ class SandboxWorker:
         self._selector.unregister(read_fd)
         os.close(read_fd)
         fork = self._running.pop(read_fd)
-        _, status = os.waitpid(fork.pid, 0)
-        outcome = self._outcome(os.waitstatus_to_exitcode(status), fork)
+        _, status, usage = os.wait4(fork.pid, 0)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        outcome = self._outcome(os.waitstatus_to_exitcode(status), cpu_s, bytes(fork.output))
         self._connection.sendall(_line({"id": fork.number, **outcome}))
 
-    def _outcome(self, exit_code: int, fork: _Fork) -> dict[str, Any]:
+    def _outcome(self, exit_code: int, cpu_s: float, output: bytes) -> dict[str, Any]:
         if exit_code == 0:
-            output: dict[str, Any] = json.loads(fork.output)
-            return output
-        if exit_code == -signal.SIGXCPU or fork.deadline == _ENDED:
+            reply: dict[str, Any] = json.loads(output)
+            return reply
+        # Killed at its deadline, or by a machine without memory
+        if exit_code == -signal.SIGKILL and cpu_s < self._limits.cpu_s:
+            return {"starved": True}
+        if exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
             reason = f"compiling it takes more than {self._limits.cpu_s} s"
         else:
             reason = f"compiling it needs more than {self._limits.memory_mib} MiB"
         return {"error": f"structured_outputs: {reason}", "over_limit": True}
 
 
+class _GuidanceVocabulary:
+    """The vocabulary as llguidance reads it. Nothing encodes text."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Any, special_tokens: Mapping[str, int]) -> None:
+        self.tokens = vocabulary.decoded_vocab
+        self.eos_token_id = next(iter(vocabulary.stop_token_ids), 0)
+        self.special_token_ids = list(special_tokens.values())
+
+    def __call__(self, text: bytes) -> list[int]:
+        raise NotImplementedError
+
+
 def _limits(message: dict[str, Any]) -> _Limits:
+    import llguidance
     import xgrammar
 
     vocabulary = xgrammar.TokenizerInfo.deserialize_json(message["vocabulary"])
-    special_tokens = message["special_tokens"]
-    return _Limits(vocabulary, special_tokens, message["cpu_s"], message["memory_mib"])
+    special, tokenizer = message["special_tokens"], None
+    if special is not None:
+        tokens = llguidance.TokenizerWrapper(_GuidanceVocabulary(vocabulary, special))
+        tokenizer = llguidance.LLTokenizer(tokens)
+    limits = (message[name] for name in ("cpu_s", "wall_s", "memory_mib"))
+    return _Limits(vocabulary, special, tokenizer, *limits)
 
 
 def _try(form: GrammarSpec, limits: _Limits, write_fd: int, parent: int) -> NoReturn:
@@ -184,16 +209,17 @@ def _threads() -> int:
 def _tried(form: GrammarSpec, limits: _Limits) -> dict[str, Any]:
     try:
         ready = prepare(form, limits.special_tokens)
-        _compile(ready, limits.vocabulary)
+        _compile(ready, limits)
     except ValueError as error:
         return {"error": str(error)}
     return {"kind": ready.kind, "text": ready.text}
 
 
-def _compile(form: GrammarSpec, vocabulary: Any) -> None:
+def _compile(form: GrammarSpec, limits: _Limits) -> None:
     """Compile as the engine does, up to the first token."""
     import xgrammar
 
+    vocabulary = limits.vocabulary
     compiler = xgrammar.GrammarCompiler(vocabulary, max_threads=_threads(), cache_enabled=False)
     try:
         grammar = _compiled(form, compiler)
@@ -203,7 +229,7 @@ def _compile(form: GrammarSpec, vocabulary: Any) -> None:
             raise ValueError(f"structured_outputs: {reason}") from error
         grammar = None
     if grammar is None:
-        _try_llguidance(form)
+        _try_llguidance(form, limits.tokenizer)
         return
     mask = xgrammar.allocate_token_bitmask(1, vocabulary.vocab_size)
     narrowed = xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(mask)
@@ -228,19 +254,28 @@ def _falls_to_llguidance(form: GrammarSpec) -> bool:
     return form.kind == "grammar" and is_lark(form.text)
 
 
-def _try_llguidance(form: GrammarSpec) -> None:
-    """Only checks that it terminates: what llguidance refuses, the engine's client refuses with its
-    own message.
-    """
+def _try_llguidance(form: GrammarSpec, tokenizer: Any) -> None:
+    """What llguidance refuses, the engine's client refuses with its own message."""
     from llguidance import LLMatcher
 
     make: dict[str, Any] = {
         "json": LLMatcher.grammar_from_json_schema,
         "grammar": LLMatcher.grammar_from_lark,
     }
-    with contextlib.suppress(*_ENGINES_ERRORS):
+    try:
         grammar = make[form.kind](form.text)
-        LLMatcher.validate_grammar(grammar, None)
+    except _ENGINES_ERRORS:
+        return
+    if LLMatcher.validate_grammar(grammar, None) or tokenizer is None:
+        return
+    matcher = LLMatcher(tokenizer, grammar, log_level=0)
+    if matcher.get_error():
+        return
+    matcher.compute_bitmask()
+    if matcher.get_error():
+        is_large = "TooComplex" in matcher.stop_reason()
+        reason = "it is too large" if is_large else "no text matches it"
+        raise ValueError(f"structured_outputs: {reason}")
 
 
 def _line(message: dict[str, Any]) -> bytes:

@@ -309,7 +309,8 @@ def _as_tag(form: dict[str, Any], name: str | None) -> GrammarSpec:
 
 def _refused_part(schema: Any) -> InvalidSchema | None:
     """Why xgrammar refuses the schema, with the path of the innermost part that it refuses."""
-    definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
+    shared = schema if isinstance(schema, Mapping) else {}
+    definitions = {key: shared[key] for key in DEFINITIONS if key in shared}
     for path, part in innermost_first(schema):
         whole = {**part, **definitions} if isinstance(part, Mapping) else part
         form = {"type": "json_schema", "json_schema": whole}

@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Scope
 
 from openai_frontend import __version__
-from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal, RouteScope
+from openai_frontend.auth.api_keys import REQUIRED_SCOPE, RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.config.settings import Settings
 from openai_frontend.config.triton_options import core_log
@@ -29,7 +29,6 @@ from openai_frontend.middleware.direct_dispatch import DirectDispatch
 from openai_frontend.middleware.drain import Draining, DrainState
 from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
 from openai_frontend.middleware.headers import cors
-from openai_frontend.middleware.model_uses import RequestModelUses
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
 from openai_frontend.middleware.request_id import RequestId
@@ -40,6 +39,7 @@ from openai_frontend.models.lora_management import LoRAManagement
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import token_bytes
+from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.audio import speech_router, transcription_router
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
@@ -156,7 +156,6 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             *cors(settings.cors_origins),
             Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
             *_access(authenticator, routes, public_scopes),
-            *([] if state.on_demand is None else [Middleware(RequestModelUses)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
             *_body_limits(settings, state, routes),
@@ -195,7 +194,6 @@ def create_transfer_app(settings: Settings, state: AppState) -> Gateway:
             Middleware(RequestMetrics, metrics=state.metrics, fixed=routes.fixed),
             Middleware(Draining, drain_state=drain_state, route_scope_of=routes.scope_of),
             *_access(state.authenticator, routes, frozenset()),
-            *([] if state.on_demand is None else [Middleware(RequestModelUses)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
             Middleware(ContentType, route_scope_of=routes.scope_of),
@@ -243,7 +241,7 @@ def _load(state: AppState) -> ServerLoad:
 
 def _load_header(state: AppState, is_public: bool, scope: Scope, format: str) -> str | None:
     """The load for a caller that could read `/metrics` too; for others, None."""
-    principal: Principal | None = scope["state"].get("principal")
+    principal = current_request().principal
     scopes = frozenset() if principal is None else principal.key.scopes
     allowed = is_public or state.authenticator is None or REQUIRED_SCOPE["metrics"] in scopes
     return _load(state).header(format) if allowed else None

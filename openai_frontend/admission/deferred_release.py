@@ -3,7 +3,6 @@ its work.
 """
 
 from collections.abc import Callable
-from contextvars import ContextVar
 
 
 class DeferredRelease:
@@ -34,19 +33,3 @@ class DeferredRelease:
             self._waiting.append(give_back)
         else:
             give_back()
-
-
-# The deferred release of the current task's request; None if nothing waits for its release
-current: ContextVar[DeferredRelease | None] = ContextVar("deferred_release", default=None)
-
-
-def counting_inputs() -> DeferredRelease:
-    """The deferred release of the current task's request, for an owner that counts its inputs in
-    memory.
-    """
-    deferred = current.get()
-    if deferred is None:
-        deferred = DeferredRelease()
-        current.set(deferred)
-    deferred.counts_inputs = True
-    return deferred

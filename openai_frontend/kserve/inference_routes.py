@@ -17,8 +17,9 @@ from openai_frontend.kserve.models import (
     check_visible,
     model_address,
 )
+from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import request_body
-from openai_frontend.routers.request import CancelOnDisconnect, principal_of, read_body
+from openai_frontend.routers.request import CancelOnDisconnect, read_body
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 from openai_frontend.serving.error_reply import ErrorReply
@@ -45,15 +46,15 @@ _GENERATE = {200: {"model": GenerateResponse}, **ERRORS}
 
 def visible_model(request: Request) -> ModelAddress:
     """The model to describe. Raises if the name is invalid or the key does not allow it."""
-    return check_visible(principal_of(request), _model_in_path(request))
+    return check_visible(current_request().principal, _model_in_path(request))
 
 
 def model_for_inference(request: Request, core: Core) -> ModelAddress:
     """The model to run; recorded for the metrics if it is ready."""
-    model = check_inference(principal_of(request), _model_in_path(request))
+    model = check_inference(current_request().principal, _model_in_path(request))
     if core.model_is_ready(model.name, model.version):
-        state = request.scope["state"]
-        state["model"] = state["model_name"] = model.name
+        context = current_request()
+        context.model = context.model_name = model.name
     return model
 
 
@@ -72,13 +73,14 @@ def inference_router(
     async def create_inference(request: Request) -> Response:
         """Runs a model on tensors, sent as JSON or as bytes behind it."""
         model, body = model_for_inference(request, core), await read_body(request.receive)
-        with CancelOnDisconnect(request.scope):
+        context = current_request()
+        with CancelOnDisconnect():
             answer = await infer.create(
                 model,
                 body,
                 request.headers.get(JSON_LENGTH_HEADER),
-                _request_id(request),
-                key=_key(request),
+                context.request_id,
+                key=context.tenant,
             )
         if not answer.tail:
             return Response(answer.json, media_type="application/json")
@@ -93,8 +95,9 @@ def inference_router(
     async def create_generation(request: Request) -> Response:
         """Runs a model whose inputs and outputs are members of an object; one response."""
         model, body = model_for_inference(request, core), await read_body(request.receive)
-        with CancelOnDisconnect(request.scope):
-            document = await generate.create(model, body, _request_id(request), key=_key(request))
+        context = current_request()
+        with CancelOnDisconnect():
+            document = await generate.create(model, body, context.request_id, key=context.tenant)
         return Response(document, media_type="application/json")
 
     @router.post(
@@ -107,21 +110,11 @@ def inference_router(
     async def create_generation_stream(request: Request) -> Response:
         """Like generate, with an event for each response of the model."""
         model, body = model_for_inference(request, core), await read_body(request.receive)
-        events = generate.stream(model, body, _request_id(request), key=_key(request))
+        context = current_request()
+        events = generate.stream(model, body, context.request_id, key=context.tenant)
         return GenerateStream(events, streams)
 
     return router
-
-
-def _key(request: Request) -> str:
-    """The digest of the caller's key."""
-    principal = principal_of(request)
-    return "" if principal is None else principal.key.digest
-
-
-def _request_id(request: Request) -> str:
-    request_id: str = request.scope["state"]["request_id"]
-    return request_id
 
 
 class GenerateStream(StreamedResponse):

@@ -20,8 +20,9 @@ from openai_frontend.kserve.models import Core, LimitsFor, ModelAdmission, UseMo
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.prefix_cache.salts import CacheSalts
+from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import request_body
-from openai_frontend.routers.request import principal_of, read_body
+from openai_frontend.routers.request import read_body
 from openai_frontend.routers.routing import AdminRoute, HealthRoute, MetricsRoute, ModelsRoute
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.serving.admission.authorized_models import allows
@@ -165,7 +166,7 @@ def statistics_router(core: Core) -> APIRouter:
     @router.get("/v2/models/stats", responses=_JSON)
     async def all_statistics(request: Request) -> Response:
         """Request counts and durations of all models."""
-        principal, statistics = principal_of(request), core.model_statistics()
+        principal, statistics = current_request().principal, core.model_statistics()
         visible = [each for each in statistics["model_stats"] if allows(principal, each["name"])]
         return json({**statistics, "model_stats": visible})
 
@@ -190,7 +191,7 @@ def index_router(repository: Repository) -> APIRouter:
     async def repository_index(request: Request) -> Response:
         """Lists every version of every model, with the reason if it is not ready."""
         index = await repository.index(await read_body(request.receive))
-        principal = principal_of(request)
+        principal = current_request().principal
         return json([entry for entry in index if allows(principal, entry["name"])])
 
     return router

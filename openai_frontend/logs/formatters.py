@@ -1,39 +1,18 @@
 """Formats log records as text or JSON, one line each, with the ids of their request."""
 
 import logging
-from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import orjson
 
 from openai_frontend.logs.redaction import Redactor, one_line
+from openai_frontend.request_context.context import current
 
 LogFormat = Literal["text", "json"]
 
 # Records may have our attribute `fields`: a dict of further JSON members
 Line = dict[str, Any]
-
-
-class LogContext(Protocol):
-    """IDs of the request in log lines, besides the request id."""
-
-    @property
-    def trace_id(self) -> str | None:
-        """32 hexadecimal digits; None without a trace."""
-
-    @property
-    def span_id(self) -> str | None:
-        """16 hexadecimal digits: the span of the request."""
-
-    @property
-    def response_id(self) -> str | None:
-        """The id of the response, which Triton and the engine use too."""
-
-
-# The server starts a task for each request; tasks started by it inherit the variables.
-request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-context: ContextVar[LogContext | None] = ContextVar("request_context", default=None)
 
 
 class TextFormatter(logging.Formatter):
@@ -47,10 +26,10 @@ class TextFormatter(logging.Formatter):
         self._redaction = redaction
 
     def format(self, record: logging.LogRecord) -> str:
-        current = request_id.get()
-        message = self._redaction.message(record, of_request=current is not None)
-        of = "" if current is None or current in message else f" [{current}]"
-        exception = self._redaction.exception(record, of_request=current is not None)
+        request = current.get()
+        message = self._redaction.message(record, of_request=request is not None)
+        of = "" if request is None or request.request_id in message else f" [{request.request_id}]"
+        exception = self._redaction.exception(record, of_request=request is not None)
         line = f"{self.formatTime(record)} {record.levelname}{of} {record.name}: {message}"
         return line if exception is None else line + _indented(exception.stack)
 
@@ -65,16 +44,16 @@ class JSONFormatter(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        current, ids = request_id.get(), context.get()
-        of_request = current is not None
+        request = current.get()
+        of_request = request is not None
         line: Line = {
             "time": _rfc3339(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self._redaction.message(record, of_request=of_request),
-            "request_id": current,
+            "request_id": None if request is None else request.request_id,
         }
-        if ids is not None:
+        if request is not None and (ids := request.record) is not None:
             line.update(trace_id=ids.trace_id, span_id=ids.span_id, response_id=ids.response_id)
         line["process"] = self._process
         line.update(getattr(record, "fields", ()))

@@ -13,11 +13,11 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.admission import deferred_release
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, ApiKeys, Principal, RouteScope
 from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, Reservation
 from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
 from openai_frontend.middleware.error_responses import send_error
+from openai_frontend.request_context.context import current_request
 from openai_frontend.runtime import html_page
 from openai_frontend.serving.error_reply import reply_for
 
@@ -54,7 +54,7 @@ def _page(error: GatewayError, route_scope: str | None, scope: Scope) -> bytes |
 
 
 class Authentication:
-    """Sets `scope["state"]["principal"]`: None for a request without a key on a public route."""
+    """Sets the principal of the request's context: None without a key, on a public route."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class Authentication:
         except GatewayError as error:
             await _reject(error, scope, send, page=_page(error, route_scope, scope))
             return
-        scope["state"]["principal"] = principal
+        context = current_request()
+        context.principal, context.is_anonymous = principal, principal is None
         if principal is not None and route_scope == "inference":
             await self._rate_limited(principal.rate_limiter, scope, receive, send)
         else:
@@ -113,8 +114,9 @@ class Authentication:
         except RateLimited as error:
             await _reject(error, scope, send)
             return
-        reservation = scope["state"]["reservation"] = Reservation(rate_limiter)
-        deferred_release.current.set(reservation.deferred_release)
+        context, reservation = current_request(), Reservation(rate_limiter)
+        context.reservation = reservation
+        context.deferred_release = reservation.deferred_release
         try:
             await self._app(scope, receive, send)
         finally:
@@ -127,7 +129,7 @@ async def _reject(
 ) -> None:
     """Requests without a valid key are logged at DEBUG, so that they cannot fill the log."""
     level = logging.DEBUG if isinstance(error, NotAuthenticated) else logging.INFO
-    request_id = scope["state"]["request_id"]
+    request_id = current_request().request_id
     logger.log(level, "request %s rejected: %s", request_id, error.message)
     reply = reply_for(error)
     if page is not None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.models.remote_prefill import chosen_peer
+from openai_frontend.request_context.context import current_request
 
 HEADER = b"x-prefiller-host-port"  # llm-d's
 
@@ -27,11 +27,8 @@ class ChosenPrefillPeer:
             return self._app(scope, receive, send)
         if len(named) > 1 or named[0] not in self._addresses:
             raise _refusal(named[0])
-        return self._with_peer(named[0].decode(), scope, receive, send)
-
-    async def _with_peer(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
-        chosen_peer.set(address)
-        await self._app(scope, receive, send)
+        current_request().prefill_peer = named[0].decode()
+        return self._app(scope, receive, send)
 
 
 def _refusal(address: bytes) -> InvalidRequest:

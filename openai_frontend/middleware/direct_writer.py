@@ -1,5 +1,6 @@
-"""Writes complete responses and streamed bodies to uvicorn's transport, without ASGI's `send`."""
+"""Where responses go: to uvicorn's transport, without ASGI's `send`, or through it."""
 
+import asyncio
 import functools
 import re
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from openai_frontend.errors import RequestCancelled, caught
 from openai_frontend.generation import StreamWriter
 from openai_frontend.runtime import compatibility
 
@@ -129,9 +131,49 @@ class DirectWriter:
         )
 
 
+# The key of the request's `Transport` in the state of the ASGI scope, from our server
+TRANSPORT = "transport"
+
+
 @functools.cache
 def is_supported() -> bool:
     """Whether the installed uvicorn has what this uses; logs a warning if not."""
     slower = "each event of a stream is sent through ASGI, which needs more CPU"
     needed = (compatibility.DIRECT_WRITES, compatibility.FLOW)
     return all(compatibility.check(each, otherwise=slower) for each in needed)
+
+
+class AsgiSink:
+    """ASGI's `send`, for servers other than ours and clients of HTTP/1.0. Sends one message at a
+    time; what comes meanwhile waits in the writer.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._sending: asyncio.Task[None] | None = None
+
+    def open(self, writer: StreamWriter) -> None:
+        self._writer = writer
+        writer.open(self._write, int, chunked=False)
+
+    def drop(self) -> None:
+        """The server cannot disconnect the client, so the request is cancelled."""
+        raise RequestCancelled("The client reads too slowly.")
+
+    def truncate(self) -> bool:
+        """ASGI has no message for it."""
+        return False
+
+    def close(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def _write(self, body: bytes) -> None:
+        self._writer.pause()
+        self._sending = asyncio.get_running_loop().create_task(self._send_body(body))
+
+    async def _send_body(self, body: bytes) -> None:
+        message = {"type": "http.response.body", "body": body, "more_body": True}
+        with caught(self._writer.close):  # the next write raises the failure
+            await self._send(message)
+        self._writer.resume()

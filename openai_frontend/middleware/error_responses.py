@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.error_reply import ErrorReply, http_error, log_failure, reply_for
 
 # Paths with KServe's prefix that belong to Cohere's API
@@ -29,7 +30,7 @@ class ErrorResponses:
         try:
             await self._app(scope, receive, response.send)
         except (Exception, asyncio.CancelledError) as error:
-            log_failure(error, scope["state"]["request_id"])
+            log_failure(error, current_request().request_id)
             if response.started:
                 raise
             await send_error(scope, send, reply_for(error))
@@ -50,7 +51,7 @@ class _StartTracker:
 async def send_error(scope: Scope, send: Send, reply: ErrorReply) -> None:
     """Sends the whole response. Records a rejection for the metrics."""
     if reply.rejection is not None:
-        scope["state"]["rejection"] = reply.rejection
+        current_request().rejection = reply.rejection
     if is_kserve(scope):
         reply = reply.in_kserve_form()
     headers = {

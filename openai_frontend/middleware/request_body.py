@@ -22,8 +22,7 @@ DROP_TIMEOUT_S = 10.0
 class BodyLimit:
     """Counts bytes as they arrive: Content-Length may be missing. Raises RequestTooLarge.
 
-    A body counts until its response ends, which also ends whatever else the request holds
-    (`routers.request.hold_memory`).
+    A body counts until its response ends.
     """
 
     def __init__(
@@ -55,8 +54,6 @@ class BodyLimit:
             raise
         finally:
             body.release()
-            for memory in scope.get("state", {}).get("held_memory", ()):
-                memory.release()
 
 
 class _Body:

@@ -1,6 +1,7 @@
 """Gives each request an id, and each response the id and its processing time.
 
-The outermost middleware: it also stores the `send` that bypasses all others for body parts.
+The outermost middleware: it makes the request's context, with the `send` that bypasses all others
+for the parts of a streamed body.
 """
 
 import random
@@ -11,8 +12,8 @@ from typing import cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.logs import formatters
-from openai_frontend.middleware.direct_writer import DirectWriter
+from openai_frontend.middleware.direct_writer import TRANSPORT, AsgiSink, DirectWriter
+from openai_frontend.request_context.context import RequestContext, Transport, current
 
 # Safe in a log line without escaping
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -25,7 +26,9 @@ def new_request_id() -> str:
 
 
 class RequestId:
-    """Sets `scope["state"]["request_id"]`: the client's X-Request-Id if safe, else a new id."""
+    """Begins and ends the request's context. Its id is the client's X-Request-Id if safe, else a
+    new one.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -35,21 +38,19 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         request_id = _from_client(scope) or new_request_id()
-        formatters.request_id.set(request_id)
-        state = scope.setdefault("state", {})
-        state["request_id"] = request_id
-        # For parts of a body, which no other middleware reads.
-        state["send_body"] = send
-        writer: DirectWriter | None = state.get("direct_writer")
-        if writer is not None and not writer.bypasses(send):
-            writer = None
+        transport = scope.get("state", {}).get(TRANSPORT) or Transport()
+        transport.request_id = request_id
+        direct = transport.sink if isinstance(transport.sink, DirectWriter) else None
+        if direct is None:
+            transport.sink = AsgiSink(send)
+        writer = direct if direct is not None and direct.bypasses(send) else None
+        context = RequestContext(request_id, transport)
+        current.set(context)
         response = _RequestIdHeaders(request_id, send, writer)
         try:
             await self._app(scope, receive, response.send)
         finally:
-            # They refer to the object that holds the state: a reference cycle
-            del state["send_body"]
-            state.pop("direct_writer", None)
+            context.end()
 
 
 class _Sent:

@@ -4,14 +4,12 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend import request_record
-from openai_frontend.logs import formatters
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.request_record import RequestRecord
+from openai_frontend.request_context.context import RequestContext, current_request
+from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.tracing import Tracing, read_trace_context
 
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -68,12 +66,12 @@ class RequestMetrics:
             self._count(scope, response.status, seconds)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        state = scope["state"]
-        model = state.get("model_name", "")
-        route = state["route"] = self._route(scope)
+        context = current_request()
+        route, model = self._route(scope), context.model_name
+        context.route = "" if route == NO_ROUTE else route
         self._metrics.answered(route, model, status, seconds)
-        if "rejection" in state:
-            self._metrics.rejected(model, state["rejection"])
+        if context.rejection is not None:
+            self._metrics.rejected(model, context.rejection)
 
     def _route(self, scope: Scope) -> str:
         """The route's path template: text from a client must not become a label."""
@@ -141,8 +139,8 @@ class Telemetry:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        state = scope["state"]
-        record = RequestRecord(state["request_id"], method=_METHODS.get(scope["method"], "_OTHER"))
+        context = current_request()
+        record = RequestRecord(context.request_id, method=_METHODS.get(scope["method"], "_OTHER"))
         if (client := scope.get("client")) is not None:
             record.client = client[0]
         parent = read_trace_context(scope["headers"])
@@ -150,21 +148,18 @@ class Telemetry:
             self._tracing.begin(record, parent)
         elif parent is not None:
             record.trace_id = parent.trace_id
-        request_record.current.set(record)
-        formatters.context.set(record)
+        context.record = record
         response = _RecordedResponse(record, send)
         try:
             await self._app(scope, receive, response.send)
         finally:
-            record.body_bytes += state.get("streamed_bytes", 0)  # which bypassed this
-            self._end(record, state)
+            record.body_bytes += context.streamed_bytes  # which bypassed this
+            self._end(record, context)
 
-    def _end(self, record: RequestRecord, state: dict[str, Any]) -> None:
+    def _end(self, record: RequestRecord, context: RequestContext) -> None:
         record.end_ns = record.now_ns()
-        route = state.get("route", NO_ROUTE)
-        record.route = "" if route == NO_ROUTE else route
-        record.model = state.get("model", "")
-        principal = state.get("principal")
+        record.route, record.model = context.route, context.model
+        principal = context.principal
         record.key = None if principal is None else principal.key.name
         for observe in self._observers:
             observe(record)

@@ -12,7 +12,6 @@ import logging
 from array import array
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from contextvars import ContextVar
 from dataclasses import replace
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -22,14 +21,12 @@ from openai_frontend.generation import CompletionDelta, GenerationRequest, KVTra
 from openai_frontend.metrics.gateway import PrefillMetrics
 from openai_frontend.models.prefill_peers import PrefillFailed, PrefillPeer, PrefillPeers
 from openai_frontend.prefix_cache.blocks import PrefixCache
+from openai_frontend.request_context.context import current
 from schemas.transfer import PrefillRequest, PrefillResponse
 
 logger = logging.getLogger(__name__)
 
 Bursts = AsyncGenerator[list[CompletionDelta], None]
-
-# The address of the prefill server that a router has chosen for the request, one of the listed
-chosen_peer: ContextVar[str | None] = ContextVar("chosen_peer", default=None)
 
 # An answer that a server has sent arrives within this time after its request has ended.
 _ON_ITS_WAY_S = 0.25
@@ -132,7 +129,8 @@ class RemotePrefill:
         uncached = len(token_ids) - self._cache(model).find(token_ids, owner=_owner(request))
         if uncached < self._min_tokens:
             raise PrefillFailed("short")
-        peer = self._peers.choose(chosen_peer.get())
+        context = current.get()
+        peer = self._peers.choose(None if context is None else context.prefill_peer)
         if peer is None:
             raise PrefillFailed("no_peer")
         adapter = None if request.adapter is None else request.adapter.name

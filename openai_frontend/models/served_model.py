@@ -6,7 +6,6 @@ from functools import partial
 from itertools import compress, product
 from typing import Any, Protocol, TypeVar, Unpack
 
-from openai_frontend import request_record
 from openai_frontend.admission.queue import ANONYMOUS, QueueKey
 from openai_frontend.contracts import Contract
 from openai_frontend.contracts.pooling import (
@@ -43,6 +42,7 @@ from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.media_placeholder import only_question
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
 from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
+from openai_frontend.request_context.context import current_record
 from openai_frontend.triton import ResponseStream
 
 
@@ -341,7 +341,7 @@ class ServedModel(TritonModel):
             for at in range(request.sequences)
         ]
         cut = _may_be_cut(request, contract)
-        record = request_record.current.get()
+        record = current_record()
         generation_record = None if record is None else record.generation(self.model_name, request)
         if self.images is not None or self.audio is not None:
             self._check_placeholders(request, "prompt")
@@ -476,7 +476,7 @@ class ServedModel(TritonModel):
         observe = self._answer_metrics().prompt_tokens.observe
         for each in counts:
             observe(each)
-        if (record := request_record.current.get()) is not None:
+        if (record := current_record()) is not None:
             record.read(self.model_name, sum(counts))
 
     def _answer_metrics(self) -> GenerationMetrics:

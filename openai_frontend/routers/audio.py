@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend.admission import deferred_release
 from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.generation import StreamWriter
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.multipart import Fields, file_of, read_form
 from openai_frontend.routers.openapi import ERRORS, form_body, request_body
 from openai_frontend.routers.request import (
@@ -71,13 +71,13 @@ def transcription_router(
     ) -> Response:
         form = await read_form(request)
         asked = read(form.fields)
-        model = await resolve_model(request, registry, asked.model, "transcription")
-        held = hold_memory(request, memory, deferred_release.counting_inputs())
-        with CancelOnDisconnect(request.scope):  # decoding may take seconds
+        model = await resolve_model(registry, asked.model, "transcription")
+        held = hold_memory(memory, current_request().counting_inputs())
+        with CancelOnDisconnect():  # decoding may take seconds
             job = await transcriptions.prepare(asked, file_of(form), model, task, held)
         if asked.stream:
             return EventStream(TranscriptStream(job), job.bursts(), streams)
-        with CancelOnDisconnect(request.scope):
+        with CancelOnDisconnect():
             written = await complete(job)
         if isinstance(written, str):
             return Response(written, media_type=_TEXT)
@@ -121,8 +121,8 @@ def speech_router(
     async def create_speech(request: Request) -> Response:
         """Speaks a text."""
         asked = await reader.read(await read_body(request.receive))
-        model = await resolve_model(request, registry, asked.model, "speech")
-        job = speech.prepare(asked, model, hold_memory(request, memory))
+        model = await resolve_model(registry, asked.model, "speech")
+        job = speech.prepare(asked, model, hold_memory(memory))
         return AudioStream(job, streams)
 
     return router

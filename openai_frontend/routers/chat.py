@@ -38,8 +38,8 @@ def chat_router(
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, complete or as a stream of chunks."""
         chat_request, known = await reader.read_known(await read_body(request.receive))
-        model = await resolve_model(request, registry, chat_request.model, "chat")
-        with CancelOnDisconnect(request.scope):  # fetching media may take seconds
+        model = await resolve_model(registry, chat_request.model, "chat")
+        with CancelOnDisconnect():  # fetching media may take seconds
             answer = await chat.prepare(chat_request, model, known.plans)
             completion = None if chat_request.stream else await complete(answer)
         adjusted = adjusted_parameters(answer.adjusted)

@@ -31,8 +31,8 @@ def completions_router(
     async def create_completion(request: Request) -> Response:
         """Continues a text, complete or as a stream of chunks."""
         completion_request, known = await reader.read_known(await read_body(request.receive))
-        model = await resolve_model(request, registry, completion_request.model, "completions")
-        with CancelOnDisconnect(request.scope):  # tokenizing a long prompt may take seconds
+        model = await resolve_model(registry, completion_request.model, "completions")
+        with CancelOnDisconnect():  # tokenizing a long prompt may take seconds
             answer = await completions.prepare(completion_request, model, known.plans)
             completion = None if completion_request.stream else await complete(answer)
         if completion is None:

@@ -74,7 +74,7 @@ def docs_router(document: Document, registry: ModelRegistry) -> APIRouter:
     @router.get("/openapi.json")
     async def get_openapi(request: Request) -> Response:
         # the first call takes 0.1 s, which would delay streams
-        models = _models_by_task(authorized_models(request, registry))
+        models = _models_by_task(authorized_models(registry))
         described = await asyncio.to_thread(document.with_models, models)
         return Response(orjson.dumps(described), media_type="application/json")
 

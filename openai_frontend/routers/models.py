@@ -12,8 +12,9 @@ from openai_frontend.models.lora_management import LoRAManagement
 from openai_frontend.models.management import ModelChange, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard
+from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import ERRORS, optional_body, request_body
-from openai_frontend.routers.request import authorized_models, principal_of, read_body
+from openai_frontend.routers.request import authorized_models, read_body
 from openai_frontend.routers.routing import AdminRoute, ModelsRoute
 from openai_frontend.serving.admission.authorized_models import allows, check_allowed
 from openai_frontend.serving.admission.model_lookup import with_known_names
@@ -54,16 +55,14 @@ def models_router(registry: ModelRegistry, limits: MediaLimits) -> APIRouter:
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:
         """Lists the models that requests can name."""
-        models = ModelList(
-            data=[describe(card) for card in authorized_models(request, registry).cards()]
-        )
+        models = ModelList(data=[describe(card) for card in authorized_models(registry).cards()])
         return Response(models.model_dump_json(), media_type="application/json")
 
     # Ids may contain slashes, as Hugging Face's do.
     @router.get("/v1/models/{id:path}", responses={200: {"model": Model}, **ERRORS})
     async def retrieve_model(request: Request) -> Response:
         """Describes a model; one that failed to load has its error."""
-        models, name = authorized_models(request, registry), request.path_params["id"]
+        models, name = authorized_models(registry), request.path_params["id"]
         try:
             card = models.card(name)
         except ModelNotFound as error:
@@ -89,7 +88,7 @@ def management_router(
         asked = await reader.read(body) if body else ModelChangeRequest()
         policy.check_extra(asked, {})
         name: str = request.path_params["id"]
-        check_allowed(principal_of(request), name)
+        check_allowed(current_request().principal, name)
         change = await begin(name)
         if asked.stream or _wants_events(request):
             return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
@@ -172,7 +171,7 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy, limits: MediaLi
         """Loads an adapter by its name from the operator's folders."""
         asked = await to_load.read(await read_body(request.receive))
         policy.check_extra(asked, _NEUTRAL_TO_LOAD)
-        may_name = partial(allows, principal_of(request))
+        may_name = partial(allows, current_request().principal)
         named = asked.lora_name, asked.model
         card = await management.load(*named, asked.lora_path, may_name=may_name)
         return Response(model_of(card, limits).model_dump_json(), media_type="application/json")
@@ -186,7 +185,7 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy, limits: MediaLi
         """Unloads an adapter; running requests keep it."""
         asked = await to_unload.read(await read_body(request.receive))
         policy.check_extra(asked, _NEUTRAL_TO_UNLOAD)
-        may_name = partial(allows, principal_of(request))
+        may_name = partial(allows, current_request().principal)
         name = await management.unload(asked.lora_name, asked.model, may_name=may_name)
         gone = AdapterUnloaded(id=name)
         return Response(gone.model_dump_json(), media_type="application/json")

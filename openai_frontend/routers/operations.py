@@ -14,8 +14,8 @@ from prometheus_client.metrics_core import Metric
 from openai_frontend import __version__
 from openai_frontend.errors import GatewayError
 from openai_frontend.metrics import exposition
+from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import ERRORS
-from openai_frontend.routers.request import is_anonymous, principal_of
 from openai_frontend.routers.routing import HealthRoute, MetricsRoute
 from openai_frontend.serving.admission.authorized_models import allows
 from schemas.operations import Health, Version
@@ -55,8 +55,8 @@ def health_router(
             return _answer(503, Health(status="stopping"))
         if is_ready():
             return _answer(200, Health(status="ready"))
-        reasons = {} if is_anonymous(request) else unready_models()
-        principal = principal_of(request)
+        reasons = {} if current_request().is_anonymous else unready_models()
+        principal = current_request().principal
         models = {name: reason for name, reason in reasons.items() if allows(principal, name)}
         return _answer(503, Health(status="not ready", models=models))
 

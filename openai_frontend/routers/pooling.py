@@ -38,8 +38,8 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
     async def create_embedding(request: Request) -> Response:
         """Computes embeddings of texts."""
         embedding_request = await reader.read(await read_body(request.receive))
-        model = await resolve_model(request, registry, embedding_request.model, "embeddings")
-        with CancelOnDisconnect(request.scope):
+        model = await resolve_model(registry, embedding_request.model, "embeddings")
+        with CancelOnDisconnect():
             body = await embeddings.create(embedding_request, model)
         return Response(body, media_type="application/json")
 
@@ -63,15 +63,15 @@ class _Documents:
     async def answer(self, request: Request, body: bytes, create: _Create) -> Response:
         """Accepts the format of Jina, vLLM and Cohere; `create` sets the response format."""
         asked = await self._reader.read(body)
-        model = await resolve_model(request, self._registry, asked.model, "rerank")
-        with CancelOnDisconnect(request.scope):
+        model = await resolve_model(self._registry, asked.model, "rerank")
+        with CancelOnDisconnect():
             return _json(await create(asked, model))
 
     async def answer_texts(self, request: Request, body: bytes) -> Response:
         """Accepts and returns the format of text-embeddings-inference."""
         asked = await self._texts_reader.read(body)
-        model = await resolve_model(request, self._registry, asked.model, "rerank")
-        with CancelOnDisconnect(request.scope):
+        model = await resolve_model(self._registry, asked.model, "rerank")
+        with CancelOnDisconnect():
             ranks = await self._reranking.create_for_texts(asked, model)
         document = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
         return Response(document, media_type="application/json")
@@ -135,8 +135,8 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     async def create_score(request: Request) -> Response:
         """Scores pairs of texts (format of vLLM)."""
         score_request = await reader.read(await read_body(request.receive))
-        model = await resolve_model(request, registry, score_request.model, "rerank")
-        with CancelOnDisconnect(request.scope):
+        model = await resolve_model(registry, score_request.model, "rerank")
+        with CancelOnDisconnect():
             return _json(await scoring.create(score_request, model))
 
     return router

@@ -3,61 +3,45 @@ end.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Literal
 
-from fastapi import Request
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
-from openai_frontend.auth.api_keys import REQUIRED_SCOPE, Principal
+from openai_frontend.auth.api_keys import REQUIRED_SCOPE
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.admission.model_lookup import Task, find_model
 
 
-def principal_of(request: Request) -> Principal | None:
-    """None if the server has no keys or the path needs none."""
-    principal: Principal | None = request.scope["state"].get("principal")
-    return principal
-
-
-def is_anonymous(request: Request) -> bool:
-    """Whether the server has keys and this request came without one."""
-    state = request.scope["state"]
-    return "principal" in state and state["principal"] is None
-
-
-def authorized_models(request: Request, registry: ModelRegistry) -> ModelProvider:
+def authorized_models(registry: ModelRegistry) -> ModelProvider:
     """The models that this request may name; their use is charged to its principal."""
-    principal = principal_of(request)
-    if principal is None:
+    context = current_request()
+    if context.principal is None:
         return registry
-    return AuthorizedModels(registry, principal, request.scope["state"].get("reservation"))
+    return AuthorizedModels(registry, context.principal, context.reservation)
 
 
-def may_list_models(request: Request) -> bool:
+def may_list_models() -> bool:
     """Whether errors may list the models."""
-    principal = principal_of(request)
+    principal = current_request().principal
     return principal is None or REQUIRED_SCOPE["models"] in principal.key.scopes
 
 
-async def resolve_model(
-    request: Request, registry: ModelRegistry, name: str | None, task: Task
-) -> ServingModel:
+async def resolve_model(registry: ModelRegistry, name: str | None, task: Task) -> ServingModel:
     """The model that the request names, or the only one for the task; recorded for the metrics.
 
     Loads it first if needed, and does not wait for that longer than the client.
     """
-    models = authorized_models(request, registry)
-    with CancelOnDisconnect(request.scope) if _may_load(registry, name) else nullcontext():
-        model = await find_model(models, name, task, may_list=may_list_models(request))
-        return record_model(request, model)
+    models = authorized_models(registry)
+    with CancelOnDisconnect() if _may_load(registry, name) else nullcontext():
+        model = await find_model(models, name, task, may_list=may_list_models())
+        return record_model(model)
 
 
 def _may_load(registry: ModelRegistry, name: str | None) -> bool:
@@ -65,14 +49,12 @@ def _may_load(registry: ModelRegistry, name: str | None) -> bool:
     return registry.uses.demand is not None and (name is None or not registry.is_loaded(name))
 
 
-def record_model(request: Request, model: ServingModel) -> ServingModel:
+def record_model(model: ServingModel) -> ServingModel:
     """Records a request's model for the metrics, and keeps it loaded until the request ends."""
-    state = request.scope["state"]
-    state["model"] = model.name
-    state["model_name"] = model.model_name  # Triton's
-    if (uses := state.get("model_uses")) is not None:
-        model.use.pin()
-        uses.append(model.use)
+    context = current_request()
+    context.model, context.model_name = model.name, model.model_name
+    model.use.pin()
+    context.at_end(model.use.unpin)
     return model
 
 
@@ -89,34 +71,28 @@ async def read_body(receive: Receive) -> bytes:
     return b"".join(pieces)
 
 
-def hold_memory(
-    request: Request, budget: MemoryBudget, deferred: DeferredRelease | None = None
-) -> RequestMemory:
+def hold_memory(budget: MemoryBudget, deferred: DeferredRelease | None = None) -> RequestMemory:
     """The request's memory in a budget, which is released when the request ends."""
     memory = RequestMemory(budget, deferred)
-    request.scope["state"].setdefault("held_memory", []).append(memory)
+    current_request().at_end(memory.release)
     return memory
-
-
-Deadline = tuple[float, Callable[[Literal["total"]], None]]  # loop time, and a callback
 
 
 class CancelOnDisconnect:
     """Cancels its `with` block when the client disconnects or the request's deadline passes.
 
     The block then raises RequestCancelled or RequestTimedOut. Our server signals a disconnect by a
-    future in the scope's state. Other servers do not, and then the block runs to its end. It does
-    not use ASGI's disconnect message: a task would have to wait for it, which left the whole
-    request to the garbage collector (docs/decisions/0009-request-path.md). The deadline is in the
-    scope's state.
+    future, with the request's deadline. Other servers do not, and then the block runs to its end.
+    ASGI's disconnect message is not used: a task would have to wait for it, which left the whole
+    request to the garbage collector (docs/decisions/0009-request-path.md).
 
     The block runs in the current task, so that its `finally` blocks cancel the Triton request.
     Cancellations are counted as in `asyncio.timeout`: one from elsewhere stays a cancellation.
     """
 
-    def __init__(self, scope: Scope) -> None:
-        self._lost: asyncio.Future[None] | None = scope["state"].get("connection_lost")
-        self._deadline: Deadline | None = scope["state"].get("deadline")
+    def __init__(self) -> None:
+        transport = current_request().transport
+        self._lost, self._deadline = transport.connection_lost, transport.deadline
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[object] | None = None
         self._reason: RequestCancelled | RequestTimedOut | None = None

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request, Response
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard
-from openai_frontend.routers.request import authorized_models, may_list_models, principal_of
+from openai_frontend.request_context.context import current_request
+from openai_frontend.routers.request import authorized_models, may_list_models
 from openai_frontend.routers.routing import PublicRoute
 from openai_frontend.runtime.html_page import HEADERS, page
 from openai_frontend.serving.admission.authorized_models import ModelProvider
@@ -34,11 +35,11 @@ def root_router(root_path: str, registry: ModelRegistry, *, keys: bool) -> APIRo
     async def get_root(request: Request) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
             return Response(description, media_type="application/json")
-        known = principal_of(request) is not None if keys else True
-        if not known or not may_list_models(request):
+        known = current_request().principal is not None if keys else True
+        if not known or not may_list_models():
             content = _KEY_NEEDED
         else:
-            content = _models(authorized_models(request, registry))
+            content = _models(authorized_models(registry))
         return Response(page("openai-frontend", _body(root_path, content)), headers=HEADERS)
 
     @router.get("/favicon.ico")

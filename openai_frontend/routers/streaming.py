@@ -11,75 +11,17 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from openai_frontend.errors import RequestCancelled, caught
 from openai_frontend.generation import CompletionDelta, FrameWriter, Resume, StreamWriter
+from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.request import CancelOnDisconnect
 from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.error_reply import ErrorReply, log_failure, reply_for
 from openai_frontend.sse import KEEP_ALIVE, error_event
 
 MAX_BUFFER_BYTES = 4 * 1024 * 1024
-
-
-class Sink(Protocol):
-    """Where the body of a stream goes."""
-
-    def open(self, writer: StreamWriter, /) -> None:
-        """Lets the writer write: the headers are sent."""
-
-    def drop(self) -> None:
-        """Ends the response to a client that reads too slowly."""
-
-    def truncate(self) -> bool:
-        """Closes the connection, so that the client sees that its response is incomplete. False if
-        only an exception can do that.
-        """
-
-    def close(self) -> None:
-        """The writer writes no more."""
-
-
-class AsgiSink:
-    """ASGI's `send`, for servers other than ours and clients of HTTP/1.0. Sends one message at a
-    time; what comes meanwhile waits in the writer.
-    """
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._sending: asyncio.Task[None] | None = None
-
-    def open(self, writer: StreamWriter) -> None:
-        self._writer = writer
-        writer.open(self._write, int, chunked=False)
-
-    def drop(self) -> None:
-        """The server cannot disconnect the client, so the request is cancelled."""
-        raise RequestCancelled("The client reads too slowly.")
-
-    def truncate(self) -> bool:
-        """ASGI has no message for it."""
-        return False
-
-    def close(self) -> None:
-        if self._sending is not None:
-            self._sending.cancel()
-
-    def _write(self, body: bytes) -> None:
-        self._writer.pause()
-        self._sending = asyncio.get_running_loop().create_task(self._send_body(body))
-
-    async def _send_body(self, body: bytes) -> None:
-        message = {"type": "http.response.body", "body": body, "more_body": True}
-        await _send_or_close(self._send, message, self._writer)
-        self._writer.resume()
-
-
-async def _send_or_close(send: Send, message: Message, writer: StreamWriter) -> None:
-    """Sends a message of a stream from a background task. A failure is raised by the next write."""
-    with caught(writer.close):
-        await send(message)
 
 
 HEADERS = [
@@ -143,7 +85,8 @@ class StreamedResponse(Response, ABC):
 
     async def _send_start(self) -> None:
         message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await _send_or_close(self._send, message, self._writer)
+        with caught(self._writer.close):  # the next write raises the failure
+            await self._send(message)
         self._sink.open(self._writer)
 
     async def drained(self) -> None:
@@ -169,28 +112,30 @@ class StreamedResponse(Response, ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Middleware only looks at the start of a response, so the body bypasses it.
-        state = scope["state"]
+        context = current_request()
         self._send = send
-        self._sink: Sink = state.get("direct_writer") or AsgiSink(state.get("send_body", send))
+        if context.transport.sink is None:
+            raise RuntimeError("the request's context has no sink for its response")
+        self._sink = context.transport.sink
         writer = self._writer = self._limits.writer(self._limits.buffer_bytes, self._sink.drop)
         writer.on_drained = self._on_drained
         silence = KeepAlive(writer, self.start, self._limits.ping_interval_s)
         if self.comments:
             silence.watch()
         try:
-            with CancelOnDisconnect(scope):  # not started if the client has already left
+            with CancelOnDisconnect():  # not started if the client has already left
                 # A task of its own: a wake-up then resumes four frames, not the twenty of the
                 # middleware too. Measured at 64 streams: 18 % less CPU for each chunk, with the
                 # way round them.
                 last = await asyncio.get_running_loop().create_task(self.pump(writer))
         except RequestCancelled as gone:
-            log_failure(gone, state["request_id"])
+            log_failure(gone, context.request_id)
             return
         except (Exception, asyncio.CancelledError) as error:
             if self._starting is None:
                 raise
             # The status is sent, so the last event reports the failure.
-            log_failure(error, state["request_id"])
+            log_failure(error, context.request_id)
             end = self.failure_data(reply_for(error))
             await self.drained()  # after all earlier data
             if end is None:
@@ -201,7 +146,7 @@ class StreamedResponse(Response, ABC):
         finally:
             silence.stop()
             self._close()
-            state["streamed_bytes"] = writer.body_bytes
+            context.streamed_bytes = writer.body_bytes
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _close(self) -> None:

@@ -34,14 +34,14 @@ def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> 
     async def tokenize(request: Request) -> Response:
         """Tokenizes a text or a chat."""
         asked = await texts.read(await read_body(request.receive))
-        model = await resolve_model(request, registry, asked.model, None)
-        with CancelOnDisconnect(request.scope):  # fetching media may take seconds
+        model = await resolve_model(registry, asked.model, None)
+        with CancelOnDisconnect():  # fetching media may take seconds
             return _json(await tokenization.tokenize(asked, model))
 
     async def detokenize(request: Request) -> Response:
         """Converts tokens to text."""
         asked = await tokens.read(await read_body(request.receive))
-        model = await resolve_model(request, registry, asked.model, None)
+        model = await resolve_model(registry, asked.model, None)
         return _json(await tokenization.detokenize(asked, model))
 
     for path in ("/tokenize", "/v1/tokenize"):
@@ -74,8 +74,8 @@ def render_router(
     async def render_chat_completion(request: Request) -> Response:
         """Renders the prompt of a conversation without running the model."""
         asked = await chats.read(await read_body(request.receive))
-        model = await resolve_model(request, registry, asked.model, "chat")
-        with CancelOnDisconnect(request.scope):
+        model = await resolve_model(registry, asked.model, "chat")
+        with CancelOnDisconnect():
             answer = await chat.build_job(asked, model)
         [only] = await rendered(answer, asked)
         return _json(only, adjusted_parameters(answer.adjusted))
@@ -88,7 +88,7 @@ def render_router(
     async def render_completion(request: Request) -> Response:
         """Renders each prompt without running the model."""
         asked = await texts.read(await read_body(request.receive))
-        model = await resolve_model(request, registry, asked.model, "completions")
+        model = await resolve_model(registry, asked.model, "completions")
         return _json(await rendered(await completions.build_job(asked, model), asked))
 
     return router

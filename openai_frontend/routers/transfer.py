@@ -6,12 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.prefill_peers import HEALTH_PATH, PREFILL_PATH
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.routers.request import (
-    CancelOnDisconnect,
-    principal_of,
-    read_body,
-    record_model,
-)
+from openai_frontend.request_context.context import current_request
+from openai_frontend.routers.request import CancelOnDisconnect, read_body, record_model
 from openai_frontend.routers.routing import TransferRoute
 from openai_frontend.serving.admission.authorized_models import check_allowed
 from openai_frontend.serving.prefill import Prefill, model_name
@@ -31,11 +27,11 @@ def transfer_router(
         """Compute a prompt, unless the decode server disconnects."""
         asked = await bodies.read(await read_body(request.receive))
         name = model_name(asked)
-        check_allowed(principal_of(request), name)
-        with CancelOnDisconnect(request.scope):
+        check_allowed(current_request().principal, name)
+        with CancelOnDisconnect():
             await registry.ensure_loaded(name)
             model = registry.get(name)
-            record_model(request, model)
+            record_model(model)
             answer = await prefill.create(asked, model)
         return Response(answer.model_dump_json(), media_type="application/json")
 

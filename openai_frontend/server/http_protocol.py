@@ -18,8 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from openai_frontend.generation import StreamWriter
 from openai_frontend.middleware import direct_writer
-from openai_frontend.middleware.direct_writer import DirectWriter
+from openai_frontend.middleware.direct_writer import TRANSPORT, DirectWriter
 from openai_frontend.middleware.request_id import new_request_id
+from openai_frontend.request_context.context import Transport
 from openai_frontend.server import http1, http2
 from openai_frontend.server.limits import (
     MALFORMED,
@@ -75,6 +76,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._slow_client: SlowClientDetector | None = None
         self._responding: RequestResponseCycle | None = None
         self._lost = self.loop.create_future()
+        self._request_transport = Transport(self._lost)  # of the last request
         self.stream_writer: StreamWriter | None = None  # of a streamed response
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -135,7 +137,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._head_open = True
         self._request_limits.begin()
         super().on_message_begin()
-        self.scope["state"]["connection_lost"] = self._lost
+        self._request_transport = self.scope["state"][TRANSPORT] = Transport(self._lost)
 
     def on_url(self, url: bytes) -> None:
         self._request_limits.url(url)
@@ -157,7 +159,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._upgrading = None
         if self.limits.request_timeout_s:
             end_s = self.loop.time() + self.limits.request_timeout_s
-            self.scope["state"]["deadline"] = end_s, self.counts.timed_out
+            self._request_transport.deadline = end_s, self.counts.timed_out
         super().on_headers_complete()
         self._body_open = True  # uvicorn may have rejected the URL before
 
@@ -234,7 +236,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """
         self._responding = cycle
         if self.writes_directly and cycle.scope["http_version"] != "1.0":
-            cycle.scope["state"]["direct_writer"] = DirectWriter(cycle, self)
+            cycle.scope["state"][TRANSPORT].sink = DirectWriter(cycle, self)
         super()._start_asgi_task(cycle, http1.until_close(cycle, app))
 
     def close_incomplete(self) -> None:
@@ -307,10 +309,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._disconnected:
             return
         self._disconnected = True
-        state = self.scope["state"] if self.scope is not None else {}
-        logger.info(
-            "request %s: disconnected a client that reads too slowly", state.get("request_id", "-")
-        )
+        request_id = self._request_transport.request_id
+        logger.info("request %s: disconnected a client that reads too slowly", request_id)
         self.counts.slow_client_disconnected()
         self.transport.abort()
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from openai_frontend import request_record
 from openai_frontend.errors import (
     GatewayError,
     InvalidRequest,
@@ -18,6 +17,7 @@ from openai_frontend.errors import (
     ServerOverloaded,
 )
 from openai_frontend.logs.repeats import REPEATS, Repeats, log_error
+from openai_frontend.request_context.context import current_record
 from schemas.errors import ErrorObject, ErrorResponse
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def log_failure(error: BaseException, request_id: str, repeats: Repeats = REPEAT
     """Log what the client does not get, once per reason and minute. A 4xx is complete for its
     client, and not logged.
     """
-    if (record := request_record.current.get()) is not None:
+    if (record := current_record()) is not None:
         record.failed(error)
     if isinstance(error, (RequestCancelled, CancelledError)):
         logger.debug("request %s: %s", request_id, error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from openai_frontend.media.stages import LOG
-from openai_frontend.request_record import RequestRecord
+from openai_frontend.request_context.record import RequestRecord
 
 # version-trace-parent-flags; later versions may append fields
 _TRACEPARENT = re.compile(

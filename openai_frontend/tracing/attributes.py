@@ -8,7 +8,7 @@ Prompts and outputs are never included: `gen_ai.input.messages`, `gen_ai.output.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from openai_frontend.request_record import RequestRecord
+from openai_frontend.request_context.record import RequestRecord
 
 Attribute = str | bool | int | float | tuple[str, ...]
 

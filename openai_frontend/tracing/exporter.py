@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from openai_frontend import __version__
 from openai_frontend.errors import caught
-from openai_frontend.request_record import RequestRecord
+from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.tracing.attributes import ServerAddress
 from openai_frontend.tracing.spans import SpanBuilder
 

@@ -9,7 +9,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from openai_frontend import __version__
-from openai_frontend.request_record import CoreActivity, RequestRecord
+from openai_frontend.request_context.record import CoreActivity, RequestRecord
 from openai_frontend.tracing import attributes
 from openai_frontend.tracing.attributes import ServerAddress
 

@@ -15,9 +15,9 @@ from threading import Thread
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from openai_frontend import errors, request_record
-from openai_frontend.admission import deferred_release
-from openai_frontend.request_record import RequestRecord
+from openai_frontend import errors
+from openai_frontend.request_context.context import current
+from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.runtime.background_tasks import next_tick, supervise
 from openai_frontend.runtime.load_phases import PHASES
 from openai_frontend.triton import (
@@ -423,6 +423,7 @@ class Server:
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
         self.health.check(model_name)
+        request = current.get()
         try:
             native = self._core.infer(
                 model_name,
@@ -433,7 +434,7 @@ class Server:
                 timeout_us,
                 parameters if parameters is None else dict(parameters),
                 outputs,
-                *_trace(request_record.current.get()),
+                *_trace(None if request is None else request.record),
             )
         except _core.TritonError as error:
             raise error_codes.from_native(error) from error
@@ -442,7 +443,7 @@ class Server:
             self._loop,
             model_name,
             self.unreleased,
-            deferred_release.current.get(),
+            None if request is None else request.deferred_release,
         )
         self._streams.add(stream)
         return stream

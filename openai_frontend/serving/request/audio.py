@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from pybase64 import b64decode
 
-from openai_frontend import request_record
 from openai_frontend.admission.memory_budget import RequestMemory
 from openai_frontend.errors import InvalidRequest, RequestTooLarge, ServerOverloaded
 from openai_frontend.media.audio import FORMATS, format_of, pieces
@@ -26,6 +25,7 @@ from openai_frontend.media.modalities import (
     TranscriptionSupport,
 )
 from openai_frontend.media.stages import Stage
+from openai_frontend.request_context.context import current_record
 from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.media_parts import (
     Base64Text,
@@ -180,7 +180,7 @@ class AudioReader:
 
 def _record(began_ns: int) -> None:
     """For the request's trace."""
-    if (record := request_record.current.get()) is not None:
+    if (record := current_record()) is not None:
         record.media_stages.append(Stage("audio file decode", began_ns, monotonic_ns()))
 
 

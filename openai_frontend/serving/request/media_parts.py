@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from time import monotonic_ns
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from openai_frontend import request_record
 from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
 from openai_frontend.media.fetch import (
@@ -28,6 +27,7 @@ from openai_frontend.media.fetch import (
 )
 from openai_frontend.media.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 from openai_frontend.media.stages import Stage
+from openai_frontend.request_context.context import current_record
 
 # Type of a part -> the kind of its media, as chat templates know it
 KINDS: Mapping[str, str] = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
@@ -248,7 +248,7 @@ class PartReader(ABC, Generic[Item]):
             raise ServerOverloaded(message) from None
         except FetchFailed:
             raise self.urls.not_fetched(item.param) from None
-        if (record := request_record.current.get()) is not None:
+        if (record := current_record()) is not None:
             stage = Stage(f"{self.urls.what} fetch", began_ns, monotonic_ns())
             record.media_stages.append(stage)
         return Base64Text(text, 0, item.option, item.param)

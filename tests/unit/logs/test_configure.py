@@ -14,6 +14,7 @@ import pytest
 from openai_frontend.logs.configure import log_to_stderr
 from openai_frontend.logs.formatters import LogFormat
 from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.request_context.context import current_request
 from tests.process_state import log_restored
 from tests.unit.middleware.asgi import call, echo
 
@@ -49,7 +50,7 @@ async def test_id_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
     """A message that contains the id does not get it again."""
 
     async def app(scope, receive, send):
-        logger.error("request %s failed", scope["state"]["request_id"])
+        logger.error("request %s failed", current_request().request_id)
         await echo(scope, receive, send)
 
     with own_log():

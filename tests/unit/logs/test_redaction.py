@@ -16,11 +16,12 @@ import openai_frontend
 from openai_frontend import engines
 from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelFailed
-from openai_frontend.logs import configure, formatters, redaction, repeats
+from openai_frontend.logs import configure, redaction, repeats
 from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.media import pool as media_pool
 from openai_frontend.models import supervisor
 from openai_frontend.parsing import guard
+from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.runtime import background_tasks
 from openai_frontend.serving import error_reply
 from openai_frontend.tracing import exporter
@@ -32,9 +33,9 @@ KEY = "sk-0123456789abcdefghijABCDEFGHIJ"
 
 @pytest.fixture
 def in_request():
-    token = formatters.request_id.set("req_1")
+    token = current.set(RequestContext("req_1"))
     yield
-    formatters.request_id.reset(token)
+    current.reset(token)
 
 
 def record(message: str, *args: object, error: BaseException | None = None, name: str = "x"):

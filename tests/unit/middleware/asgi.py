@@ -6,6 +6,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from openai_frontend.request_context.context import RequestContext, current
+
 
 @dataclass
 class Sent:
@@ -33,8 +35,10 @@ async def call(
     headers: Iterable[tuple[bytes, bytes]] = (),
     body: Iterable[bytes] = (b"",),
     scope: dict[str, Any] | None = None,
+    context: RequestContext | None = None,
 ) -> Sent:
-    """One request, its body in the given pieces."""
+    """One request, its body in the given pieces. `context` is its own; None: a new one."""
+    context = context or RequestContext("req_1")
     pieces = list(body)
     sent = Sent()
 
@@ -52,7 +56,12 @@ async def call(
         "headers": list(headers),
         **(scope or {}),
     }
-    await app(full, receive, send)
+    token = current.set(context)
+    try:
+        await app(full, receive, send)
+    finally:
+        current.reset(token)
+        context.end()
     return sent
 
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.middleware import direct_writer as direct_writer_module
-from openai_frontend.middleware.direct_writer import DirectWriter, is_supported
+from openai_frontend.middleware.direct_writer import TRANSPORT, AsgiSink, DirectWriter, is_supported
 from openai_frontend.middleware.request_id import RequestId, WithoutRequestId
 from openai_frontend.runtime import compatibility
 from openai_frontend.triton import StreamWriter
@@ -44,7 +44,7 @@ async def answered(app: Any, *sent: bytes) -> bytes:
 
 def opened(scope: Scope) -> StreamWriter:
     """The writer of a response whose headers were sent."""
-    direct = scope["state"]["direct_writer"]
+    direct = scope["state"][TRANSPORT].sink
     writer = StreamWriter(1 << 20, direct.drop)
     direct.open(writer)
     return writer
@@ -204,10 +204,10 @@ async def test_writer_is_closed_before_its_descriptor():
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(dict(START))
-        scope["state"]["direct_writer"].open(writer)
+        scope["state"][TRANSPORT].sink.open(writer)
         assert writer.opened is not None
         inodes.append(os.fstat(writer.opened["fd"]).st_ino)
-        await scope["state"]["connection_lost"]
+        await scope["state"][TRANSPORT].connection_lost
 
     async with served(RequestId(app)) as address:
         await leave(address)
@@ -224,7 +224,7 @@ async def test_rejection_closes_the_writer():
         writer = opened(scope)
         writer(b"a")
         begun.set()
-        await scope["state"]["connection_lost"]
+        await scope["state"][TRANSPORT].connection_lost
         closed.append(writer(b"b") or writer.body_bytes == 1)
 
     async with served(RequestId(app)) as address:
@@ -247,9 +247,9 @@ async def test_writer_of_a_lost_connection_is_closed():
     writer, begun = Writer(), asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        direct = scope["state"]["direct_writer"]
+        direct = scope["state"][TRANSPORT].sink
         begun.set()
-        await scope["state"]["connection_lost"]
+        await scope["state"][TRANSPORT].connection_lost
         await asyncio.sleep(0)  # the transport lets go of its protocol behind it
         direct.open(writer)
 
@@ -269,7 +269,7 @@ async def test_http_1_0_has_no_chunks():
     written: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        written.append(scope["state"].get("direct_writer"))
+        written.append(type(scope["state"][TRANSPORT].sink))
         await send(dict(START))
         for piece in (b"a", b"", b"bc"):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -280,7 +280,7 @@ async def test_http_1_0_has_no_chunks():
     assert raw == b"abcd"
     assert b"connection: close" in head
     assert b"transfer-encoding" not in head
-    assert written == [None]
+    assert written == [AsgiSink]
 
 
 async def test_http_1_0_has_content_length():
@@ -310,12 +310,12 @@ async def test_body_goes_through_send_if_uvicorn_lacks_a_name(monkeypatch, caplo
     written: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        written.append(scope["state"].get("direct_writer"))
+        written.append(type(scope["state"][TRANSPORT].sink))
         await send(dict(START))
         await send({"type": "http.response.body", "body": b"a", "more_body": True})
         await send({"type": "http.response.body", "body": b"b"})
 
     assert body(await answered(app)) == b"ab"
-    assert written == [None]
+    assert written == [AsgiSink]
     (line,) = caplog.messages
     assert f"has no {name}, so each event of a stream is sent through ASGI" in line

@@ -8,8 +8,6 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.middleware.error_responses import ErrorResponses
 from tests.unit.middleware.asgi import call, echo
 
-STATE = {"state": {"request_id": "req_1"}}
-
 
 def failing(error: BaseException) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -29,7 +27,7 @@ ERRORS = [
 async def test_exception_becomes_a_response(error, status, message):
     """In OpenAI's envelope."""
 
-    sent = await call(failing(error), scope=STATE)
+    sent = await call(failing(error))
 
     assert (status, message) == (sent.status, json.loads(sent.body)["error"]["message"])
     assert sent.headers["content-type"] == "application/json"
@@ -38,7 +36,7 @@ async def test_exception_becomes_a_response(error, status, message):
 async def test_unexpected_exception_is_logged(caplog):
     """With its traceback and the request id."""
 
-    await call(failing(ValueError("secret")), scope=STATE)
+    await call(failing(ValueError("secret")))
 
     assert "req_1" in caplog.text
     assert "ValueError: secret" in caplog.text
@@ -52,10 +50,10 @@ async def test_started_response_is_not_answered_again():
         raise ValueError
 
     with pytest.raises(ValueError):  # noqa: PT011  the same that the application raised
-        await call(ErrorResponses(app), scope=STATE)
+        await call(ErrorResponses(app))
 
 
 async def test_success_passes_unchanged():
-    sent = await call(ErrorResponses(echo), scope=STATE, body=[b"x"])
+    sent = await call(ErrorResponses(echo), body=[b"x"])
 
     assert (sent.status, sent.body) == (200, b"x")

@@ -13,6 +13,7 @@ from openai_frontend.errors import (
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.error_responses import ErrorResponses
 from openai_frontend.middleware.telemetry import RequestMetrics
+from openai_frontend.request_context.context import current_request
 from tests.unit.middleware.asgi import call, echo
 
 FIXED = {("POST", "/v1/chat/completions")}
@@ -46,12 +47,12 @@ async def test_route_label(method, path, route, label):
     metrics = GatewayMetrics()
 
     async def app(scope, receive, send):
-        scope["state"]["model_name"] = "m"
+        current_request().model_name = "m"
         if route is not None:
             scope["route"] = route
         await echo(scope, receive, send)
 
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "state": {}}
+    scope = {"type": "http", "method": method, "path": path, "headers": []}
     await call(RequestMetrics(app, metrics=metrics, fixed=FIXED), scope=scope)
 
     assert counted(metrics) == [(label, "m", "200", 1.0)]
@@ -64,7 +65,7 @@ async def test_disconnected_client_counts_as_499():
     async def app(scope, receive, send):
         raise TimeoutError
 
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "state": {}}
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     with pytest.raises(TimeoutError):
         await call(RequestMetrics(app, metrics=metrics, fixed=FIXED), scope=scope)
 
@@ -88,7 +89,7 @@ async def test_gauges_of_running_requests():
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        await call(RequestMetrics(app, metrics=metrics, fixed=FIXED), scope={"state": {}})
+        await call(RequestMetrics(app, metrics=metrics, fixed=FIXED))
 
     assert [*seen, now()] == [[1, 0], [1, 1], [0, 0]]
 
@@ -109,12 +110,12 @@ async def test_rejections_are_counted_by_reason(error, reason):
     metrics = GatewayMetrics()
 
     async def app(scope, receive, send):
-        scope["state"]["model_name"] = "m"
+        current_request().model_name = "m"
         raise InvalidRequest("wrong") if scope["path"] == "/wrong" else error
 
     counting = RequestMetrics(ErrorResponses(app), metrics=metrics, fixed=FIXED)
     for path in ("/", "/wrong"):
-        await call(counting, scope={"path": path, "state": {"request_id": "r"}})
+        await call(counting, scope={"path": path})
 
     rejected = {
         (sample.labels["model"], sample.labels["reason"]): sample.value

@@ -5,7 +5,6 @@ import contextlib
 import json
 
 import pytest
-from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from openai_frontend.admission.memory_budget import MemoryBudget
@@ -16,6 +15,7 @@ from openai_frontend.middleware.request_body import (
     ContentEncoding,
     ContentType,
 )
+from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.routers.request import hold_memory
 from tests.unit.middleware.asgi import call, echo
 
@@ -130,15 +130,14 @@ async def test_what_a_request_holds_ends_with_it(fails):
     budget = MemoryBudget(100)
 
     async def holds(scope: Scope, receive: Receive, send: Send) -> None:
-        hold_memory(Request(scope), budget).take(100)
+        hold_memory(budget).take(100)
         if fails:
             raise RequestCancelled("it left")
         await echo(scope, receive, send)
 
-    limited = BodyLimit(holds, max_body_bytes=10, budget=MemoryBudget(15))
     for _ in range(2):
         with pytest.raises(RequestCancelled) if fails else contextlib.nullcontext():
-            await call(limited, scope={"state": {}})
+            await call(RequestId(holds))
 
     assert budget.used_bytes == 0
 

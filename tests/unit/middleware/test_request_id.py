@@ -1,6 +1,7 @@
 import pytest
 
 from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.request_context.context import current_request
 from tests.unit.middleware.asgi import call, echo
 
 
@@ -13,16 +14,16 @@ async def test_new_id():
 
 @pytest.mark.parametrize("given", [b"abc-123", b"a" * 128, b"trace/1:2=3+4@5._"])
 async def test_client_id_is_kept(given):
-    """In the response and in the scope."""
-    seen = {}
+    """In the response and in the request's context."""
+    seen = []
 
     async def app(scope, receive, send):
-        seen.update(scope["state"])
+        seen.append(current_request().request_id)
         await echo(scope, receive, send)
 
     sent = await call(RequestId(app), headers=[(b"x-request-id", given)])
 
-    assert given.decode() == seen["request_id"]
+    assert seen == [given.decode()]
     assert given.decode() == sent.headers["x-request-id"]
 
 

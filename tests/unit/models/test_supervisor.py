@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.admission.deferred_release import DeferredRelease, current
+from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.config.model_options import EngineLimits
 from openai_frontend.generation import GenerationRequest, SamplingParams
@@ -23,6 +23,7 @@ from openai_frontend.models import supervisor
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.supervisor import EngineSupervisor
+from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.triton import ResponseStream, Server, _core, engine_control, inprocess
 from tests import mock_models
@@ -271,7 +272,7 @@ async def test_cancelled_requests_of_a_dead_engine(deaf):
     """Their release is not awaited: Triton may keep them forever."""
     ask, here = deaf
     here.server.unreleased.observers.append(here.registry.uses)
-    current.set(deferred := DeferredRelease())
+    current.set(RequestContext("req_1", deferred_release=(deferred := DeferredRelease())))
     (await ask()).stream.cancel()
     returned = asyncio.Event()
     deferred.when_released(returned.set)

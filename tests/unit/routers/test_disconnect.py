@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-from typing import Any
 from weakref import ref
 
 import pytest
@@ -12,6 +11,8 @@ from starlette.types import Message
 from openai_frontend import triton
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.generation import StreamWriter
+from openai_frontend.middleware.direct_writer import AsgiSink
+from openai_frontend.request_context.context import RequestContext, Transport, current
 from openai_frontend.routers.request import CancelOnDisconnect
 from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 
@@ -21,7 +22,8 @@ class Client:
 
     def __init__(self) -> None:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.scope: dict[str, Any] = {"type": "http", "state": {"connection_lost": self.lost}}
+        self.transport = Transport(self.lost)
+        current.set(RequestContext("req_1", self.transport))
 
     def goes(self) -> None:
         self.lost.set_result(None)
@@ -32,7 +34,7 @@ async def test_disconnect_cancels_a_waiting_body():
     client, cleaned = Client(), []
 
     async def work() -> None:
-        with CancelOnDisconnect(client.scope):
+        with CancelOnDisconnect():
             try:
                 client.goes()
                 await asyncio.Event().wait()
@@ -50,7 +52,7 @@ async def test_task_is_usable_after_a_disconnect():
     client = Client()
 
     async def work() -> None:
-        with CancelOnDisconnect(client.scope):
+        with CancelOnDisconnect():
             client.goes()
             await asyncio.Event().wait()
 
@@ -67,7 +69,7 @@ async def test_body_does_not_start_after_a_disconnect():
     client, begun = Client(), []
     client.goes()
 
-    with pytest.raises(RequestCancelled), CancelOnDisconnect(client.scope):
+    with pytest.raises(RequestCancelled), CancelOnDisconnect():
         begun.append(True)
 
     assert begun == []
@@ -76,7 +78,7 @@ async def test_body_does_not_start_after_a_disconnect():
 async def test_disconnect_after_the_body_has_no_effect():
     client = Client()
 
-    with CancelOnDisconnect(client.scope):
+    with CancelOnDisconnect():
         await asyncio.sleep(0)
     client.goes()
 
@@ -87,24 +89,25 @@ async def test_disconnect_pending_at_the_end_of_the_body_has_no_effect():
     """It does not cancel what comes after the body."""
     client = Client()
 
-    with CancelOnDisconnect(client.scope):
+    with CancelOnDisconnect():
         client.goes()  # its callbacks run in the event loop's next iteration
 
     assert await asyncio.sleep(0, "still running") == "still running"
 
 
 async def test_body_completes_if_the_server_reports_no_disconnects():
-    with CancelOnDisconnect({"type": "http", "state": {}}):
+    current.set(RequestContext("req_1"))
+    with CancelOnDisconnect():
         result = await asyncio.sleep(0, "done")
 
     assert result == "done"
 
 
 async def test_other_cancellations_stay_cancelled_errors():
-    client = Client()
+    Client()
 
     async def work() -> None:
-        with CancelOnDisconnect(client.scope):
+        with CancelOnDisconnect():
             await asyncio.Event().wait()
 
     task = asyncio.create_task(work())
@@ -116,7 +119,8 @@ async def test_other_cancellations_stay_cancelled_errors():
 
 
 async def test_exceptions_of_the_body_pass_unchanged():
-    with pytest.raises(ValueError, match="own"), CancelOnDisconnect(Client().scope):
+    Client()
+    with pytest.raises(ValueError, match="own"), CancelOnDisconnect():
         raise ValueError("own")
 
 
@@ -124,10 +128,10 @@ async def test_timeout_cancels_the_body():
     """The callback that counts timeouts runs once."""
     client = Client()
     told: list[str] = []
-    client.scope["state"]["deadline"] = asyncio.get_running_loop().time() + 0.02, told.append
+    client.transport.deadline = asyncio.get_running_loop().time() + 0.02, told.append
 
     async def work() -> None:
-        with CancelOnDisconnect(client.scope):
+        with CancelOnDisconnect():
             await asyncio.Event().wait()
 
     with pytest.raises(RequestTimedOut):
@@ -141,10 +145,10 @@ async def test_timeout_cancels_the_body():
 
 async def test_expired_deadline_ends_the_body_at_its_first_await():
     client = Client()
-    client.scope["state"]["deadline"] = 0.0, lambda kind: None
+    client.transport.deadline = 0.0, lambda kind: None
 
     async def work() -> None:
-        with CancelOnDisconnect(client.scope):
+        with CancelOnDisconnect():
             await asyncio.Event().wait()
 
     with pytest.raises(RequestTimedOut):
@@ -154,9 +158,9 @@ async def test_expired_deadline_ends_the_body_at_its_first_await():
 async def test_deadline_after_the_body_has_no_effect(loop_clock):
     client = Client()
     told: list[str] = []
-    client.scope["state"]["deadline"] = loop_clock() + 1000, told.append
+    client.transport.deadline = loop_clock() + 1000, told.append
 
-    with CancelOnDisconnect(client.scope):
+    with CancelOnDisconnect():
         await asyncio.sleep(0)
     loop_clock.move_on(1001)
     await asyncio.sleep(0.01)
@@ -179,7 +183,6 @@ class Stream(StreamedResponse):
 async def test_stream_does_not_start_after_a_disconnect(goes, sent):
     """For example, if the client left while the server was reading a long prompt."""
     client, stream, messages = Client(), Stream(StreamLimits(writer=triton.StreamWriter)), []
-    client.scope["state"]["request_id"] = "req_1"
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}
@@ -187,9 +190,10 @@ async def test_stream_does_not_start_after_a_disconnect(goes, sent):
     async def send(message: Message) -> None:
         messages.append(message["type"])
 
+    client.transport.sink = AsgiSink(send)
     if goes:
         client.goes()
-    await stream(client.scope, receive, send)
+    await stream({"type": "http"}, receive, send)
     await asyncio.sleep(0.01)
 
     assert (stream.begun, len(messages)) == (not goes, sent)
@@ -206,7 +210,7 @@ async def test_cancelled_request_is_freed_without_a_collection():
     async def work() -> None:
         body = Body()
         bodies.append(ref(body))
-        with CancelOnDisconnect(client.scope):
+        with CancelOnDisconnect():
             client.goes()
             await asyncio.Event().wait()
 

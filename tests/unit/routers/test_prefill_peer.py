@@ -6,14 +6,14 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.middleware.chosen_prefill_peer import HEADER, ChosenPrefillPeer
-from openai_frontend.models.remote_prefill import chosen_peer
+from openai_frontend.request_context.context import current_request
 from tests.unit.middleware.asgi import call, echo
 
 seen: list[str | None] = []
 
 
 async def recording(scope: Any, receive: Any, send: Any) -> None:
-    seen.append(chosen_peer.get())
+    seen.append(current_request().prefill_peer)
     await echo(scope, receive, send)
 
 

@@ -19,9 +19,10 @@ from openai_frontend import generation
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.generation import CompletionDelta
+from openai_frontend.middleware.direct_writer import TRANSPORT, AsgiSink
 from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.request_context.context import RequestContext, Transport, current
 from openai_frontend.routers.streaming import (
-    AsgiSink,
     ReadingPace,
     StreamedResponse,
     StreamLimits,
@@ -188,16 +189,17 @@ class Stream(StreamedResponse):
         return await self._pump(self, writer)
 
 
-async def answer(client: Client, stream: Stream, within_s: float = 30) -> dict[str, Any]:
-    """The request's state once the response has ended."""
-    state: dict[str, Any] = {"request_id": "req_1"}
+async def answer(client: Client, stream: Stream, within_s: float = 30) -> RequestContext:
+    """The request's context once the response has ended."""
+    context = RequestContext("req_1", Transport(sink=AsgiSink(client.send)))
+    current.set(context)
 
     async def receive() -> Any:
         raise AssertionError
 
     async with asyncio.timeout(within_s):
-        await stream({"type": "http", "state": state}, receive, client.send)
-    return state
+        await stream({"type": "http"}, receive, client.send)
+    return context
 
 
 async def writes(stream: Stream, writer: generation.StreamWriter) -> bytes:
@@ -214,10 +216,10 @@ async def test_status_is_sent_before_the_bodies(slow):
     client = Client(slow=slow)
     asyncio.get_running_loop().call_later(0.01, client.open.set)
 
-    state = await answer(client, Stream(writes))
+    context = await answer(client, Stream(writes))
 
     assert (client.statuses, client.bodies) == ([200], [b"ab", b"c"])
-    assert state["streamed_bytes"] == 2
+    assert context.streamed_bytes == 2
 
 
 async def test_failure_before_the_first_data_keeps_its_status():
@@ -426,7 +428,7 @@ class Answering:
         self.running: set[asyncio.Task[Any] | None] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        transport = scope["state"]["direct_writer"]._cycle.transport
+        transport = scope["state"][TRANSPORT].sink._cycle.transport
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
         self.running.add(asyncio.current_task())
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from openai_frontend.middleware.direct_writer import TRANSPORT
 from openai_frontend.server import http2, http_protocol, internal_server
 from openai_frontend.server.http_protocol import LimitedHttpProtocol, limited_protocol
 from openai_frontend.server.limits import (
@@ -585,7 +586,7 @@ async def dropped(app: ASGIApp, sent: bytes, *, read: int = 0) -> Counts:
 
 async def endless(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    while not scope["state"]["connection_lost"].done():
+    while not scope["state"][TRANSPORT].connection_lost.done():
         await send({"type": "http.response.body", "body": PIECE, "more_body": True})
         await asyncio.sleep(0)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from openai_frontend import request_record
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.rate_limit import Reservation
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.request_record import RequestRecord
+from openai_frontend.request_context.context import RequestContext, current
+from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.serving.admission.authorized_models import MeteredModel
 from openai_frontend.serving.output.collect import collect
 from openai_frontend.serving.output.response_fields import usage_fields
@@ -58,13 +58,13 @@ class Accounts:
 async def accounts(folder: Path) -> AsyncIterator[Accounts]:
     who = caller(key("k", tokens_per_minute=LIMIT), FakeClock())
     record = RequestRecord("r")
-    token = request_record.current.set(record)
+    token = current.set(RequestContext("r", record=record))
     async with mock_models.serving(folder, tool_call_parser={"m": "hermes"}) as models:
         model = models.get("m")
         yield Accounts(
             MeteredModel(model, who, Reservation(who.rate_limiter)), who, record, model.metrics
         )
-    request_record.current.reset(token)
+    current.reset(token)
 
 
 def write(folder: Path, text: str, **engine: Any) -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from openai_frontend.request_record import RequestRecord
+from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.tracing.attributes import ServerAddress
 from openai_frontend.tracing.exporter import MAX_RECORDS, Exporter
 from tests.unit.tracing.collector import Collector

@@ -6,7 +6,7 @@ import logging
 import pytest
 from opentelemetry.sdk.resources import Resource
 
-from openai_frontend.request_record import RequestRecord
+from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.tracing import TraceContext, Tracing, read_trace_context
 from openai_frontend.tracing.attributes import ServerAddress
 from openai_frontend.tracing.spans import SpanBuilder

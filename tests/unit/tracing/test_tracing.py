@@ -5,7 +5,7 @@ import json
 import pytest
 
 from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
-from openai_frontend.request_record import RequestRecord
+from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.tracing import TraceContext, Tracing
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -4,7 +4,8 @@ import gc
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.admission import deferred_release
+from openai_frontend.admission.deferred_release import DeferredRelease
+from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.triton import _core, inprocess
 from tests import mock_models
 from tests.unit.engines import failing_engines
@@ -250,9 +251,9 @@ async def test_core_that_stops(slow, observer):
 
 async def test_lease(slow):
     """It is retained until Triton has released all cancelled requests of its own client."""
-    deferred_release.current.set(own := deferred_release.DeferredRelease())
+    current.set(RequestContext("own", deferred_release=(own := DeferredRelease())))
     streams = [generate(slow, 1000) for _ in range(2)]
-    deferred_release.current.set(other := deferred_release.DeferredRelease())
+    current.set(RequestContext("other", deferred_release=(other := DeferredRelease())))
     for stream in streams:
         stream.cancel()
     ended = []

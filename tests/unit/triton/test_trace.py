@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from openai_frontend import errors, request_record
-from openai_frontend.request_record import MAX_CORE_TRACES, RequestRecord
+from openai_frontend import errors
+from openai_frontend.request_context.context import RequestContext, current
+from openai_frontend.request_context.record import MAX_CORE_TRACES, RequestRecord
 from openai_frontend.triton import _core
 from tests import mock_models
 from tests.unit.triton import python_models
@@ -72,9 +73,9 @@ def answer(given):
 def record():
     """The trace record of a sampled request; the tests' requests are sampled."""
     made = RequestRecord("req_1", core_context='{"traceparent": "00-a-b-01"}')
-    token = request_record.current.set(made)
+    token = current.set(RequestContext("req_1", record=made))
     yield made
-    request_record.current.reset(token)
+    current.reset(token)
 
 
 async def ended(trace):
@@ -142,9 +143,9 @@ async def test_refused(server, record, model, inputs):
 async def test_not_sampled(server):
     """Without a trace context nothing is traced."""
     made = RequestRecord("req_1")
-    token = request_record.current.set(made)
+    token = current.set(RequestContext("req_1", record=made))
     await collect(server.infer("mock", generation(max_tokens=1)))
-    request_record.current.reset(token)
+    current.reset(token)
 
     assert made.core_traces == []
 

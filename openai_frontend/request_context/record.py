@@ -1,11 +1,9 @@
 """Facts of one request for the access log and its span. Contains no prompt and no output text.
 
-Middleware creates it, the served model adds generations. If nothing uses records, `current` is
-None and nothing is recorded.
+Middleware creates it, the served model adds generations.
 """
 
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic_ns, time_ns
 from typing import Any, Protocol
@@ -151,6 +149,3 @@ class RequestRecord:
             return False
         self.core_traces.append(trace)
         return True
-
-
-current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)

@@ -60,6 +60,7 @@ from openai_frontend.routers.tokenization import render_router, tokenization_rou
 from openai_frontend.routers.transfer import transfer_router
 from openai_frontend.runtime import compatibility
 from openai_frontend.runtime.loopback import is_loopback
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
@@ -204,7 +205,7 @@ def create_transfer_app(settings: Settings, state: AppState) -> Gateway:
     )
     registry = state.registry
     is_ready = partial(_takes_prompts, drain_state, registry)
-    _include(app, transfer_router(registry, Prefill(state.limiter), is_ready))
+    _include(app, transfer_router(registry, Prefill(Admission(state.limiter)), is_ready))
     # In Ray, a prefill replica has no other listener
     _include(app, metrics_router(partial(_families, state), state.server.metrics))
     app.state.routes = all_routes(app)
@@ -331,13 +332,13 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
         max_output_tokens=settings.max_output_tokens,
     )
     policy = FieldPolicy(settings.unknown_fields)
-    limiter = state.limiter
+    admission = Admission(state.limiter)
     defaults = StreamDefaults(
         interval=settings.stream_interval, force_usage=settings.force_include_usage
     )
     media = _media_reader(settings, state)
-    chat = ChatCompletions(limits, policy, limiter, media=media, stream_defaults=defaults)
-    completions = Completions(limits, policy, limiter, stream_defaults=defaults)
+    chat = ChatCompletions(limits, policy, admission, media=media, stream_defaults=defaults)
+    completions = Completions(limits, policy, admission, stream_defaults=defaults)
     streams = StreamLimits(
         writer=StreamWriter,
         buffer_bytes=settings.stream_buffer_bytes,
@@ -350,17 +351,17 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     _include(app, tokenization_router(registry, Tokenization(limits, policy, media)))
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
-    embeddings = Embeddings(limits, policy, limiter, media=media, tiktoken=tiktoken)
+    embeddings = Embeddings(limits, policy, admission, media=media, tiktoken=tiktoken)
     _include(app, embeddings_router(registry, embeddings))
-    scoring = Scoring(limits, policy, limiter)
+    scoring = Scoring(limits, policy, admission)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))
     _include(app, score_router(registry, scoring))
     codec, observer = state.codec, state.metrics.audio
     audio = AudioReader(_audio_limits(settings), codec, observer)
-    transcriptions = Transcriptions(policy, limiter, audio)
+    transcriptions = Transcriptions(policy, admission, audio)
     memory = state.audio_memory
     _include(app, transcription_router(registry, transcriptions, streams, memory))
-    speech = Speech(policy, limiter, codec, observer)
+    speech = Speech(policy, admission, codec, observer)
     _include(app, speech_router(registry, speech, streams, memory))
     _add_operators_routes(app, settings, state, policy, streams)
 
@@ -425,7 +426,7 @@ def _add_operators_routes(
             kserve_router(
                 server,
                 policy=policy,
-                limiter=state.limiter,
+                admission=Admission(state.limiter),
                 management=management,
                 use=registry.use,
                 limits_for=registry.concurrency_limits,

@@ -94,11 +94,12 @@ class TokenBucket:
 class Reservation:
     """The tokens that one request reserves before admission, until its generations use them."""
 
-    __slots__ = ("_rate_limiter", "_tokens", "deferred_release")
+    __slots__ = ("_begun", "_rate_limiter", "_tokens", "deferred_release")
 
     def __init__(self, rate_limiter: "RateLimiter") -> None:
         self._rate_limiter = rate_limiter
         self._tokens = 0
+        self._begun = False
         # A key without limits has nothing to give back
         self.deferred_release = DeferredRelease() if rate_limiter.is_limited else None
 
@@ -106,6 +107,20 @@ class Reservation:
         """Raises RateLimited if the key does not have that many tokens left."""
         self._rate_limiter.reserve(tokens)
         self._tokens += tokens
+        self._begun = True
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether tokens have to be reserved and settled at all."""
+        return self._rate_limiter.limits_tokens
+
+    def borrow(self, tokens: int) -> int:
+        """Reserve tokens that the caller must settle, in debt if the request has already begun.
+        Raises RateLimited.
+        """
+        self._rate_limiter.reserve(tokens, allow_debt=self._begun)
+        self._begun = True
+        return tokens
 
     def use(self) -> int:
         """Hands over all reserved tokens to the caller, which must settle them; 0 if none."""

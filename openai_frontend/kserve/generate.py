@@ -23,6 +23,7 @@ from openai_frontend.kserve.models import (
 )
 from openai_frontend.kserve.outputs import OutputTensor, read_output
 from openai_frontend.kserve.parameters import RequestOptions, read_parameters
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.kserve import GenerateRequest
 
@@ -48,12 +49,10 @@ class GenerateService:
         self._admission = admission
         self._reader = BodyReader(GenerateRequest)
 
-    async def create(
-        self, model: ModelAddress, body: bytes, request_id: str, *, key: str = ""
-    ) -> bytes:
-        """The single response, as JSON. `key` is the digest of the caller's key."""
+    async def create(self, model: ModelAddress, body: bytes, context: RequestContext) -> bytes:
+        """The single response, as JSON."""
         documents: list[bytes] = []
-        async with aclosing(self._documents(model, body, request_id, key)) as bursts:
+        async with aclosing(self._documents(model, body, context)) as bursts:
             async for burst in bursts:
                 documents += burst
                 if len(documents) > 1:  # no reason to generate the rest
@@ -63,26 +62,26 @@ class GenerateService:
         return documents[0]
 
     async def stream(
-        self, model: ModelAddress, body: bytes, request_id: str, *, key: str = ""
+        self, model: ModelAddress, body: bytes, context: RequestContext
     ) -> AsyncGenerator[bytes, None]:
         """Events; those of one wake-up together. Raises errors after the events before them."""
-        async with aclosing(self._documents(model, body, request_id, key)) as bursts:
+        async with aclosing(self._documents(model, body, context)) as bursts:
             async for burst in bursts:
                 if burst:
                     yield b"".join(map(sse.event, burst))
 
     async def _documents(
-        self, model: ModelAddress, body: bytes, request_id: str, key: str
+        self, model: ModelAddress, body: bytes, context: RequestContext
     ) -> AsyncGenerator[list[bytes], None]:
         """Closing this generator cancels the request in the core."""
-        async with self._admission.use(model, key):
+        async with self._admission.use(context, model):
             metadata = self._core.model_metadata(model.name, model.version)
             parsed = await offload(
                 partial(self._read, body, metadata["inputs"]), byte_size=len(body)
             )
             head = response_head(self._core, model, parsed.id)
-            async with self._admission.slot(model, key, parsed.options) as options:
-                responses = self._infer(model, replace(parsed, options=options), request_id, key)
+            async with self._admission.slot(context, model, parsed.options) as options:
+                responses = self._infer(model, replace(parsed, options=options), context)
                 encoder = ResponseEncoder(head)
                 try:
                     async for burst in responses:
@@ -101,14 +100,14 @@ class GenerateService:
         return ParsedGenerateRequest(split.inputs, request.id, read_parameters(split.parameters))
 
     def _infer(
-        self, model: ModelAddress, parsed: ParsedGenerateRequest, request_id: str, key: str
+        self, model: ModelAddress, parsed: ParsedGenerateRequest, context: RequestContext
     ) -> CoreResponses:
-        inputs = priority.limited(parsed.inputs, self._core, model, key)
+        inputs = priority.limited(parsed.inputs, self._core, model, context.tenant)
         return self._core.infer(
             model.name,
             cache_salt.salted(inputs, self._core, model, self._admission.cache_salts),
             version=model.version,
-            request_id=parsed.id or request_id,
+            request_id=parsed.id or context.request_id,
             priority=parsed.options.priority,
             timeout_us=parsed.options.timeout_us,
             parameters=parsed.options.custom,

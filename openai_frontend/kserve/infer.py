@@ -33,6 +33,7 @@ from openai_frontend.kserve.outputs import (
     top_classes,
 )
 from openai_frontend.kserve.parameters import RequestOptions, read_parameters
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.kserve import InferRequest, OutputParameters, RequestInput
@@ -97,22 +98,20 @@ class InferService:
         model: ModelAddress,
         body: bytes,
         header_length: str | None,
-        request_id: str,
-        *,
-        key: str = "",
+        context: RequestContext,
     ) -> InferResult:
-        """`header_length`: `JSON_LENGTH_HEADER`'s value. `key`: the digest of the caller's key."""
+        """`header_length`: `JSON_LENGTH_HEADER`'s value."""
         json_bytes = json_length(header_length, len(body))
-        async with self._admission.use(model, key):
+        async with self._admission.use(context, model):
             if self._core.model_is_decoupled(model.name, model.version):
                 raise InvalidRequest(DECOUPLED, param="model")
             read = partial(self._read, model, body, json_bytes)
             parsed = await offload(read, byte_size=len(body))
             # Before the inference: meanwhile the model may be unloaded, or another version loaded
             head = response_head(self._core, model, parsed.id)
-            async with self._admission.slot(model, key, parsed.options) as options:
+            async with self._admission.slot(context, model, parsed.options) as options:
                 timed = replace(parsed, options=options)
-                response = await self._infer(model, timed, request_id, key)
+                response = await self._infer(model, timed, context)
             return await self._written(model, parsed, response, head)
 
     def _read(self, model: ModelAddress, body: bytes, json_bytes: int) -> ParsedInferRequest:
@@ -127,14 +126,14 @@ class InferService:
         return ParsedInferRequest(inputs, request.id, options, _wanted(request, options))
 
     async def _infer(
-        self, model: ModelAddress, parsed: ParsedInferRequest, request_id: str, key: str
+        self, model: ModelAddress, parsed: ParsedInferRequest, context: RequestContext
     ) -> CoreResponse:
-        inputs = priority.limited(parsed.inputs, self._core, model, key)
+        inputs = priority.limited(parsed.inputs, self._core, model, context.tenant)
         stream = self._core.infer(
             model.name,
             cache_salt.salted(inputs, self._core, model, self._admission.cache_salts),
             version=model.version,
-            request_id=parsed.id or request_id,
+            request_id=parsed.id or context.request_id,
             priority=parsed.options.priority,
             timeout_us=parsed.options.timeout_us,
             parameters=parsed.options.custom,

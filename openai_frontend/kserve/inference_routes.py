@@ -79,8 +79,7 @@ def inference_router(
                 model,
                 body,
                 request.headers.get(JSON_LENGTH_HEADER),
-                context.request_id,
-                key=context.tenant,
+                context,
             )
         if not answer.tail:
             return Response(answer.json, media_type="application/json")
@@ -97,7 +96,7 @@ def inference_router(
         model, body = model_for_inference(request, core), await read_body(request.receive)
         context = current_request()
         with CancelOnDisconnect():
-            document = await generate.create(model, body, context.request_id, key=context.tenant)
+            document = await generate.create(model, body, context)
         return Response(document, media_type="application/json")
 
     @router.post(
@@ -111,7 +110,7 @@ def inference_router(
         """Like generate, with an event for each response of the model."""
         model, body = model_for_inference(request, core), await read_body(request.receive)
         context = current_request()
-        events = generate.stream(model, body, context.request_id, key=context.tenant)
+        events = generate.stream(model, body, context)
         return GenerateStream(events, streams)
 
     return router

@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 from openai_frontend.admission.queue import (
     NO_QUEUE,
     ConcurrencyLimits,
-    QueueKey,
     TritonQueue,
     triton_queue,
 )
@@ -19,8 +18,9 @@ from openai_frontend.errors import InvalidRequest, ModelNotFound, ModelUnavailab
 from openai_frontend.kserve.datatypes import TensorInput
 from openai_frontend.kserve.parameters import RequestOptions
 from openai_frontend.prefix_cache.salts import CacheSalts
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.admission.authorized_models import check_allowed
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
+from openai_frontend.serving.admission.permit import Admission
 
 # Triton's model names are folder names. Other names are rejected without a lookup.
 _NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,255}")
@@ -149,18 +149,26 @@ UseModel = Callable[[str], AbstractAsyncContextManager[Any]]
 LimitsFor = Callable[[str], ConcurrencyLimits]
 
 
-class ModelAdmission:
-    """Leases models to requests and limits how many requests a model runs.
+@dataclass(frozen=True, slots=True)
+class _LimitedModel:
+    """A model, as far as the queue for its slots needs it."""
 
-    Use `async with admission.use(model, key):` around all use of a model for a request and
-    `admission.slot` around the inference. `key` is the digest of the caller's key.
+    model_name: str
+    concurrency_limits: ConcurrencyLimits
+
+
+class ModelAdmission:
+    """Keeps models loaded for requests and limits how many requests a model runs.
+
+    Use `async with admission.use(context, model):` around all use of a model for a request and
+    `admission.slot` around the inference.
     """
 
     def __init__(
         self,
         core: Core,
         use: UseModel,
-        limiter: ConcurrencyLimiter,
+        admission: Admission,
         limits_for: LimitsFor,
         cache_salts: CacheSalts,
     ) -> None:
@@ -168,45 +176,44 @@ class ModelAdmission:
         self.cache_salts = cache_salts
         self._core = core
         self._use = use
-        self._limiter = limiter
+        self._admission = admission
         self._limits_for = limits_for
 
     @asynccontextmanager
-    async def use(self, model: ModelAddress, key: str) -> AsyncGenerator[None, None]:
+    async def use(self, context: RequestContext, model: ModelAddress) -> AsyncGenerator[None, None]:
         """Keeps the model loaded meanwhile; loads it if needed.
 
         Raises ModelNotFound if no repository has it, QueueFull if its queue is full.
         """
         if not self._core.model_is_ready(model.name) and not self._is_in_a_repository(model.name):
             raise ModelNotFound(f"model '{model.name}' not found", param="model")
-        self._slots(model).check(QueueKey(key))
+        self._admission.check(context, self._limited(model))
         async with self._use(model.name):
             yield
 
     @asynccontextmanager
     async def slot(
-        self, model: ModelAddress, key: str, options: RequestOptions
+        self, context: RequestContext, model: ModelAddress, options: RequestOptions
     ) -> AsyncGenerator[RequestOptions, None]:
         """Waits for a slot. Yields the options with what is left of the request's timeout, and no
         better priority than the key's: 0, as only such keys may send tensors.
         """
-        slots, waits_us = self._slots(model), options.timeout_us
+        waits_us = options.timeout_us
         queue = self._queue(model) if options.priority else NO_QUEUE
         priority = queue.priority(options.priority)
-        if key and priority < 0:
+        if context.principal is not None and priority < 0:
             priority, options = 0, replace(options, priority=queue.default_level)
-        turn = QueueKey(key, priority)
         clock = asyncio.get_running_loop().time
         begun_s = clock()
-        granted = await slots.acquire(1, turn, timeout_s=waits_us / 1e6 if waits_us else None)
-        try:
+        timeout_s = waits_us / 1e6 if waits_us else None
+        async with self._admission.wait(
+            context, self._limited(model), priority=priority, timeout_s=timeout_s
+        ):
             waited_us = int((clock() - begun_s) * 1e6)
             yield replace(options, timeout_us=max(1, waits_us - waited_us) if waits_us else 0)
-        finally:
-            slots.release(granted)
 
-    def _slots(self, model: ModelAddress) -> ModelSlots:
-        return self._limiter.slots(model.name, self._limits_for(model.name))
+    def _limited(self, model: ModelAddress) -> "_LimitedModel":
+        return _LimitedModel(model.name, self._limits_for(model.name))
 
     def _queue(self, model: ModelAddress) -> TritonQueue:
         return triton_queue(self._core.model_config(model.name, model.version))

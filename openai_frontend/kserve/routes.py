@@ -26,7 +26,7 @@ from openai_frontend.routers.request import read_body
 from openai_frontend.routers.routing import AdminRoute, HealthRoute, MetricsRoute, ModelsRoute
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.serving.admission.authorized_models import allows
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from schemas.kserve import (
     IndexEntry,
@@ -42,7 +42,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
     core: Core,
     *,
     policy: FieldPolicy,
-    limiter: ConcurrencyLimiter,
+    admission: Admission,
     management: ModelManagement,
     use: UseModel,
     limits_for: LimitsFor,
@@ -53,7 +53,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
 ) -> APIRouter:
     """`log_settings` has the keys of Triton's logging extension."""
     repository = Repository(management)
-    model_admission = ModelAdmission(core, use, limiter, limits_for, cache_salts)
+    model_admission = ModelAdmission(core, use, admission, limits_for, cache_salts)
     infer = InferService(core, model_admission, policy)
     router = APIRouter()
     for part in (

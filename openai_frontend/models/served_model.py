@@ -6,7 +6,6 @@ from functools import partial
 from itertools import compress, product
 from typing import Any, Protocol, TypeVar, Unpack
 
-from openai_frontend.admission.queue import ANONYMOUS, QueueKey
 from openai_frontend.contracts import Contract
 from openai_frontend.contracts.pooling import (
     EmbeddingContract,
@@ -280,20 +279,6 @@ class ServedModel(TritonModel):
     def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
         """The prompt that makes the model fill the gap between two texts, if it supports that."""
         return self._builder().fill_in_the_middle(prefix, suffix)
-
-    @property
-    def tenant(self) -> str:
-        """The caller on whose behalf the model is used; "" without an API key."""
-        return ""
-
-    def queue_key(self, priority: int) -> QueueKey:
-        """The queue key of a request with this priority that was sent without an API key."""
-        return QueueKey(priority=priority) if priority else ANONYMOUS
-
-    def reserve(
-        self, first: GenerationRequest | EmbedRequest | ScorePairRequest | SpeechRequest
-    ) -> None:
-        """Called before a request waits for admission; without a caller nothing is charged."""
 
     def supports(self, field: str) -> bool:
         """Whether the model honours this field of GenerationRequest or SamplingParams.

@@ -20,11 +20,9 @@ from openai_frontend.serving.admission.model_lookup import Task, find_model
 
 
 def authorized_models(registry: ModelRegistry) -> ModelProvider:
-    """The models that this request may name; their use is charged to its principal."""
-    context = current_request()
-    if context.principal is None:
-        return registry
-    return AuthorizedModels(registry, context.principal, context.reservation)
+    """The models that this request may name."""
+    principal = current_request().principal
+    return registry if principal is None else AuthorizedModels(registry, principal)
 
 
 def may_list_models() -> bool:

@@ -9,8 +9,9 @@ import orjson
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.constraints.grammar import is_slow_to_build, prepare_constraint
 from openai_frontend.serving.output.collect import CompletedChoice, collect
@@ -103,7 +104,7 @@ class ChatCompletions:
         self,
         limits: InferenceLimits,
         policy: FieldPolicy,
-        limiter: ConcurrencyLimiter,
+        admission: Admission,
         *,
         media: MediaReader | None = None,  # None: with the default limits
         stream_defaults: StreamDefaults = NO_DEFAULTS,
@@ -112,26 +113,24 @@ class ChatCompletions:
         self._media = media or MediaReader()
         self._stream_defaults = stream_defaults
         self._policy = policy
-        self._limiter = limiter
+        self._admission = admission
 
     async def prepare(
         self, request: ChatCompletionRequest, model: ServingModel, plans: Plans | None = None
     ) -> CompletionJob:
-        """A job that is ready to run, its tokens reserved. `plans` belongs to all requests that
+        """A job that is ready to run. `plans` belongs to all requests that
         differ only in their messages.
 
         Raises for a full queue before anything is rendered, and for what this model or server does
         not support.
         """
-        self._limiter.slots_for(model).check(model.queue_key(request.priority or 0))
-        job = await self.build_job(request, model, plans)
-        model.reserve(job.requests[0])
-        return job
+        self._admission.check(current_request(), model, request.priority or 0)
+        return await self.build_job(request, model, plans)
 
     async def build_job(
         self, request: ChatCompletionRequest, model: ServingModel, plans: Plans | None = None
     ) -> CompletionJob:
-        """The job alone: neither checks the queue nor reserves tokens.
+        """The job alone, whether the queue has room or not.
 
         Each phase needs the result of the one before. Refusals that are cheap come first; the
         prompt's length decides the budget, and its end whether the output begins with reasoning.
@@ -241,7 +240,8 @@ class ChatCompletions:
         return CompletionJob(
             id=id,
             model=model,
-            slots=self._limiter.slots_for(model),
+            context=current_request(),
+            admission=self._admission,
             requests=_choices(first, n),
             n=n,
             options=options,

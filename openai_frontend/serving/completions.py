@@ -10,8 +10,9 @@ from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.output.collect import CompletedChoice, collect
@@ -84,33 +85,31 @@ class Completions:
         self,
         limits: InferenceLimits,
         policy: FieldPolicy,
-        limiter: ConcurrencyLimiter,
+        admission: Admission,
         *,
         stream_defaults: StreamDefaults = NO_DEFAULTS,
     ) -> None:
         self._limits = limits
         self._stream_defaults = stream_defaults
         self._policy = policy
-        self._limiter = limiter
+        self._admission = admission
 
     async def prepare(
         self, request: CompletionRequest, model: ServingModel, plans: Plans | None = None
     ) -> CompletionJob:
-        """A job that is ready to run, its tokens reserved. `plans` belongs to all requests that
+        """A job that is ready to run. `plans` belongs to all requests that
         differ only in their prompts.
 
         Raises for a full queue before anything is tokenized, and for what this model or server does
         not support.
         """
-        self._limiter.slots_for(model).check(model.queue_key(request.priority or 0))
-        job = await self.build_job(request, model, plans)
-        model.reserve(job.requests[0])
-        return job
+        self._admission.check(current_request(), model, request.priority or 0)
+        return await self.build_job(request, model, plans)
 
     async def build_job(
         self, request: CompletionRequest, model: ServingModel, plans: Plans | None = None
     ) -> CompletionJob:
-        """The job alone: neither checks the queue nor reserves tokens."""
+        """The job alone, whether the queue has room or not."""
         plan = (Plans() if plans is None else plans).plan(
             model, lambda: self._validate(request, model)
         )
@@ -131,7 +130,8 @@ class Completions:
         return CompletionJob(
             id=id,
             model=model,
-            slots=self._limiter.slots_for(model),
+            context=current_request(),
+            admission=self._admission,
             requests=requests,
             n=n,
             kept=request.n or 1,

@@ -10,8 +10,9 @@ from openai_frontend.generation import EmbeddingResult, EmbedRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.token_bytes import TiktokenDecoder
 from openai_frontend.prompting.tokenizer import Truncation
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
+from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.permit import Admission, Permit
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
     FLOAT_BYTES,
@@ -49,14 +50,14 @@ class Embeddings:
         self,
         limits: InferenceLimits,
         policy: FieldPolicy,
-        limiter: ConcurrencyLimiter,
+        admission: Admission,
         *,
         media: MediaReader | None = None,  # None: with the default limits
         tiktoken: TiktokenDecoder | None = None,  # decodes the token ids of requests
     ) -> None:
         self._limits = limits
         self._policy = policy
-        self._limiter = limiter
+        self._admission = admission
         self._media = media or MediaReader()
         self._tiktoken = tiktoken
         self._slicer = TimeSlicer()
@@ -64,8 +65,7 @@ class Embeddings:
 
     async def create(self, request: EmbeddingRequest, model: ServingModel) -> bytes:
         """The response as JSON. Raises for what this model or server does not support."""
-        slots = self._limiter.slots_for(model)
-        slots.check(model.queue_key(0))
+        self._admission.check(current_request(), model)
         self._policy.check_extra(request, NEUTRAL_IN_EMBEDDINGS)
         _check_embeds(model)
         _check_dimensions(request.dimensions, model)
@@ -74,7 +74,7 @@ class Embeddings:
         else:
             prompts = await self._tokenize(request, model)
         self._limits.check_input_tokens(sum(tokens_with_media(prompt, model) for prompt in prompts))
-        data, prompt_tokens = await self._embed(request, prompts, model, slots)
+        data, prompt_tokens = await self._embed(request, prompts, model)
         usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
         return embedding_list(data, {"model": model.name, "usage": usage})
 
@@ -132,7 +132,6 @@ class Embeddings:
         request: EmbeddingRequest,
         prompts: Sequence[Prompt],
         model: ServingModel,
-        slots: ModelSlots,
     ) -> tuple[list[bytes], int]:
         """Vectors as JSON, and the usage. Rendering a batch on arrival frees its tensor."""
         id = new_id("embd")
@@ -144,7 +143,7 @@ class Embeddings:
             first, end = batch.start, batch.stop
             await self._slicer.take(embedding_cost_us(prompts[first:end]))
             data = []
-            for at, result in enumerate(await _vectors(requests[first:end], model), first):
+            for at, result in enumerate(await _vectors(requests[first:end], model, permit), first):
                 await self._slicer.take(rendering_cost_us(result.embedding, as_base64=as_base64))
                 # not every backend counts
                 prompt_tokens += result.prompt_tokens or len(ids[at])
@@ -161,8 +160,9 @@ class Embeddings:
             )
             for at, prompt in enumerate(prompts)
         ]
-        model.reserve(requests[0])
-        data = await gather_batches(embed, ids, model, slots)
+        context, wanted = current_request(), len(requests)
+        async with self._admission.enter(context, model, requests[0], wanted=wanted) as permit:
+            data = await gather_batches(embed, ids, model, permit.granted)
         return data, prompt_tokens
 
     def _inputs(self, sent: Input) -> list[Text | TokenIds]:
@@ -198,17 +198,17 @@ def _truncation(request: EmbeddingRequest, model: ServingModel) -> Truncation | 
 
 
 async def _vectors(
-    requests: Sequence[EmbedRequest], model: ServingModel
+    requests: Sequence[EmbedRequest], model: ServingModel, permit: Permit
 ) -> Sequence[EmbeddingResult]:
     """A model whose length is not known may refuse `dimensions` although it is that length."""
     try:
-        return await model.embed(requests)
+        return await permit.embed(requests)
     except (InvalidRequest, InferenceFailed) as refused:
         asked = requests[0].dimensions
         if asked is None or model.dimensions is not None:
             raise
         try:
-            results = await model.embed([replace(each, dimensions=None) for each in requests])
+            results = await permit.embed([replace(each, dimensions=None) for each in requests])
         except GatewayError:
             raise refused from None  # for another reason
     if any(result.embedding.nbytes != asked * FLOAT_BYTES for result in results):

@@ -15,7 +15,7 @@ from openai_frontend.errors import ContextLengthExceeded, InferenceFailed, Inval
 from openai_frontend.generation import MAX_BATCH_INPUTS, EmbedRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
-from openai_frontend.serving.admission.concurrency_limit import ModelSlots, gather_bounded
+from openai_frontend.serving.admission.concurrency_limit import gather_bounded
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupported
 
@@ -139,18 +139,14 @@ Pool = Callable[[range], Awaitable[Sequence[Result]]]
 
 
 async def gather_batches(
-    pool: Pool[Result], prompts: Sequence[Sequence[int]], model: ServingModel, slots: ModelSlots
+    pool: Pool[Result], prompts: Sequence[Sequence[int]], model: ServingModel, granted: int
 ) -> list[Result]:
-    """Results for all prompts, in batches if the model takes them. Each prompt takes a slot while
-    it runs. The first failure cancels the rest.
+    """Results for all prompts, in batches if the model takes them. Each prompt takes one of the
+    granted slots while it runs. The first failure cancels the rest.
     """
-    granted = await slots.acquire(len(prompts), model.queue_key(0))
-    try:
-        batches, parallel = _batches(prompts, granted, batched=model.takes_batches)
-        found = await gather_bounded(pool, batches, parallel)
-        return [each for results in found for each in results]
-    finally:
-        slots.release(granted)
+    batches, parallel = _batches(prompts, granted, batched=model.takes_batches)
+    found = await gather_bounded(pool, batches, parallel)
+    return [each for results in found for each in results]
 
 
 def _batches(

@@ -8,7 +8,8 @@ from openai_frontend.generation import REMOTE_DECODE, GenerationRequest, Samplin
 from openai_frontend.models.lora.models import SEPARATOR
 from openai_frontend.models.remote_prefill import prompt_digest
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.request_context.context import current_request
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from schemas.transfer import PrefillRequest, PrefillResponse
 
@@ -23,8 +24,8 @@ def model_name(request: PrefillRequest) -> str:
 class Prefill:
     """Prompts of decode servers, independent of HTTP."""
 
-    def __init__(self, limiter: ConcurrencyLimiter) -> None:
-        self._limiter = limiter
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
 
     async def create(self, request: PrefillRequest, model: ServedModel) -> PrefillResponse:
         """Run the prompt for one token, which is dropped."""
@@ -42,13 +43,14 @@ class Prefill:
             kv_transfer=REMOTE_DECODE,
         )
         params = None
-        slots = self._limiter.slots_for(model)
-        key = model.queue_key(request.priority)
-        async with aclosing(slots.bursts([model.generate_salted(generation)], key)) as bursts:
-            async for burst in bursts:
-                for _, deltas in burst:
-                    for delta in deltas:
-                        params = delta.counts and delta.counts.kv_transfer_params
+        priority = request.priority
+        async with (
+            self._admission.wait(current_request(), model, priority=priority),
+            aclosing(model.generate_salted(generation)) as bursts,
+        ):
+            async for deltas in bursts:
+                for delta in deltas:
+                    params = delta.counts and delta.counts.kv_transfer_params
         prefill_s = monotonic() - begun_s
         if not params:
             raise InferenceFailed("the engine reported no KV transfer")

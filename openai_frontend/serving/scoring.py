@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbeddingResult, ScorePairRequest, ScoreResult
 from openai_frontend.prompting.tokenizer import Truncation
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
     Text,
@@ -72,12 +73,10 @@ class Scored:
 class Scoring:
     """POST /v1/score, and the scores by which reranking sorts."""
 
-    def __init__(
-        self, limits: InferenceLimits, policy: FieldPolicy, limiter: ConcurrencyLimiter
-    ) -> None:
+    def __init__(self, limits: InferenceLimits, policy: FieldPolicy, admission: Admission) -> None:
         self._limits = limits
         self._policy = policy
-        self._limiter = limiter
+        self._admission = admission
         self._slicer = TimeSlicer()
 
     async def create(self, request: ScoreRequest, model: ServingModel) -> ScoreResponse:
@@ -102,7 +101,7 @@ class Scoring:
         truncation: Truncation | None = None,
     ) -> Scored:
         """Scores by the cross-encoder, or else by similarity of embeddings."""
-        self._limiter.slots_for(model).check(model.queue_key(0))
+        self._admission.check(current_request(), model)
         if "score" in model.tasks:
             scores, tokens = await self._cross_encode(pairs, model, id, truncation)
         elif "embed" in model.tasks:
@@ -125,11 +124,12 @@ class Scoring:
 
         async def score(batch: range) -> list[ScoreResult]:
             await self._slicer.take(pooling_cost_us(ids[batch.start : batch.stop]))
-            return await model.score(requests[batch.start : batch.stop])
+            return await permit.score(requests[batch.start : batch.stop])
 
         ids = [request.prompt_token_ids for request in requests]
-        model.reserve(requests[0])
-        results = await gather_batches(score, ids, model, self._limiter.slots_for(model))
+        context, wanted = current_request(), len(requests)
+        async with self._admission.enter(context, model, requests[0], wanted=wanted) as permit:
+            results = await gather_batches(score, ids, model, permit.granted)
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
             raise InferenceFailed("The model returned a score that is not finite.")
@@ -146,15 +146,16 @@ class Scoring:
 
         async def embed(batch: range) -> list[EmbeddingResult]:
             await self._slicer.take(embedding_cost_us(prompts[batch.start : batch.stop]))
-            return await model.embed(requests[batch.start : batch.stop])
+            return await permit.embed(requests[batch.start : batch.stop])
 
         ids = [prompt.token_ids for prompt in prompts]
         requests = [
             embedding_request(f"{id}-{at}", prompt, param=inputs[at].param)
             for at, prompt in enumerate(prompts)
         ]
-        model.reserve(requests[0])
-        results = await gather_batches(embed, ids, model, self._limiter.slots_for(model))
+        context, wanted = current_request(), len(requests)
+        async with self._admission.enter(context, model, requests[0], wanted=wanted) as permit:
+            results = await gather_batches(embed, ids, model, permit.granted)
         vectors = {
             each.text: result.embedding for each, result in zip(inputs, results, strict=True)
         }

@@ -12,12 +12,10 @@ from openai_frontend.admission.memory_budget import RequestMemory
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.media.audio import PCM_RATE, wav_header
 from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
-from openai_frontend.serving.admission.concurrency_limit import (
-    ConcurrencyLimiter,
-    ModelSlots,
-    merge_streams,
-)
+from openai_frontend.request_context.context import RequestContext, current_request
+from openai_frontend.serving.admission.concurrency_limit import merge_streams
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.request.audio import AudioObserver, Codec, run_codec
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_SPEECH, FieldPolicy
@@ -43,7 +41,8 @@ class SpeechJob:
     """A text that is ready to be spoken. Its audio counts in memory until it is taken."""
 
     model: ServingModel
-    slots: ModelSlots
+    context: RequestContext
+    admission: Admission
     request: SpeechRequest
     format: str
     rate: int  # Hz, of the model's waveform
@@ -97,20 +96,19 @@ class SpeechJob:
     async def _samples(self) -> AsyncGenerator[memoryview, None]:
         """The waveform's parts, in one slot of the model, which ends with the last."""
         count = 0
-        granted = await self.slots.acquire(1, self.model.queue_key(0))
-        try:
-            async with aclosing(self.model.speak(self.request)) as parts:
-                async for samples in parts:
-                    count += len(samples)
-                    if count > MAX_SPOKEN_BYTES:
-                        raise InferenceFailed("The model's waveform is too long.")
-                    self.memory.take(len(samples))
-                    yield samples
-            if not count:
-                raise InferenceFailed("The model returned no waveform.")
-        finally:
-            self.slots.release(granted)
-            self.observer.spoken(self.model.model_name, count / _SAMPLE_BYTES / self.rate)
+        async with self.admission.enter(self.context, self.model, self.request) as permit:
+            try:
+                async with aclosing(permit.speak(self.request)) as parts:
+                    async for samples in parts:
+                        count += len(samples)
+                        if count > MAX_SPOKEN_BYTES:
+                            raise InferenceFailed("The model's waveform is too long.")
+                        self.memory.take(len(samples))
+                        yield samples
+                if not count:
+                    raise InferenceFailed("The model returned no waveform.")
+            finally:
+                self.observer.spoken(self.model.model_name, count / _SAMPLE_BYTES / self.rate)
 
 
 def _pieces(data: memoryview) -> Iterator[memoryview]:
@@ -131,12 +129,12 @@ class Speech:
     def __init__(
         self,
         policy: FieldPolicy,
-        limiter: ConcurrencyLimiter,
+        admission: Admission,
         codec: Codec,
         observer: AudioObserver,
     ) -> None:
         self._policy = policy
-        self._limiter = limiter
+        self._admission = admission
         self._codec = codec
         self._observer = observer
 
@@ -148,8 +146,7 @@ class Speech:
         if support is None:
             message = f"The model '{model.name}' does not speak."
             raise InvalidRequest(message, param="model", code="unsupported_model")
-        slots = self._limiter.slots_for(model)
-        slots.check(model.queue_key(0))
+        self._admission.check(current_request(), model)
         self._policy.check_extra(request, NEUTRAL_IN_SPEECH)
         format = _format(request)
         spoken = SpeechRequest(
@@ -159,12 +156,12 @@ class Speech:
             speed=_supported("speed", request.speed, (1,), support),
             instructions=_supported("instructions", request.instructions, ("",), support),
         )
-        model.reserve(spoken)
         rate = support.sample_rate
         written_as_is = format == "wav" or (format == "pcm" and rate == PCM_RATE)
         return SpeechJob(
             model=model,
-            slots=slots,
+            context=current_request(),
+            admission=self._admission,
             request=spoken,
             format=format,
             rate=rate,

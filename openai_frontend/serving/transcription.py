@@ -23,12 +23,10 @@ from openai_frontend.generation import (
 from openai_frontend.media.languages import name_of
 from openai_frontend.media.modalities import TranscriptionSupport
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission.concurrency_limit import (
-    Bursts,
-    ConcurrencyLimiter,
-    ModelSlots,
-)
+from openai_frontend.request_context.context import RequestContext, current_request
+from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.output.logprobs import Alternatives, ChatLogprobs, TokenNames, spelled
 from openai_frontend.serving.output.transcript import (
@@ -74,7 +72,8 @@ class TranscriptionJob:
     """A transcription that is ready to run: a request for each window of the audio."""
 
     model: ServingModel
-    slots: ModelSlots
+    context: RequestContext
+    admission: Admission
     requests: list[GenerationRequest]  # with the samples; `bursts` takes them
     bounds: Sequence[tuple[float, float]]  # start and length of each window in seconds
     seconds: float  # of the audio
@@ -95,10 +94,12 @@ class TranscriptionJob:
 
         The samples end with the model's work, however long the response takes.
         """
-        generations = [self.model.generate(each) for each in self.requests]
+        requests = [*self.requests]
         self.requests.clear()
         try:
-            async with aclosing(self.slots.bursts(generations, self.model.queue_key(0))) as bursts:
+            bursts = self.admission.bursts(self.context, self.model, requests)
+            del requests
+            async with aclosing(bursts):
                 async for burst in bursts:
                     yield burst
         finally:
@@ -157,11 +158,11 @@ class Transcriptions:
     def __init__(
         self,
         policy: FieldPolicy,
-        limiter: ConcurrencyLimiter,
+        admission: Admission,
         audio: AudioReader,
     ) -> None:
         self._policy = policy
-        self._limiter = limiter
+        self._admission = admission
         self._audio = audio
         self._slicer = TimeSlicer()
 
@@ -179,11 +180,11 @@ class Transcriptions:
         Raises for a full queue before anything is decoded, and for what the model lacks.
         """
         support, format = _support(model, task), request.response_format or "json"
-        slots = self._limiter.slots_for(model)
-        slots.check(model.queue_key(0))
+        context = current_request()
+        self._admission.check(context, model)
         self._policy.check_extra(request, NEUTRAL_IN_TRANSCRIPTIONS)
         _check_fields(request, format, support, model)
-        probe = TranscriptionProbe(model, slots)
+        probe = TranscriptionProbe(context, model, self._admission)
         language = language_code(request.language, support, detects=probe.detects)
         params = _params(request, model)
         audio = await self._audio.read(file, support, model.model_name, memory)
@@ -197,10 +198,10 @@ class Transcriptions:
         if _is_marked(request, support):
             sampling = replace(sampling, skip_special_tokens=False)
         requests = _requests(request, prompt, sampling, audio, timed=timed)
-        model.reserve(requests[0])
         return TranscriptionJob(
             model=model,
-            slots=slots,
+            context=context,
+            admission=self._admission,
             requests=requests,
             bounds=[(each.start_s, each.seconds) for each in audio.windows],
             seconds=audio.seconds,

@@ -4,6 +4,7 @@ from typing import Any
 
 from openai_frontend.errors import GatewayError
 from openai_frontend.media.modalities import ImageSupport
+from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.serving.request.request_body import BodyReader
 from tests.fuzz import loop
 from tests.fuzz.outcome import refusal
@@ -23,6 +24,7 @@ async def _prepared(reader: BodyReader[Any], endpoint: Any, body: bytes) -> Any 
     try:
         model = FakeModel(max_model_len=10_000)
         model.images = ImageSupport()
+        current.set(RequestContext("fuzz"))
         return await endpoint.prepare(await reader.read(body), model)
     except GatewayError as error:
         refusal(error, body)

@@ -1,6 +1,6 @@
 """Limits concurrent requests, in the server and for each model. Excess requests wait in queues.
 
-The streams or calls of one request run within the slots that it was granted.
+`permit` gives them to requests, whose streams or calls run within the slots that were granted.
 """
 
 import asyncio
@@ -144,40 +144,6 @@ class ModelSlots:
             metrics=server.metrics,
         )
         self._server = server
-
-    async def bursts(self, generations: Sequence[Deltas], key: QueueKey = ANONYMOUS) -> Bursts:
-        """Deltas of all generations, each burst with its generation's index. The slots stay taken
-        until this generator is closed.
-
-        Runs as many generations at the same time as slots were granted.
-        """
-        granted = await self.acquire(len(generations), key)
-        try:
-            if len(generations) == 1:  # no task, no queue: the bursts pass through
-                async with aclosing(generations[0]) as generation:
-                    async for deltas in generation:
-                        yield [(0, deltas)]
-                return
-            async with aclosing(merge_streams(generations, granted)) as bursts:
-                async for burst in bursts:
-                    yield burst
-        finally:
-            self.release(granted)
-
-    async def gather(
-        self,
-        work: Callable[[Item], Awaitable[Result]],
-        items: Sequence[Item],
-        key: QueueKey = ANONYMOUS,
-    ) -> list[Result]:
-        """Results of `work` in the order of `items`, a slot each. The first failure cancels the
-        rest.
-        """
-        granted = await self.acquire(len(items), key)
-        try:
-            return await gather_bounded(work, items, granted)
-        finally:
-            self.release(granted)
 
     def check(self, key: QueueKey = ANONYMOUS) -> None:
         """Raise QueueFull or ServerDraining before a request that cannot even wait costs work."""

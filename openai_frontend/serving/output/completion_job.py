@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from openai_frontend.admission.queue import QueueKey
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,
@@ -18,8 +17,10 @@ from openai_frontend.generation import (
     UsageCounter,
 )
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission.concurrency_limit import Bursts, Deltas, ModelSlots
+from openai_frontend.request_context.context import RequestContext
+from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.output_parsing import ParsedDelta, ParserConfig
 from openai_frontend.serving.request.response_options import (
     ResponseOptions,
@@ -116,7 +117,8 @@ class CompletionJob:
 
     id: str
     model: ServingModel
-    slots: ModelSlots
+    context: RequestContext
+    admission: Admission
     requests: Sequence[GenerationRequest]
     n: int = 1
     kept: int | None = None  # of the `n`, return the likeliest (`best_of`); None: all
@@ -134,18 +136,11 @@ class CompletionJob:
 
         Closing the generator cancels the generation.
         """
-        if self.requests[0].sequences > 1:
-            generations = [self._deltas(each) for each in self.requests[:: self.n]]
-            return _split_sequences(self.slots.bursts(generations, self._queue_key()), self.n)
-        generations = [self._deltas(each) for each in self.requests]
-        return self.slots.bursts(generations, self._queue_key())
-
-    def _queue_key(self) -> QueueKey:
-        return self.model.queue_key(self.requests[0].priority)
-
-    def _deltas(self, request: GenerationRequest) -> Deltas:
-        generation = self.model.generate(request)
-        return generation if self.parser is None else self.parser.parse(generation, request)
+        read = None if self.parser is None else self.parser.parse
+        several = self.requests[0].sequences > 1
+        requests = self.requests[:: self.n] if several else self.requests
+        bursts = self.admission.bursts(self.context, self.model, requests, read)
+        return _split_sequences(bursts, self.n) if several else bursts
 
     def progress(self) -> CompletionProgress:
         """New counts, before the first token."""

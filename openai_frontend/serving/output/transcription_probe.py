@@ -15,8 +15,10 @@ from openai_frontend.generation import (
 )
 from openai_frontend.media.languages import code_of
 from openai_frontend.media.modalities import TranscriptionSupport
-from openai_frontend.serving.admission.concurrency_limit import ModelSlots
+from openai_frontend.request_context.context import RequestContext
+from openai_frontend.serving.admission.concurrency_limit import gather_bounded
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.request.audio import AudioWindow
 
@@ -28,9 +30,10 @@ _SILENCE = ("<|nospeech|>", "<|nocaptions|>")  # the second in older models
 class TranscriptionProbe:
     """Asks one model on behalf of one request."""
 
-    def __init__(self, model: ServingModel, slots: ModelSlots) -> None:
+    def __init__(self, context: RequestContext, model: ServingModel, admission: Admission) -> None:
+        self._context = context
         self._model = model
-        self._slots = slots
+        self._admission = admission
 
     @property
     def detects(self) -> bool:
@@ -88,10 +91,12 @@ class TranscriptionProbe:
                 return_token_ids=True,
                 usage=UsageCounter(len(prompt.token_ids)),
             )
-            async with aclosing(self._model.generate(request)) as bursts:
+            async with aclosing(permit.generate(request)) as bursts:
                 return [delta async for burst in bursts for delta in burst]
 
-        return await self._slots.gather(ask, range(len(windows)), self._model.queue_key(0))
+        wanted = len(windows)
+        async with self._admission.enter(self._context, self._model, wanted=wanted) as permit:
+            return await gather_bounded(ask, range(wanted), permit.granted)
 
 
 def _logprob(deltas: Sequence[CompletionDelta], token_id: int) -> float | None:

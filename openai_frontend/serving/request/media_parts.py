@@ -27,7 +27,7 @@ from openai_frontend.media.fetch import (
 )
 from openai_frontend.media.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 from openai_frontend.media.stages import Stage
-from openai_frontend.request_context.context import current_record
+from openai_frontend.request_context.context import current_record, current_request
 
 # Type of a part -> the kind of its media, as chat templates know it
 KINDS: Mapping[str, str] = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
@@ -64,10 +64,6 @@ class MediaModel(Protocol):
     @property
     def audio(self) -> AudioSupport | None:
         """None if prompts of the model contain no audio."""
-
-    @property
-    def tenant(self) -> str:
-        """The caller on whose behalf it is used; the same for all callers without a key."""
 
     @property
     def model_name(self) -> str:
@@ -187,7 +183,7 @@ class PartReader(ABC, Generic[Item]):
             items = await asyncio.to_thread(self.items, sent)
         for each, item in zip(parts, items, strict=True):
             if uuid := each.part.get("uuid"):
-                self._named.bind(model.tenant, uuid, item, f"{each.place}.uuid")
+                self._named.bind(current_request().tenant, uuid, item, f"{each.place}.uuid")
         if self._on_read is not None:
             self._on_read(model.model_name, items)
         return items
@@ -259,7 +255,9 @@ class PartReader(ABC, Generic[Item]):
         kind = each.part["type"]
         if uuid := each.part.get("uuid"):
             # Each kind has names of its own, so what is found is of this reader's kind
-            item = cast(Item, self._named.get(model.tenant, uuid, KINDS[kind], each.place))
+            item = cast(
+                Item, self._named.get(current_request().tenant, uuid, KINDS[kind], each.place)
+            )
             return self.stored(item, model)
         param = f"{each.place}.{kind}"
         message = f"Missing required parameter: '{param}'."

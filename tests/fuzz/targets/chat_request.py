@@ -2,7 +2,6 @@
 
 import orjson
 
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
@@ -10,8 +9,9 @@ from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
 from tests.fuzz.prepared import prepared
 from tests.fuzz.targets import json_body
+from tests.unit.serving.fake_model import admission
 
-CHATS = ChatCompletions(InferenceLimits(), FieldPolicy("ignore"), ConcurrencyLimiter(99))
+CHATS = ChatCompletions(InferenceLimits(), FieldPolicy("ignore"), admission())
 READER = BodyReader(ChatCompletionRequest)
 START = b'{"model":"a","messages":[{"role":"user","content":"b"}],'
 

@@ -1,14 +1,14 @@
 """A completion's body, prepared up to the call of the model: consistent requests or a 400."""
 
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.completions import CompletionRequest
 from tests.fuzz.prepared import prepared
+from tests.unit.serving.fake_model import admission
 
-COMPLETIONS = Completions(InferenceLimits(), FieldPolicy("ignore"), ConcurrencyLimiter(99))
+COMPLETIONS = Completions(InferenceLimits(), FieldPolicy("ignore"), admission())
 READER = BodyReader(CompletionRequest)
 START = b'{"model":"a","prompt":"b",'
 

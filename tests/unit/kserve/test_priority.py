@@ -10,7 +10,11 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.kserve import priority
 from openai_frontend.kserve.models import ModelAddress, ModelAdmission
 from openai_frontend.kserve.parameters import RequestOptions
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.permit import Admission
+from tests.unit.auth.key_files import caller
+from tests.unit.auth.key_files import key as key_of
 
 MODEL = ModelAddress("m")
 LEVELS = {"dynamic_batching": {"priority_levels": "5", "default_priority_level": "3"}}
@@ -64,10 +68,12 @@ async def test_level(key, asked, given):
     admission = ModelAdmission(
         Core(**LEVELS),  # type: ignore[arg-type]
         use=None,  # type: ignore[arg-type]
-        limiter=ConcurrencyLimiter(8),
+        admission=Admission(ConcurrencyLimiter(8)),
         limits_for=lambda _: NO_LIMITS,
         cache_salts=None,  # type: ignore[arg-type]
     )
 
-    async with admission.slot(MODEL, key, RequestOptions(priority=asked)) as options:
+    who = caller(key_of(key)) if key else None
+    context = RequestContext("r", principal=who)
+    async with admission.slot(context, MODEL, RequestOptions(priority=asked)) as options:
         assert options.priority == given

@@ -5,12 +5,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from openai_frontend.admission.queue import NO_LIMITS, QueueKey
+from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
 from openai_frontend.media.modalities import ImageSupport
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.permit import Admission
 
 Bursts = Sequence[Sequence[CompletionDelta]]
 
@@ -42,7 +44,6 @@ class FakeModel:
     concurrency_limits = NO_LIMITS
     max_output_tokens: int | None = None
     images: ImageSupport | None = None
-    tenant = ""
 
     def __init__(
         self,
@@ -77,12 +78,6 @@ class FakeModel:
         self._document_start = document_start
         self._template_variables = template_variables
         self._template_values = template_values
-
-    def queue_key(self, priority: int) -> QueueKey:
-        return QueueKey(priority=priority)
-
-    def reserve(self, first: object) -> None:
-        """Charges no tokens."""
 
     def supports(self, field: str) -> bool:
         if self._supports is not None:
@@ -147,3 +142,8 @@ class FakeModel:
             self.open -= 1
             if self.open == 0:
                 self.ended.set()
+
+
+def admission(slots: int = 99) -> Admission:
+    """Admission to a server with so many slots."""
+    return Admission(ConcurrencyLimiter(slots))

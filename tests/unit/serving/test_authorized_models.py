@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.admission.queue import QueueKey
+from openai_frontend.admission.queue import ANONYMOUS, NO_LIMITS, QueueKey
+from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.errors import ModelNotFound, ModelUnavailable, RateLimited
 from openai_frontend.generation import (
@@ -21,20 +22,30 @@ from openai_frontend.generation import (
     UsageCounter,
 )
 from openai_frontend.media.modalities import SpeechRequest
-from openai_frontend.serving.admission.authorized_models import AuthorizedModels, MeteredModel
+from openai_frontend.request_context.context import RequestContext
+from openai_frontend.serving.admission.authorized_models import AuthorizedModels
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.permit import Admission, Permit, queue_key
 from tests.unit.auth.key_files import FakeClock, caller, key
-from tests.unit.serving.fake_model import FakeModel, last
+from tests.unit.serving.fake_model import FakeModel, admission, last
 
 LIMIT = 10_000
 PROMPT = [1] * 100
 
 
-def charged(model, **fields):
-    """A model for one request of a key with a token limit, and the key's rate limiter. The clock
+def of_key(who: Principal) -> RequestContext:
+    """A request with this key."""
+    return RequestContext("r", principal=who, reservation=Reservation(who.rate_limiter))
+
+
+def charged(model, first=None, **fields):
+    """A permit for one request of a key with a token limit, and the key's rate limiter. The clock
     does not advance.
     """
     who = caller(key("k", tokens_per_minute=LIMIT, **fields), FakeClock())
-    return MeteredModel(model, who, Reservation(who.rate_limiter)), who.rate_limiter
+    slots = ConcurrencyLimiter(9).slots("m", NO_LIMITS)
+    permit = Permit(of_key(who), model, slots, first, 1, ANONYMOUS)
+    return permit, who.rate_limiter
 
 
 def used(quota):
@@ -111,11 +122,14 @@ async def test_failed_answer_is_charged_for_the_tokens_counted():
 
 
 async def test_failed_answer_returns_its_reservation_when_triton_releases_it():
-    model, quota = charged(FakeModel([], failure=ValueError("x")))
-    deferred = model._reservation.deferred_release
+    who = caller(key("k", tokens_per_minute=LIMIT), FakeClock())
+    context, quota = of_key(who), who.rate_limiter
+    deferred = context.reservation.deferred_release
     deferred.retain()
+    model: Any = FakeModel([], failure=ValueError("x"))
     with pytest.raises(ValueError, match="x"):
-        await run(model, request())
+        async for _ in admission(1).bursts(context, model, [request()]):
+            pass
 
     assert used(quota) == 150
     deferred.release()
@@ -223,11 +237,12 @@ class Uneven(PoolingModel):
 
 
 async def test_batch_is_charged_for_each_input():
-    model, quota = charged(Uneven(90))
     requests = [EmbedRequest(request_id="r", prompt_token_ids=PROMPT)] * 3
+    model, quota = charged(Uneven(90), requests[0])
+    model._model.images = None
 
-    model.reserve(requests[0])
-    await model.embed(requests)
+    async with model as permit:
+        await permit.embed(requests)
 
     assert used(quota) == 100 + 90 + 100
 
@@ -311,19 +326,33 @@ async def test_model_without_a_priority_tensor_gets_no_salt():
     assert (fake.requests[0].priority, fake.requests[0].cache_salt) == (3, None)
 
 
-async def test_queue_key_has_the_lower_priority_of_key_and_request():
+def test_queue_key_has_the_lower_priority_of_key_and_request():
     """A request cannot overtake the key's own priority."""
-    model, _ = charged(FakeModel(), priority=3)
-    digest = key("k").digest
+    context, digest = of_key(caller(key("k", priority=3))), key("k").digest
 
-    assert model.queue_key(0) == QueueKey(digest, 3)
-    assert model.queue_key(7) == QueueKey(digest, 7)
-    assert model.queue_key(-7) == QueueKey(digest, 3)
+    assert queue_key(context) == QueueKey(digest, 3)
+    assert queue_key(context, 7) == QueueKey(digest, 7)
+    assert queue_key(context, -7) == QueueKey(digest, 3)
 
 
 async def test_key_without_token_limits_gets_the_model_generator_itself():
     fake: Any = FakeModel()
-    free = caller(key("k"))
-    generation: Any = MeteredModel(fake, free, Reservation(free.rate_limiter)).generate(request())
+    slots = ConcurrencyLimiter(1).slots("m", NO_LIMITS)
+    permit = Permit(of_key(caller(key("k"))), fake, slots, None, 1, ANONYMOUS)
+    generation: Any = permit.generate(request())
 
     assert generation.__qualname__ == "FakeModel.generate"
+
+
+async def test_reservation_precedes_the_queue():
+    """A request that its key cannot pay does not wait for a slot."""
+    who = caller(key("k", tokens_per_minute=LIMIT), FakeClock())
+    who.rate_limiter.reserve(LIMIT)
+    limiter, model = ConcurrencyLimiter(1, max_queue_size=9), FakeModel()
+    await limiter.slots_for(model).acquire(1)
+
+    with pytest.raises(RateLimited):
+        async with Admission(limiter).enter(of_key(who), model, request()):  # type: ignore[arg-type]
+            pass
+
+    assert limiter.queued == 0

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.pooling import SLICE_US, embedding_cost_us, pooling_cost_us
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -14,6 +13,7 @@ from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Reranking, Scoring
 from schemas.embeddings import EmbeddingRequest
 from schemas.rerank import RerankRequest, ScoreRequest
+from tests.unit.serving.fake_model import admission
 from tests.unit.serving.fake_pooling_model import FakePoolingModel
 
 
@@ -21,7 +21,7 @@ class Endpoints:
     """All that embed or score, with so many slots."""
 
     def __init__(self, slots: int = 1024) -> None:
-        given = InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(slots)
+        given = InferenceLimits(), FieldPolicy("reject"), admission(slots)
         self.embeddings, self.scoring = Embeddings(*given), Scoring(*given)
         self.reranking = Reranking(FieldPolicy("reject"), self.scoring)
 

@@ -8,17 +8,18 @@ import pytest
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.completions import Completions, complete
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.completions import CompletionRequest
-from tests.unit.serving.fake_model import FakeModel
+from tests.unit.serving.fake_model import FakeModel, admission
 
 COMPLETIONS = Completions(
     InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_output_tokens=3000),
     FieldPolicy("reject"),
-    ConcurrencyLimiter(99),
+    admission(),
 )
 
 
@@ -305,7 +306,9 @@ async def test_complete_answer_parses_with_openai_python():
 async def test_prompts_share_one_length_limit():
     """The server does not tokenize the prompts beyond it."""
     completions = Completions(
-        InferenceLimits(max_prompt_tokens=5), FieldPolicy("reject"), ConcurrencyLimiter(99)
+        InferenceLimits(max_prompt_tokens=5),
+        FieldPolicy("reject"),
+        admission(),
     )
     model: Any = FakeModel()
     fits = CompletionRequest(model="m", prompt=["ab", "abc"])
@@ -320,7 +323,7 @@ async def test_prompts_share_one_length_limit():
 
 async def test_full_queue_refuses_before_tokenizing():
     completions = Completions(
-        InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
+        InferenceLimits(), FieldPolicy("reject"), Admission(limiter := ConcurrencyLimiter(1))
     )
     model: Any = FakeModel()
     await limiter.slots_for(model).acquire(1)

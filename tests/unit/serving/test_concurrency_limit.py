@@ -12,11 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from openai_frontend.admission.queue import ConcurrencyLimits, QueueKey
 from openai_frontend.errors import QueueFull, QueueTimeout, ServerDraining
 from openai_frontend.generation import GenerationRequest
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.admission.concurrency_limit import (
     MAX_PARALLEL,
+    Bursts,
     ConcurrencyLimiter,
     ModelSlots,
 )
+from openai_frontend.serving.admission.permit import Admission
 from tests.cpu_time import budget
 from tests.unit.serving.fake_model import FakeModel
 
@@ -35,26 +38,30 @@ async def began(*takes: Awaitable[int]) -> "list[asyncio.Task[int]]":
     return tasks
 
 
+def bursts_of(limiter: ConcurrencyLimiter, model: Any, count: int = 1) -> Bursts:
+    """The deltas of so many requests."""
+    return Admission(limiter).bursts(RequestContext("r"), model, [REQUEST] * count)
+
+
 async def test_request_beyond_the_limit_is_rejected_before_it_starts():
     """If every slot is in use and the queue has no room, the next request is rejected."""
-    own, model = slots(ConcurrencyLimiter(2)), FakeModel()
-    async with aclosing(own.bursts([model.generate(REQUEST), model.generate(REQUEST)])) as two:
+    limiter = ConcurrencyLimiter(2)
+    async with aclosing(bursts_of(limiter, FakeModel(), 2)) as two:
         await anext(two)
         third = FakeModel()
 
         with pytest.raises(QueueFull, match=r"server is at capacity: 2 .* limit 2; 0 queued"):
-            await anext(own.bursts([third.generate(REQUEST)]))
+            await anext(bursts_of(limiter, third))
 
     assert third.requests == []
 
 
 async def test_call_that_needs_more_slots_than_exist_completes():
     """It runs a few items at a time."""
-    own, model = slots(ConcurrencyLimiter(2)), FakeModel()
-    generations = [model.generate(REQUEST) for _ in range(5)]
+    model = FakeModel()
 
     most, finished = 0, set()
-    async for bursts in own.bursts(generations):
+    async for bursts in bursts_of(ConcurrencyLimiter(2), model, 5):
         most = max(most, model.open)
         finished |= {choice for choice, deltas in bursts if deltas[-1].finish_reason}
 
@@ -65,7 +72,7 @@ async def test_finished_generation_releases_its_slot():
     limiter, model = ConcurrencyLimiter(1), FakeModel()
     own = slots(limiter)
 
-    counts = [limiter.running async for _ in own.bursts([model.generate(REQUEST)])]
+    counts = [limiter.running async for _ in bursts_of(limiter, model)]
 
     assert counts == [1, 1]
     assert (limiter.running, own.running) == (0, 0)
@@ -75,7 +82,7 @@ async def test_failed_generation_releases_its_slot():
     limiter, model = ConcurrencyLimiter(1), FakeModel(failure=ValueError("broken"))
 
     with pytest.raises(ValueError, match="broken"):
-        async for _ in slots(limiter).bursts([model.generate(REQUEST)]):
+        async for _ in bursts_of(limiter, model):
             pass
 
     assert limiter.running == 0
@@ -85,9 +92,7 @@ async def test_single_generation_passes_through_unchanged():
     """Each burst becomes choice 0 without an extra task."""
     model, tasks = FakeModel(), len(asyncio.all_tasks())
 
-    bursts = [
-        burst async for burst in slots(ConcurrencyLimiter(1)).bursts([model.generate(REQUEST)])
-    ]
+    bursts = [burst async for burst in bursts_of(ConcurrencyLimiter(1), model)]
 
     assert [choice for burst in bursts for choice, _ in burst] == [0] * len(bursts)
     assert tasks == len(asyncio.all_tasks())
@@ -461,15 +466,16 @@ TestAnyLoad = AnyLoad.TestCase
 
 
 async def test_free_slot_costs_at_most_5_us():
-    """CPU time to check, acquire and release; the minimum of several measurements."""
-    limiter, model = ConcurrencyLimiter(8, max_queue_size=8), FakeModel()
+    """CPU time to check, enter and leave; the minimum of several measurements."""
+    context, model = RequestContext("r"), FakeModel()
+    entry = Admission(ConcurrencyLimiter(8, max_queue_size=8))
 
     async def asked() -> float:
         begun_s = time.process_time()
         for _ in range(2000):
-            limiter.slots_for(model).check(model.queue_key(0))
-            own = limiter.slots_for(model)
-            own.release(await own.acquire(1, model.queue_key(0)))
+            entry.check(context, model)
+            async with entry.enter(context, model):  # type: ignore[arg-type]
+                pass
         return (time.process_time() - begun_s) / 2000
 
     assert min([await asked() for _ in range(10)]) < budget(5e-6)

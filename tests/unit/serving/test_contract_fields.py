@@ -9,7 +9,6 @@ from openai_frontend.contracts import Contract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -27,7 +26,7 @@ from tests.unit.contracts.recorded import (
     PYTHON_TENSORS,
     Letters,
 )
-from tests.unit.serving.fake_model import FakeModel
+from tests.unit.serving.fake_model import FakeModel, admission
 
 CONFIGS: Mapping[str, tuple[dict[str, Any], dict[str, str]]] = {
     "in-process": (INPROCESS, {}),
@@ -156,8 +155,8 @@ REFUSED: Mapping[str, set[str]] = {
 }  # fmt: skip
 
 LIMITS = InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_output_tokens=3000)
-COMPLETIONS = Completions(LIMITS, FieldPolicy("reject"), ConcurrencyLimiter(99))
-CHATS = ChatCompletions(LIMITS, FieldPolicy("reject"), ConcurrencyLimiter(99))
+COMPLETIONS = Completions(LIMITS, FieldPolicy("reject"), admission())
+CHATS = ChatCompletions(LIMITS, FieldPolicy("reject"), admission())
 
 
 def contract_of(name: str) -> Contract:

@@ -9,11 +9,11 @@ import pytest
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.prompting.token_bytes import TiktokenDecoder
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
+from tests.unit.serving.fake_model import admission
 from tests.unit.serving.fake_pooling_model import FakePoolingModel
 
 
@@ -21,7 +21,7 @@ def embeddings(*, max_concurrent_requests: int = 99, **limits: int) -> Embedding
     return Embeddings(
         InferenceLimits(**limits),
         FieldPolicy("reject"),
-        ConcurrencyLimiter(max_concurrent_requests),
+        admission(max_concurrent_requests),
     )
 
 
@@ -282,7 +282,10 @@ async def test_token_ids_of_a_client_are_logged_once_per_model(caplog):
 async def test_token_ids_are_decoded_with_openai_s_vocabulary(caplog):
     tiktoken = TiktokenDecoder({7: b"a", 8: b"b"})
     endpoint = Embeddings(
-        InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(9), tiktoken=tiktoken
+        InferenceLimits(),
+        FieldPolicy("reject"),
+        admission(9),
+        tiktoken=tiktoken,
     )
     model = FakePoolingModel()
 

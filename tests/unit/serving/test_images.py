@@ -15,6 +15,7 @@ from openai_frontend.media.modalities import AudioSupport, ImageInput, ImageSupp
 from openai_frontend.serving.request.images import ImageLimits, ImageReader
 from openai_frontend.serving.request.media_parts import MediaPart
 from tests import images
+from tests.unit.auth.key_files import caller, key
 
 READ_HEADER = "openai_frontend.serving.request.images.read_header"
 PLACE = "messages[0].content[0]"
@@ -23,10 +24,9 @@ URL = f"{PLACE}.image_url.url"
 
 @dataclass
 class Model:
-    """A model that takes images, for one caller."""
+    """A model that takes images."""
 
     images: ImageSupport | None = field(default_factory=ImageSupport)
-    tenant: str = ""
     model_name: str = "sees"
     audio: AudioSupport | None = None
 
@@ -238,14 +238,18 @@ async def test_uuid_alone_keeps_the_detail():
     assert (param, code) == (f"{PLACE}.uuid", "unsupported_value")
 
 
-async def test_uuid_of_another_caller_names_nothing():
+async def test_uuid_of_another_caller_names_nothing(request_context):
     """One caller neither reads the other's image nor replaces it."""
     reader = ImageReader(ImageLimits())
-    await read(named("u", images.png()), reader=reader, model=Model(ALL, "a"))
+    first, second = caller(key("a")), caller(key("b"))
+    request_context.principal = first
+    await read(named("u", images.png()), reader=reader)
 
-    param, *_ = await refusal(named("u"), reader=reader, model=Model(ALL, "b"))
-    [other] = await read(named("u", images.gif()), reader=reader, model=Model(ALL, "b"))
-    [own] = await read(named("u"), reader=reader, model=Model(ALL, "a"))
+    request_context.principal = second
+    param, *_ = await refusal(named("u"), reader=reader)
+    [other] = await read(named("u", images.gif()), reader=reader)
+    request_context.principal = first
+    [own] = await read(named("u"), reader=reader)
 
     assert param == f"{PLACE}.uuid"
     assert (other.format, own.format) == ("gif", "png")

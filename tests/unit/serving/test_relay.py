@@ -17,7 +17,7 @@ from openai_frontend.generation import (
     SamplingParams,
     TextRelay,
 )
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.output.collect import Collector
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
@@ -25,7 +25,7 @@ from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK, ChunkShape
 from tests import mock_models
-from tests.unit.serving.fake_model import FakeModel, last
+from tests.unit.serving.fake_model import FakeModel, admission, last
 
 KINDS: dict[str, tuple[ChunkShape, type[ChatLogprobs | TextLogprobs]]] = {
     "chat": (CHAT_COMPLETION_CHUNK, ChatLogprobs),
@@ -59,7 +59,8 @@ def answer(relay: TextRelay | None, choices: int = 1, **fields: Any) -> Completi
     return CompletionJob(
         id="id",
         model=FakeModel(),  # type: ignore[arg-type]
-        slots=ConcurrencyLimiter(99).slots_for(FakeModel()),
+        context=RequestContext("req_1"),
+        admission=admission(),
         requests=[
             GenerationRequest(request_id=str(i), prompt_token_ids=[1, 2], relay=relay)
             for i in range(choices)

@@ -26,7 +26,7 @@ from openai_frontend.generation import (
 )
 from openai_frontend.parsing.events import MAX_ARGUMENTS, ToolCallArguments
 from openai_frontend.parsing.parser import FamilyParser
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.output.logprobs import ChatLogprobs
 from openai_frontend.serving.output.output_parsing import DeltaParser, ParserConfig
@@ -37,7 +37,7 @@ from openai_frontend.sse import CHAT_COMPLETION_CHUNK
 from openai_frontend.triton import inprocess
 from tests.unit.contracts import recorded
 from tests.unit.parsing import samples
-from tests.unit.serving.fake_model import FakeModel
+from tests.unit.serving.fake_model import FakeModel, admission
 from tests.unit.triton import puppet
 from tests.unit.triton.puppet import Request
 from tests.unit.triton.test_stream_writer import Connection, body
@@ -73,7 +73,8 @@ class Reader:
         job = CompletionJob(
             id="id",
             model=FakeModel(),  # type: ignore[arg-type]
-            slots=ConcurrencyLimiter(9).slots_for(FakeModel()),
+            context=RequestContext("req_1"),
+            admission=admission(9),
             requests=[self.request],
             options=ResponseOptions(include_usage=True),
             parser=self.config,

@@ -5,9 +5,11 @@ from typing import Any
 import orjson
 import pytest
 
+from openai_frontend.auth.rate_limit import Reservation
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -16,10 +18,11 @@ from openai_frontend.serving.tokenization import rendered
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.tokenization import RenderedPrompt
-from tests.unit.serving.fake_model import FakeModel
+from tests.unit.auth.key_files import FakeClock, caller, key
+from tests.unit.serving.fake_model import FakeModel, admission
 
-CHAT = ChatCompletions(InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99))
-COMPLETIONS = Completions(InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99))
+CHAT = ChatCompletions(InferenceLimits(), FieldPolicy("reject"), admission())
+COMPLETIONS = Completions(InferenceLimits(), FieldPolicy("reject"), admission())
 MESSAGES = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {}}
 
@@ -90,18 +93,16 @@ async def test_beam_search_is_refused():
     assert refused.value.param == "use_beam_search"
 
 
-class Charging(FakeModel):
-    def reserve(self, first: object) -> None:
-        raise AssertionError("tokens were reserved")
-
-
-async def test_rendering_uses_no_slot_and_no_tokens():
+async def test_rendering_uses_no_slot_and_no_tokens(request_context):
     """It works even if the server is full and the caller has no tokens left."""
+    who = caller(key("k", tokens_per_minute=1), FakeClock())
+    request_context.principal, request_context.reservation = who, Reservation(who.rate_limiter)
+    who.rate_limiter.reserve(1)
     chat = ChatCompletions(
-        InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
+        InferenceLimits(), FieldPolicy("reject"), Admission(limiter := ConcurrencyLimiter(1))
     )
-    completions = Completions(InferenceLimits(), FieldPolicy("reject"), limiter)
-    model: Any = Charging()
+    completions = Completions(InferenceLimits(), FieldPolicy("reject"), Admission(limiter))
+    model: Any = FakeModel()
     await limiter.slots_for(model).acquire(1)
 
     chatted = await chat.build_job(

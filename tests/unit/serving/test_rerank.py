@@ -3,15 +3,15 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
 from schemas.rerank import RerankRequest, ScoreRequest, TextsRerankRequest
+from tests.unit.serving.fake_model import admission
 from tests.unit.serving.fake_pooling_model import FakePoolingModel
 
 POLICY = FieldPolicy("reject")
-RERANKING = Reranking(POLICY, Scoring(InferenceLimits(), POLICY, ConcurrencyLimiter(99)))
+RERANKING = Reranking(POLICY, Scoring(InferenceLimits(), POLICY, admission()))
 DOCUMENTS = ["x", "ab", "a", "ba"]  # 0, 2, 1 and 2 letters of the query "ab"
 BEST_FIRST = [1, 3, 2, 0]  # of equal documents the first stays first
 
@@ -188,7 +188,7 @@ async def test_other_forms_take_truncation_too(fields):
     """text-embeddings-inference's, Cohere's and vLLM's scores."""
     texts = TextsRerankRequest.model_validate({"query": "ab", "texts": LONG, **fields})
     pairs = ScoreRequest.model_validate({"text_1": "ab", "text_2": LONG, **fields})
-    scoring = Scoring(InferenceLimits(), POLICY, ConcurrencyLimiter(99))
+    scoring = Scoring(InferenceLimits(), POLICY, admission())
 
     ranks = await RERANKING.create_for_texts(texts, cross_encoder())
     cohere = await RERANKING.create_for_cohere(request(documents=LONG, **fields), cross_encoder())

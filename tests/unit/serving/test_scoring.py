@@ -10,15 +10,15 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Scoring
 from schemas.rerank import ScoreRequest as WireRequest
 from schemas.rerank import ScoreResponse
+from tests.unit.serving.fake_model import admission
 from tests.unit.serving.fake_pooling_model import FakePoolingModel
 
-SCORING = Scoring(InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99))
+SCORING = Scoring(InferenceLimits(), FieldPolicy("reject"), admission())
 VECTORS: dict[str, list[float]] = {"x": [1, 0, 0], "near": [1, 0.1, 0], "far": [0, 1, 0]}
 
 
@@ -154,7 +154,9 @@ async def test_nan_score_is_an_inference_failure(score):
 async def test_pairs_share_one_length_limit(model):
     """The query counts once per document."""
     scoring = Scoring(
-        InferenceLimits(max_prompt_tokens=9), FieldPolicy("reject"), ConcurrencyLimiter(99)
+        InferenceLimits(max_prompt_tokens=9),
+        FieldPolicy("reject"),
+        admission(),
     )
     fits = WireRequest.model_validate({"model": "fake", "text_1": "a", "text_2": ["a"]})
     many = WireRequest.model_validate({"model": "fake", "text_1": "a", "text_2": ["abc", "abcde"]})

@@ -9,11 +9,13 @@ import numpy
 import pytest
 
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
-from openai_frontend.admission.queue import NO_LIMITS, QueueKey
+from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.errors import InferenceFailed, QueueFull, ServerOverloaded
 from openai_frontend.media.audio import wav_header
 from openai_frontend.media.modalities import SpeechRequest
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.speech import SpeechJob
 
 RATE = 24_000
@@ -27,9 +29,6 @@ class Speaker:
 
     def __init__(self, parts: Sequence[bytes]) -> None:
         self._parts = parts
-
-    def queue_key(self, priority: int) -> QueueKey:
-        return QueueKey(priority=priority)
 
     async def speak(self, request: SpeechRequest) -> AsyncGenerator[memoryview, None]:
         for each in self._parts:
@@ -47,7 +46,8 @@ def job(
     unused: Any = SimpleNamespace(spoken=lambda *_: None)
     return SpeechJob(
         model=model,
-        slots=(limiter or ConcurrencyLimiter(1)).slots_for(model),
+        context=RequestContext("req_1"),
+        admission=Admission(limiter or ConcurrencyLimiter(1)),
         request=SpeechRequest(request_id="r", text="hi"),
         format=format,
         rate=RATE,
@@ -67,7 +67,7 @@ async def test_nothing_is_sent_before_a_slot_is_free(format):
     """So a full queue keeps its status."""
     limiter = ConcurrencyLimiter(1, max_queue_size=0)
     refused = job(b"\0" * 4, format=format, limiter=limiter)
-    await refused.slots.acquire(1)
+    await limiter.slots_for(refused.model).acquire(1)
 
     with pytest.raises(QueueFull):
         await anext(refused.audio())
@@ -115,7 +115,8 @@ async def test_slot_is_free_once_the_model_has_ended_however_slowly_audio_is_tak
     audio = spoken.audio()
     await anext(audio)
 
-    granted = await spoken.slots.acquire(1, timeout_s=60)  # waits until the model has ended
+    slots = limiter.slots_for(spoken.model)
+    granted = await slots.acquire(1, timeout_s=60)  # waits until the model has ended
     assert (granted, budget.used_bytes) == (1, 800)
     assert [len(each) async for each in audio] == [200]
     assert budget.used_bytes == 0

@@ -14,8 +14,10 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
+from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving import chat, completions
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.collect import Collector, CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
@@ -24,7 +26,7 @@ from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
 from schemas.usage import CompletionUsage
-from tests.unit.serving.fake_model import FakeModel, last
+from tests.unit.serving.fake_model import FakeModel, admission, last
 
 
 def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> CompletionJob:
@@ -34,7 +36,8 @@ def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> Completi
     return CompletionJob(
         id="id",
         model=FakeModel(),  # type: ignore[arg-type]
-        slots=ConcurrencyLimiter(99).slots_for(FakeModel()),
+        context=RequestContext("req_1"),
+        admission=admission(),
         requests=requests,
         n=n or choices,
         **fields,
@@ -238,18 +241,19 @@ def test_answer_that_the_engine_aborted_fails():
 
 
 async def test_complete_answer_closes_the_generation():
-    model = FakeModel()
+    model, limiter = FakeModel(), ConcurrencyLimiter(1)
     one = CompletionJob(
         id="id",
         model=model,  # type: ignore[arg-type]
-        slots=ConcurrencyLimiter(1).slots_for(model),
+        context=RequestContext("req_1"),
+        admission=Admission(limiter),
         requests=[GenerationRequest(request_id="1")],
     )
 
     wholes, _ = await collect(one)
 
     assert [(whole.text, whole.end) for whole in wholes] == [("Hello", "stop")]
-    assert (model.open, one.slots.running) == (0, 0)
+    assert (model.open, limiter.running) == (0, 0)
 
 
 def position(token: int, logprob: float = -1.0) -> TokenLogprobs:

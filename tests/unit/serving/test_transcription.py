@@ -14,7 +14,7 @@ from weakref import ref
 import pytest
 
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
-from openai_frontend.admission.queue import ANONYMOUS, NO_LIMITS
+from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
@@ -22,7 +22,6 @@ from openai_frontend.media import audio as codec
 from openai_frontend.media.fork_server import Refused
 from openai_frontend.media.modalities import TranscriptionSupport
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.request.audio import AudioLimits, AudioReader
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import FormReader
@@ -35,6 +34,7 @@ from openai_frontend.serving.transcription import (
 )
 from schemas.audio import SpeechToTextRequest, TranscriptionRequest, TranslationRequest
 from tests import audio
+from tests.unit.serving.fake_model import admission
 
 WHISPER = TranscriptionSupport(
     sample_rate=audio.RATE,
@@ -82,12 +82,6 @@ class Model:
     def supports(self, field: str) -> bool:
         return field not in self.lacks
 
-    def queue_key(self, priority: int) -> Any:
-        return ANONYMOUS
-
-    def reserve(self, first: Any) -> None:
-        self.reserved = first
-
     async def decoder_prompt(self, start: str, previous: str = "") -> Prompt:
         self.previous.append(previous)
         tokens = [f"<|{each}|>" for each in start[2:-2].split("|><|")]
@@ -128,7 +122,7 @@ def transcriptions(**limits: int) -> Transcriptions:
         def spoken(self, model: str, seconds: float) -> None: ...
 
     reader = AudioReader(AudioLimits(**limits), InThisProcess(), Ignores())
-    return Transcriptions(FieldPolicy("warn"), ConcurrencyLimiter(16), reader)
+    return Transcriptions(FieldPolicy("warn"), admission(16), reader)
 
 
 async def prepared(
@@ -325,9 +319,6 @@ def no_collections() -> Iterator[None]:
 
 class Forgetful(Model):
     """Keeps no requests."""
-
-    def reserve(self, first: Any) -> None:
-        pass
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Any, None]:
         assert request.audio is not None

@@ -14,7 +14,6 @@ from openai_frontend.auth.rate_limit import Reservation
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.request_context.record import RequestRecord
-from openai_frontend.serving.admission.authorized_models import MeteredModel
 from openai_frontend.serving.output.collect import collect
 from openai_frontend.serving.output.response_fields import usage_fields
 from tests import mock_models
@@ -58,12 +57,13 @@ class Accounts:
 async def accounts(folder: Path) -> AsyncIterator[Accounts]:
     who = caller(key("k", tokens_per_minute=LIMIT), FakeClock())
     record = RequestRecord("r")
-    token = current.set(RequestContext("r", record=record))
+    context = RequestContext(
+        "r", principal=who, reservation=Reservation(who.rate_limiter), record=record
+    )
+    token = current.set(context)
     async with mock_models.serving(folder, tool_call_parser={"m": "hermes"}) as models:
         model = models.get("m")
-        yield Accounts(
-            MeteredModel(model, who, Reservation(who.rate_limiter)), who, record, model.metrics
-        )
+        yield Accounts(model, who, record, model.metrics)
     current.reset(token)
 
 

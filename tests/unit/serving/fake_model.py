@@ -8,6 +8,7 @@ from typing import Any
 from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
 from openai_frontend.media.modalities import ImageSupport
+from openai_frontend.models.triton_model import ModelUses
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
@@ -66,6 +67,7 @@ class FakeModel:
         self.vocab_size = 300
         self.requests: list[GenerationRequest] = []
         self.rendered: list[tuple[Sequence[Mapping[str, Any]], dict[str, Any]]] = []
+        self.use = ModelUses()["fake"]
         self.open = 0  # running generations
         self.begun = asyncio.Event()  # set when a generation starts
         self.ended = asyncio.Event()  # set when no generation runs

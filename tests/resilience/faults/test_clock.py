@@ -16,7 +16,7 @@ MAY = {
     "auth/jwt_verifier.py": "a token ends at a time of day",
     "cli/keys.py": "a key ends on a day",
     "auth/redis_limits.py": "Unix time at the end of a window; waits are at most a minute",
-    "request_record.py": "the begin of a span",
+    "request_context/record.py": "the begin of a span",
     "engines/kv_events.py": "when blocks changed, as vLLM tells it",
     "engines/vllm/conversion.py": "when a request arrived, as vLLM tells its engine",
     "engines/vllm/stats.py": "when adapters ran, as vLLM tells it",

@@ -94,7 +94,7 @@ class ModelUse:
 
 
 class ModelUses(dict[str, ModelUse]):
-    """Leases by Triton model name, created at first use and never removed."""
+    """The uses of models by Triton name, created at first use and never removed."""
 
     demand: OnDemand | None = None  # None: models are not loaded on demand
 

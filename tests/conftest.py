@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 from openai_frontend.logs.repeats import REPEATS
+from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.triton import Options, Server, _core, library
 from tests import mock_models
 
@@ -55,6 +56,16 @@ StartServer = Callable[..., Awaitable[Server]]
 def repeats_of_this_test_alone() -> None:
     """An error that an earlier test has logged is logged again."""
     REPEATS.clear()
+
+
+@pytest.fixture
+def request_context() -> Iterator[RequestContext]:
+    """The context of a request without a key, in which the test runs."""
+    context = RequestContext("req_1")
+    token = current.set(context)
+    yield context
+    current.reset(token)
+    context.end()
 
 
 @pytest.fixture

@@ -344,7 +344,8 @@ async def longest_wait(server: Server, prefix: str) -> float:
         f"{prefix}{i}": {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}}
         for i in range(500)
     }
-    structured = StructuredOutputs(json={"properties": properties})
+    schema = {"type": "object", "properties": properties, "required": [*properties]}
+    structured = StructuredOutputs(json=schema)
     task = asyncio.ensure_future(
         answer(server, "demo", QUESTION, structured_outputs=structured, max_tokens=4)
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # each collection of the tests would import vLLM, which takes
     from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
     from vllm.sampling_params import SamplingParams
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("request_context")]
 
 OWN = {"prompt", "count", "max_model_len", "uncounted_media"}
 # internal to vLLM's server, which sets them for each request

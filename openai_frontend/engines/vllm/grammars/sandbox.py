@@ -16,7 +16,7 @@ from openai_frontend.runtime.helper_process import HelperProcess
 from openai_frontend.triton import error_codes
 
 CPU_S = 8  # per grammar: a schema of 900 objects with two properties each takes 4
-WALL_S = 16  # on a busy machine
+WALL_S = 60  # a busy machine gives a compilation a share of a processor
 MEMORY_MIB = 1024  # per grammar: that schema takes 150
 
 _FUNCTION = "openai_frontend.engines.vllm.grammars.sandbox_worker:run"

@@ -255,7 +255,7 @@ def _falls_to_llguidance(form: GrammarSpec) -> bool:
 
 
 def _try_llguidance(form: GrammarSpec, tokenizer: Any) -> None:
-    """What llguidance refuses, the engine's client refuses with its own message."""
+    """Leave refusals by llguidance to the engine's client, which has its own messages."""
     from llguidance import LLMatcher
 
     make: dict[str, Any] = {

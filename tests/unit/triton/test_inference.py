@@ -353,8 +353,10 @@ async def test_non_contiguous_memory(start_echo):
         server.infer("echo", {"x": ("UINT8", (2,), memoryview(b"1234")[::2])})
 
 
-async def test_embedding_is_not_copied(server):
+async def test_embedding_is_not_copied(repository, start_server):
     """Python reads the memory that the model wrote, which outlives the response."""
+    mock_models.write(repository, "mock", dimensions=4096)
+    server = await start_server()
     request = {"input": "hello", "pooling_params": {"dimensions": 4096}}
     inputs = {"embedding_request": text(json.dumps(request))}
     (response,) = await collect(server.infer("mock", inputs))

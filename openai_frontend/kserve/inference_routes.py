@@ -73,14 +73,9 @@ def inference_router(
     async def create_inference(request: Request) -> Response:
         """Runs a model on tensors, sent as JSON or as bytes behind it."""
         model, body = model_for_inference(request, core), await read_body(request.receive)
-        context = current_request()
+        json_length = request.headers.get(JSON_LENGTH_HEADER)
         with CancelOnDisconnect():
-            answer = await infer.create(
-                model,
-                body,
-                request.headers.get(JSON_LENGTH_HEADER),
-                context,
-            )
+            answer = await infer.create(model, body, json_length, current_request())
         if not answer.tail:
             return Response(answer.json, media_type="application/json")
         return MultiBufferResponse(
@@ -94,9 +89,8 @@ def inference_router(
     async def create_generation(request: Request) -> Response:
         """Runs a model whose inputs and outputs are members of an object; one response."""
         model, body = model_for_inference(request, core), await read_body(request.receive)
-        context = current_request()
         with CancelOnDisconnect():
-            document = await generate.create(model, body, context)
+            document = await generate.create(model, body, current_request())
         return Response(document, media_type="application/json")
 
     @router.post(
@@ -109,9 +103,7 @@ def inference_router(
     async def create_generation_stream(request: Request) -> Response:
         """Like generate, with an event for each response of the model."""
         model, body = model_for_inference(request, core), await read_body(request.receive)
-        context = current_request()
-        events = generate.stream(model, body, context)
-        return GenerateStream(events, streams)
+        return GenerateStream(generate.stream(model, body, current_request()), streams)
 
     return router
 

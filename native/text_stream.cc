@@ -181,7 +181,6 @@ bool TextStream::read_logprobs(nb::handle output) {
 }
 
 void TextStream::add(nb::handle token_id, const nb::object& text) {
-  begun = true;
   ++count_;
   if (logprobs_ != 0) {  // a response for each, even if it completes no character
     execution_->send_logprobs(text.is_none() ? nb::str("") : text, logprob_ids_, logprob_values_);
@@ -242,8 +241,7 @@ void bind_text_stream(nb::module_& module) {
       .def("take_count", &TextStream::take_count, "Tokens since the last call.")
       .def("take_text", &TextStream::take_text, "Text that no response had since the last call.")
       .def("take_ids", &TextStream::take_ids, nb::sig("def take_ids(self) -> list[int]"),
-           "The ids of tokens that no response had since the last call.")
-      .def_ro("begun", &TextStream::begun, "Whether a token has come.");
+           "The ids of tokens that no response had since the last call.");
   module.def("advance_all", &advance_all, "outputs"_a, "streams"_a,
              nb::sig("def advance_all(outputs: list[typing.Any], streams: dict[str, typing.Any]) "
                      "-> tuple[list[typing.Any], list[tuple[str, str]]]"),

@@ -41,8 +41,6 @@ class TextStream {
   // The ids of tokens that no response had since the last call.
   nb::list take_ids();
 
-  bool begun = false;  // a token has arrived
-
  private:
   void add(nb::handle token_id, const nb::object& text);
   void send(const nb::object& text);

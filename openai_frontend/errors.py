@@ -4,6 +4,7 @@ a status is only a number here.
 GatewayError
 ├── InvalidRequest            400  invalid; names the field in `param`
 │   ├── ContextLengthExceeded 400  prompt and output exceed the model's context
+│   ├── ConstraintRefused     400  the engine cannot enforce the constraint on the output
 │   └── RequestTooLarge       413  body over the limit
 ├── NotAuthenticated          401  no valid key
 ├── NotPermitted              403  the key lacks the scope
@@ -68,6 +69,13 @@ class ContextLengthExceeded(InvalidRequest):
     """The prompt and the requested output tokens exceed the model's context."""
 
     code = "context_length_exceeded"
+
+
+class ConstraintRefused(InvalidRequest):
+    """An engine of this process cannot enforce the request's constraint on the output.
+
+    Only its type says so: the text of any other error may contain a client's words.
+    """
 
 
 class RequestTooLarge(InvalidRequest):

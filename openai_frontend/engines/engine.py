@@ -35,6 +35,13 @@ class EngineError(Exception):
         self.code = code
 
 
+class ConstraintError(ValueError):
+    """Fails a request because of its `structured_outputs`, which begins the message.
+
+    The gateway then tries a looser constraint, if the request allows that, for later requests too.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """The argument of `Engine.load`: the model's location and configuration."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines import tensors
-from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.errors import describe_exception
 from openai_frontend.generation import (
     CompletionDelta,
@@ -28,6 +28,8 @@ def fail(execution: Execution, error: Exception) -> None:
     """
     if isinstance(error, EngineError):
         execution.fail(error.code, str(error))
+    elif isinstance(error, ConstraintError):
+        execution.fail(error_codes.INVALID_ARG, f"{error_codes.CONSTRAINT_REFUSED}{error}")
     elif isinstance(error, ValueError):
         execution.fail(error_codes.INVALID_ARG, str(error))
     else:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
-from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.errors import ConstraintRefused, InferenceFailed, InvalidRequest
 from openai_frontend.generation import CompletionDelta, ConstraintFallback, GenerationRequest
 
 _CONSTRAINT = "structured_outputs"
@@ -32,32 +32,28 @@ async def generate(
                     begun = True
                     yield burst
             return
-        except (InvalidRequest, InferenceFailed) as refused:
-            if begun:
+        except ConstraintRefused as refused:
+            used = request.sampling_params.structured_outputs
+            if begun or not await asyncio.to_thread(fallback.after, used, refused.param):
                 raise
-            if _names_constraint(refused, request):
-                used = request.sampling_params.structured_outputs
-                if not await asyncio.to_thread(fallback.after, used, refused.param):
-                    raise
-            # NVIDIA's backends report a constraint that they refuse as a failure in words of their
-            # own. A client can choose words, so they decide nothing, and affect only this request.
-            elif repeated or refused.param is not None:
+        except (InvalidRequest, InferenceFailed) as failed:
+            # Other engines report a constraint that they refuse as a failure in words of their own.
+            # A client can choose words, so they affect only this request.
+            if begun or repeated or _names_another_field(failed, request):
                 raise
-            else:
-                other = await asyncio.to_thread(fallback.for_any_engine)
-                if other is None:
-                    raise
-                fallback, repeated = other, True
+            if (other := await asyncio.to_thread(fallback.for_any_engine)) is None:
+                raise
+            fallback, repeated = other, True
         request = _with_current(replace(request, kv_transfer=None), fallback)
 
 
-def _names_constraint(
-    refused: InvalidRequest | InferenceFailed, request: GenerationRequest
+def _names_another_field(
+    failed: InvalidRequest | InferenceFailed, request: GenerationRequest
 ) -> bool:
     fields = tuple(
         field for name, field in request.field_names.items() if name.startswith(_CONSTRAINT)
     )
-    return refused.param is not None and refused.param.startswith(fields)
+    return failed.param is not None and not failed.param.startswith(fields)
 
 
 def _with_current(request: GenerationRequest, fallback: ConstraintFallback) -> GenerationRequest:

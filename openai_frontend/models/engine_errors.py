@@ -90,4 +90,4 @@ def named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest
     param = request.field_names.get(name, name)
     if name.startswith("structured_outputs") and (found := _SCHEMA_PATH.match(reason)):
         param, reason = f"{param}.{found[1]}", reason[found.end() :]
-    return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=refused.code)
+    return type(refused)(f"Invalid '{param}': {reason}", param=param, code=refused.code)

@@ -1,5 +1,7 @@
 """Translates Triton's error codes to this project's exceptions, and only here."""
 
+import secrets
+
 from openai_frontend import errors
 from openai_frontend.runtime.triton_interface import QUEUE_FULL, QUEUE_TIMEOUT
 from openai_frontend.triton import _core
@@ -12,6 +14,10 @@ UNAVAILABLE = 4
 UNSUPPORTED = 5
 ALREADY_EXISTS = 6
 CANCELLED = 7
+
+# Begins the message of an engine in this process that refuses a constraint. It is random, so no
+# other model can send it by repeating a client's words.
+CONSTRAINT_REFUSED = f"[{secrets.token_hex(16)}] "
 
 _EXCEPTIONS: dict[int, type[errors.GatewayError]] = {
     NOT_FOUND: errors.ModelNotFound,
@@ -36,7 +42,10 @@ def to_exception(code: int, message: str) -> errors.GatewayError:
     for words, refusal in _OF_ITS_QUEUE.items():
         if code == UNAVAILABLE and message.endswith(words):
             return refusal(f"The queue of the model's batcher: {words[0].lower()}{words[1:]}.")
-    error = _EXCEPTIONS.get(code, errors.InferenceFailed)(message)
+    kind = _EXCEPTIONS.get(code, errors.InferenceFailed)
+    if CONSTRAINT_REFUSED in message:  # an ensemble's name may precede it
+        message, kind = message.replace(CONSTRAINT_REFUSED, ""), errors.ConstraintRefused
+    error = kind(message)
     error.foreign = True
     return error
 

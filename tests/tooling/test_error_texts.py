@@ -21,7 +21,7 @@ ALLOWED = {
     "models/engine_errors.py": "names the field in the message of the same request",
     "serving/error_reply.py": "hides the message from the same client",
     "triton/backends.py": "words the reason why a model is not loaded",
-    "triton/error_codes.py": "selects between two errors with status 503 for the same client",
+    "triton/error_codes.py": "removes our own mark; selects between two errors with status 503",
 }
 ALLOWED_NATIVE = {
     "decode_stream.cc": "restarts the decoder of the same stream",

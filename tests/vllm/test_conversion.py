@@ -6,11 +6,12 @@ import re
 import weakref
 from array import array
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm import conversion
 from openai_frontend.generation import RESERVED_ARGS, Adapter, GenerationRequest, SamplingParams
 
@@ -232,3 +233,18 @@ def test_death_of_an_engine_keeps_nothing_of_it():
         assert kept() is None
     finally:
         gc.enable()
+
+
+def test_only_vllms_check_of_constraints_refuses_a_constraint():
+    """Another refusal of the same request does not, whatever its words."""
+    from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="("))
+    model, config = SimpleNamespace(is_diffusion=False), SimpleNamespace(backend="xgrammar")
+
+    with pytest.raises(ConstraintError), conversion.translate_errors(params):
+        params._validate_structured_outputs(model, config, object())
+    with pytest.raises(ValueError, match="too long") as other, conversion.translate_errors(params):
+        raise VLLMValidationError("structured_outputs: the prompt is too long")
+    assert type(other.value) is ValueError

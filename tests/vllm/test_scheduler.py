@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_FAILED
 from tests.gateway_process import ROOT
 
 pytestmark = pytest.mark.engine
@@ -187,6 +188,31 @@ class FakeScheduler:
     def finish_requests(self, request_ids: Any, status: Any) -> Any:
         self.finished.append(request_ids)
         return []
+
+
+def test_output_of_a_request_whose_grammar_failed_is_marked() -> None:
+    """That of one that fails at the same step for another reason is not."""
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.request import RequestStatus
+
+    from openai_frontend.engines.vllm.processes.scheduler import (
+        GrammarFailureMixin,
+        GrammarQuotaMixin,
+    )
+
+    scheduler = type("Failing", (GrammarFailureMixin, GrammarQuotaMixin, FakeScheduler), {})()
+    for name, grammar in (("a", ValueError("no")), ("b", None)):
+        request = SimpleNamespace(
+            request_id=name,
+            status=RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+            structured_output_request=SimpleNamespace(grammar=grammar),
+        )
+        scheduler._let_in(request, lambda _: False)
+
+    ends = [EngineCoreOutput(each, [], finish_reason=FinishReason.ERROR) for each in "ab"]
+    scheduler.update_from_output(*ends)
+
+    assert [each.stop_reason for each in ends] == [GRAMMAR_FAILED, None]
 
 
 def holding(**params: Any) -> Any:

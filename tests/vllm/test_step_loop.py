@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm import request_state, zmq_io
 from openai_frontend.engines.vllm import step_loop as step_loop_module
+from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_FAILED
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.logs.formatters import make_formatter
 from openai_frontend.triton import error_codes
@@ -61,22 +62,18 @@ def constrained() -> Any:
     return SimpleNamespace(sampling_params=params, **common)
 
 
-def ends(sink: Sink) -> int:
-    """Return the code of the failure."""
-    assert isinstance(sink.error, EngineError)
-    return sink.error.code
-
-
 STEPS = [
-    ([], error_codes.INVALID_ARG),
-    ([[40]], error_codes.INTERNAL),
-    ([[40, 41]], error_codes.INTERNAL),
+    ([], "kv load", EngineError),
+    ([], None, EngineError),
+    ([], GRAMMAR_FAILED, ConstraintError),
+    ([[40]], None, EngineError),
+    ([[40, 41]], None, EngineError),
 ]
 
 
-@pytest.mark.parametrize(("token_ids", "code"), STEPS)
-def test_streamed_request_aborted_by_the_engine(tokenizer, token_ids, code):
-    """Before the first token the grammar is at fault, after it the engine."""
+@pytest.mark.parametrize(("token_ids", "stop_reason", "kind"), STEPS)
+def test_streamed_request_failed_by_the_engine(tokenizer, token_ids, stop_reason, kind):
+    """The constraint is at fault only if the engine's scheduler says so, also before a token."""
     from vllm.v1.engine import EngineCoreOutput, FinishReason
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
@@ -88,24 +85,29 @@ def test_streamed_request_aborted_by_the_engine(tokenizer, token_ids, code):
         stream.advance(EngineCoreOutput(request_id="r", new_token_ids=ids))
 
     stream.advance(
-        EngineCoreOutput(request_id="r", new_token_ids=[], finish_reason=FinishReason.ABORT)
+        EngineCoreOutput(
+            request_id="r",
+            new_token_ids=[],
+            finish_reason=FinishReason.ERROR,
+            stop_reason=stop_reason,
+        )
     )
 
     assert len(sink.deltas) == len(token_ids)
-    assert ends(sink) == code
+    assert type(sink.error) is kind
 
 
-@pytest.mark.parametrize(("token_ids", "code"), STEPS)
-def test_collected_request_aborted_by_the_engine(token_ids, code):
+@pytest.mark.parametrize(("token_ids", "stop_reason", "kind"), STEPS)
+def test_collected_request_failed_by_the_engine(token_ids, stop_reason, kind):
     """The same for a request that vLLM's OutputProcessor collects."""
     sink = Sink()
     collector = request_state.DeltaCollector(sink, constrained())
     for ids in token_ids:
         collector.put(output(ids))
 
-    collector.put(output([], "abort"))
+    collector.put(output([], "error", stop_reason))
 
-    assert ends(sink) == code
+    assert type(sink.error) is kind
 
 
 def refusals() -> dict[str, tuple[Exception, type[Exception], int | None]]:
@@ -158,7 +160,9 @@ def test_prompt_that_ends_within_a_character_is_not_repeated(tokenizer):
     assert detokenizer.decode_next(last) == "é"
 
 
-def output(token_ids: list[int], finish_reason: str | None = None) -> Any:
+def output(
+    token_ids: list[int], finish_reason: str | None = None, stop_reason: str | None = None
+) -> Any:
     """An output of vLLM's OutputProcessor for one step."""
     from vllm.outputs import CompletionOutput, RequestOutput
 
@@ -169,6 +173,7 @@ def output(token_ids: list[int], finish_reason: str | None = None) -> Any:
         cumulative_logprob=None,
         logprobs=None,
         finish_reason=finish_reason,
+        stop_reason=stop_reason,
     )
     return RequestOutput(
         request_id="r",

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm import versions
+from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_FAILED
 from openai_frontend.engines.vllm.grammars.xgrammar_errors import reason_of_xgrammar
 from openai_frontend.errors import caught
 from openai_frontend.generation import (
@@ -267,11 +268,8 @@ def second_type_from(token_type_ids: Sequence[int]) -> int:
     return first
 
 
-def delta(output: Any, params: Any, *, begun: bool) -> CompletionDelta:
-    """Convert what a RequestOutput adds.
-
-    `params` are vLLM's for this request; `begun` says whether an earlier output had a token.
-    """
+def delta(output: Any) -> CompletionDelta:
+    """Convert what a RequestOutput adds."""
     completion = output.outputs[0]
     result = CompletionDelta(
         completion.text,
@@ -280,8 +278,7 @@ def delta(output: Any, params: Any, *, begun: bool) -> CompletionDelta:
         prompt_logprobs=_logprobs(output.prompt_logprobs or None),  # [] after the first output
     )
     if completion.finish_reason is not None:
-        begun = begun or bool(completion.token_ids)
-        result.finish_reason = finish_reason(completion.finish_reason, params, begun)
+        result.finish_reason = finish_reason(completion.finish_reason, completion.stop_reason)
         result.stop_reason = completion.stop_reason
         result.counts = TokenCounts(
             prompt_tokens=len(output.prompt_token_ids or ()),
@@ -291,21 +288,19 @@ def delta(output: Any, params: Any, *, begun: bool) -> CompletionDelta:
     return result
 
 
-def finish_reason(reason: object, params: Any, begun: bool) -> Any:
+def finish_reason(reason: object, stop_reason: object) -> Any:
     """Convert vLLM's finish reason.
 
-    Raises EngineError if the engine gave up the request. `begun` says whether it had generated a
-    token.
+    Raises EngineError if the engine gave up the request, ConstraintError if its grammar is
+    the reason.
     """
     name = str(reason)
     if name in ("stop", "length"):
         return name
     if name == "repetition":
         return "stop"
-    if params.structured_outputs is not None and not begun:
-        # The engine's process compiles grammars and reports only that it failed.
-        message = "structured_outputs: the engine failed to compile the grammar"
-        raise EngineError(message, error_codes.INVALID_ARG)
+    if stop_reason == GRAMMAR_FAILED:
+        raise ConstraintError("structured_outputs: the engine failed to compile the grammar")
     raise EngineError(f"the engine ended the request: {name}")
 
 
@@ -341,7 +336,8 @@ def translate_errors(params: Any = None) -> Iterator[None]:
         traceback.clear_frames(error.__traceback__)
         raise EngineError(ENGINE_DIED, error_codes.UNAVAILABLE) from error
     except versions.client_error() as error:
-        raise ValueError(_message(error, params)) from error
+        kind = ConstraintError if _is_of_constraint(error) else ValueError
+        raise kind(_message(error, params)) from error
     except versions.generation_error() as error:
         retryable = getattr(error, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
         code = error_codes.UNAVAILABLE if retryable else error_codes.INTERNAL
@@ -370,6 +366,16 @@ def _unwrapped(error: BaseException) -> BaseException:
     if isinstance(error, OverflowError):  # from the encoder between vLLM's processes
         return ValueError(f"a number in the request is too large: {error}")
     return error
+
+
+def _is_of_constraint(error: BaseException) -> bool:
+    """Whether vLLM's check of constraints raised it. Its text does not say so: it may quote a
+    request.
+    """
+    return any(
+        frame.f_code.co_name.startswith("_validate_structured_output")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 def _message(error: Any, params: Any) -> str:

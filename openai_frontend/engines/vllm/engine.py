@@ -398,7 +398,6 @@ class VLLMEngine(Engine):
         sink: DeltaSink,
         options: dict[str, Any],
     ) -> None:
-        begun = False
         with (
             self._unread_returned(request, ValueError, asyncio.CancelledError),
             conversion.translate_errors(params),
@@ -412,11 +411,10 @@ class VLLMEngine(Engine):
             outputs = self._engine.generate(prompt, params, request.request_id, **options)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
-                    delta = conversion.delta(output, params, begun=begun)
+                    delta = conversion.delta(output)
                     if delta.counts is not None and (request.images or request.audio_files):
                         delta.counts.image_tokens = prompt_media.media_tokens(prompt, IMAGE)
                         delta.counts.audio_tokens = prompt_media.media_tokens(prompt, AUDIO)
-                    begun = begun or bool(delta.token_ids)
                     sink.send(delta)
 
     async def _prepare(self, params: Any, options: dict[str, Any]) -> None:

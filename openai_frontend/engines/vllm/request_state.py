@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from openai_frontend.engines.engine import DeltaSink, EngineError
+from openai_frontend.engines.engine import ConstraintError, DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion, kv_transfer
 from openai_frontend.generation import CompletionDelta, LogprobArrays, TokenCounts
 from openai_frontend.triton._core import BoundedDecodeStream
@@ -81,7 +81,6 @@ class TextRequestState:
 
     __slots__ = (
         "audio_tokens",
-        "begun",
         "cached_tokens",
         "decode",
         "detokenizer",
@@ -119,7 +118,6 @@ class TextRequestState:
         self.image_tokens, self.audio_tokens = _media_tokens(request)
         self.cached_tokens = 0
         self.transferred_tokens: int | None = None
-        self.begun = False  # the hot path does not update the detokenizer's count
 
     @property
     def _columns(self) -> int:
@@ -150,7 +148,6 @@ class TextRequestState:
             else:
                 arrays = _arrays(output, self._columns)
                 self.sink.send(CompletionDelta(text, token_ids, logprob_arrays=arrays))
-            self.begun = True
             return False
         return self._advance_with_stop(output, output.finish_reason, token_ids)
 
@@ -177,13 +174,8 @@ class TextRequestState:
         self, text: str, token_ids: list[int], reason: Any, stop_reason: Any, output: Any
     ) -> None:
         try:
-            begun = (
-                self.begun
-                or (self.native is not None and self.native.begun)
-                or self.detokenizer.num_output_tokens() > 0
-            )
-            finish_reason = conversion.finish_reason(reason, self.params, begun)
-        except EngineError as error:
+            finish_reason = conversion.finish_reason(reason, stop_reason)
+        except (EngineError, ConstraintError) as error:
             self.sink.fail(error)
             return
         counts = TokenCounts(
@@ -219,7 +211,6 @@ class DeltaCollector:
     def __init__(self, sink: DeltaSink, request: Any) -> None:
         self._sink = sink
         self._params = request.sampling_params
-        self._begun = False
         self._media_tokens = _media_tokens(request)
         self.request_id = request.request_id
         self.stats: Any = None  # vLLM's PrefillStats, once it is known
@@ -230,14 +221,13 @@ class DeltaCollector:
             self._sink.fail(conversion.translated(output, self._params))
             return
         try:
-            delta = conversion.delta(output, self._params, begun=self._begun)
-            self._begun = self._begun or bool(delta.token_ids)
+            delta = conversion.delta(output)
             if delta.counts is not None:
                 delta.counts.image_tokens, delta.counts.audio_tokens = self._media_tokens
                 if self.stats is not None:
                     self._count(delta.counts)
             self._sink.send(delta)
-        except EngineError as error:
+        except (EngineError, ConstraintError) as error:
             self._sink.fail(error)
 
     def _count(self, counts: TokenCounts) -> None:

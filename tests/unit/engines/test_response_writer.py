@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.engines.response_writer import ResponseWriter
+from openai_frontend.engines.engine import ConstraintError
+from openai_frontend.engines.response_writer import ResponseWriter, fail
+from openai_frontend.errors import ConstraintRefused, InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.triton import inprocess
 from openai_frontend.triton._core import PendingDeltas
@@ -72,3 +74,18 @@ async def test_native_path_is_for_text_and_its_log_probabilities(
     stream = sink.text_stream(lambda tokenizer, token_id: "x", object(), logprobs)
 
     assert (stream is not None) == native
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ConstraintError, ConstraintRefused), (ValueError, InvalidRequest)]
+)
+async def test_only_the_type_of_an_error_says_that_a_constraint_was_refused(ask, error, kind):
+    """The same words of another model do not, and the client sees the words alone."""
+    request = await ask()
+
+    fail(request.execution, error("structured_outputs: no text matches it"))
+
+    with pytest.raises(InvalidRequest) as refused:
+        await anext(request.stream)
+    assert type(refused.value) is kind
+    assert refused.value.message == "structured_outputs: no text matches it"

@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.errors import (
+    ConstraintRefused,
+    InferenceFailed,
+    InvalidRequest,
+    ModelUnavailable,
+)
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
@@ -61,7 +66,8 @@ class Engine:
 
 
 def refusal(param: str | None) -> InvalidRequest:
-    return InvalidRequest("Invalid", param=param)
+    """As an engine of this process makes it."""
+    return ConstraintRefused("Invalid", param=param)
 
 
 async def test_schema_that_the_engine_names_is_reduced():
@@ -89,14 +95,16 @@ async def test_later_requests_begin_with_the_accepted_constraint():
 FAILURES = [
     InferenceFailed("Error generating stream: invalid grammar"),
     InferenceFailed("out of memory"),
-    refusal(None),
+    InvalidRequest("cannot parse the input"),
+    InvalidRequest("Invalid 'tool_choice': as a client has written it", param="tool_choice"),
+    InvalidRequest("Invalid: as a client has written it", param=PLACES[0]),
 ]
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=str)
-async def test_failure_without_a_field_has_no_effect_on_later_requests(error: Any):
-    """NVIDIA's backends name no field. The request is tried once more, whatever the words: a client
-    can make a model fail with any.
+async def test_failure_in_a_models_words_has_no_effect_on_later_requests(error: Any):
+    """The request is tried once more, whatever the words: a client can make a model fail with any,
+    also with those of a refused constraint.
     """
     held, engine = fallback(), Engine(error)
 
@@ -105,7 +113,7 @@ async def test_failure_without_a_field_has_no_effect_on_later_requests(error: An
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=str)
-async def test_second_failure_without_a_field_is_raised(error: Any):
+async def test_second_failure_in_a_models_words_is_raised(error: Any):
     engine = Engine(error, error)
 
     with pytest.raises(type(error)):
@@ -116,7 +124,7 @@ async def test_second_failure_without_a_field_is_raised(error: Any):
 @pytest.mark.parametrize(
     "error",
     [
-        refusal("bad_words"),
+        InvalidRequest("Invalid", param="bad_words"),
         refusal("tools[7].function.parameters.properties.a"),
         ModelUnavailable("the machine is too busy to compile the constraint"),
     ],

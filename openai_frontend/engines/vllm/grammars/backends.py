@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from openai_frontend.engines.engine import ConstraintError
 from openai_frontend.engines.vllm import capabilities, versions
 from openai_frontend.engines.vllm.grammars import lark
 from openai_frontend.engines.vllm.grammars import preprocess as grammar_preprocess
@@ -23,6 +24,7 @@ from openai_frontend.engines.vllm.grammars.sandbox import GrammarSandbox, Sandbo
 # allows since 0.32
 MAX_NESTING = 64
 TAG_NESTING = 16
+GRAMMAR_FAILED = "grammar"  # the stop reason of a request whose grammar the engine cannot compile
 _KEPT = 64  # results kept: for the choices of one request and for repeated requests
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "structural_tag")
 
@@ -50,8 +52,8 @@ class GrammarPreparer:
         self._known: OrderedDict[GrammarSpec, asyncio.Task[GrammarSpec | _Refused]] = OrderedDict()
 
     async def prepare(self, params: Any) -> None:
-        """Rewrite the constraint in vLLM's SamplingParams. Raises ValueError, naming the invalid
-        part.
+        """Rewrite the constraint in vLLM's SamplingParams. Raises ConstraintError, naming the
+        invalid part.
         """
         if self._trials is None:
             return
@@ -62,7 +64,7 @@ class GrammarPreparer:
             form = await loop.run_in_executor(self._thread, grammar_spec, constraint)
         ready = await self._tried(form, self._trials)
         if self._only_xgrammar and grammar_preprocess.for_llguidance(ready):
-            raise ValueError(
+            raise ConstraintError(
                 "structured_outputs: this model's grammar backend cannot enforce all of it"
             )
         if not self._two_engines:
@@ -94,7 +96,7 @@ class GrammarPreparer:
         self._known.move_to_end(form)
         outcome = await asyncio.shield(task)
         if isinstance(outcome, _Refused):
-            raise ValueError(outcome.reason)
+            raise ConstraintError(outcome.reason)
         return outcome
 
     async def _try(self, form: GrammarSpec, trials: GrammarSandbox) -> "GrammarSpec | _Refused":
@@ -104,7 +106,7 @@ class GrammarPreparer:
             return await asyncio.wrap_future(trial)
         except SandboxLimitExceeded:
             raise
-        except ValueError as error:
+        except ConstraintError as error:
             return _Refused(str(error))
 
     def _forget_failed(
@@ -156,16 +158,16 @@ def special_tokens(tokenizer: Any) -> dict[int, str]:
 
 
 def _check_for_vllms_scheduler(form: GrammarSpec) -> None:
-    """Raises ValueError for what only the gateway's scheduler (scheduler.py) enforces: no control
-    characters in strings of bounded length, and what needs llguidance.
+    """Raises ConstraintError for what only the gateway's scheduler (scheduler.py) enforces: no
+    control characters in strings of bounded length, and what needs llguidance.
     """
     if form.kind == "structural_tag" and LENGTH.search(form.text):
-        raise ValueError(
+        raise ConstraintError(
             "structured_outputs: minLength and maxLength cannot be enforced with this version of"
             " vLLM. Remove them from the schema."
         )
     if grammar_preprocess.for_llguidance(form):
-        raise ValueError(
+        raise ConstraintError(
             "structured_outputs: the constraint cannot be enforced with this version of vLLM."
             " Use simpler expressions and schemas."
         )
@@ -179,7 +181,7 @@ def prepares_grammars(config: Any) -> bool:
 
 
 def grammar_spec(constraint: Any) -> GrammarSpec:
-    """Convert StructuredOutputsParams. Raises ValueError if the constraint is nested too deeply."""
+    """Convert StructuredOutputsParams. Raises ConstraintError if it is nested too deeply."""
     from vllm.v1.structured_output.utils import choice_as_grammar
 
     _check_nesting("json", constraint.json, MAX_NESTING)
@@ -197,7 +199,7 @@ def _check_choice(text: str) -> None:
     try:
         check_writable(text)
     except ValueError as error:
-        raise ValueError(f"structured_outputs: {error}") from None
+        raise ConstraintError(f"structured_outputs: {error}") from None
 
 
 def _unchecked_spec(constraint: Any) -> GrammarSpec | None:
@@ -209,8 +211,8 @@ def _unchecked_spec(constraint: Any) -> GrammarSpec | None:
 
 
 def _check_nesting(field: str, value: Any, most: int) -> None:
-    """Raises ValueError before any function walks through the value. Text that is not JSON passes,
-    because the compiler reports the error.
+    """Raises ConstraintError before any function walks through the value. Text that is not JSON
+    passes, because the compiler reports the error.
     """
     try:
         level = _containers([json.loads(value) if isinstance(value, str) else value])
@@ -226,7 +228,7 @@ def _check_nesting(field: str, value: Any, most: int) -> None:
     except ValueError:
         return
     if too_deep:
-        raise ValueError(
+        raise ConstraintError(
             f"structured_outputs: {field} is nested too deeply: at most {MAX_NESTING} levels of"
             " objects and arrays in a schema are allowed"
         )

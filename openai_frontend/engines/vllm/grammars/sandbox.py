@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec
 from openai_frontend.engines.vllm.processes import children as processes
 from openai_frontend.runtime.helper_process import HelperProcess
@@ -24,7 +24,7 @@ _DIED = "the grammar sandbox process died"
 _STARVED = "the machine is too busy to compile the constraint; retry later"
 
 
-class SandboxLimitExceeded(ValueError):
+class SandboxLimitExceeded(ConstraintError):
     """Compilation took too much time or memory; a later attempt may succeed."""
 
 
@@ -59,8 +59,8 @@ class GrammarSandbox:
         """Return a future of the prepared grammar, set once it has compiled.
 
         `vocabulary` returns the model's `vocabulary`, serialized by xgrammar, and the numbers of
-        its `special_tokens`. The future raises ValueError if the grammar is invalid, and
-        EngineError if the machine, and not the grammar, is the reason.
+        its `special_tokens`. The future raises ConstraintError if the grammar
+        is the reason, and EngineError if the machine is.
         """
         future: Future[GrammarSpec] = Future()
         future.set_running_or_notify_cancel()  # waiting requests cannot cancel it
@@ -121,7 +121,7 @@ class GrammarSandbox:
         if "starved" in reply:
             future.set_exception(EngineError(_STARVED, error_codes.UNAVAILABLE))
         elif "error" in reply:
-            kind = SandboxLimitExceeded if reply.get("over_limit") else ValueError
+            kind = SandboxLimitExceeded if reply.get("over_limit") else ConstraintError
             future.set_exception(kind(reply["error"]))
         else:
             future.set_result(GrammarSpec(reply["kind"], reply["text"]))

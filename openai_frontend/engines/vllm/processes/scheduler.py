@@ -36,7 +36,11 @@ from vllm.v1.structured_output.backend_xgrammar import (
 
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammars import lark
-from openai_frontend.engines.vllm.grammars.backends import prepares_grammars, special_tokens
+from openai_frontend.engines.vllm.grammars.backends import (
+    GRAMMAR_FAILED,
+    prepares_grammars,
+    special_tokens,
+)
 from openai_frontend.engines.vllm.grammars.patterns import LENGTH
 from openai_frontend.engines.vllm.processes import children as processes
 from openai_frontend.engines.vllm.stats import StatsMixin
@@ -78,6 +82,33 @@ class GrammarQuotaMixin:
         let_in = decide(request)
         self._room -= waits_for_grammar and let_in
         return let_in
+
+
+class GrammarFailureMixin:
+    """Marks the last output of a request whose grammar did not compile: vLLM ends it like any
+    request that failed, without a reason.
+    """
+
+    _failed: set[str]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._failed = set()
+
+    def _let_in(self, request: Any, decide: Callable[[Any], bool]) -> bool:
+        waits_for_grammar = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        if waits_for_grammar and _has_failed(request):
+            self._failed.add(request.request_id)
+        return super()._let_in(request, decide)  # type: ignore[misc,no-any-return]
+
+    def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's hook after a step, which ends the requests that have failed before it."""
+        failed, self._failed = self._failed, set()
+        outputs = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
+        for output in (each for step in outputs.values() for each in step.outputs if failed):
+            if output.request_id in failed:
+                output.stop_reason = GRAMMAR_FAILED
+        return outputs
 
 
 def _is_constrained(request: Any) -> bool:
@@ -255,6 +286,7 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
 class _Scheduler(
     WholeOutputMixin,
     StatsMixin,
+    GrammarFailureMixin,
     GrammarQuotaMixin,
     BatchedBitmaskMixin,
     Scheduler,  # type: ignore[misc]
@@ -265,6 +297,7 @@ class _Scheduler(
 class _AsyncScheduler(
     WholeOutputMixin,
     StatsMixin,
+    GrammarFailureMixin,
     GrammarQuotaMixin,
     BatchedBitmaskMixin,
     AsyncScheduler,  # type: ignore[misc]

@@ -1,6 +1,8 @@
 """Trial compilation of grammars in a separate process; no engine runs."""
 
 import json
+import os
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -12,10 +14,12 @@ import psutil
 import pytest
 
 from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm.grammars import sandbox
 from openai_frontend.engines.vllm.grammars.backends import GrammarPreparer
 from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec
 from openai_frontend.engines.vllm.grammars.sandbox import GrammarSandbox, SandboxLimitExceeded
 from openai_frontend.engines.vllm.grammars.text_grammars import is_lark
+from openai_frontend.runtime import helper_process
 from openai_frontend.triton import error_codes
 from tests.gateway_process import ROOT
 from tests.vllm.slow_grammar import SLOW_GRAMMAR
@@ -163,6 +167,52 @@ def test_dead_sandbox_process_is_replaced():
         with pytest.raises(EngineError, match="process died"):
             waiting.result(timeout=120)
         assert tried(trials, VALID) == VALID
+    finally:
+        trials.close()
+
+
+def malformed(connection: socket.socket) -> None:
+    """Stands in for the sandbox process: answers each grammar with another malformed reply."""
+    with connection.makefile("rwb", buffering=0) as lines:
+        lines.readline()
+        number = json.loads(lines.readline())["id"]
+        lines.write(MALFORMED[int(os.environ["MALFORMED"])].replace(b"ID", b"%d" % number) + b"\n")
+        lines.readline()
+
+
+MALFORMED = (
+    b"Segmentation fault",
+    b"\xff",
+    b"7",
+    b"[" * 100_000,
+    b'{"kind": "regex", "text": "a"}',
+    b'{"id": 99, "kind": "regex", "text": "a"}',
+    b'{"id": [], "kind": "regex", "text": "a"}',
+    b'{"id": ID, "kind": "regex"}',
+)
+
+
+@pytest.mark.parametrize("number", range(len(MALFORMED)))
+def test_sandbox_process_with_a_malformed_reply_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+):
+    """What waits for it fails with a server error at once, and the process ends."""
+    monkeypatch.setenv("MALFORMED", str(number))
+    monkeypatch.setattr(sandbox, "_FUNCTION", f"{__name__}:malformed")
+    monkeypatch.setattr(sandbox.processes, "launch", helper_process.launch)
+    trials = GrammarSandbox()
+    try:
+        waiting = [trials.submit(VALID, dict) for _ in range(2)]
+        assert trials._process is not None
+        broken = trials._process.process
+        for each in waiting:
+            with pytest.raises(EngineError) as failed:
+                each.result(timeout=60)
+            assert failed.value.code == error_codes.UNAVAILABLE
+        broken.wait()
+        assert "the grammar sandbox sent a malformed reply" in caplog.text
+        trials.start()
+        assert trials._process.process.pid != broken.pid
     finally:
         trials.close()
 

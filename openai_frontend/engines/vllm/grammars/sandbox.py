@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -12,8 +13,11 @@ from typing import Any, NamedTuple
 from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec
 from openai_frontend.engines.vllm.processes import children as processes
+from openai_frontend.errors import caught
 from openai_frontend.runtime.helper_process import HelperProcess
 from openai_frontend.triton import error_codes
+
+logger = logging.getLogger(__name__)
 
 CPU_S = 8  # per grammar: a schema of 900 objects with two properties each takes 4
 WALL_S = 60  # a busy machine gives a compilation a share of a processor
@@ -101,7 +105,12 @@ class GrammarSandbox:
         running.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def _read(self, running: _SandboxProcess) -> None:
-        with running.connection.makefile("rb") as replies, contextlib.suppress(ConnectionError):
+        """Settle the futures until the process dies, or sends anything but a reply."""
+        with (
+            caught(_log_broken),
+            contextlib.suppress(ConnectionError),
+            running.connection.makefile("rb") as replies,
+        ):
             for line in replies:
                 self._settle(json.loads(line))
         with self._lock:
@@ -109,22 +118,33 @@ class GrammarSandbox:
             if self._process is running:
                 self._process = None
             running.connection.close()
-        running.process.wait()
         for future in pending.values():
             future.set_exception(EngineError(_DIED, error_codes.UNAVAILABLE))
+        running.process.kill()
+        running.process.wait()
 
     def _settle(self, reply: dict[str, Any]) -> None:
+        """Raises what reading a malformed reply raises; its future is then still pending."""
+        number, outcome = reply["id"], _outcome(reply)
         with self._lock:
-            future = self._pending.pop(reply["id"], None)
-        if future is None:
-            return
-        if "starved" in reply:
-            future.set_exception(EngineError(_STARVED, error_codes.UNAVAILABLE))
-        elif "error" in reply:
-            kind = SandboxLimitExceeded if reply.get("over_limit") else ConstraintError
-            future.set_exception(kind(reply["error"]))
+            future = self._pending.pop(number)
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
         else:
-            future.set_result(GrammarSpec(reply["kind"], reply["text"]))
+            future.set_result(outcome)
+
+
+def _outcome(reply: dict[str, Any]) -> GrammarSpec | Exception:
+    if "starved" in reply:
+        return EngineError(_STARVED, error_codes.UNAVAILABLE)
+    if "error" in reply:
+        kind = SandboxLimitExceeded if reply.get("over_limit") else ConstraintError
+        return kind(reply["error"])
+    return GrammarSpec(reply["kind"], reply["text"])
+
+
+def _log_broken(error: Exception) -> None:
+    logger.error("the grammar sandbox sent a malformed reply; it is replaced", exc_info=error)
 
 
 def _start_process() -> _SandboxProcess:

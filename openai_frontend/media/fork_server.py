@@ -5,10 +5,9 @@ milliseconds. A worker can open neither files nor sockets, and has a memory limi
 hang, and is then replaced. Whoever sends it a task has the time limit.
 
 Messages of its socket (one per packet): to the parent, facts or an error as JSON; from the parent,
-`fork` with a socket, answered with the process id, and `kill ID`.
+`fork` with a socket, answered with the process id, and `kill ID`, answered with the exit code.
 """
 
-import contextlib
 import importlib
 import json
 import os
@@ -110,9 +109,7 @@ def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:
             return
         verb, _, argument = message.decode().partition(" ")
         if verb == "kill":
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(int(argument), signal.SIGKILL)  # not reaped yet, so the id is still its own
-                os.waitpid(int(argument), 0)
+            control.send(str(_killed(int(argument))).encode())
             continue
         with socket.socket(fileno=descriptors[0]) as connection:
             if (worker := os.fork()) == 0:
@@ -121,6 +118,16 @@ def _fork_workers(control: socket.socket, work: Work, memory_mib: int) -> None:
                 control.close()
                 _serve(connection, work, memory_mib)
         control.send(str(worker).encode())
+
+
+def _killed(worker: int) -> int:
+    """Return the exit code of a worker, which may have ended before."""
+    try:
+        os.kill(worker, signal.SIGKILL)  # not reaped yet, so the id is still its own
+        _, status = os.waitpid(worker, 0)
+    except (ProcessLookupError, ChildProcessError):
+        return 0
+    return os.waitstatus_to_exitcode(status)
 
 
 def _serve(connection: socket.socket, work: Work, memory_mib: int) -> NoReturn:

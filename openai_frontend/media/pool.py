@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import secrets
-import select
+import signal
 import socket
 import threading
 import time
@@ -31,6 +31,10 @@ START_TIMEOUT_S = 300.0
 _REASON_CHARACTERS = 1000  # of why media is refused
 _MIB = 1 << 20
 _UNAVAILABLE = "media cannot be processed at the moment"
+
+# The ends of a worker that no media causes: with its parent, or by a signal that no crash sends.
+# The kernel sends SIGKILL if the machine, or the container, lacks the memory that the limit allows.
+_KILLED = (None, -signal.SIGKILL, -signal.SIGTERM)
 
 # Gets a task and its reply. Raises what indexing a malformed reply raises.
 CheckReply = Callable[[Any, Reply], None]
@@ -61,16 +65,6 @@ class _PoolWorker:
         except OSError:
             return False
         return False
-
-    def has_parent(self) -> bool:
-        """Whether the process that forked it runs. When that ends, its socket is closed before its
-        workers are killed.
-        """
-        if self.parent.fileno() < 0:  # the pool has closed it
-            return False
-        poll = select.poll()
-        poll.register(self.parent, 0)  # reports only that the other end is closed
-        return not poll.poll(0)
 
     def run(self, header: Any, frames: Frames, timeout_s: float, most_bytes: int) -> Reply:
         """Raises Refused if the media is refused, OSError, EOFError or MalformedMessage if the
@@ -178,21 +172,24 @@ class WorkerPool:
         """A worker is used again only after a complete reply that follows the protocol."""
         worker = self._idle_worker() or self._fork()
         self.runs += 1
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(self._kill, worker)
-            try:
-                reply = self._reply(worker, header, frames)
-            except Refused:
-                on_failure.pop_all()
-                self._release(worker)
-                raise
-            on_failure.pop_all()
+        try:
+            reply = self._reply(worker, header, frames)
+        except Refused:
+            self._release(worker)
+            raise
+        except (EOFError, OSError) as error:
+            if self._kill(worker) in _KILLED:  # its end is not this task's fault
+                raise PoolUnavailable(_UNAVAILABLE) from error
+            raise ValueError("processing it failed") from None
+        except BaseException:
+            self._kill(worker)
+            raise
         self._release(worker)
         return reply
 
     def _reply(self, worker: _PoolWorker, header: Any, frames: Frames) -> Reply:
         """Raises Refused for the media, ValueError with a message of our own for the worker, and
-        PoolUnavailable if the worker ended with its parent.
+        EOFError or OSError if the worker ended.
         """
         try:
             reply = worker.run(header, frames, self.timeout_s, self._memory_mib * _MIB)
@@ -202,10 +199,6 @@ class WorkerPool:
         except TimeoutError:
             message = f"processing it takes more than {self.timeout_s:g} s"
             raise ValueError(message) from None
-        except (EOFError, OSError) as error:
-            if not worker.has_parent():  # its end is not this task's fault
-                raise PoolUnavailable(_UNAVAILABLE) from error
-            raise ValueError("processing it failed") from None
         except _MALFORMED as error:
             logger.error(
                 "a worker of %s sent a malformed reply (%s); it is replaced",
@@ -272,9 +265,13 @@ class WorkerPool:
             self._process.wait()
             self._process = None
 
-    def _kill(self, worker: _PoolWorker) -> None:
+    def _kill(self, worker: _PoolWorker) -> int | None:
+        """Return its exit code, of an earlier end if it has ended; None if its parent has too."""
         worker.connection.close()
         with self._lock, contextlib.suppress(OSError):
             # To another process, the id may be that of another worker
             if self._control is worker.parent:
                 worker.parent.send(f"kill {worker.process_id}".encode())
+                if answer := worker.parent.recv(64):
+                    return int(answer)
+        return None

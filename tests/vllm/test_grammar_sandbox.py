@@ -19,6 +19,7 @@ from openai_frontend.engines.vllm.grammars.backends import GrammarPreparer
 from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec
 from openai_frontend.engines.vllm.grammars.sandbox import GrammarSandbox, SandboxLimitExceeded
 from openai_frontend.engines.vllm.grammars.text_grammars import is_lark
+from openai_frontend.engines.vllm.processes import children
 from openai_frontend.runtime import helper_process
 from openai_frontend.triton import error_codes
 from tests.gateway_process import ROOT
@@ -199,7 +200,7 @@ def test_sandbox_process_with_a_malformed_reply_is_replaced(
     """What waits for it fails with a server error at once, and the process ends."""
     monkeypatch.setenv("MALFORMED", str(number))
     monkeypatch.setattr(sandbox, "_FUNCTION", f"{__name__}:malformed")
-    monkeypatch.setattr(sandbox.processes, "launch", helper_process.launch)
+    monkeypatch.setattr(children, "launch", helper_process.launch)
     trials = GrammarSandbox()
     try:
         waiting = [trials.submit(VALID, dict) for _ in range(2)]

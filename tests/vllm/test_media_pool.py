@@ -226,7 +226,8 @@ def test_crash_fails_one_image(pool):
     found = pool.submit(of_red(), [encoded(RED).encode()])
     while pool.runs == runs and not found.done():  # until the worker has it
         time.sleep(0.01)
-    crashing.kill()
+    crashing.send_signal(signal.SIGSEGV)
+    crashing.resume()
 
     with pytest.raises(ValueError, match="processing it failed"):
         found.result(timeout=60)

@@ -109,15 +109,18 @@ def test_task_that_hangs_is_killed():
         pool.close()
 
 
-def test_task_whose_process_dies_is_not_at_fault():
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM], ids=str)
+@pytest.mark.parametrize("killed", ["process", "worker"])
+def test_task_whose_worker_is_killed_is_not_at_fault(killed, signal_number):
     """The process takes its workers with it; the next task has others."""
     pool = WorkerPool(MODULE, processes=1, timeout_s=60, memory_mib=256)
     try:
         pool.start()
         task = pool.submit("hang", [])
-        while not psutil.Process(pool._process.pid).children():
+        while not (workers := psutil.Process(pool._process.pid).children()):
             time.sleep(0.01)
-        pool._process.kill()
+        process = psutil.Process(pool._process.pid) if killed == "process" else workers[0]
+        process.send_signal(signal_number)
         with pytest.raises(PoolUnavailable):
             task.result(60)
         assert pool.submit("echo", [b"x"]).result()[1] == [b"x"]
@@ -149,6 +152,7 @@ def test_process_survives_the_id_of_no_worker(pool):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     pool._control.send(f"kill {ended.pid}".encode())
+    assert pool._control.recv(64) == b"0"
 
     with pool._forked(pool._control).connection:
         assert pool.submit("echo", []).result()[0] == before

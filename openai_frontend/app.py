@@ -61,9 +61,10 @@ from openai_frontend.routers.transfer import transfer_router
 from openai_frontend.runtime import compatibility
 from openai_frontend.runtime.loopback import is_loopback
 from openai_frontend.serving.admission.permit import Admission
-from openai_frontend.serving.chat import ChatCompletions
-from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
+from openai_frontend.serving.conversation import Conversations
+from openai_frontend.serving.dialects.chat import ChatCompletions
+from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.prefill import Prefill
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits, AudioReader
@@ -337,7 +338,8 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
         interval=settings.stream_interval, force_usage=settings.force_include_usage
     )
     media = _media_reader(settings, state)
-    chat = ChatCompletions(limits, policy, admission, media=media, stream_defaults=defaults)
+    conversations = Conversations(limits, admission, media=media, stream_defaults=defaults)
+    chat = ChatCompletions(conversations, policy)
     completions = Completions(limits, policy, admission, stream_defaults=defaults)
     streams = StreamLimits(
         writer=StreamWriter,

@@ -11,7 +11,7 @@ from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.routers.streaming import EventStream, StreamLimits
-from openai_frontend.serving.chat import ChatCompletions, chunks, complete
+from openai_frontend.serving.dialects.chat import ChatCompletions, chunks, complete
 from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
 from schemas.chat_completions import (
     ChatCompletion,

@@ -8,7 +8,7 @@ from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.routers.streaming import EventStream, StreamLimits
-from openai_frontend.serving.completions import Completions, chunks, complete
+from openai_frontend.serving.dialects.completions import Completions, chunks, complete
 from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
 from schemas.completions import Completion, CompletionRequest
 

@@ -11,8 +11,8 @@ from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameter
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
-from openai_frontend.serving.chat import ChatCompletions
-from openai_frontend.serving.completions import Completions
+from openai_frontend.serving.dialects.chat import ChatCompletions
+from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.tokenization import Tokenization, rendered
 from schemas.chat_completions import ChatCompletionRequest

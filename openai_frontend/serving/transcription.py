@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 
+from openai_frontend import sse
 from openai_frontend.admission.memory_budget import RequestMemory
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import (
@@ -28,7 +29,12 @@ from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
-from openai_frontend.serving.output.logprobs import Alternatives, ChatLogprobs, TokenNames, spelled
+from openai_frontend.serving.output.logprobs import (
+    Alternatives,
+    ChatLogprobs,
+    TokenNames,
+    spelled,
+)
 from openai_frontend.serving.output.transcript import (
     VTT_HEAD,
     Segment,
@@ -48,7 +54,6 @@ from openai_frontend.serving.pooling import TimeSlicer
 from openai_frontend.serving.request.audio import AudioReader, DecodedAudio
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_TRANSCRIPTIONS, FieldPolicy
 from openai_frontend.serving.request.sampling import SamplingOptions, sampling_params, unsupported
-from openai_frontend.sse import DONE
 from schemas.audio import SpeechToTextRequest, TranscriptionRequest
 from schemas.sampling import SamplingFields
 
@@ -373,7 +378,7 @@ class TranscriptStream:
         event: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
         if self._job.logprobs:
             event["logprobs"] = entries
-        return _event(event)
+        return sse.event(orjson.dumps(event))
 
     def relay(self, *_: Any) -> None:
         """Nothing bypasses `feed`: the windows' texts are joined here."""
@@ -387,11 +392,7 @@ class TranscriptStream:
         event: dict[str, Any] = {"type": "transcript.text.done", "text": self._transcript.text}
         if self._job.logprobs:
             event["logprobs"] = self._transcript.logprobs
-        return _event({**event, "usage": self._job.usage()}) + DONE
-
-
-def _event(fields: Mapping[str, Any]) -> bytes:
-    return b"data: %b\n\n" % orjson.dumps(fields)
+        return sse.event(orjson.dumps({**event, "usage": self._job.usage()})) + sse.DONE
 
 
 async def complete(job: TranscriptionJob) -> str | dict[str, Any]:

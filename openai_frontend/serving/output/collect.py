@@ -1,36 +1,43 @@
-"""A completion as one response, gathered delta by delta."""
+"""A job's output as a whole, gathered event by event."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import CompletionDelta, TokenLogprobs
-from openai_frontend.serving.output.chat_message import ChatMessageBuilder
+from openai_frontend.parsing.events import ContentText, Event
 from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
-from openai_frontend.serving.output.logprobs import NO_PROMPT_LOGPROBS
 from openai_frontend.serving.output.output_parsing import ParsedDelta
 
 
+class Fold(Protocol):
+    """The sum of one choice's events, in the form of a dialect."""
+
+    def add(self, events: Iterable[Event]) -> None:
+        """The next events."""
+
+
+Output = TypeVar("Output", bound=Fold)
+
+
 @dataclass(slots=True)
-class CompletedChoice:
+class CompletedChoice(Generic[Output]):
     """One choice with all its output."""
 
-    pieces: list[str]  # of the text; with a parser, only the echoed text before the message
+    output: Output
     end: OutputEnd = "stop"  # set with the last delta
-    message: ChatMessageBuilder | None = None  # the parsed output
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()
     logits: Mapping[str, Any] = field(default_factory=dict)  # output name -> tensor
 
     def add(self, delta: CompletionDelta) -> None:
-        if self.message is not None and isinstance(delta, ParsedDelta):
-            self.message.add(delta.events)
-        else:
-            self.pieces.append(delta.text)
+        if isinstance(delta, ParsedDelta):
+            self.output.add(delta.events)
+        elif delta.text:
+            self.output.add((ContentText(delta.text),))
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs += delta.logprobs
@@ -38,10 +45,6 @@ class CompletedChoice:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.counts is not None and delta.counts.logits:
             self.logits = delta.counts.logits
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
 
     def logits_fields(self) -> dict[str, Any]:
         """The requested logits under the names of the model's outputs, as JSON."""
@@ -59,17 +62,13 @@ def _tensor_fields(tensor: Any) -> dict[str, Any]:
     return {"datatype": tensor.dtype, "shape": list(tensor.shape), "data": data}
 
 
-class Collector:
+class Collector(Generic[Output]):
     """Gathers all choices of a job."""
 
-    def __init__(self, job: CompletionJob) -> None:
-        self._job = job
+    def __init__(self, job: CompletionJob, new_output: Callable[[int], Output]) -> None:
+        """`new_output` makes the empty output of a choice."""
         self._progress = job.progress()
-        indexes = range(len(job.requests))
-        self._choices = [CompletedChoice([job.echo_text(index)]) for index in indexes]
-        if job.parser is not None:
-            for choice in self._choices:
-                choice.message = ChatMessageBuilder(job.tools)
+        self._choices = [CompletedChoice(new_output(choice)) for choice in range(len(job.requests))]
 
     def feed(self, index: int, deltas: Iterable[CompletionDelta]) -> None:
         """Add one choice's burst."""
@@ -80,19 +79,17 @@ class Collector:
             if end is not None:
                 choice.end = end
 
-    def finish(self) -> tuple[list[CompletedChoice], Usage]:
+    def finish(self) -> tuple[list[CompletedChoice[Output]], Usage]:
         """The choices in order, and the usage. Raises InferenceFailed for incomplete output."""
         self._progress.check_finished()
-        if self._job.options.echo_logprobs and not all(
-            choice.prompt_logprobs for choice in self._choices
-        ):
-            raise InferenceFailed(NO_PROMPT_LOGPROBS)
         return self._choices, self._progress.usage()
 
 
-async def collect(job: CompletionJob) -> tuple[list[CompletedChoice], Usage]:
+async def collect(
+    job: CompletionJob, new_output: Callable[[int], Output]
+) -> tuple[list[CompletedChoice[Output]], Usage]:
     """Generate all output, and count its tokens."""
-    collector = Collector(job)
+    collector = Collector(job, new_output)
     async with aclosing(job.bursts()) as bursts:
         async for burst in bursts:
             for index, deltas in burst:

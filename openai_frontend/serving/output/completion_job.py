@@ -57,15 +57,18 @@ class Usage:
 
 
 class CompletionProgress:
-    """Finish reasons and token counts of a job's choices.
+    """Ends and token counts of a job's choices. Add every delta that has either."""
 
-    Add every delta that has either: a stream may report the usage so far.
-    """
-
-    def __init__(self, prompt_tokens: Sequence[int], *, n: int) -> None:
-        """`prompt_tokens` has one count per choice; `n` choices share a prompt."""
+    def __init__(self, requests: Sequence[GenerationRequest], *, n: int, running: bool) -> None:
+        """`n` choices share a prompt. The counts are those of the requests, which are ahead of
+        the deltas that wait to be added; `running`: the usage must not be, so it is counted here.
+        """
         self._n = n
-        self._choices = [UsageCounter(tokens) for tokens in prompt_tokens]
+        self._running = running
+        self._choices = [
+            UsageCounter(len(each.prompt_token_ids or ())) if running else each.usage
+            for each in requests
+        ]
         self._reasoning_tokens = 0
         self._metrics: dict[int, Mapping[str, int | float]] = {}  # by choice, if requested
 
@@ -76,7 +79,8 @@ class CompletionProgress:
 
     def add(self, choice: int, delta: CompletionDelta) -> OutputEnd | None:
         """Count a delta. Returns why the output ended with the last delta of a choice."""
-        self._choices[choice].add((delta,))
+        if self._running:
+            self._choices[choice].add((delta,))
         counts = delta.counts
         if counts is not None and counts.metrics:
             self._metrics[choice] = counts.metrics
@@ -99,8 +103,11 @@ class CompletionProgress:
     def usage(self) -> Usage:
         """The counts so far."""
         usage = Usage(reasoning_tokens=self._reasoning_tokens)
+        before: UsageCounter | None = None
         for at, choice in enumerate(self._choices):
-            usage.completion_tokens += choice.completion_tokens
+            if choice is not before:  # the sequences of a beam search are one request
+                usage.completion_tokens += choice.completion_tokens
+            before = choice
             if at % self._n == 0:
                 usage.prompt_tokens += choice.prompt_tokens
                 usage.cached_tokens += choice.cached_tokens
@@ -144,9 +151,8 @@ class CompletionJob:
 
     def progress(self) -> CompletionProgress:
         """New counts, before the first token."""
-        return CompletionProgress(
-            [len(each.prompt_token_ids or ()) for each in self.requests], n=self.n
-        )
+        running = self.options.continuous_usage
+        return CompletionProgress(self.requests, n=self.n, running=running)
 
     def prompt_token_ids(self, choice: int) -> list[int]:
         """The prompt of a choice; empty if the model takes only text."""

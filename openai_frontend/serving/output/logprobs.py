@@ -28,7 +28,7 @@ _MAX_RENDERED = 4096  # tokens of one choice
 _RESYNC_BYTES = 64  # of a prompt, that are searched for a token after one that is not in it
 NO_PROMPT_LOGPROBS = "the model returned no log probabilities for the prompt"
 
-Writer = TypeVar("Writer", bound="ChatLogprobs | TextLogprobs")
+Form = TypeVar("Form", bound="ChatLogprobs | TextLogprobs")
 TokenBytes = Callable[[int], bytes | None]
 
 
@@ -267,7 +267,7 @@ def extended(first: CompletionLogprobs, second: CompletionLogprobs) -> Completio
     }
 
 
-def logprobs_writer(model: ServingModel, options: ResponseOptions, form: type[Writer]) -> Writer:
+def logprobs_writer(model: ServingModel, options: ResponseOptions, form: type[Form]) -> Form:
     """A writer for one choice, in the form of its endpoint."""
     names = TokenNames(model.token_bytes, as_ids=options.tokens_as_ids)
     return form(names, Alternatives(options.logprobs or 0, options.logprob_token_ids))

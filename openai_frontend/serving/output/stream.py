@@ -1,13 +1,14 @@
-"""A completion as chunks: which frames are sent, and in what order. `sse.py` knows their bytes.
+"""A job's output as a stream: which events are written, and in what order.
 
-Synchronous. `collect.py` reads the same deltas, so a stream and a whole response cannot disagree.
+Synchronous, and the same for every dialect, whose `Writer` knows the bytes. `collect.py` reads the
+same events, so a stream and a whole response cannot disagree.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (
+    AddToken,
     CompletionDelta,
     FrameWriter,
     Resume,
@@ -17,24 +18,16 @@ from openai_frontend.generation import (
     TokenLogprobs,
     merge_deltas,
 )
-from openai_frontend.parsing.events import ContentText, OpenSegment, ReasoningText
-from openai_frontend.serving.output.chat_message import ChatDeltas, Delta
-from openai_frontend.serving.output.completion_job import CompletionJob
-from openai_frontend.serving.output.logprobs import (
-    NO_PROMPT_LOGPROBS,
-    ChatLogprobs,
-    TextLogprobs,
-    logprobs_writer,
+from openai_frontend.parsing.events import (
+    ContentText,
+    Event,
+    OpenSegment,
+    ReasoningText,
+    ToolCallArguments,
 )
+from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
 from openai_frontend.serving.output.output_parsing import ParsedDelta, merge_parsed
-from openai_frontend.serving.output.response_fields import (
-    finish_reason,
-    leading_fields,
-    usage_fields,
-)
 from openai_frontend.serving.request.response_options import ResponseOptions
-from openai_frontend.serving.request.tools import Tools
-from openai_frontend.sse import DONE, ChunkFrames, ChunkShape, Logprobs
 
 Join = Callable[[Sequence[CompletionDelta]], CompletionDelta]
 
@@ -66,105 +59,103 @@ class DeltaCoalescer:
         return pending[0] if len(pending) == 1 else self._join(pending)
 
 
-class ParsedChoiceFrames:
-    """One choice's parsed deltas as frames.
+class UnreportedTokens:
+    """Tokens of one choice that no event of the stream has reported yet.
 
-    Tokens without visible output, such as those of a marker, are reported with the next frame, so
-    that each frame accounts for all tokens since the one before.
+    Tokens without visible output, such as those of a marker, are reported with the next event, so
+    that each event accounts for all tokens since the one before.
     """
 
-    def __init__(
-        self, index: int, frames: ChunkFrames, options: ResponseOptions, tools: Tools
-    ) -> None:
-        self._index = index
-        self._frames = frames
-        self._options = options
-        self._deltas = ChatDeltas(tools)
-        self._positions: list[TokenLogprobs] = []
+    __slots__ = ("_ids", "_logprobs", "_wants_ids", "_wants_logprobs")
+
+    def __init__(self, options: ResponseOptions) -> None:
+        self._wants_logprobs = options.logprobs is not None
+        self._wants_ids = options.token_ids
+        self._logprobs: list[TokenLogprobs] = []
         self._ids: list[int] = []
 
-    def feed(self, delta: ParsedDelta, logprobs: ChatLogprobs | None) -> bytes:
-        """The frames of a delta; `logprobs` writes log probabilities if they were requested."""
-        if self._options.plain:
-            return b"".join([self._frame(each) for each in self._chat_deltas(delta)])
-        if logprobs is not None:
-            self._positions += delta.logprobs or ()
-        if self._options.token_ids:
+    def __bool__(self) -> bool:
+        return bool(self._logprobs or self._ids)
+
+    def add(self, delta: CompletionDelta) -> None:
+        """Add the tokens of a delta, as far as the response reports them."""
+        if self._wants_logprobs:
+            self._logprobs += delta.logprobs or ()
+        if self._wants_ids:
             self._ids += delta.token_ids
-        deltas = [*self._chat_deltas(delta)]
-        if not deltas and delta.finish_reason is not None and (self._positions or self._ids):
-            deltas = [{}]
-        return b"".join([self._frame(each, *self._take_tokens(logprobs)) for each in deltas])
 
-    def around(self, segment: OpenSegment) -> list[bytes] | None:
-        """The constant parts of the frames with the segment's text; None if they need more."""
-        template = self._deltas.template(segment.event)
-        return None if template is None else self._frames.around_delta(self._index, template)
+    def take(self) -> tuple[list[TokenLogprobs], list[int]]:
+        """Their log probabilities and their ids. They count as reported from now on."""
+        taken = self._logprobs, self._ids
+        self._logprobs, self._ids = [], []
+        return taken
 
-    def _chat_deltas(self, delta: ParsedDelta) -> list[Delta]:
-        events = delta.events
-        if len(events) == 1 and type(events[0]) is ContentText:  # the usual token
-            return [{"content": events[0].text}]
-        return self._deltas.of(events)
 
-    def _frame(
-        self,
-        delta: Delta,
-        logprobs: Logprobs | None = None,
-        fields: Mapping[str, Any] | None = None,
+class Writer(Protocol):
+    """Writes the events of one stream in a dialect's form. Choices are numbered from 0."""
+
+    def opening(self) -> bytes:
+        """The beginning of the stream."""
+
+    def text(self, choice: int, text: str) -> bytes:
+        """`events` of one ContentText, in a stream that reports nothing but text."""
+
+    def events(
+        self, choice: int, events: Sequence[Event], tokens: UnreportedTokens | None
     ) -> bytes:
-        return self._frames.delta(self._index, delta, logprobs, fields)
+        """Events of a choice, which take the tokens that they report. None: there is nothing to
+        report but events.
+        """
 
-    def _take_tokens(
-        self, logprobs: ChatLogprobs | None
-    ) -> tuple[Logprobs | None, Mapping[str, Any] | None]:
-        """Log probabilities and fields of the pending tokens, which are pending no longer."""
-        positions, ids = self._positions, self._ids
-        self._positions, self._ids = [], []
-        written = None if logprobs is None or not positions else logprobs.fragment(positions)
-        return written, {"token_ids": ids} if self._options.token_ids else None
+    def finish(self, choice: int, end: OutputEnd, tokens: UnreportedTokens | None) -> bytes:
+        """The end of a choice, and the tokens that no event has reported."""
+
+    def closing(self, usage: Usage) -> bytes:
+        """The end of the stream. Raises InferenceFailed if the model left out what it reports."""
+
+    def count(self, usage: Usage) -> None:
+        """The counts so far, before each call that adds to the stream, if the request asks for
+        `continuous_usage`.
+        """
+
+    def prompt_logprobs(self, choice: int, positions: Sequence[TokenLogprobs | None]) -> bytes:
+        """The log probabilities of the prompt, once the model has reported them."""
+
+    def around(
+        self, choice: int, event: ContentText | ReasoningText | ToolCallArguments
+    ) -> list[bytes] | None:
+        """The constant parts of what is written for such an event, between which its text belongs
+        as a JSON string. None if it is more than that.
+        """
+
+    def around_logprobs(self, choice: int) -> tuple[bytes, bytes, bytes] | None:
+        """The constant parts of one ContentText with log probabilities: before its text, before its
+        tokens, and after them. None if the dialect writes them in another form than chats.
+        """
+
+    def on_token(self, choice: int, known: AddToken) -> None:
+        """Call `known` with each token that is written with log probabilities from now on."""
 
 
-class ChunkStream:
-    """The frames of a stream, in order.
+class StreamDriver:
+    """Drives the writer of one stream.
 
-    Every choice's opening frame, then deltas as they arrive, each choice's finish reason once, the
-    usage frame if requested, [DONE].
+    The opening, then events as they arrive, the end of each choice once, the closing.
     """
 
-    def __init__(
-        self,
-        job: CompletionJob,
-        shape: ChunkShape,
-        logprobs: type[ChatLogprobs | TextLogprobs],
-    ) -> None:
-        """`logprobs` is the endpoint's form of log probabilities."""
+    def __init__(self, job: CompletionJob, writer: Writer) -> None:
         self._job = job
         self._options = options = job.options
+        self._writer = writer
         self._progress = job.progress()
-        self._plain = options.plain and job.parser is None
-        wanted = options.logprobs is not None
-        self._writers = [
-            logprobs_writer(job.model, job.options, logprobs) for _ in job.requests if wanted
-        ]
-        self._unechoed = set(range(len(job.requests))) if options.echo_logprobs else set()
+        self._bare = options.plain and job.parser is None  # nothing but text
+        choices = len(job.requests)
+        self._unreported = [UnreportedTokens(options) for _ in range(choices) if not options.plain]
         interval = 1 if options.coalesced_by_engine else options.interval
         join = merge_deltas if job.parser is None else merge_parsed
-        self._coalescers = [DeltaCoalescer(interval, join) for _ in job.requests if interval > 1]
-        self._frames = ChunkFrames(
-            shape,
-            leading_fields(job),
-            choices=len(job.requests),
-            usage_field=options.include_usage,
-            obfuscate=options.obfuscate,
-        )
+        self._coalescers = [DeltaCoalescer(interval, join) for _ in range(choices) if interval > 1]
         self._segments: SegmentRelay | None = None
         self._segment: OpenSegment | None = None
-        self._parsed_frames = [
-            ParsedChoiceFrames(index, self._frames, options, job.tools)
-            for index in range(len(job.requests))
-            if job.parser is not None
-        ]
 
     @property
     def finished(self) -> bool:
@@ -172,25 +163,10 @@ class ChunkStream:
         return self._progress.finished
 
     def start(self) -> bytes:
-        """Frames before the first token: none for completions without echo."""
+        """Open the stream, before the first token."""
         if self._options.continuous_usage:
-            self._frames.usage_so_far(usage_fields(self._progress.usage()))
-        choices = range(len(self._job.requests))
-        prompts = [self._prompt_fields(choice) for choice in choices]
-        opening = self._frames.opening(prompts, may_call=self._job.tools.in_use)
-        frames = [self._before_output(choice, opened=bool(opening)) for choice in choices]
-        return b"".join([opening, *frames])
-
-    def _before_output(self, choice: int, *, opened: bool) -> bytes:
-        """The echoed prompt, and its token ids unless an opening frame had them."""
-        text = "" if self._options.echo_logprobs else self._job.echo_text(choice)
-        fields = {} if opened else self._prompt_fields(choice)
-        return self._frames.detailed(choice, text, fields=fields) if text or fields else b""
-
-    def _prompt_fields(self, choice: int) -> dict[str, Any]:
-        if not self._options.token_ids:
-            return {}
-        return {"prompt_token_ids": self._job.prompt_token_ids(choice)}
+            self._writer.count(self._progress.usage())
+        return self._writer.opening()
 
     def relay(self, write: FrameWriter) -> Resume | None:
         """Send text that needs only its frame to `write` from now on, past `feed`.
@@ -207,30 +183,33 @@ class ChunkStream:
         if not options.plain:
             return None
         if self._job.parser is None:
-            return relay.take(*self._frames.around_text(0), write)
+            around = self._writer.around(0, ContentText(""))
+            if around is None or len(around) != 2:  # its text occurs once
+                return None
+            return relay.take(around[0], around[1], write)
         self._segments = relay.take_segments(write)
         return None if self._segments is None else self._segments.resume
 
     def _relay_logprobs(self, relay: TextRelay, write: FrameWriter) -> Resume | None:
-        writer, top = next(iter(self._writers), None), self._options.logprobs
-        if not isinstance(writer, ChatLogprobs) or top is None or not self._options.only_logprobs:
+        top, around = self._options.logprobs, self._writer.around_logprobs(0)
+        if around is None or top is None or not self._options.only_logprobs:
             return None
-        around = self._frames.around_logprobs(0)
         if (taken := relay.take_logprobs(around, top, write)) is None:
             return None
-        writer.on_rendered, resume = taken
+        known, resume = taken
+        self._writer.on_token(0, known)
         return resume
 
     def relay_segment(self) -> None:
         """Send what the next output continues to the writer of `relay`, if it needs no parser for
-        that. Called after the frames of a burst were written.
+        that. Called after the events of a burst were written.
         """
         segment, self._segment = self._segment, None
         if self._segments is None or segment is None:
             return
         parser, event = self._job.parser, segment.event
         shown = parser is None or parser.include_reasoning or not isinstance(event, ReasoningText)
-        around = self._parsed_frames[0].around(segment) if shown else []
+        around = self._writer.around(0, event) if shown else []
         if around is None:
             return
         room = _MAX_TEXT_BYTES if segment.json is None else _MAX_JSON_BYTES
@@ -240,75 +219,46 @@ class ChunkStream:
         self._segments.begin(around, end)
 
     def feed(self, choice: int, deltas: Iterable[CompletionDelta]) -> bytes:
-        """Frames of one choice's burst."""
-        if not self._plain:
-            return b"".join([self._detailed(choice, delta) for delta in deltas])
-        frames = []
-        count, text_frame = self._progress.add, self._frames.text
+        """Write one choice's burst."""
+        written, bare, text = [], self._bare, self._writer.text
         for delta in deltas:
-            if delta.finish_reason is None and delta.counts is None and not delta.token_ids:
-                if delta.text:  # the usual token: only text
-                    frames.append(text_frame(choice, delta.text))
-                continue
-            end = count(choice, delta)
-            if self._options.continuous_usage:
-                self._frames.usage_so_far(usage_fields(self._progress.usage()))
-            if delta.text:
-                frames.append(text_frame(choice, delta.text))
-            if end is not None:
-                frames.append(self._frames.finish(choice, finish_reason(end, self._job.tools)))
-        return b"".join(frames)
+            ends = delta.finish_reason is not None or delta.counts is not None
+            if not bare or ends or delta.token_ids:
+                written.append(self._write(choice, delta))
+            elif delta.text:  # the usual token: only text
+                written.append(text(choice, delta.text))
+        return b"".join(written)
 
-    def _detailed(self, choice: int, delta: CompletionDelta) -> bytes:
-        """Frames of a delta whose chunk holds more than text."""
+    def _write(self, choice: int, delta: CompletionDelta) -> bytes:
         end = self._progress.add(choice, delta)
         due = self._coalescers[choice].feed(delta) if self._coalescers else delta
         if due is None:
             return b""
         if self._options.continuous_usage:
-            self._frames.usage_so_far(usage_fields(self._progress.usage()))
-        if isinstance(due, ParsedDelta):
-            self._segment = due.segment
-            frames = [self._parsed(choice, due)]
+            self._writer.count(self._progress.usage())
+        tokens = self._unreported[choice] if self._unreported else None
+        prompt = due.prompt_logprobs
+        before = b"" if prompt is None else self._writer.prompt_logprobs(choice, prompt)
+        written = before + self._events(choice, due, tokens)
+        return written if end is None else written + self._writer.finish(choice, end, tokens)
+
+    def _events(
+        self, choice: int, delta: CompletionDelta, tokens: UnreportedTokens | None
+    ) -> bytes:
+        if tokens is not None:
+            tokens.add(delta)
+        events: Sequence[Event]
+        if isinstance(delta, ParsedDelta):
+            self._segment, events = delta.segment, delta.events
+        elif tokens is None:
+            return self._writer.text(choice, delta.text) if delta.text else b""
         else:
-            frames = [self._echo(choice, due), self._tokens(choice, due)]
-        if end is not None:
-            frames.append(self._frames.finish(choice, finish_reason(end, self._job.tools)))
-        return b"".join(frames)
-
-    def _echo(self, choice: int, delta: CompletionDelta) -> bytes:
-        """The echoed prompt, once the model has reported its log probabilities.
-
-        Only completions can request this.
-        """
-        if delta.prompt_logprobs is None or not self._options.echo_logprobs:
-            return b""
-        writer = self._writers[choice]
-        if not isinstance(writer, TextLogprobs):
-            return b""
-        self._unechoed.discard(choice)
-        text, ids = self._job.echo_text(choice), self._job.prompt_token_ids(choice)
-        logprobs = writer.prompt(text, ids, delta.prompt_logprobs)
-        return self._frames.detailed(choice, text, logprobs)
-
-    def _tokens(self, choice: int, delta: CompletionDelta) -> bytes:
-        positions = delta.logprobs if self._options.logprobs is not None else None
-        fields = {"token_ids": list(delta.token_ids)} if self._options.token_ids else None
-        if not (delta.text or positions or (fields and delta.token_ids)):
-            return b""
-        logprobs = self._writers[choice].fragment(positions) if positions else None
-        return self._frames.detailed(choice, delta.text, logprobs, fields)
-
-    def _parsed(self, choice: int, delta: ParsedDelta) -> bytes:
-        writer = self._writers[choice] if self._writers else None
-        logprobs = writer if isinstance(writer, ChatLogprobs) else None
-        return self._parsed_frames[choice].feed(delta, logprobs)
+            events = [ContentText(delta.text)] if delta.text or tokens else []
+        if tokens is None and len(events) == 1 and type(events[0]) is ContentText:
+            return self._writer.text(choice, events[0].text)  # the usual token
+        return self._writer.events(choice, events, tokens)
 
     def finish(self) -> bytes:
         """The end of the stream. Raises InferenceFailed if the model's stream is incomplete."""
         self._progress.check_finished()
-        if self._unechoed:
-            raise InferenceFailed(NO_PROMPT_LOGPROBS)
-        if not self._options.include_usage:
-            return DONE
-        return self._frames.usage(usage_fields(self._progress.usage())) + DONE
+        return self._writer.closing(self._progress.usage())

@@ -17,7 +17,6 @@ from openai_frontend.serving.request.media_parts import KINDS, MediaPart
 from schemas.chat_completions import (
     ChatCompletionContentPartParam,
     ChatCompletionMessageParam,
-    ChatCompletionRequest,
 )
 from schemas.tools import ChatCompletionMessageToolCallParam
 
@@ -210,21 +209,27 @@ class TemplateSupport(Protocol):
 class TemplateVariables:
     """Variables for the template, and the values that replace the request's own."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = field(default_factory=dict)
     adjusted: Mapping[str, str] = field(default_factory=dict)  # field -> value, or IGNORED
 
 
-def template_variables(
-    request: ChatCompletionRequest, model: TemplateSupport, policy: FieldPolicy
-) -> TemplateVariables:
-    """Clamp effort and verbosity to what the template supports, unless the policy rejects that.
+NO_VARIABLES = TemplateVariables()
 
-    Clients set these hints once for all models, and they guarantee nothing about the output.
+
+def template_variables(
+    hints: Mapping[str, str | None],
+    variables: Mapping[str, Any] | None,
+    model: TemplateSupport,
+    policy: FieldPolicy,
+) -> TemplateVariables:
+    """Clamp the hints to what the template supports, unless the policy rejects that: effort and
+    verbosity, under OpenAI's names. `variables` are the request's own, which win.
+
+    Clients set hints once for all models, and they guarantee nothing about the output.
     """
     values: dict[str, Any] = {}
     adjusted: dict[str, str] = {}
-    for name in _SCALES:
-        asked = getattr(request, name)
+    for name, asked in hints.items():
         if asked is None:
             continue
         used = _variables(name, asked, model)
@@ -235,7 +240,7 @@ def template_variables(
             adjusted[name] = IGNORED
     for name, value in adjusted.items():
         policy.adjusted(name, value, model.name)
-    return TemplateVariables(values | (request.chat_template_kwargs or {}), adjusted)
+    return TemplateVariables({**values, **(variables or {})}, adjusted)
 
 
 def _variables(name: str, asked: str, model: TemplateSupport) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 import orjson
 
-from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.request.field_policy import FieldPolicy
-from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
 from tests.fuzz.prepared import prepared
 from tests.fuzz.targets import json_body
-from tests.unit.serving.fake_model import admission
+from tests.unit.serving.fake_model import chat_completions
 
-CHATS = ChatCompletions(InferenceLimits(), FieldPolicy("ignore"), admission())
+CHATS = chat_completions(policy=FieldPolicy("ignore"))
 READER = BodyReader(ChatCompletionRequest)
 START = b'{"model":"a","messages":[{"role":"user","content":"b"}],'
 

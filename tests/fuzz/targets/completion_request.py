@@ -1,6 +1,6 @@
 """A completion's body, prepared up to the call of the model: consistent requests or a 400."""
 
-from openai_frontend.serving.completions import Completions
+from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.request_body import BodyReader

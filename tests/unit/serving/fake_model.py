@@ -14,6 +14,13 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.permit import Admission
+from openai_frontend.serving.conversation import Conversations
+from openai_frontend.serving.dialects.chat import ChatCompletions
+from openai_frontend.serving.output.collect import Collector
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.output.stream import StreamDriver
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
 
 Bursts = Sequence[Sequence[CompletionDelta]]
 
@@ -146,6 +153,28 @@ class FakeModel:
                 self.ended.set()
 
 
+def feed(
+    reader: StreamDriver | Collector[Any],
+    job: CompletionJob,
+    choice: int,
+    deltas: Sequence[CompletionDelta],
+) -> Any:
+    """Feed a burst as it comes from a served model, which counts its tokens."""
+    job.requests[choice].usage.add(deltas)
+    return reader.feed(choice, deltas)
+
+
 def admission(slots: int = 99) -> Admission:
     """Admission to a server with so many slots."""
     return Admission(ConcurrencyLimiter(slots))
+
+
+def chat_completions(
+    limits: InferenceLimits | None = None,
+    policy: FieldPolicy | None = None,
+    admitted: Admission | None = None,
+    **options: Any,
+) -> ChatCompletions:
+    """The chat completions of a server that refuses unknown fields."""
+    conversations = Conversations(limits or InferenceLimits(), admitted or admission(), **options)
+    return ChatCompletions(conversations, policy or FieldPolicy("reject"))

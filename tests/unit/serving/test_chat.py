@@ -8,20 +8,16 @@ from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueF
 from openai_frontend.media.modalities import ImageSupport
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.permit import Admission
-from openai_frontend.serving.chat import ChatCompletions, complete
+from openai_frontend.serving.dialects.chat import complete
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import StreamDefaults
 from schemas.chat_completions import ChatCompletionRequest
 from tests import images
-from tests.unit.serving.fake_model import FakeModel, admission
+from tests.unit.serving.fake_model import FakeModel, chat_completions
 
-CHAT = ChatCompletions(
-    InferenceLimits(max_n=8, max_messages=4, max_output_tokens=3000),
-    FieldPolicy("reject"),
-    admission(),
-)
+CHAT = chat_completions(InferenceLimits(max_n=8, max_messages=4, max_output_tokens=3000))
 
 
 async def prepare(model: FakeModel, **fields: Any) -> CompletionJob:
@@ -31,7 +27,7 @@ async def prepare(model: FakeModel, **fields: Any) -> CompletionJob:
 
 
 async def prepared_by(policy: FieldPolicy, model: FakeModel, **fields: Any) -> CompletionJob:
-    chat = ChatCompletions(InferenceLimits(), policy, admission())
+    chat = chat_completions(policy=policy)
     body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], **fields}
     return await chat.prepare(ChatCompletionRequest.model_validate(body), model)  # type: ignore[arg-type]
 
@@ -54,12 +50,7 @@ INTERVALS = [
 @pytest.mark.parametrize(("fields", "unsupported", "expected"), INTERVALS)
 async def test_engine_merges_plain_text_at_the_request_interval(fields, unsupported, expected):
     """If the request has none, the server's interval applies."""
-    chat = ChatCompletions(
-        InferenceLimits(),
-        FieldPolicy("reject"),
-        admission(),
-        stream_defaults=FIVE,
-    )
+    chat = chat_completions(stream_defaults=FIVE)
     body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "stream": True}
     request = ChatCompletionRequest.model_validate({**body, **fields})
 
@@ -407,11 +398,7 @@ async def test_complete_answer_parses_with_openai_python():
 
 async def test_prompt_length_limit_of_the_server():
     """It is independent of the model's context and applies to /render too."""
-    chat = ChatCompletions(
-        InferenceLimits(max_prompt_tokens=5),
-        FieldPolicy("reject"),
-        admission(),
-    )
+    chat = chat_completions(InferenceLimits(max_prompt_tokens=5))
     request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "five!"}])
     longer = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "sixsix"}])
     model: Any = FakeModel()
@@ -432,7 +419,7 @@ async def test_prompt_length_limit_of_the_server():
 )
 async def test_tokens_of_images_count(limits, fields, code):
     """As the engine counts them: 1,000 for an image, whose placeholder is one token."""
-    chat = ChatCompletions(InferenceLimits(**limits), FieldPolicy("reject"), admission())
+    chat = chat_completions(InferenceLimits(**limits))
     shown = [{"type": "text", "text": "what?"}, images.part(images.png())]
     sent: Any = {"model": "m", "messages": [{"role": "user", "content": shown}], **fields}
     known, unknown = ([1] * 1000, None)
@@ -450,9 +437,7 @@ async def test_tokens_of_images_count(limits, fields, code):
 
 
 async def test_full_queue_refuses_before_rendering():
-    chat = ChatCompletions(
-        InferenceLimits(), FieldPolicy("reject"), Admission(limiter := ConcurrencyLimiter(1))
-    )
+    chat = chat_completions(admitted=Admission(limiter := ConcurrencyLimiter(1)))
     model: Any = FakeModel()
     await limiter.slots_for(model).acquire(1)
     request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}])

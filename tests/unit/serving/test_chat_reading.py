@@ -16,7 +16,7 @@ from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
-from openai_frontend.serving.chat import chunks, complete
+from openai_frontend.serving.dialects.chat import chunks, complete
 from tests.sdk_types import check_body, check_event
 from tests.stream_rules import Asked, StreamRules
 from tests.unit.parsing import samples

@@ -9,7 +9,7 @@ from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueF
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.permit import Admission
-from openai_frontend.serving.completions import Completions, complete
+from openai_frontend.serving.dialects.completions import Completions, complete
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits

@@ -9,8 +9,7 @@ from openai_frontend.contracts import Contract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.serving.chat import ChatCompletions
-from openai_frontend.serving.completions import Completions
+from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.chat_completions import ChatCompletionRequest
@@ -26,7 +25,7 @@ from tests.unit.contracts.recorded import (
     PYTHON_TENSORS,
     Letters,
 )
-from tests.unit.serving.fake_model import FakeModel, admission
+from tests.unit.serving.fake_model import FakeModel, admission, chat_completions
 
 CONFIGS: Mapping[str, tuple[dict[str, Any], dict[str, str]]] = {
     "in-process": (INPROCESS, {}),
@@ -156,7 +155,7 @@ REFUSED: Mapping[str, set[str]] = {
 
 LIMITS = InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_output_tokens=3000)
 COMPLETIONS = Completions(LIMITS, FieldPolicy("reject"), admission())
-CHATS = ChatCompletions(LIMITS, FieldPolicy("reject"), admission())
+CHATS = chat_completions(LIMITS)
 
 
 def contract_of(name: str) -> Contract:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_frontend.serving.output.chat_message import CustomInputDecoder
+from openai_frontend.serving.output.custom_input import CustomInputDecoder
 from tests.cpu_time import budget
 
 AWKWARD = st.text('a"\\/\n\t\x00\u2028\xe9\U0001f600\ud83d\ude00{}:')

@@ -18,19 +18,15 @@ from openai_frontend.generation import (
     TextRelay,
 )
 from openai_frontend.request_context.context import RequestContext
+from openai_frontend.serving.dialects import chat, completions
+from openai_frontend.serving.dialects.completion_output import CompletionText
 from openai_frontend.serving.output.collect import Collector
 from openai_frontend.serving.output.completion_job import CompletionJob
-from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
-from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.response_options import ResponseOptions
-from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK, ChunkShape
 from tests import mock_models
-from tests.unit.serving.fake_model import FakeModel, admission, last
+from tests.unit.serving.fake_model import FakeModel, admission, feed, last
 
-KINDS: dict[str, tuple[ChunkShape, type[ChatLogprobs | TextLogprobs]]] = {
-    "chat": (CHAT_COMPLETION_CHUNK, ChatLogprobs),
-    "completions": (COMPLETION_CHUNK, TextLogprobs),
-}
+KINDS = {"chat": chat.chunks, "completions": completions.chunks}
 
 
 class Way:
@@ -85,8 +81,7 @@ def test_relayed_stream_equals_the_normal_stream(kind, include_usage, pieces, en
     """The bytes are equal for any mix of relayed and fed texts."""
     told, way = answer(None, options=ResponseOptions(include_usage=include_usage)), Way()
     relayed = answer(way.relay, options=ResponseOptions(include_usage=include_usage))
-    shape, logprobs = KINDS[kind]
-    long, short = ChunkStream(told, shape, logprobs), ChunkStream(relayed, shape, logprobs)
+    long, short = KINDS[kind](told), KINDS[kind](relayed)
     sent = [long.start(), short.start()]
 
     def write(frame: bytes) -> bool:
@@ -95,13 +90,13 @@ def test_relayed_stream_equals_the_normal_stream(kind, include_usage, pieces, en
 
     assert short.relay(write) is not None
     for text, is_short in pieces:
-        sent[0] += long.feed(0, [CompletionDelta(text)])
+        sent[0] += feed(long, told, 0, [CompletionDelta(text)])
         if is_short:
             way.put(text)
         else:
-            sent[1] += short.feed(0, [CompletionDelta(text)])
-    sent[0] += long.feed(0, [last(end)]) + long.finish()
-    sent[1] += short.feed(0, [last(end)]) + short.finish()
+            sent[1] += feed(short, relayed, 0, [CompletionDelta(text)])
+    sent[0] += feed(long, told, 0, [last(end)]) + long.finish()
+    sent[1] += feed(short, relayed, 0, [last(end)]) + short.finish()
 
     assert timeless(sent[0]) == timeless(sent[1])
 
@@ -121,7 +116,7 @@ def test_relay_passes_backpressure_in_both_directions():
     """
     way = Way()
     answers = [True, False]
-    stream = ChunkStream(answer(way.relay), *KINDS["chat"])
+    stream = KINDS["chat"](answer(way.relay))
 
     resume = stream.relay(lambda frame: answers.pop(0))
 
@@ -146,20 +141,20 @@ def test_frames_with_more_than_text_are_not_relayed(kind, details):
     """The stream feeds each delta if its frames hold or count more than text."""
     way = Way()
 
-    assert ChunkStream(answer(way.relay, options=details), *KINDS[kind]).relay(dropped) is None
+    assert KINDS[kind](answer(way.relay, options=details)).relay(dropped) is None
     assert way.opened == 0
 
 
 def test_several_choices_are_not_relayed():
     way = Way()
 
-    assert ChunkStream(answer(way.relay, 2), *KINDS["chat"]).relay(dropped) is None
+    assert KINDS["chat"](answer(way.relay, 2)).relay(dropped) is None
     assert way.opened == 0
 
 
 @pytest.mark.parametrize("relay", [None, TextRelay()], ids=["no relay", "no offer"])
 def test_stream_without_an_offer_is_not_relayed(relay):
-    assert ChunkStream(answer(relay), *KINDS["chat"]).relay(dropped) is None
+    assert KINDS["chat"](answer(relay)).relay(dropped) is None
 
 
 # ---- over the real core: what a model offers ----
@@ -177,7 +172,8 @@ async def test_model_relays_texts_as_frames(tmp_path: Path) -> None:
     mock_models.write(tmp_path, "m", tokens=["a", '"'], answer_tokens=40, tokens_per_second=1000)
     frames: list[bytes] = []
     relay = TextRelay()
-    fed = Collector(answer(None))
+    job = answer(None)
+    fed = Collector(job, lambda _: CompletionText())
 
     def write(frame: bytes) -> bool:
         frames.append(frame)
@@ -188,17 +184,17 @@ async def test_model_relays_texts_as_frames(tmp_path: Path) -> None:
         aclosing(registry.get("m").generate(request(relay=relay))) as bursts,
     ):
         before = await anext(bursts)
-        fed.feed(0, before)
+        feed(fed, job, 0, before)
         assert relay.take(b"<", b">", write) is not None
         async for burst in bursts:
-            fed.feed(0, burst)
+            feed(fed, job, 0, burst)
     del bursts, burst
     [whole], usage = fed.finish()
 
     relayed = "".join(orjson.loads(frame[1:-1]) for frame in frames)
     first = "".join(delta.text for delta in before)
-    assert whole.text == first + whole.text[-1]
-    assert first + relayed + whole.text[-1] == 'a"' * 20
+    assert whole.output.text == first + whole.output.text[-1]
+    assert first + relayed + whole.output.text[-1] == 'a"' * 20
     assert (usage.completion_tokens, whole.end) == (40, "stop")
 
 

@@ -22,18 +22,15 @@ from openai_frontend.generation import (
     SegmentEnd,
     TextRelay,
     TokenCounts,
-    UsageCounter,
 )
 from openai_frontend.parsing.events import MAX_ARGUMENTS, ToolCallArguments
 from openai_frontend.parsing.parser import FamilyParser
 from openai_frontend.request_context.context import RequestContext
+from openai_frontend.serving.dialects.chat import chunks
 from openai_frontend.serving.output.completion_job import CompletionJob
-from openai_frontend.serving.output.logprobs import ChatLogprobs
 from openai_frontend.serving.output.output_parsing import DeltaParser, ParserConfig
-from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.serving.request.tools import CustomFormat, Tools
-from openai_frontend.sse import CHAT_COMPLETION_CHUNK
 from openai_frontend.triton import inprocess
 from tests.unit.contracts import recorded
 from tests.unit.parsing import samples
@@ -69,7 +66,7 @@ class Reader:
         self.request = GenerationRequest(
             request_id="r", stream=True, count_tokens=True, relay=TextRelay()
         )
-        self._parser = DeltaParser(self.config, UsageCounter(1))
+        self._parser = DeltaParser(self.config, self.request.usage)
         job = CompletionJob(
             id="id",
             model=FakeModel(),  # type: ignore[arg-type]
@@ -81,7 +78,7 @@ class Reader:
             tools=tools,
             created=0,
         )
-        self.chunks = ChunkStream(job, CHAT_COMPLETION_CHUNK, ChatLogprobs)
+        self.chunks = chunks(job)
         self.sent: list[bytes] = []
         self._write(self.chunks.start())
 
@@ -100,6 +97,7 @@ class Reader:
         for delta in deltas:
             if self._parser.stopped:
                 return
+            self.request.usage.add([delta])
             last = self._parser.parse(delta)
             last.segment = self._parser.segment()
             self._write(self.chunks.feed(0, [last]))

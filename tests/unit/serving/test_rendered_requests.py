@@ -10,8 +10,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.permit import Admission
-from openai_frontend.serving.chat import ChatCompletions
-from openai_frontend.serving.completions import Completions
+from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.tokenization import rendered
@@ -19,9 +18,9 @@ from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.tokenization import RenderedPrompt
 from tests.unit.auth.key_files import FakeClock, caller, key
-from tests.unit.serving.fake_model import FakeModel, admission
+from tests.unit.serving.fake_model import FakeModel, admission, chat_completions
 
-CHAT = ChatCompletions(InferenceLimits(), FieldPolicy("reject"), admission())
+CHAT = chat_completions()
 COMPLETIONS = Completions(InferenceLimits(), FieldPolicy("reject"), admission())
 MESSAGES = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {}}
@@ -98,9 +97,7 @@ async def test_rendering_uses_no_slot_and_no_tokens(request_context):
     who = caller(key("k", tokens_per_minute=1), FakeClock())
     request_context.principal, request_context.reservation = who, Reservation(who.rate_limiter)
     who.rate_limiter.reserve(1)
-    chat = ChatCompletions(
-        InferenceLimits(), FieldPolicy("reject"), Admission(limiter := ConcurrencyLimiter(1))
-    )
+    chat = chat_completions(admitted=Admission(limiter := ConcurrencyLimiter(1)))
     completions = Completions(InferenceLimits(), FieldPolicy("reject"), Admission(limiter))
     model: Any = FakeModel()
     await limiter.slots_for(model).acquire(1)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from openai_frontend.generation import SequenceDelta, TokenCounts
-from openai_frontend.serving import chat, completions
+from openai_frontend.serving.dialects import chat, completions
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from tests.unit.serving.fake_model import FakeModel, last

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -15,18 +16,17 @@ from openai_frontend.generation import (
     TokenLogprobs,
 )
 from openai_frontend.request_context.context import RequestContext
-from openai_frontend.serving import chat, completions
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.permit import Admission
+from openai_frontend.serving.dialects import chat, completions
+from openai_frontend.serving.dialects.completion_output import CompletionText
+from openai_frontend.serving.dialects.response_fields import usage_fields
 from openai_frontend.serving.output.collect import Collector, CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import CompletionJob
-from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
-from openai_frontend.serving.output.response_fields import usage_fields
-from openai_frontend.serving.output.stream import ChunkStream
+from openai_frontend.serving.output.stream import StreamDriver
 from openai_frontend.serving.request.response_options import ResponseOptions
-from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
 from schemas.usage import CompletionUsage
-from tests.unit.serving.fake_model import FakeModel, admission, last
+from tests.unit.serving.fake_model import FakeModel, admission, feed, last
 
 
 def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> CompletionJob:
@@ -44,6 +44,11 @@ def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> Completi
     )
 
 
+def texts_of(job: CompletionJob) -> Collector[CompletionText]:
+    """What gathers the texts of a job's choices."""
+    return Collector(job, lambda choice: CompletionText(job.echo_text(choice)))
+
+
 def events(stream: bytes) -> list[Any]:
     """The parsed events of the stream; [DONE] stays text."""
     lines = stream.decode().split("\n\n")
@@ -59,21 +64,22 @@ class StreamOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stream = ChunkStream(
-            answer(self.choices, options=ResponseOptions(include_usage=True)),
-            CHAT_COMPLETION_CHUNK,
-            ChatLogprobs,
-        )
+        self.job = answer(self.choices, options=ResponseOptions(include_usage=True))
+        self.stream = chat.chunks(self.job)
         self.sent = self.stream.start()
         self.texts = [""] * self.choices
         self.running = set(range(self.choices))
+
+    def feed(self, choice: int, deltas: Sequence[CompletionDelta]) -> bytes:
+        written: bytes = feed(self.stream, self.job, choice, deltas)
+        return written
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), texts=st.lists(st.sampled_from(["", "a", "\n", '"', "é"]), max_size=4))
     def burst(self, data, texts):
         choice = data.draw(st.sampled_from(sorted(self.running)))
         self.texts[choice] += "".join(texts)
-        self.sent += self.stream.feed(choice, [CompletionDelta(text) for text in texts])
+        self.sent += self.feed(choice, [CompletionDelta(text) for text in texts])
 
     @precondition(lambda self: self.running)
     @rule(
@@ -83,11 +89,11 @@ class StreamOrder(RuleBasedStateMachine):
         choice = data.draw(st.sampled_from(sorted(self.running)))
         self.running.discard(choice)
         self.texts[choice] += text
-        self.sent += self.stream.feed(choice, [last(text, reason)])
+        self.sent += self.feed(choice, [last(text, reason)])
 
     @rule(choice=st.integers(0, choices - 1))
     def empty_burst(self, choice):
-        self.sent += self.stream.feed(choice, [])
+        self.sent += self.feed(choice, [])
 
     @invariant()
     def roles_come_first_and_once(self):
@@ -126,7 +132,7 @@ class StreamOrder(RuleBasedStateMachine):
 
     def teardown(self):
         for choice in self.running:
-            self.stream.feed(choice, [last()])
+            self.feed(choice, [last()])
         usage, done = events(self.stream.finish())
         assert usage["choices"] == []
         assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (3, 6)
@@ -139,31 +145,31 @@ TestStreamOrder.settings = settings(max_examples=50, stateful_step_count=20, dea
 
 @given(st.lists(st.lists(st.text("ab\n", max_size=2), max_size=3), max_size=4))
 def test_stream_and_complete_answer_have_the_same_text(bursts):
-    stream, collector = ChunkStream(answer(), COMPLETION_CHUNK, TextLogprobs), Collector(answer())
+    told, gathered = answer(), answer()
+    stream, collector = completions.chunks(told), texts_of(gathered)
     sent = stream.start()
     for burst in [*([CompletionDelta(text) for text in texts] for texts in bursts), [last("end")]]:
-        sent += stream.feed(0, burst)
-        collector.feed(0, burst)
+        sent += feed(stream, told, 0, burst)
+        feed(collector, gathered, 0, burst)
 
     wholes, _ = collector.finish()
 
-    assert wholes[0].text == "".join(chunk["choices"][0]["text"] for chunk in events(sent))
+    assert wholes[0].output.text == "".join(chunk["choices"][0]["text"] for chunk in events(sent))
 
 
 def test_chunks_have_no_usage_without_include_usage():
     """genai-perf fails on a usage chunk."""
-    stream = ChunkStream(answer(), CHAT_COMPLETION_CHUNK, ChatLogprobs)
+    job = answer()
+    stream = chat.chunks(job)
 
-    sent = stream.start() + stream.feed(0, [last("x")]) + stream.finish()
+    sent = stream.start() + feed(stream, job, 0, [last("x")]) + stream.finish()
 
     assert all("usage" not in event for event in events(sent))
 
 
 def test_continuous_usage_counts_up_to_each_chunk():
     """The field is `continuous_usage_stats`."""
-    stream = ChunkStream(
-        answer(options=ResponseOptions(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
-    )
+    stream = chat_stream(ResponseOptions(continuous_usage=True))
 
     sent = stream.start() + stream.feed(
         0,
@@ -181,9 +187,10 @@ def test_continuous_usage_counts_up_to_each_chunk():
 
 def test_usage_counts_a_prompt_once_for_all_its_choices():
     """For two prompts with two choices each, the usage counts four answers and two prompts."""
-    collector = Collector(answer(4, n=2))
+    job = answer(4, n=2)
+    collector = texts_of(job)
     for choice, prompt in enumerate([10, 10, 20, 20]):
-        collector.feed(choice, [last(prompt=prompt, completion=5)])
+        feed(collector, job, choice, [last(prompt=prompt, completion=5)])
 
     _, usage = collector.finish()
 
@@ -196,9 +203,10 @@ def test_usage_counts_a_prompt_once_for_all_its_choices():
 @pytest.mark.parametrize("metrics", [None, {"kv_cache_blocks": 3}])
 def test_usage_has_the_fields_of_its_schema(metrics):
     """In the schema's order, with the engine's metrics at the end."""
-    collector = Collector(answer(1, n=1))
+    job = answer(1, n=1)
+    collector = texts_of(job)
     counts = TokenCounts(2, 1, metrics=metrics)
-    collector.feed(0, [CompletionDelta("a", finish_reason="stop", counts=counts)])
+    feed(collector, job, 0, [CompletionDelta("a", finish_reason="stop", counts=counts)])
 
     _, usage = collector.finish()
 
@@ -211,33 +219,34 @@ def test_usage_has_the_fields_of_its_schema(metrics):
 
 def test_echo_puts_the_prompt_before_each_answer():
     """Streamed and complete answers agree."""
-    stream = ChunkStream(answer(2, n=1, echo=["p", "q"]), COMPLETION_CHUNK, TextLogprobs)
-    collector = Collector(answer(2, n=1, echo=["p", "q"]))
+    job = answer(2, n=1, echo=["p", "q"])
+    stream, collector = completions.chunks(job), texts_of(job)
     for choice in range(2):
-        collector.feed(choice, [last("x")])
+        feed(collector, job, choice, [last("x")])
 
     start = stream.start()
 
     assert [event["choices"][0]["text"] for event in events(start)] == ["p", "q"]
-    assert [whole.text for whole in collector.finish()[0]] == ["px", "qx"]
+    assert [whole.output.text for whole in collector.finish()[0]] == ["px", "qx"]
 
 
-@pytest.mark.parametrize(
-    "ending", [ChunkStream(answer(), COMPLETION_CHUNK, TextLogprobs), Collector(answer())]
-)
-def test_answer_without_a_finish_reason_fails(ending):
+@pytest.mark.parametrize("reader", [completions.chunks, texts_of], ids=["stream", "whole"])
+def test_answer_without_a_finish_reason_fails(reader):
     """The server does not invent a finish reason."""
-    ending.feed(0, [CompletionDelta("x")])
+    job = answer()
+    ending = reader(job)
+    feed(ending, job, 0, [CompletionDelta("x")])
 
     with pytest.raises(InferenceFailed):
         ending.finish()
 
 
 def test_answer_that_the_engine_aborted_fails():
-    collector = Collector(answer())
+    job = answer()
+    collector = texts_of(job)
 
     with pytest.raises(InferenceFailed):
-        collector.feed(0, [last(reason="abort")])
+        feed(collector, job, 0, [last(reason="abort")])
 
 
 async def test_complete_answer_closes_the_generation():
@@ -250,9 +259,9 @@ async def test_complete_answer_closes_the_generation():
         requests=[GenerationRequest(request_id="1")],
     )
 
-    wholes, _ = await collect(one)
+    wholes, _ = await collect(one, lambda _: CompletionText())
 
-    assert [(whole.text, whole.end) for whole in wholes] == [("Hello", "stop")]
+    assert [(whole.output.text, whole.end) for whole in wholes] == [("Hello", "stop")]
     assert (model.open, limiter.running) == (0, 0)
 
 
@@ -264,7 +273,7 @@ def token(letter: str) -> CompletionDelta:
     return CompletionDelta(letter, [ord(letter)], logprobs=[position(ord(letter))])
 
 
-def chat_stream(details: ResponseOptions, choices: int = 1) -> ChunkStream:
+def chat_stream(details: ResponseOptions, choices: int = 1) -> StreamDriver:
     return chat.chunks(answer(choices, options=details))
 
 
@@ -337,28 +346,29 @@ def test_echoed_prompt_comes_with_its_logprobs_before_the_answer():
     echoing = answer(echo=["\x01\x02"], options=ResponseOptions(logprobs=0, echo_logprobs=True))
     first = CompletionDelta("a", [97], logprobs=[position(97)])
     first.prompt_logprobs = [None, position(2)]
-    stream, collector = completions.chunks(echoing), Collector(echoing)
+    stream, collector = completions.chunks(echoing), texts_of(echoing)
 
-    sent = events(stream.start() + stream.feed(0, [first, last()]))
+    sent = events(stream.start() + feed(stream, echoing, 0, [first, last()]))
     collector.feed(0, [first, last()])
 
     texts = [event["choices"][0]["text"] for event in sent]
     offsets = [(event["choices"][0]["logprobs"] or {}).get("text_offset") for event in sent]
     assert (texts, offsets) == (["\x01\x02", "a", ""], [[0, 1], [2], None])
     [whole], _ = collector.finish()
-    assert whole.text == "\x01\x02a"
+    assert whole.output.text == "\x01\x02a"
 
 
-ECHOING = answer(echo=["p"], options=ResponseOptions(logprobs=0, echo_logprobs=True))
-
-
-@pytest.mark.parametrize("ending", [completions.chunks(ECHOING), Collector(ECHOING)])
-def test_echo_without_prompt_logprobs_from_the_model_fails(ending):
+async def test_echo_without_prompt_logprobs_from_the_model_fails():
     """A null would claim that the prompt has none."""
-    ending.feed(0, [last()])
+    options = ResponseOptions(logprobs=0, echo_logprobs=True)
+    job = answer(echo=["p"], options=options)
+    stream = completions.chunks(job)
+    feed(stream, job, 0, [last()])
 
     with pytest.raises(InferenceFailed):
-        ending.finish()
+        stream.finish()
+    with pytest.raises(InferenceFailed):
+        await completions.complete(answer(echo=["p"], options=options))
 
 
 class Piece(str):
@@ -370,8 +380,8 @@ class Piece(str):
 
 def test_complete_answer_joins_its_text_once():
     """The texts of the deltas are joined when the answer is complete."""
-    whole = CompletedChoice([""])
+    whole = CompletedChoice(CompletionText())
     for _ in range(3):
         whole.add(CompletionDelta(Piece("a"), (1,)))
 
-    assert whole.text == "aaa"
+    assert whole.output.text == "aaa"

@@ -9,6 +9,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.parsing.family import TEXT
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
+from openai_frontend.serving.dialects.chat_tools import parse_tools
 from openai_frontend.serving.request import tools as tools_module
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import BodyReader
@@ -16,7 +17,6 @@ from openai_frontend.serving.request.tools import (
     NO_TOOLS,
     CustomFormat,
     Tools,
-    parse_tools,
     require_tool_support,
 )
 from schemas.chat_completions import ChatCompletionRequest

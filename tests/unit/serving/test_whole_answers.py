@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
-from openai_frontend.serving import chat, completions
+from openai_frontend.serving.dialects import chat, completions
 from schemas.chat_completions import ChatCompletion
 from schemas.completions import Completion
 from tests.unit.serving import test_chat, test_completions

@@ -1,13 +1,12 @@
-"""Parsed events as OpenAI's deltas, and a message as the sum of its deltas.
+"""Events as OpenAI's deltas, a stream of them, and a message as the sum of its deltas.
 
 So a stream and a whole response cannot disagree.
 """
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from openai_frontend.generation import AddToken, TokenLogprobs
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
@@ -16,8 +15,13 @@ from openai_frontend.parsing.events import (
     ToolCallEnd,
     ToolCallStart,
 )
+from openai_frontend.serving.dialects.chunks import ChunkWriter
+from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd
+from openai_frontend.serving.output.custom_input import CustomInputDecoder
+from openai_frontend.serving.output.logprobs import ChatLogprobs
+from openai_frontend.serving.output.stream import UnreportedTokens
 from openai_frontend.serving.request.tools import Tools
-from openai_frontend.sse import TEXT
+from openai_frontend.sse import CHAT_COMPLETION_CHUNK, TEXT
 
 Delta = Mapping[str, Any]
 
@@ -83,6 +87,50 @@ def _call(index: int, fields: Delta) -> Delta:
     return {"tool_calls": [{"index": index, **fields}]}
 
 
+class ChatWriter(ChunkWriter[ChatLogprobs]):
+    """Writes a stream of ChatCompletionChunk."""
+
+    def __init__(self, job: CompletionJob) -> None:
+        super().__init__(job, CHAT_COMPLETION_CHUNK, ChatLogprobs)
+        self._deltas = [ChatDeltas(job.tools) for _ in job.requests]
+
+    def events(
+        self, choice: int, events: Sequence[Event], tokens: UnreportedTokens | None
+    ) -> bytes:
+        """A frame for each delta; the first has the tokens."""
+        if len(events) == 1 and type(events[0]) is ContentText:  # the usual token
+            return self._frames.detailed(choice, events[0].text, *self._reported(choice, tokens))
+        frames = [self._delta(choice, each, tokens) for each in self._deltas[choice].of(events)]
+        return b"".join(frames)
+
+    def finish(self, choice: int, end: OutputEnd, tokens: UnreportedTokens | None) -> bytes:
+        """A frame for tokens after the last delta, and the frame with the finish reason."""
+        rest = self._delta(choice, {}, tokens) if tokens else b""
+        return rest + super().finish(choice, end, tokens)
+
+    def _delta(self, choice: int, delta: Delta, tokens: UnreportedTokens | None) -> bytes:
+        return self._frames.delta(choice, delta, *self._reported(choice, tokens))
+
+    def prompt_logprobs(self, choice: int, positions: Sequence[TokenLogprobs | None]) -> bytes:
+        """Only whole chat completions have them."""
+        return b""
+
+    def around(
+        self, choice: int, event: ContentText | ReasoningText | ToolCallArguments
+    ) -> list[bytes] | None:
+        """None for the input of a custom tool, which is decoded."""
+        template = self._deltas[choice].template(event)
+        return None if template is None else self._frames.around_delta(choice, template)
+
+    def around_logprobs(self, choice: int) -> tuple[bytes, bytes, bytes] | None:
+        """A chunk of text with log probabilities."""
+        return self._frames.around_logprobs(choice)
+
+    def on_token(self, choice: int, known: AddToken) -> None:
+        """Tokens are known as soon as a frame has them."""
+        self._logprobs[choice].on_rendered = known
+
+
 class ChatMessageBuilder:
     """Adds up one choice's deltas."""
 
@@ -136,74 +184,3 @@ def _sum(first: Mapping[str, Any], more: Delta) -> dict[str, Any]:
         else:
             joined[name] = joined.get(name, "") + value
     return joined
-
-
-_OPENING = re.compile(r'[ \t\r\n]*+\{[ \t\r\n]*+"input"[ \t\r\n]*+:[ \t\r\n]*+"')
-_MAX_OPENING = 256
-_WITHIN = re.compile(r'(?>[^"\\]++|\\u[0-9a-fA-F]{4}|\\["\\/bfnrt])*+')  # no backtracking
-_BEGUN = re.compile(r"(?:\\(?:u[0-9a-fA-F]{0,3})?)?")  # an incomplete escape
-_HALF_A_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}|[\ud800-\udbff]")
-
-
-class CustomInputDecoder:
-    """Decodes the object piece by piece. An object of another form is the input as it is."""
-
-    def __init__(self) -> None:
-        self._pending = ""  # received, not returned yet
-        self._other: list[str] = []  # an object of another form, in full
-        self._within = False  # after the input's opening quote
-        self._over = False
-
-    def feed(self, text: str) -> str:
-        """The text that this piece adds to the input."""
-        if self._over:
-            return ""
-        if self._other:
-            self._other.append(text)
-            return ""
-        self._pending += text
-        if not self._within:
-            self._open()
-        return self._decode() if self._within else ""
-
-    def finish(self) -> str:
-        """The pending text: everything if the object has another form."""
-        if self._within and not self._over:
-            return "\ufffd" if _HALF_A_PAIR.match(self._pending) else ""
-        return "" if self._over else "".join([*self._other, self._pending])
-
-    def _open(self) -> None:
-        if opening := _OPENING.match(self._pending):
-            self._within = True
-            self._pending = self._pending[opening.end() :]
-        elif len(self._pending) > _MAX_OPENING:
-            self._other, self._pending = [self._pending], ""
-
-    def _decode(self) -> str:
-        """The text up to the closing quote or an incomplete escape."""
-        spelled, at = [], 0
-        while matched := _WITHIN.match(self._pending, at):
-            spelled.append(matched.group())
-            at = matched.end()
-            self._over = self._pending.startswith('"', at)
-            if self._over or _BEGUN.fullmatch(self._pending, at):
-                break
-            spelled.append(r"\\")  # not a JSON escape: a literal backslash
-            at += 1
-        text = "".join(spelled)
-        half = 0 if self._over else _half_a_pair(text)
-        self._pending = self._pending[at - half :]
-        decoded: str = json.loads(f'"{text[: len(text) - half]}"', strict=False)
-        return decoded.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _half_a_pair(text: str) -> int:
-    """Length of the half of a surrogate pair at the end of the JSON text, whose other half may
-    follow; 0 if there is none.
-    """
-    for length in (6, 1):  # an escape, and the half itself
-        if len(text) >= length and _HALF_A_PAIR.fullmatch(text, len(text) - length):
-            before = text[:-length]
-            backslashes = len(before) - len(before.rstrip("\\"))
-            return 0 if backslashes % 2 else length  # after a backslash it is not an escape
-    return 0

@@ -1,11 +1,11 @@
-"""Completions: from a request to a job for the model, from the job to the response."""
+"""POST /v1/completions, independent of HTTP: OpenAI's requests and responses."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from openai_frontend.errors import InvalidRequest
+from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.prompting.prompt import Prompt
@@ -15,6 +15,13 @@ from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.constraints.grammar import constraint
+from openai_frontend.serving.dialects.completion_output import CompletionText, CompletionWriter
+from openai_frontend.serving.dialects.response_fields import (
+    finish_reason,
+    leading_fields,
+    usage_fields,
+    wire_prompt_logprobs,
+)
 from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
     CompletionJob,
@@ -26,14 +33,13 @@ from openai_frontend.serving.output.completion_job import (
     request_id,
     require_generation,
 )
-from openai_frontend.serving.output.logprobs import TextLogprobs, extended, logprobs_writer
-from openai_frontend.serving.output.response_fields import (
-    finish_reason,
-    leading_fields,
-    usage_fields,
-    wire_prompt_logprobs,
+from openai_frontend.serving.output.logprobs import (
+    NO_PROMPT_LOGPROBS,
+    TextLogprobs,
+    extended,
+    logprobs_writer,
 )
-from openai_frontend.serving.output.stream import ChunkStream
+from openai_frontend.serving.output.stream import StreamDriver
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_COMPLETIONS, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.request_body import Plans
@@ -54,7 +60,6 @@ from openai_frontend.serving.request.sampling import (
     unsupported,
 )
 from openai_frontend.serving.request.tools import NO_TOOLS
-from openai_frontend.sse import COMPLETION_CHUNK
 from schemas.completions import CompletionRequest
 from schemas.logprobs import CompletionLogprobs
 
@@ -310,14 +315,16 @@ async def _echo(
     return texts
 
 
-def chunks(job: CompletionJob) -> ChunkStream:
+def chunks(job: CompletionJob) -> StreamDriver:
     """The response as a stream of chunks."""
-    return ChunkStream(job, COMPLETION_CHUNK, TextLogprobs)
+    return StreamDriver(job, CompletionWriter(job))
 
 
 async def complete(job: CompletionJob) -> dict[str, Any]:
     """The whole response: the fields of Completion."""
-    choices, usage = await collect(job)
+    choices, usage = await collect(job, lambda index: CompletionText(job.echo_text(index)))
+    if job.options.echo_logprobs and not all(choice.prompt_logprobs for choice in choices):
+        raise InferenceFailed(NO_PROMPT_LOGPROBS)
     kept = _likeliest(job, choices)
     fields = leading_fields(job)
     return {
@@ -329,7 +336,7 @@ async def complete(job: CompletionJob) -> dict[str, Any]:
     }
 
 
-def _likeliest(job: CompletionJob, choices: Sequence[CompletedChoice]) -> list[int]:
+def _likeliest(job: CompletionJob, choices: Sequence[CompletedChoice[CompletionText]]) -> list[int]:
     """Indexes of the choices to return for each prompt, by mean log probability of their tokens."""
     n, kept = job.n, job.kept or job.n
     indexes = range(len(choices))
@@ -340,7 +347,9 @@ def _likeliest(job: CompletionJob, choices: Sequence[CompletedChoice]) -> list[i
     return [index for group in ranked for index in group[:kept]]
 
 
-def _choice(job: CompletionJob, at: int, index: int, choice: CompletedChoice) -> dict[str, Any]:
+def _choice(
+    job: CompletionJob, at: int, index: int, choice: CompletedChoice[CompletionText]
+) -> dict[str, Any]:
     """The fields of CompletionChoice."""
     options = job.options
     fields: dict[str, Any] = {}
@@ -351,7 +360,7 @@ def _choice(job: CompletionJob, at: int, index: int, choice: CompletedChoice) ->
         fields["prompt_logprobs"] = wire_prompt_logprobs(choice.prompt_logprobs)
     return {
         "index": at,
-        "text": choice.text,
+        "text": choice.output.text,
         "logprobs": None if options.logprobs is None else _logprobs(job, index, choice),
         "finish_reason": finish_reason(choice.end, job.tools),
         **fields,
@@ -359,7 +368,9 @@ def _choice(job: CompletionJob, at: int, index: int, choice: CompletedChoice) ->
     }
 
 
-def _logprobs(job: CompletionJob, index: int, choice: CompletedChoice) -> CompletionLogprobs:
+def _logprobs(
+    job: CompletionJob, index: int, choice: CompletedChoice[CompletionText]
+) -> CompletionLogprobs:
     writer = logprobs_writer(job.model, job.options, TextLogprobs)
     if not job.options.echo_logprobs:
         return writer.tokens(choice.logprobs)

@@ -1,7 +1,7 @@
 """The tokens of a request's work, charged to its key. Work without token counts costs nothing."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
+    EmbedRequest,
     GenerationRequest,
     ScorePairRequest,
     ScoreResult,
@@ -17,6 +18,8 @@ from openai_frontend.media.modalities import AudioSupport, ImageSupport, SpeechR
 from openai_frontend.serving.admission.model import ServingModel, Work
 
 Pooled = TypeVar("Pooled", EmbeddingResult, ScoreResult)
+Pooling = TypeVar("Pooling", EmbedRequest, ScorePairRequest)
+Results = Coroutine[Any, Any, list[Pooled]]
 
 
 class Charge:
@@ -64,15 +67,15 @@ class Charge:
             self._reservation.settle(reserved=reserved, used=charged)
 
     async def pooling(
-        self, works: Sequence[Work], results: Coroutine[Any, Any, list[Pooled]]
+        self, works: Sequence[Pooling], run: Callable[[Sequence[Pooling]], Results[Pooled]]
     ) -> list[Pooled]:
-        """Charge results their tokens, a cancelled request what it reserved, and a failed one
-        nothing.
+        """Run the works, and charge results their tokens, a cancelled request what it reserved, and
+        a failed one nothing.
         """
         costs = list(map(self._use, works))
         reserved, used = sum(costs), 0
         try:
-            pooled = await results
+            pooled = await run(works)
             counted = zip(pooled, costs, strict=True)
             used = sum(result.prompt_tokens or cost for result, cost in counted)
         except (asyncio.CancelledError, GeneratorExit):

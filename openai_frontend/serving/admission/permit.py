@@ -185,14 +185,16 @@ class Permit(Slot):
     async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:
         """Embed as `ServedModel.embed`."""
         owned = self._owned(requests)
-        pooling = self._model.embed(owned)
-        return await (pooling if self._charge is None else self._charge.pooling(owned, pooling))
+        if self._charge is None:
+            return await self._model.embed(owned)
+        return await self._charge.pooling(owned, self._model.embed)
 
     async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
         """Score as `ServedModel.score`."""
         owned = self._owned(requests)
-        pooling = self._model.score(owned)
-        return await (pooling if self._charge is None else self._charge.pooling(owned, pooling))
+        if self._charge is None:
+            return await self._model.score(owned)
+        return await self._charge.pooling(owned, self._model.score)
 
     def _owned(self, requests: Sequence[Input]) -> Sequence[Input]:
         caller = self._context.principal

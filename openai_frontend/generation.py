@@ -234,7 +234,7 @@ class Adapter:
     path: Path | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class AdapterWeights:
     """TensorRT-LLM's input for an adapter, as numpy arrays."""
 

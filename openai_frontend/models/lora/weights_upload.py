@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
+from weakref import WeakValueDictionary
 
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.generation import (
@@ -35,7 +37,7 @@ class _WeightsUpload:
 
 
 class WeightsUploader:
-    """Tracks which adapters one backend has the weights of. Used on the event loop."""
+    """Tracks which adapters one load of a model has the weights of. Used on the event loop."""
 
     def __init__(self) -> None:
         self._ids: set[int] = set()
@@ -44,6 +46,9 @@ class WeightsUploader:
         # evicts others for it, in an order of its own.
         self._events: Counter[int] = Counter()  # by adapter
         self._unanswered: Counter[int] = Counter()
+        # Concurrent requests share the arrays, which live as long as one of them.
+        self._weights: WeakValueDictionary[Adapter, AdapterWeights] = WeakValueDictionary()
+        self._reads: dict[Adapter, asyncio.Task[AdapterWeights]] = {}
 
     async def generate(
         self, request: GenerationRequest, generate: Callable[[GenerationRequest], Bursts]
@@ -64,7 +69,7 @@ class WeightsUploader:
                 if has_output or not self._is_evicted(adapter, known, error):
                     raise
                 self._ids.discard(adapter.id)
-        with_weights = replace(request, adapter_weights=await asyncio.to_thread(_read, adapter))
+        with_weights = replace(request, adapter_weights=await self._read(adapter))
         self._uploads[adapter.id] = _WeightsUpload(
             _others(self._events, adapter.id), time.monotonic()
         )
@@ -82,6 +87,21 @@ class WeightsUploader:
         finally:
             if not answered:
                 self._answer(adapter.id)
+
+    async def _read(self, adapter: Adapter) -> AdapterWeights:
+        if (shared := self._weights.get(adapter)) is not None:
+            return shared
+        reading = self._reads.get(adapter)
+        if reading is None:
+            reading = asyncio.create_task(asyncio.to_thread(_read, adapter))
+            reading.add_done_callback(partial(self._share, adapter))
+            self._reads[adapter] = reading
+        return await asyncio.shield(reading)
+
+    def _share(self, adapter: Adapter, read: asyncio.Task[AdapterWeights]) -> None:
+        del self._reads[adapter]
+        if not read.cancelled() and read.exception() is None:
+            self._weights[adapter] = read.result()
 
     def _answer(self, adapter_id: int) -> None:
         self._events[adapter_id] += 1

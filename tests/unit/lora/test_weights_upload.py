@@ -4,12 +4,13 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest
-from openai_frontend.models.lora import weights_upload
+from openai_frontend.models.lora import files, weights_upload
 from openai_frontend.models.lora.weights_upload import WeightsUploader
 from tests.unit.lora.files import write_tensorrt_llm
 
@@ -106,10 +107,19 @@ async def test_an_upload_that_was_sent_before_may_evict(adapters: list[Adapter])
     assert backend.got == [(1, True), (1, False), (1, True)]
 
 
-async def test_concurrent_first_requests(adapters: list[Adapter]) -> None:
-    """Requests before the backend's first response carry the weights too; none waits for
-    another.
+async def test_concurrent_first_requests(
+    adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests before the backend's first response carry the weights too; none waits for another.
+    The files are read once.
     """
+    read: list[Path] = []
+
+    def read_array(path: Path) -> Any:
+        read.append(path)
+        return files.read_array(path)
+
+    monkeypatch.setattr(weights_upload, "read_array", read_array)
     told, backend = WeightsUploader(), Backend()
     backend.cached = 1
 
@@ -118,6 +128,7 @@ async def test_concurrent_first_requests(adapters: list[Adapter]) -> None:
 
     assert [each.result() for each in asked] == ["by 1"] * 4
     assert backend.got == [(1, True)] * 4
+    assert len(read) == 2  # weights and config
 
 
 async def test_failed_first_request(adapters: list[Adapter]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from openai_frontend.admission.queue import triton_queue
 from openai_frontend.config.model_options import ModelOptions
+from openai_frontend.contracts import Contract
 from openai_frontend.contracts.select import (
     ContractOptions,
     SelectedContracts,
@@ -24,6 +25,7 @@ from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models import model_files
+from openai_frontend.models.lora.weights_upload import WeightsUploader
 from openai_frontend.models.model_files import ModelSource
 from openai_frontend.models.parser_selection import (
     SETTINGS,
@@ -115,6 +117,7 @@ class ModelLoader:
             max_output_tokens=options.max_output_tokens,
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
+            weights_uploader=_weights_uploader(contracts.generation),
             remote_prefill=self._remote_prefill if facts.get("kv_transfer") else None,
             cache_salts=self.cache_salts,
         )
@@ -312,6 +315,12 @@ def _chat_template(options: ModelOptions) -> str | None:
     except ModelUnavailable as error:
         message = f"its chat template {options.chat_template}: {error.message}"
         raise ModelUnavailable(message) from error
+
+
+def _weights_uploader(contract: Contract | None) -> WeightsUploader | None:
+    """A new one for each load: a backend that was loaded again has no adapter's weights."""
+    needs_weights = contract is not None and contract.supports("adapter_weights")
+    return WeightsUploader() if needs_weights else None
 
 
 def _output_format(name: str, files: ModelFiles | None, options: ModelOptions) -> OutputFormat:

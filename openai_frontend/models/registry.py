@@ -75,11 +75,14 @@ class ModelRegistry:
     async def refresh(self, *, anew: str | None = None) -> None:
         """Read the server's index. Tokenizers are loaded in a thread.
 
-        `anew` names a model whose files are read again even if they seem unchanged.
+        `anew` names a model that was loaded again: its files are read again even if they seem
+        unchanged, and its adapters' weights are sent again.
         """
         async with self._lock:
             before = self._snapshot
-            known = (before or Snapshot()).without(anew)
+            known = before or Snapshot()
+            if anew is not None:
+                known = known.without(anew)
             now = await asyncio.to_thread(self._snapshot_builder.build, known)
             if before is None:
                 self._warn_of_unknown_models(now)

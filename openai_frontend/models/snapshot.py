@@ -64,9 +64,10 @@ class Snapshot:
     )  # composing model -> its loaded ensembles
     clashes: frozenset[str] = frozenset()  # unassigned aliases: a model has that name
 
-    def without(self, model_name: str | None) -> "Snapshot":
-        """A snapshot without this model."""
-        kept = {key: each for key, each in self.loaded_models.items() if key[0] != model_name}
+    def without(self, model_name: str) -> "Snapshot":
+        """A snapshot without this model, and without the ensembles that it is a part of."""
+        left_out = {model_name, *self.ensembles_of.get(model_name, ())}
+        kept = {key: each for key, each in self.loaded_models.items() if key[0] not in left_out}
         return replace(self, loaded_models=kept)
 
     def unloaded(self) -> list[str]:

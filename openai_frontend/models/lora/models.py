@@ -13,7 +13,6 @@ from openai_frontend.generation import Adapter
 from openai_frontend.models import model_files
 from openai_frontend.models.lora.catalog import LoRACatalog, LoRASources, ScanResult
 from openai_frontend.models.lora.files import LoRARequirements
-from openai_frontend.models.lora.weights_upload import WeightsUploader
 from openai_frontend.models.served_model import ModelCard, ServedModel
 from openai_frontend.models.snapshot import LoadedModel, Snapshot
 from openai_frontend.triton import Server
@@ -40,7 +39,6 @@ class LoRAModels:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._table = LoRACatalog()
-        self._uploaders: dict[str, WeightsUploader] = {}
 
     def scan(self, snapshot: Snapshot) -> LoRASnapshot:
         """Scan the folders of all bases: call it off the event loop, one scan at a time."""
@@ -107,15 +105,11 @@ class LoRAModels:
         self._table.load(base, adapter)
 
     def _adapted_model(self, name: str, base: ServedModel, adapter: Adapter) -> ServedModel:
-        uploader = None
-        if base.supports("adapter_weights"):
-            uploader = self._uploaders.setdefault(base.model_name, WeightsUploader())
         full = f"{base.model_name}{SEPARATOR}{adapter.name}"
         return replace(
             base,
             name=name,
             adapter=adapter,
-            weights_uploader=uploader,
             alias_of=None if name == full else full,
             embedding_contract=None,
             score_contract=None,

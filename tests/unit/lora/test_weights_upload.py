@@ -4,14 +4,18 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest
+from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.lora import files, weights_upload
 from openai_frontend.models.lora.weights_upload import WeightsUploader
+from tests.unit.contracts.recorded import ENSEMBLE
 from tests.unit.lora.files import write_tensorrt_llm
 
 
@@ -201,3 +205,24 @@ async def test_an_eviction_has_a_reason(
     with pytest.raises(InferenceFailed):
         await ask(told, backend, adapters[0])
     assert backend.got[3:] == [(1, False), (1, True)]
+
+
+def test_each_load_of_a_model_begins_without_weights() -> None:
+    """Its backend has lost them. A model that is not loaded again keeps its uploader."""
+    facts: dict[str, Any] = {}
+    server: Any = SimpleNamespace(
+        model_config=lambda *_: ENSEMBLE,
+        model_facts=lambda *_: facts,
+        model_is_decoupled=lambda *_: True,
+        options=SimpleNamespace(model_repositories=[]),
+    )
+    loader = ModelLoader(server)
+
+    first = loader.load("base", 1, ModelOptions(), None)
+    same = loader.load("base", 1, ModelOptions(), first)
+    anew = loader.load("base", 1, ModelOptions(), None)
+    loader.close()
+
+    assert isinstance(first.model.weights_uploader, WeightsUploader)
+    assert same.model.weights_uploader is first.model.weights_uploader
+    assert anew.model.weights_uploader is not first.model.weights_uploader

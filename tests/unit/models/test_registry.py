@@ -12,6 +12,7 @@ from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.snapshot import Snapshot
 from openai_frontend.triton import Options, Server
 from tests import mock_models
 from tests.mock_models import serving
@@ -539,3 +540,14 @@ async def test_template_for_an_unknown_model(
     async with serving(tmp_path, chat_templates={"mm": "chatml", "*": "chatml"}) as registry:
         await registry.refresh()
     assert caplog.messages.count("chat_template: the model 'mm' does not exist") == 1
+
+
+def test_model_that_is_loaded_again_has_its_ensembles_read_again() -> None:
+    """They keep state about it, such as the weights that it has."""
+    part: Any = object()
+    snapshot = Snapshot(
+        loaded_models={("part", 1): part, ("whole", 1): part, ("other", 1): part},
+        ensembles_of={"part": ["whole"]},
+    )
+
+    assert snapshot.without("part").loaded_models.keys() == {("other", 1)}

@@ -26,7 +26,7 @@ class TextFormatter(logging.Formatter):
         self._redaction = redaction
 
     def format(self, record: logging.LogRecord) -> str:
-        request = current.get()
+        request = current.get(None)
         message = self._redaction.message(record, of_request=request is not None)
         of = "" if request is None or request.request_id in message else f" [{request.request_id}]"
         exception = self._redaction.exception(record, of_request=request is not None)
@@ -44,7 +44,7 @@ class JSONFormatter(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        request = current.get()
+        request = current.get(None)
         of_request = request is not None
         line: Line = {
             "time": _rfc3339(record.created),

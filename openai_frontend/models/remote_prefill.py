@@ -129,7 +129,7 @@ class RemotePrefill:
         uncached = len(token_ids) - self._cache(model).find(token_ids, owner=_owner(request))
         if uncached < self._min_tokens:
             raise PrefillFailed("short")
-        context = current.get()
+        context = current.get(None)
         peer = self._peers.choose(None if context is None else context.prefill_peer)
         if peer is None:
             raise PrefillFailed("no_peer")

@@ -38,7 +38,7 @@ async def resolve_model(registry: ModelRegistry, name: str | None, task: Task) -
     """
     models = authorized_models(registry)
     with CancelOnDisconnect() if _may_load(registry, name) else nullcontext():
-        model = await find_model(models, name, task, may_list=may_list_models())
+        model = await find_model(models, name, task, may_list=may_list_models)
         return record_model(model)
 
 

@@ -139,7 +139,10 @@ class Conversations:
         """
         try:
             prompt = await self._render(conversation, model)
-            max_tokens = self._budget(conversation, model, prompt)
+            has_media = prompt.images or prompt.audio_files
+            tokens = tokens_with_media(prompt, model) if has_media else len(prompt.token_ids)
+            self.limits.check_prompt_tokens(tokens, MESSAGES)
+            max_tokens = self._budget(conversation, model, tokens)
             constrained = await _constrain(conversation, model, prompt)
             return self._sample(conversation, model, prompt, max_tokens, constrained)
         except InvalidRequest as error:
@@ -165,18 +168,15 @@ class Conversations:
             truncation=truncation(fields, model, output_tokens=plan.max_tokens or 1),
             extra_characters=plan.extra_characters,
         )
-        if conversation.media:
-            prompt = media.beside(prompt)
-        self.limits.check_prompt_tokens(_prompt_tokens(prompt, model), MESSAGES)
-        return prompt
+        return media.beside(prompt) if conversation.media else prompt
 
     def _budget(
-        self, conversation: Conversation, model: ServingModel, prompt: Prompt
+        self, conversation: Conversation, model: ServingModel, prompt_tokens: int
     ) -> int | None:
         """The maximum output length in tokens; None if neither request nor model limits it."""
         max_tokens = token_budget(
             conversation.plan.max_tokens,
-            prompt_tokens=_prompt_tokens(prompt, model),
+            prompt_tokens=prompt_tokens,
             context=model.max_model_len,
             param=MESSAGES,
         )
@@ -223,11 +223,6 @@ class Conversations:
             tools=plan.tools,
             adjusted=plan.variables.adjusted,
         )
-
-
-def _prompt_tokens(prompt: Prompt, model: ServingModel) -> int:
-    has_media = prompt.images or prompt.audio_files
-    return tokens_with_media(prompt, model) if has_media else len(prompt.token_ids)
 
 
 def _known_params(

@@ -423,7 +423,7 @@ class Server:
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
         self.health.check(model_name)
-        request = current.get()
+        request = current.get(None)
         try:
             native = self._core.infer(
                 model_name,

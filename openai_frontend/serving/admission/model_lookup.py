@@ -1,6 +1,6 @@
 """Finds a request's model: by name, or the only suitable one if the request names none."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
@@ -22,19 +22,19 @@ Task = Literal["chat", "completions", "embeddings", "rerank", "transcription", "
 
 
 async def find_model(
-    models: ModelProvider, name: str | None, task: Task, *, may_list: bool
+    models: ModelProvider, name: str | None, task: Task, *, may_list: Callable[[], bool]
 ) -> ServingModel:
     """The model, loaded if models are loaded on demand. Without a name, the only model, or else
     the only one for the task.
 
-    `may_list`: errors may list the models.
+    `may_list`: whether errors may list the models.
     """
     name = name or _only_name(models, task, may_list=may_list)
     try:
         await models.ensure_loaded(name)
         return models.get(name)
     except ModelNotFound as error:
-        raise with_known_names(error, models, name) if may_list else error from None
+        raise with_known_names(error, models, name) if may_list() else error from None
 
 
 def with_known_names(error: ModelNotFound, models: ModelProvider, name: str) -> ModelNotFound:
@@ -47,7 +47,7 @@ def with_known_names(error: ModelNotFound, models: ModelProvider, name: str) -> 
     return ModelNotFound(message, param=error.param)
 
 
-def _only_name(models: ModelProvider, task: Task, *, may_list: bool) -> str:
+def _only_name(models: ModelProvider, task: Task, *, may_list: Callable[[], bool]) -> str:
     """The name of the only model. Aliases and versions belong to their model; an adapter counts
     only if the caller may not use its base model.
     """
@@ -56,7 +56,7 @@ def _only_name(models: ModelProvider, task: Task, *, may_list: bool) -> str:
     names = [card.name for card in cards]
     own_names = {card.alias_of or card.name for card in cards}
     if len(own_names) != 1:
-        raise _which_model(names, may_list=may_list)
+        raise _which_model(names, may_list=may_list())
     [own_name] = own_names
     return own_name if own_name in names else names[0]
 

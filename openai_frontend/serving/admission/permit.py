@@ -168,7 +168,7 @@ class Permit(Slot):
         if self._charge is not None and self._first is not None:
             self._charge.reserve(self._first)
         self._first = None
-        await super().__aenter__()
+        self.granted = await self._slots.acquire(self._wanted, self._key)
         return self
 
     def generate(self, request: GenerationRequest) -> Deltas:

@@ -144,7 +144,7 @@ async def complete(job: CompletionJob) -> dict[str, Any]:
 
     Not a ChatCompletion: building and dumping that model takes 8 us, this 1 us.
     """
-    choices, usage = await collect(job, lambda _: ChatMessageBuilder(job.tools))
+    choices, usage = await collect(job, lambda: ChatMessageBuilder(job.tools))
     fields = leading_fields(job)
     return {
         "id": fields["id"],

@@ -136,18 +136,23 @@ class ChatMessageBuilder:
 
     def __init__(self, tools: Tools) -> None:
         self._deltas = ChatDeltas(tools)
-        self._texts: dict[str, list[str]] = {}
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
         self._calls: list[dict[str, Any]] = []
         self._function_call: dict[str, Any] | None = None
 
     def add(self, events: Iterable[Event]) -> None:
-        for delta in self._deltas.of(events):
-            self._add(delta)
+        """The next events."""
+        for event in events:
+            if type(event) is ContentText:
+                self._content.append(event.text)
+            elif type(event) is ReasoningText:
+                self._reasoning.append(event.text)
+            else:
+                for delta in self._deltas.of((event,)):
+                    self._add_call(delta)
 
-    def _add(self, delta: Delta) -> None:
-        for name in ("content", "reasoning_content"):
-            if text := delta.get(name):
-                self._texts.setdefault(name, []).append(text)
+    def _add_call(self, delta: Delta) -> None:
         if function_call := delta.get("function_call"):
             self._function_call = _sum(self._function_call or {}, function_call)
         for call in delta.get("tool_calls", ()):
@@ -158,7 +163,7 @@ class ChatMessageBuilder:
 
     def fields(self, before: str = "") -> dict[str, Any]:
         """The fields of ChatCompletionMessage, with `before` in front of its content."""
-        content = before + "".join(self._texts.get("content", ()))
+        content = before + "".join(self._content)
         only_calls = not content and bool(self._calls or self._function_call)
         fields: dict[str, Any] = {
             "role": "assistant",
@@ -166,7 +171,7 @@ class ChatMessageBuilder:
             "refusal": None,
             "annotations": [],
         }
-        if reasoning := "".join(self._texts.get("reasoning_content", ())):
+        if reasoning := "".join(self._reasoning):
             fields |= {"reasoning_content": reasoning, "reasoning": reasoning}
         if self._calls:
             fields["tool_calls"] = self._calls

@@ -25,7 +25,7 @@ class CompletionWriter(ChunkWriter[TextLogprobs]):
         """One frame with all of the text, and the tokens."""
         if not events:
             return b""
-        text = "".join(_texts(events))
+        text = "".join([event.text for event in events if isinstance(event, ContentText)])
         return self._frames.detailed(choice, text, *self._reported(choice, tokens))
 
     def prompt_logprobs(self, choice: int, positions: Sequence[TokenLogprobs | None]) -> bytes:
@@ -57,18 +57,16 @@ class CompletionWriter(ChunkWriter[TextLogprobs]):
 class CompletionText:
     """The text of one choice, joined when it is complete."""
 
-    def __init__(self, echo: str = "") -> None:
-        self._pieces = [echo]
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
 
     def add(self, events: Iterable[Event]) -> None:
         """The next texts."""
-        self._pieces += _texts(events)
+        for event in events:
+            if type(event) is ContentText:
+                self._pieces.append(event.text)
 
     @property
     def text(self) -> str:
-        """All of it, after the echoed prompt."""
+        """All of it."""
         return "".join(self._pieces)
-
-
-def _texts(events: Iterable[Event]) -> list[str]:
-    return [event.text for event in events if isinstance(event, ContentText)]

@@ -122,7 +122,7 @@ class Completions:
         id, n = new_id("cmpl"), plan.candidates
         wanted, params = plan.sampling or _sampling(request, model, plan)
         self._limits.check_output_tokens(n * len(prompts), plan.max_tokens)
-        tokens = n * sum(len(prompt.token_ids) for prompt in prompts)
+        tokens = n * sum([len(prompt.token_ids) for prompt in prompts])
         param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
         self._limits.check_prompt_logprobs(count_prompt_logprobs(params, tokens, model), param)
         requests: list[GenerationRequest] = []
@@ -322,7 +322,7 @@ def chunks(job: CompletionJob) -> StreamDriver:
 
 async def complete(job: CompletionJob) -> dict[str, Any]:
     """The whole response: the fields of Completion."""
-    choices, usage = await collect(job, lambda index: CompletionText(job.echo_text(index)))
+    choices, usage = await collect(job, CompletionText)
     if job.options.echo_logprobs and not all(choice.prompt_logprobs for choice in choices):
         raise InferenceFailed(NO_PROMPT_LOGPROBS)
     kept = _likeliest(job, choices)
@@ -360,7 +360,7 @@ def _choice(
         fields["prompt_logprobs"] = wire_prompt_logprobs(choice.prompt_logprobs)
     return {
         "index": at,
-        "text": choice.output.text,
+        "text": job.echo_text(index) + choice.output.text,
         "logprobs": None if options.logprobs is None else _logprobs(job, index, choice),
         "finish_reason": finish_reason(choice.end, job.tools),
         **fields,

@@ -34,7 +34,7 @@ class CompletedChoice(Generic[Output]):
     logits: Mapping[str, Any] = field(default_factory=dict)  # output name -> tensor
 
     def add(self, delta: CompletionDelta) -> None:
-        if isinstance(delta, ParsedDelta):
+        if type(delta) is ParsedDelta:
             self.output.add(delta.events)
         elif delta.text:
             self.output.add((ContentText(delta.text),))
@@ -65,10 +65,10 @@ def _tensor_fields(tensor: Any) -> dict[str, Any]:
 class Collector(Generic[Output]):
     """Gathers all choices of a job."""
 
-    def __init__(self, job: CompletionJob, new_output: Callable[[int], Output]) -> None:
+    def __init__(self, job: CompletionJob, new_output: Callable[[], Output]) -> None:
         """`new_output` makes the empty output of a choice."""
         self._progress = job.progress()
-        self._choices = [CompletedChoice(new_output(choice)) for choice in range(len(job.requests))]
+        self._choices = [CompletedChoice(new_output()) for _ in job.requests]
 
     def feed(self, index: int, deltas: Iterable[CompletionDelta]) -> None:
         """Add one choice's burst."""
@@ -86,7 +86,7 @@ class Collector(Generic[Output]):
 
 
 async def collect(
-    job: CompletionJob, new_output: Callable[[int], Output]
+    job: CompletionJob, new_output: Callable[[], Output]
 ) -> tuple[list[CompletedChoice[Output]], Usage]:
     """Generate all output, and count its tokens."""
     collector = Collector(job, new_output)

@@ -85,7 +85,7 @@ class CompletionProgress:
         if counts is not None and counts.metrics:
             self._metrics[choice] = counts.metrics
         called = False
-        if isinstance(delta, ParsedDelta):
+        if type(delta) is ParsedDelta:
             self._reasoning_tokens += delta.reasoning_tokens
             called = delta.called
         if delta.finish_reason is None:

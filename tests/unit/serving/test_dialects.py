@@ -170,7 +170,7 @@ async def test_whole_answer_of_another_dialect_is_the_fold_of_the_same_events():
     """Texts may be split in another way."""
     job = await CONVERSATIONS.job(conversation("hi"), calling_model())  # type: ignore[arg-type]
 
-    [choice], usage = await collect(job, lambda _: NumberedFold())
+    [choice], usage = await collect(job, NumberedFold)
 
     assert choice.output.events == [
         ["thought", "hm"],

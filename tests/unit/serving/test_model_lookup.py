@@ -45,7 +45,7 @@ class Models:
 async def found(
     models: Models, name: str | None = None, task: Task = None, *, may_list: bool = True
 ) -> Any:
-    return await find_model(models, name, task, may_list=may_list)
+    return await find_model(models, name, task, may_list=lambda: may_list)
 
 
 ONE_MODEL = [

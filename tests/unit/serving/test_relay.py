@@ -173,7 +173,7 @@ async def test_model_relays_texts_as_frames(tmp_path: Path) -> None:
     frames: list[bytes] = []
     relay = TextRelay()
     job = answer(None)
-    fed = Collector(job, lambda _: CompletionText())
+    fed = Collector(job, CompletionText)
 
     def write(frame: bytes) -> bool:
         frames.append(frame)

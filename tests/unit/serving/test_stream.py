@@ -46,7 +46,7 @@ def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> Completi
 
 def texts_of(job: CompletionJob) -> Collector[CompletionText]:
     """What gathers the texts of a job's choices."""
-    return Collector(job, lambda choice: CompletionText(job.echo_text(choice)))
+    return Collector(job, CompletionText)
 
 
 def events(stream: bytes) -> list[Any]:
@@ -217,17 +217,14 @@ def test_usage_has_the_fields_of_its_schema(metrics):
     assert fields.get("performance_metrics") == (None if metrics is None else [metrics])
 
 
-def test_echo_puts_the_prompt_before_each_answer():
+async def test_echo_puts_the_prompt_before_each_answer():
     """Streamed and complete answers agree."""
     job = answer(2, n=1, echo=["p", "q"])
-    stream, collector = completions.chunks(job), texts_of(job)
-    for choice in range(2):
-        feed(collector, job, choice, [last("x")])
-
-    start = stream.start()
+    start = completions.chunks(job).start()
+    whole = await completions.complete(job)
 
     assert [event["choices"][0]["text"] for event in events(start)] == ["p", "q"]
-    assert [whole.output.text for whole in collector.finish()[0]] == ["px", "qx"]
+    assert [choice["text"] for choice in whole["choices"]] == ["pHello", "qHello"]
 
 
 @pytest.mark.parametrize("reader", [completions.chunks, texts_of], ids=["stream", "whole"])
@@ -259,7 +256,7 @@ async def test_complete_answer_closes_the_generation():
         requests=[GenerationRequest(request_id="1")],
     )
 
-    wholes, _ = await collect(one, lambda _: CompletionText())
+    wholes, _ = await collect(one, CompletionText)
 
     assert [(whole.output.text, whole.end) for whole in wholes] == [("Hello", "stop")]
     assert (model.open, limiter.running) == (0, 0)
@@ -346,16 +343,13 @@ def test_echoed_prompt_comes_with_its_logprobs_before_the_answer():
     echoing = answer(echo=["\x01\x02"], options=ResponseOptions(logprobs=0, echo_logprobs=True))
     first = CompletionDelta("a", [97], logprobs=[position(97)])
     first.prompt_logprobs = [None, position(2)]
-    stream, collector = completions.chunks(echoing), texts_of(echoing)
+    stream = completions.chunks(echoing)
 
     sent = events(stream.start() + feed(stream, echoing, 0, [first, last()]))
-    collector.feed(0, [first, last()])
 
     texts = [event["choices"][0]["text"] for event in sent]
     offsets = [(event["choices"][0]["logprobs"] or {}).get("text_offset") for event in sent]
     assert (texts, offsets) == (["\x01\x02", "a", ""], [[0, 1], [2], None])
-    [whole], _ = collector.finish()
-    assert whole.output.text == "\x01\x02a"
 
 
 async def test_echo_without_prompt_logprobs_from_the_model_fails():

@@ -91,7 +91,7 @@ async def test_answer_that_ends_with_its_only_call_is_fully_accounted(tmp_path, 
     write(tmp_path, CALL, tokens_per_second=200)
     async with accounts(tmp_path) as each:
         answer = await prepare(each.model, stream=stream, max_tokens=1000, **fields)
-        usage = usage_fields((await collect(answer, lambda _: CompletionText()))[1])
+        usage = usage_fields((await collect(answer, CompletionText))[1])
 
         assert each.ends() == {"stop": 1}
         assert each.metric("prompt_tokens_sum") == usage["prompt_tokens"]
@@ -161,9 +161,7 @@ async def test_time_to_first_token_is_measured_at_the_engine(tmp_path, stream):
     """
     write(tmp_path, "abc", tokens_per_second=50)
     async with accounts(tmp_path) as each:
-        await collect(
-            await prepare(each.model, stream=stream, max_tokens=25), lambda _: CompletionText()
-        )
+        await collect(await prepare(each.model, stream=stream, max_tokens=25), CompletionText)
         first_s = each.metric("time_to_first_token_seconds_sum")
         answer_s = each.metric("generation_duration_seconds_sum")
 

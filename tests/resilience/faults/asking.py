@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ def slow_gateway(folder: Path) -> Iterator[GatewayProcess]:
     with GatewayProcess(folder / "models", folder / "log") as process:
         process.wait_until_ready()
         yield process
+
+
+def load_all_again(gateway: GatewayProcess, models: Sequence[str]) -> None:
+    """Unload and load models at once, which starts all threads of the pool that loads them."""
+    for verb in ("unload", "load"):
+        urls = [f"{gateway.url}/v1/models/{each}/{verb}" for each in models]
+        with ThreadPoolExecutor() as threads:
+            changes = [threads.submit(httpx.post, each, timeout=DEADLINE_S) for each in urls]
+        assert [each.result().status_code for each in changes] == [200] * len(models)
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ the slot is free once the model has ended, and nothing of the request is left.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.resilience.faults.asking import (
     change,
     client_of,
     counted,
+    load_all_again,
     none_runs,
     slots,
     unready,
@@ -157,20 +157,11 @@ def gateway(
     options += ["--send-timeout-s=600", "--exit-timeout-s=1"]
     with GatewayProcess(models, folder / "log", *options) as process:
         process.wait_until_ready()
-        _start_all_threads(process)
+        load_all_again(process, MODELS)
+        with asked(process, REQUESTS, large=True) as connections:  # starts all other threads
+            found = {name: answer_of(each) for name, each in connections.items()}
+        assert found == dict.fromkeys(REQUESTS, (200, True))
         yield process
-
-
-def _start_all_threads(gateway: GatewayProcess) -> None:
-    """Those of the pools that decode, tokenize and load, which start with the first work."""
-    for verb in ("unload", "load"):
-        urls = [f"{gateway.url}/v1/models/{each}/{verb}" for each in MODELS]
-        with ThreadPoolExecutor() as threads:
-            changes = [threads.submit(httpx.post, each, timeout=120) for each in urls]
-        assert [each.result().status_code for each in changes] == [200] * len(MODELS)
-    with asked(gateway, REQUESTS, large=True) as connections:
-        found = {name: answer_of(each) for name, each in connections.items()}
-    assert found == dict.fromkeys(REQUESTS, (200, True))
 
 
 async def all_run(client: httpx.AsyncClient) -> bool:

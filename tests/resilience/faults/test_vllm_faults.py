@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.resilience.faults.asking import (
     client_of,
     error_of,
     events_of,
+    load_all_again,
     none_runs,
     serves,
     slots,
@@ -82,17 +82,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     options += ["--engine-restart-window-s=1"]  # or each restart would wait longer
     with GatewayProcess(models, folder / "log", *options) as process:
         process.wait_until_ready()
-        _start_all_threads(process)
+        load_all_again(process, (*ENGINES, "other"))
         yield process
-
-
-def _start_all_threads(gateway: GatewayProcess) -> None:
-    """Those that load models, which start with the first loads after the start."""
-    for verb in ("unload", "load"):
-        urls = [f"{gateway.url}/v1/models/{each}/{verb}" for each in (*ENGINES, "other")]
-        with ThreadPoolExecutor() as threads:
-            changes = [threads.submit(httpx.post, each, timeout=120) for each in urls]
-        assert [each.result().status_code for each in changes] == [200] * len(urls)
 
 
 @pytest.fixture
@@ -122,9 +113,19 @@ async def test_a_suspended_engine_recovers_and_a_killed_one_is_replaced(gateway,
     async with no_trace_left(gateway, **LIMITS):
         # Without restarts: the gateway would give it 3 s, a busy machine may take them
         await _allowed(client, models, restarts=0)
-        await _stopped(gateway, client)
+        before = await starts(client, "demo")
+        stalled = await _stream_of_suspended(gateway, client)
+        recovered = await client.post(PATH, json=SHORT)
+        assert (stalled, recovered.status_code) == ("engine_stalled", 200)
+        assert await starts(client, "demo") == before
+
         await _allowed(client, models, restarts=9)
-        await _killed(gateway, client)
+        lost, refused = await _stream_of_killed(gateway, client)
+        replaced = await client.post(PATH, json=SHORT)
+        assert (lost, refused.status_code, replaced.status_code) == ("model_unavailable", 503, 200)
+        assert "engine process died" in refused.json()["error"]["message"]
+        assert refused.headers["retry-after"]
+        assert await starts(client, "demo") == before + 1
 
 
 async def _allowed(client: httpx.AsyncClient, models: Path, *, restarts: int) -> None:
@@ -134,26 +135,26 @@ async def _allowed(client: httpx.AsyncClient, models: Path, *, restarts: int) ->
     assert await change(client, "other", "load") == 200
 
 
-async def _stopped(gateway, client):
-    restarts = await starts(client, "demo")
+async def _stream_of_suspended(gateway, client) -> str:
+    """Suspend the engines during a stream, and resume them once the gateway knows. Returns the code
+    of the stream's error when the model serves again.
+    """
     async with events_of(client, PATH, LONG) as events:
         await anext(events)
         for engine in gateway.engine_processes():
             engine.suspend()
         last = [event async for event in events][-1]
-    reason = (await unready(client))["demo"]
+    assert "has not responded" in (await unready(client))["demo"]
     for engine in gateway.engine_processes():
         engine.resume()
-
-    assert error_of(last)["code"] == "engine_stalled"
-    assert "has not responded" in reason
     await until(partial(serves, client, "demo"))
-    assert (await client.post(PATH, json=SHORT)).status_code == 200
-    assert await starts(client, "demo") == restarts
+    return str(error_of(last)["code"])
 
 
-async def _killed(gateway, client):
-    restarts = await starts(client, "demo")
+async def _stream_of_killed(gateway, client) -> tuple[str, httpx.Response]:
+    """Kill the engines during a stream. Returns the code of the stream's error, and the answer to a
+    request before the replacement, when all models serve again.
+    """
     async with events_of(client, PATH, LONG) as events:
         await anext(events)
         for engine in gateway.engine_processes():
@@ -166,13 +167,8 @@ async def _killed(gateway, client):
         assert "engine process died" in (await unready(client))["demo"]
         last = [event async for event in events][-1]
     refused = await client.post(PATH, json=SHORT)
-
-    assert error_of(last)["code"] == "model_unavailable"
-    assert (refused.status_code, bool(refused.headers["retry-after"])) == (503, True)
-    assert "engine process died" in refused.json()["error"]["message"]
     await _all_serve(client)
-    assert (await client.post(PATH, json=SHORT)).status_code == 200
-    assert await starts(client, "demo") == restarts + 1
+    return str(error_of(last)["code"]), refused
 
 
 async def _all_serve(client):

@@ -200,6 +200,9 @@ NEVER: list[tuple[dict[str, Any], str]] = [
     ({"type": "number", "minimum": 1e-30, "maximum": 1e-29}, "more than 6 decimals"),
     ({"type": "array", "items": {"multipleOf": 2}, "maxItems": 2**20}, "'multipleOf'"),
     ({"type": "object", "propertyNames": True}, "propertyNames"),
+    ({"anyOf": [{"const": number} for number in range(2001)]}, "'anyOf' of more than 2000"),
+    ({"oneOf": [{"const": number} for number in range(3000)]}, "'oneOf' of more than 2000"),
+    ({"oneOf": [{"pattern": "a"}] * 5000}, "alternatives"),
 ]
 
 

@@ -22,6 +22,11 @@ APART: list[list[Any]] = [
     [{"anyOf": [{"type": "null"}, {"type": "boolean"}]}, {"type": "integer"}],
     [{"allOf": [{"type": "null"}, {}]}, {"type": "integer"}],
     [False, {}],
+    [{"const": number} for number in range(1500)],
+    [
+        {"type": "object", "properties": {"t": {"const": tag}}, "required": ["t"]}
+        for tag in range(1500)
+    ],
 ]
 TOGETHER: list[list[Any]] = [
     [{"type": "integer"}, {"type": "number"}],

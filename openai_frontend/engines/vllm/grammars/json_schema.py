@@ -13,7 +13,7 @@ from typing import Any
 from openai_frontend.engines.vllm.grammars.patterns import FORMATS, MAX_COUNT, largest_count
 from openai_frontend.engines.vllm.grammars.regex_determinism import is_deterministic
 from openai_frontend.engines.vllm.grammars.regex_search import Search, whole_texts
-from openai_frontend.engines.vllm.grammars.regex_text import within_json_for_xgrammar
+from openai_frontend.engines.vllm.grammars.regex_text import needs_escapes, within_json_for_xgrammar
 from openai_frontend.engines.vllm.grammars.regex_tree import Node
 from openai_frontend.engines.vllm.grammars.schema_overlap import are_disjoint
 
@@ -226,6 +226,9 @@ def _spelled(pattern: Any, keyword: str) -> str:
         raise Unenforceable(reason, keyword)
     if not is_deterministic(trees[0]):
         reason = f"an ambiguous expression in '{keyword}' cannot be enforced"
+        raise Unenforceable(reason, keyword)
+    if needs_escapes(trees[0]):  # xgrammar 0.2.8 allows no escapes in some expressions
+        reason = f"a quote, a backslash or a control character in '{keyword}' cannot be enforced"
         raise Unenforceable(reason, keyword)
     return within_json_for_xgrammar(trees[0])
 

@@ -16,6 +16,7 @@ from openai_frontend.engines.vllm.grammars.regex_tree import (
     Node,
     Repeat,
     Sequence,
+    parts_of,
 )
 
 # Characters that a JSON string contains only as an escape, and the escapes with a letter
@@ -24,11 +25,16 @@ _VERBATIM = complement(ESCAPED_IN_JSON)
 _ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 _XGRAMMAR, _RUST = r"\u{%x}", r"\x{%x}"  # a code point
 _CONTROLS = ((0, 0x1F),)
+_NOT_NULL = complement(((0, 0),))
 
 
 def for_llguidance(node: Node) -> str:
-    """The whole text, in Rust's syntax."""
-    return _written(node, lambda ranges: _class(ranges, _RUST))
+    """The whole text, in Rust's syntax.
+
+    Classes do not contain U+0000 beside other characters: within JSON, llguidance 1.7 adds quotes
+    and backslashes to a class with all control characters.
+    """
+    return _written(node, lambda ranges: _class(intersection(ranges, _NOT_NULL) or ranges, _RUST))
 
 
 def for_xgrammar(node: Node) -> str:
@@ -39,6 +45,14 @@ def for_xgrammar(node: Node) -> str:
 def within_json_for_xgrammar(node: Node) -> str:
     """The inside of a JSON string, in xgrammar's syntax."""
     return _written(node, _json_class)
+
+
+def needs_escapes(node: Node) -> bool:
+    """Whether a part of the text has only characters that JSON escapes."""
+    return any(
+        isinstance(part, Characters) and not intersection(part.ranges, _VERBATIM)
+        for part in parts_of(node)
+    )
 
 
 def _written(node: Node, spell: Callable[[Ranges], str]) -> str:

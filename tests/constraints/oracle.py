@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time
+from fractions import Fraction
 from typing import Any
 
 import jsonschema
@@ -76,7 +77,15 @@ def _additional(
             yield from validator.descend(value, schema, path=name)
 
 
+def _multiple_of(_: Any, divisor: float, instance: Any, __: Any) -> Iterator[Any]:
+    """In decimals: binary fractions have no tenths."""
+    is_number = isinstance(instance, int | float) and not isinstance(instance, bool)
+    if is_number and Fraction(repr(instance)) % Fraction(repr(divisor)):
+        yield jsonschema.ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
+
+
 _KEYWORDS = {
+    "multipleOf": _multiple_of,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional,

@@ -1,10 +1,11 @@
 """The report on the corpus, which `make check-constraints` writes to the documentation."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tests.constraints.cases import PATTERN_PLACES, SCHEMA_PLACES
-from tests.constraints.outcome import Outcome, reason_class
+from tests.constraints.outcome import Kind, Outcome, reason_class
 
 _HEAD = """\
 # The corpus of constraints
@@ -16,10 +17,12 @@ zod 4, pydantic 2, OpenAPI 3.1 documents and MCP servers, every keyword of the d
 alone and in pairs, random schemas that the drafts' own schemas allow, and JSON Schema's published
 test suite. Many are invalid or contradictory on purpose.
 
-Each case is answered three times: greedily, and twice at temperature 1, of which one is streamed.
+Each case is answered with two seeds: at temperature 0.1, so that a model which repeats itself does
+so, and at temperature 1, streamed. An answer has at most 100 tokens.
 
-- Enforced: each answer ended and validated, or the length limit cut it within a value without a
-  bound. A schema that is not strict only has to give JSON, and for a function an object.
+- Enforced: each answer ended and validated, or the length limit cut it within a value. The last
+  column counts such answers. A schema that is not strict only has to give JSON, and for a
+  function an object.
 - No validator: `regex` cannot read the pattern, so its answers are not judged.
 - Wrong: anything else, for example an answer that white space fills up to its limit.
 
@@ -29,8 +32,8 @@ Last run: {ran}.
 _PLACES = """
 ## Results
 
-| from | place | cases | enforced | refused | no validator | wrong |
-|---|---|---|---|---|---|---|
+| from | place | cases | enforced | refused | no validator | wrong | answers cut |
+|---|---|--:|--:|--:|--:|--:|--:|
 """
 _REASONS = """
 ## Refusals
@@ -38,7 +41,7 @@ _REASONS = """
 | reason | place | cases |
 |---|---|---|
 """
-_KINDS = ("enforced", "refused", "unjudged", "finding")
+_KINDS: tuple[Kind, ...] = ("enforced", "refused", "unjudged", "finding")
 _MAX_REASONS = 60
 
 
@@ -52,13 +55,14 @@ def report(outcomes: Sequence[Outcome], ran: str) -> str:
 
 def _results(outcomes: Sequence[Outcome]) -> str:
     counts = Counter((each.case.group, each.case.place, each.kind) for each in outcomes)
+    cut: Counter[tuple[str, str]] = Counter()
+    for each in outcomes:
+        cut[each.case.group, each.case.place] += each.cut
     rows = []
     for group in dict.fromkeys(each.case.group for each in outcomes):
         for place in PATTERN_PLACES if group == "patterns" else SCHEMA_PLACES:
-            kinds = [
-                counts[group, place, k] for k in ("enforced", "refused", "unjudged", "finding")
-            ]
-            rows.append(_row(group, place, sum(kinds), *kinds))
+            kinds = [counts[group, place, kind] for kind in _KINDS]
+            rows.append(_row(group, place, sum(kinds), *kinds, cut[group, place]))
     return "".join(rows)
 
 
@@ -76,16 +80,19 @@ def _row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def findings(outcomes: Iterable[Outcome]) -> list[str]:
-    """A line for each case that is neither enforced nor refused."""
-    return [
-        f"{each.case.group}: {each.case.name}: {each.case.place}: {each.detail}\n"
-        f"    {each.case.pattern or each.case.schema}"
-        for each in outcomes
-        if each.kind == "finding" or _wrongly_refused(each)
-    ]
+def is_finding(outcome: Outcome) -> bool:
+    """Whether the case is neither enforced nor refused with reason: the schema of a function that
+    is not strict is never a reason to refuse a request.
+    """
+    if outcome.kind == "refused":
+        return outcome.case.place == "tool, not strict"
+    return outcome.kind == "finding"
 
 
-def _wrongly_refused(outcome: Outcome) -> bool:
-    """The schema of a function that is not strict is never a reason to refuse a request."""
-    return outcome.kind == "refused" and outcome.case.place == "tool, not strict"
+def finding(outcome: Outcome) -> str:
+    """The finding for people."""
+    case = outcome.case
+    return (
+        f"{case.group}: {case.name}: {case.place}: {outcome.detail}\n"
+        f"    {case.pattern or json.dumps(case.schema)}"
+    )

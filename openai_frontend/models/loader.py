@@ -25,7 +25,7 @@ from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models import model_files
-from openai_frontend.models.lora.weights_upload import WeightsUploader
+from openai_frontend.models.lora.weights_upload import UploadLog, WeightsUploader
 from openai_frontend.models.model_files import ModelSource
 from openai_frontend.models.parser_selection import (
     SETTINGS,
@@ -70,6 +70,7 @@ class ModelLoader:
         self._role = role
         self._remote_prefill = remote_prefill
         self.cache_salts = cache_salts or CacheSalts()
+        self._uploads = UploadLog()
 
     def load(
         self, name: str, version: int, options: ModelOptions, before: LoadedModel | None
@@ -117,11 +118,16 @@ class ModelLoader:
             max_output_tokens=options.max_output_tokens,
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
-            weights_uploader=_weights_uploader(contracts.generation),
+            weights_uploader=self._weights_uploader(contracts.generation),
             remote_prefill=self._remote_prefill if facts.get("kv_transfer") else None,
             cache_salts=self.cache_salts,
         )
         return LoadedModel(config, engine_facts, options, model)
+
+    def _weights_uploader(self, contract: Contract | None) -> WeightsUploader | None:
+        """A new one for each load: a backend that was loaded again has no adapter's weights."""
+        needs_weights = contract is not None and contract.supports("adapter_weights")
+        return WeightsUploader(self._uploads) if needs_weights else None
 
     def close(self) -> None:
         """Stop the tokenizer threads."""
@@ -315,12 +321,6 @@ def _chat_template(options: ModelOptions) -> str | None:
     except ModelUnavailable as error:
         message = f"its chat template {options.chat_template}: {error.message}"
         raise ModelUnavailable(message) from error
-
-
-def _weights_uploader(contract: Contract | None) -> WeightsUploader | None:
-    """A new one for each load: a backend that was loaded again has no adapter's weights."""
-    needs_weights = contract is not None and contract.supports("adapter_weights")
-    return WeightsUploader() if needs_weights else None
 
 
 def _output_format(name: str, files: ModelFiles | None, options: ModelOptions) -> OutputFormat:

@@ -452,10 +452,6 @@ class TextStream:
     def take_ids(self) -> list[int]:
         """The ids of tokens that no response had since the last call."""
 
-    @property
-    def begun(self) -> bool:
-        """Whether a token has come."""
-
 def advance_all(outputs: list[Any], streams: dict[str, Any]) -> tuple[list[Any], list[tuple[str, str]]]:
     """
     Sends what a step of an engine adds to the streams whose `native` is a TextStream; returns the outputs with more than text, and (request id, cause) of those that could not be sent.

@@ -36,16 +36,25 @@ class _WeightsUpload:
     sent_s: float  # on the monotonic clock
 
 
+class UploadLog:
+    """The uploads to all models: an ensemble and a BLS model may share an engine and its cache,
+    which their configurations do not say.
+    """
+
+    def __init__(self) -> None:
+        # An upload is an event when it is sent and when it is answered: between the two the backend
+        # evicts others for it, in an order of its own.
+        self.events: Counter[int] = Counter()  # by adapter
+        self.unanswered: Counter[int] = Counter()
+
+
 class WeightsUploader:
     """Tracks which adapters one load of a model has the weights of. Used on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: UploadLog) -> None:
         self._ids: set[int] = set()
         self._uploads: dict[int, _WeightsUpload] = {}  # the last one of each adapter
-        # An upload is an event when it is sent and when it is answered: between the two the backend
-        # evicts others for it, in an order of its own.
-        self._events: Counter[int] = Counter()  # by adapter
-        self._unanswered: Counter[int] = Counter()
+        self._events, self._unanswered = log.events, log.unanswered
         # Concurrent requests share the arrays, which live as long as one of them.
         self._weights: WeakValueDictionary[Adapter, AdapterWeights] = WeakValueDictionary()
         self._reads: dict[Adapter, asyncio.Task[AdapterWeights]] = {}

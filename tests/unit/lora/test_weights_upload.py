@@ -14,7 +14,7 @@ from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.lora import files, weights_upload
-from openai_frontend.models.lora.weights_upload import WeightsUploader
+from openai_frontend.models.lora.weights_upload import UploadLog, WeightsUploader
 from tests.unit.contracts.recorded import ENSEMBLE
 from tests.unit.lora.files import write_tensorrt_llm
 
@@ -61,7 +61,7 @@ async def ask(told: WeightsUploader, backend: Backend, adapter: Adapter) -> str:
 
 async def test_first_request_carries_the_weights(adapters: list[Adapter]) -> None:
     """Later requests send only the id."""
-    told, backend = WeightsUploader(), Backend()
+    told, backend = WeightsUploader(UploadLog()), Backend()
 
     said = [await ask(told, backend, adapters[0]) for _ in range(3)]
 
@@ -71,12 +71,26 @@ async def test_first_request_carries_the_weights(adapters: list[Adapter]) -> Non
 
 async def test_evicted_weights_are_sent_again(adapters: list[Adapter]) -> None:
     """The request that detects the eviction succeeds, and so do later ones."""
-    told, backend = WeightsUploader(), Backend()
+    told, backend = WeightsUploader(UploadLog()), Backend()
 
     said = [await ask(told, backend, adapters[n]) for n in (0, 1, 0, 0)]
 
     assert said == ["by 1", "by 2", "by 1", "by 1"]
     assert backend.got == [(1, True), (2, True), (1, False), (1, True), (1, False)]
+
+
+async def test_an_upload_to_another_model_may_evict(adapters: list[Adapter]) -> None:
+    """An ensemble and a BLS model may share the engine, and so its cache."""
+    log, backend = UploadLog(), Backend()
+    ensemble, bls = WeightsUploader(log), WeightsUploader(log)
+
+    said = [
+        await ask(told, backend, adapters[n])
+        for told, n in ((ensemble, 0), (bls, 1), (ensemble, 0))
+    ]
+
+    assert said == ["by 1", "by 2", "by 1"]
+    assert backend.got == [(1, True), (2, True), (1, False), (1, True)]
 
 
 async def test_an_upload_that_was_sent_before_may_evict(adapters: list[Adapter]) -> None:
@@ -98,7 +112,7 @@ async def test_an_upload_that_was_sent_before_may_evict(adapters: list[Adapter])
             await may_answer.wait()
             yield [CompletionDelta("by 2", finish_reason="stop")]
 
-    told, backend = WeightsUploader(), SlowForTwo()
+    told, backend = WeightsUploader(UploadLog()), SlowForTwo()
     second = asyncio.create_task(ask(told, backend, adapters[1]))
     await arrived.wait()
     first = await ask(told, backend, adapters[0])
@@ -124,7 +138,7 @@ async def test_concurrent_first_requests(
         return files.read_array(path)
 
     monkeypatch.setattr(weights_upload, "read_array", read_array)
-    told, backend = WeightsUploader(), Backend()
+    told, backend = WeightsUploader(UploadLog()), Backend()
     backend.cached = 1
 
     async with asyncio.TaskGroup() as group:
@@ -137,7 +151,7 @@ async def test_concurrent_first_requests(
 
 async def test_failed_first_request(adapters: list[Adapter]) -> None:
     """After any failure the next request carries the weights again."""
-    told, backend = WeightsUploader(), Backend()
+    told, backend = WeightsUploader(UploadLog()), Backend()
     broken = Adapter(name="x", id=3, path=Path("/nowhere"))
     with pytest.raises(ModelUnavailable, match="Cannot read the files of adapter 'x'") as refused:
         await ask(told, backend, broken)
@@ -173,7 +187,7 @@ async def test_no_retry(
     """A request that has produced output, or failed for another reason than the eviction of its own
     adapter, is not sent again.
     """
-    told, backend = WeightsUploader(), Backend()
+    told, backend = WeightsUploader(UploadLog()), Backend()
     for adapter in adapters:
         await ask(told, backend, adapter)
     backend.got.clear()
@@ -190,7 +204,7 @@ async def test_an_eviction_has_a_reason(
     """However often a client makes a model say that its adapter was evicted, the weights are sent
     again only if others were sent since, or nothing for a minute.
     """
-    told, backend = WeightsUploader(), Backend()
+    told, backend = WeightsUploader(UploadLog()), Backend()
     for adapter in (adapters[1], adapters[0]):
         await ask(told, backend, adapter)
     backend.got.clear()

@@ -92,8 +92,6 @@ class ModelLoader:
         prompts, files = _prompts(loaded, facts, options)
         decoupled = self._server.model_is_decoupled(name, version)
         contracts = _select_contracts(config, facts, options, prompts, decoupled=decoupled)
-        images = _image_support(name, facts, contracts, prompts)
-        audio = _audio_support(name, facts, contracts, prompts)
         model = ServedModel(
             name=name,
             model_name=name,
@@ -108,8 +106,8 @@ class ModelLoader:
             speech_contract=contracts.speech,
             transcription=contracts.transcription,
             prompts=prompts,
-            images=images,
-            audio=audio,
+            images=_image_support(name, facts, contracts, prompts),
+            audio=_audio_support(name, facts, contracts, prompts),
             output_format=_output_format(name, files, options) if contracts.generation else PLAIN,
             pool=self._pool,
             server=self._server,

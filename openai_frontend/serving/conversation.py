@@ -275,8 +275,8 @@ async def _constrain(
     reasoning_open = model.output_format.reasoning_open(
         text, continued=continued is not None, variables=variables
     )
-    wanted = plan.constraints.get(reasoning_open)
-    if wanted is None:
+    constraint = plan.constraints.get(reasoning_open)
+    if constraint is None:
         build = prepare_constraint(
             conversation.fields,
             tools,
@@ -284,17 +284,19 @@ async def _constrain(
             reasoning_open=reasoning_open,
             supports_tags=model.supports("structured_outputs.structural_tag"),
         )
-        wanted = await asyncio.to_thread(build) if is_slow_to_build(tools) else build()
-        tag = None if wanted.structured is None else wanted.structured.structural_tag
+        constraint = await asyncio.to_thread(build) if is_slow_to_build(tools) else build()
+        tag = None if constraint.structured is None else constraint.structured.structural_tag
         short = tag is None or len(tag) <= _MAX_KEPT_TAG
         if short and not plugin.installed():  # a plug-in may look at the messages
-            wanted = plan.constraints.setdefault(reasoning_open, wanted)
+            constraint = plan.constraints.setdefault(reasoning_open, constraint)
     if not parsed:
-        return _Constrained(wanted, None, reasoning_open)
-    parser = parser_config(tools, wanted, text, model, variables, continued=continued is not None)
+        return _Constrained(constraint, None, reasoning_open)
+    parser = parser_config(
+        tools, constraint, text, model, variables, continued=continued is not None
+    )
     if not plan.include_reasoning:
         parser = replace(parser, include_reasoning=False)
-    return _Constrained(wanted, parser, reasoning_open)
+    return _Constrained(constraint, parser, reasoning_open)
 
 
 def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:

@@ -57,7 +57,8 @@ def _repeat(config: pytest.Config, failed: list[str]) -> pytest.ExitCode:
         return pytest.ExitCode.TESTS_FAILED
     say(f"repeating alone: {', '.join(failed)}", flush=True)
     options = [arg for arg in config.invocation_params.args if arg not in {_OPTION, *config.args}]
-    command = [sys.executable, "-m", "pytest", *map(str, options), "-n", "0", *failed]
+    # -r lists each with its outcome at the end, which is what CI's log keeps.
+    command = [sys.executable, "-m", "pytest", *map(str, options), "-n", "0", "-rfEp", *failed]
     if subprocess.run(command, cwd=config.invocation_params.dir, check=False).returncode:
         return pytest.ExitCode.TESTS_FAILED
     for test in failed:

@@ -76,6 +76,7 @@ def test_a_test_that_fails_again_fails_the_run(tmp_path: Path):
 
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "FLAKY" not in output
+    assert "FAILED test_example.py::test_it[a]" in output.partition("repeating alone")[2]
     assert (tmp_path / "a").read_text() == "xx"
 
 

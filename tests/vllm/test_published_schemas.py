@@ -11,29 +11,11 @@ from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec, prepar
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints.json_schema import check_schema
 from tests.vllm.published_schemas import Case, cases
-from tests.vllm.random_answers import RandomAnswers
+from tests.vllm.random_answers import LLGuidanceAnswers, PossibleAnswers, RandomAnswers
 
 pytestmark = pytest.mark.engine
 
 ANSWERS = 4  # random answers per schema
-
-
-class LLGuidance:
-    """Accepts the answers that llguidance allows."""
-
-    def __init__(self, grammar: str) -> None:
-        import llguidance
-
-        self._grammar = grammar
-        self._bytes = llguidance.LLTokenizer("byte")
-        self._matcher: Any = llguidance.LLMatcher
-
-    def takes(self, text: str) -> bool:
-        """Return whether the grammar accepts the whole text."""
-        matcher = self._matcher(self._bytes, self._grammar)
-        taken = matcher.consume_tokens(list(text.encode()))
-        assert taken or not matcher.get_error().startswith("Grammar"), matcher.get_error()
-        return bool(taken and matcher.is_accepting())
 
 
 def error_of(check: Callable[[], Any], kind: type[Exception]) -> Any:
@@ -44,7 +26,7 @@ def error_of(check: Callable[[], Any], kind: type[Exception]) -> Any:
     return None
 
 
-def grammar(schema: Any) -> RandomAnswers | LLGuidance | None:
+def grammar(schema: Any) -> PossibleAnswers | None:
     """Return the grammar; None if the schema is refused with its path."""
     place = "tools[0].function.parameters"
     refused = error_of(lambda: check_schema(schema, place), InvalidRequest)
@@ -56,7 +38,9 @@ def grammar(schema: Any) -> RandomAnswers | LLGuidance | None:
         assert str(refused).startswith("structured_outputs: ")
         return None
     form = prepare(GrammarSpec("json", json.dumps(schema)))
-    return RandomAnswers(form.text) if form.kind == "structural_tag" else LLGuidance(form.text)
+    return (
+        RandomAnswers(form.text) if form.kind == "structural_tag" else LLGuidanceAnswers(form.text)
+    )
 
 
 def texts(value: Any) -> list[str]:

@@ -21,6 +21,8 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
+from openai_frontend.model_facts import KVTransferFacts as KVTransferFacts
+from openai_frontend.model_facts import ModelFacts as ModelFacts
 from openai_frontend.triton import error_codes
 
 
@@ -59,44 +61,6 @@ class ModelSpec:
     @property
     def version_folder(self) -> Path:
         return self.folder / str(self.version)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KVTransferFacts:
-    """How an engine exchanges KV caches with others (docs/disaggregation.md)."""
-
-    role: str  # "kv_producer", "kv_consumer", "kv_both"
-    recomputes: bool = True  # whether a failed transfer only costs the time to compute the prompt
-    lease_s: float = 0  # for which a producer keeps a cache that was not read
-    block_size: int = 0  # tokens
-    blocks: int = 0  # in the cache
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
-    """Facts about a loaded model, reported by its engine."""
-
-    max_model_len: int  # in tokens, prompt and output together
-    tokenizer: str | None = None  # folder with tokenizer and chat template; None: no chat
-    tasks: tuple[str, ...] = ("generate",)  # "generate", "embed", "score"
-    owned_by: str = "openai-frontend"
-    vocab_size: int | None = None
-    dimensions: int | None = None  # embedding size; None if the model returns no embeddings
-    matryoshka: bool | None = None  # whether requests may ask for shorter embeddings
-    description: str | None = None
-    max_lora_rank: int | None = None  # None: the model does not support LoRA
-    kv_transfer: KVTransferFacts | None = None  # None: it exchanges no KV caches
-    # None: the model does not take images. Else fields of ImageSupport: max_per_request,
-    # max_tokens_per_image (None: unknown) and placeholder: what stands for an image in a prompt
-    # (None: unknown); optional: target and tokens
-    images: Mapping[str, Any] | None = None
-    # None: prompts contain no audio. Else fields of AudioSupport
-    audio: Mapping[str, Any] | None = None
-    # None: no transcription model. Else the fields of TranscriptionSupport
-    transcription: Mapping[str, Any] | None = None
-    limitations: tuple[
-        str, ...
-    ] = ()  # what this installation of the engine lacks, one sentence each
 
 
 KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # a gauge under vLLM's name; 1 means full

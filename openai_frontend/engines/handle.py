@@ -1,7 +1,6 @@
 """One loaded engine: passes it Triton's requests and reloads it after it has died."""
 
 import asyncio
-import dataclasses
 import itertools
 import logging
 import multiprocessing
@@ -37,7 +36,7 @@ class EngineHandle:
         self,
         name: str,
         engine: Engine,
-        facts: Mapping[str, Any],
+        facts: ModelFacts,
         make: Callable[[], tuple[Engine, ModelFacts]],
     ) -> None:
         """`make` loads the engine again from the same folder: blocking, raises RuntimeError."""
@@ -74,7 +73,7 @@ class EngineHandle:
         inputs = execution.inputs()
         # Triton's request ids come from the callers and may repeat.
         request_id = f"{self._name}-{next(self._numbers)}-{execution.request_id}"
-        context = self.facts["max_model_len"]
+        context = self.facts.max_model_len or 0  # the loader has checked that it is known
         try:
             if "embedding_request" in inputs:
                 embeddings = tensors.read_embeddings(inputs, request_id, context)
@@ -93,9 +92,9 @@ class EngineHandle:
             request.caller_id = execution.request_id
             if request.images:
                 self._check_takes_images()
-            if request.audio_files and self.facts.get("audio") is None:
+            if request.audio_files and self.facts.audio is None:
                 raise ValueError("audio: the model does not take audio files")
-            transcription = self.facts.get("transcription")
+            transcription = self.facts.transcription
             if request.audio is not None or transcription is not None:
                 check_audio(request.audio, transcription)
             sink = ResponseWriter(execution, request, inputs, self._live, self._unsent)
@@ -112,12 +111,12 @@ class EngineHandle:
             answering.add_done_callback(lambda _: started.close())
 
     def _check_dimensions(self, dimensions: int | None) -> None:
-        most = self.facts.get("dimensions")
+        most = self.facts.dimensions
         if dimensions is not None and most is not None and dimensions > most:
             raise ValueError(f"embedding_request: dimensions: at most {most}, not {dimensions}")
 
     def _check_takes_images(self) -> None:
-        if self.facts.get("images") is None:
+        if self.facts.images is None:
             raise ValueError("image: the model does not take images")
 
     def cancel(self, execution: Execution) -> None:
@@ -169,9 +168,8 @@ class EngineHandle:
             with self._adapting:
                 self._tell_adapters(engine)
                 self._engine, self._loaded, self._down = engine, True, None
-            current = dataclasses.asdict(facts)
-            if current != self.facts:  # else the same object, by which a model is known again
-                self.facts = current
+            if facts != self.facts:  # else the same object, by which a model is known again
+                self.facts = facts
 
     def _logged(self, action: str) -> AbstractContextManager[None]:
         """For calls to an engine whose failure must not stop the caller."""

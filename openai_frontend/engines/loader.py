@@ -48,7 +48,7 @@ def load(
         )
     make = partial(_load_engine, name, version, folder, _parameters(config), loop)
     engine, facts = make()
-    host = EngineHandle(f"{name}-{version}", engine, dataclasses.asdict(facts), make)
+    host = EngineHandle(f"{name}-{version}", engine, facts, make)
     return host, tensors.completed_config(config)
 
 
@@ -94,10 +94,12 @@ def _start(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) ->
     facts = engine.load(model)
     with ExitStack() as on_failure:
         on_failure.callback(engine.unload)
+        if facts.max_model_len is None:
+            raise ValueError("the engine's ModelFacts lack max_model_len")
         PHASES.report(model.name, "warming up")
         asyncio.run_coroutine_threadsafe(engine.warm_up(), loop).result()
         on_failure.pop_all()
-    return facts
+    return dataclasses.replace(facts)  # a new one for each load, by which a model is known again
 
 
 def _is_self_explanatory(error: Exception) -> bool:

@@ -16,6 +16,7 @@ from openai_frontend.media.modalities import (
     AudioFile,
     AudioInput,
     ImageInput,
+    TranscriptionSupport,
     salted,
 )
 
@@ -60,11 +61,8 @@ def read_audio(inputs: Mapping[str, Any], cache_salt: str | None) -> AudioInput:
     return AudioInput(samples=samples, digest=_digest(described[0], "audio"))
 
 
-def check_audio(audio: AudioInput | None, takes: Mapping[str, Any] | None) -> None:
-    """Raises ValueError if a model cannot use a request's audio, or needs some and there is none.
-
-    `takes` as in `ModelFacts.transcription`.
-    """
+def check_audio(audio: AudioInput | None, takes: TranscriptionSupport | None) -> None:
+    """Raises ValueError if a model cannot use the request's audio, or needs audio."""
     if takes is None:
         if audio is not None:
             raise ValueError("audio: the model does not take audio")
@@ -72,7 +70,7 @@ def check_audio(audio: AudioInput | None, takes: Mapping[str, Any] | None) -> No
     if audio is None:
         raise ValueError("audio: the model transcribes audio, and the request has none")
     count = audio.samples.nbytes // _SAMPLE_BYTES
-    rate, window_s = takes["sample_rate"], takes["window_seconds"]
+    rate, window_s = takes.sample_rate, takes.window_seconds
     if not 0 < count <= rate * window_s:
         raise ValueError(
             f"audio: {count:,} samples; the model takes 1 to {rate * window_s:,.0f}"

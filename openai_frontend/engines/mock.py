@@ -41,7 +41,14 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.media.modalities import AudioFile, AudioInput, ImageInput
+from openai_frontend.media.modalities import (
+    AudioFile,
+    AudioInput,
+    AudioSupport,
+    ImageInput,
+    ImageSupport,
+    TranscriptionSupport,
+)
 from openai_frontend.prefix_cache.blocks import PrefixCache
 from openai_frontend.triton import error_codes
 
@@ -191,9 +198,9 @@ class MockEngine(Engine):
             description="a mock that returns configured tokens",
             max_lora_rank=settings.max_lora_rank,
             kv_transfer=_kv_transfer(settings),
-            images=_image_facts(settings),
-            audio=_audio_facts(settings),
-            transcription=_transcription_facts(settings),
+            images=_image_support(settings),
+            audio=_audio_support(settings),
+            transcription=_transcription_support(settings),
         )
 
     async def warm_up(self) -> None:
@@ -464,40 +471,38 @@ def _described(texts: Sequence[str]) -> list[CompletionDelta]:
     return [CompletionDelta(text, (number,)) for number, text in enumerate(texts)]
 
 
-def _image_facts(settings: MockSettings) -> dict[str, Any] | None:
+def _image_support(settings: MockSettings) -> ImageSupport | None:
     if not settings.images_per_prompt:
         return None
-    return {
-        "max_per_request": settings.images_per_prompt,
-        "max_tokens_per_image": settings.tokens_per_image,
-        "placeholder": None,
-    }
+    return ImageSupport(
+        max_per_request=settings.images_per_prompt,
+        max_tokens_per_image=settings.tokens_per_image,
+    )
 
 
-def _audio_facts(settings: MockSettings) -> dict[str, Any] | None:
+def _audio_support(settings: MockSettings) -> AudioSupport | None:
     if not settings.audio_files_per_prompt:
         return None
-    return {
-        "max_per_request": settings.audio_files_per_prompt,
-        "max_tokens_per_audio": settings.tokens_per_audio,
-        "placeholder": None,
-    }
+    return AudioSupport(
+        max_per_request=settings.audio_files_per_prompt,
+        max_tokens_per_audio=settings.tokens_per_audio,
+    )
 
 
 def _description(audio: AudioInput) -> CompletionDelta:
     return CompletionDelta(f"{audio.samples.nbytes // 4} samples {audio.digest[:8]}", (0,))
 
 
-def _transcription_facts(settings: MockSettings) -> dict[str, Any] | None:
+def _transcription_support(settings: MockSettings) -> TranscriptionSupport | None:
     if not settings.audio_window_s:
         return None
-    return {
-        "sample_rate": 16_000,
-        "window_seconds": settings.audio_window_s,
-        "languages": ["en", "de"],
-        "timestamps": True,
-        "translation": True,
-    }
+    return TranscriptionSupport(
+        sample_rate=16_000,
+        window_seconds=settings.audio_window_s,
+        languages=("en", "de"),
+        timestamps=True,
+        translation=True,
+    )
 
 
 def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:

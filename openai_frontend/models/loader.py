@@ -22,8 +22,9 @@ from openai_frontend.contracts.select import (
     takes_text,
 )
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
+from openai_frontend.media.modalities import AudioSupport, ImageSupport
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import model_files
 from openai_frontend.models.lora.weights_upload import UploadLog, WeightsUploader
 from openai_frontend.models.model_files import ModelSource
@@ -36,7 +37,7 @@ from openai_frontend.models.parser_selection import (
 )
 from openai_frontend.models.remote_prefill import RemotePrefill, role_problem
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.models.snapshot import Facts, LoadedModel, Unservable
+from openai_frontend.models.snapshot import LoadedModel, Unservable
 from openai_frontend.models.triton_model import ModelUses
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prefix_cache.salts import CacheSalts
@@ -83,11 +84,11 @@ class ModelLoader:
         engine_facts = self._server.model_facts(name, version)
         if before is not None and before.is_unchanged(config, engine_facts, options):
             return before
-        facts = {
-            **self._read_facts(name, version, config, engine_facts, options),
+        facts = replace(
+            self._read_facts(name, version, config, engine_facts, options),
             **_facts_from_options(options),
-        }
-        certain = bool(engine_facts or options.tokenizer)
+        )
+        certain = engine_facts is not None or bool(options.tokenizer)
         loaded = _tokenizer(name, facts, certain=certain, use_fastokens=options.use_fastokens)
         prompts, files = _prompts(loaded, facts, options)
         decoupled = self._server.model_is_decoupled(name, version)
@@ -100,6 +101,7 @@ class ModelLoader:
             created=int(time.time()),
             fingerprint=self._fingerprint(name, version, config),
             facts=facts,
+            in_process=engine_facts is not None,
             contract=contracts.generation,
             embedding_contract=contracts.embedding,
             score_contract=contracts.score,
@@ -117,7 +119,7 @@ class ModelLoader:
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
             weights_uploader=self._weights_uploader(contracts.generation),
-            remote_prefill=self._remote_prefill if facts.get("kv_transfer") else None,
+            remote_prefill=self._remote_prefill if facts.kv_transfer else None,
             cache_salts=self.cache_salts,
         )
         return LoadedModel(config, engine_facts, options, model)
@@ -141,36 +143,28 @@ class ModelLoader:
         name: str,
         version: int,
         config: Mapping[str, Any],
-        engine_facts: Facts,
+        engine_facts: ModelFacts | None,
         options: ModelOptions,
-    ) -> Facts:
+    ) -> ModelFacts:
         """Facts from the engine; for another backend's model, from its files."""
-        if engine_facts:
+        if engine_facts is not None:
             _check_context(options, engine_facts)
             self._check_role(engine_facts)
-            kinds = {
-                "images": ImageSupport,
-                "audio": AudioSupport,
-                "transcription": TranscriptionSupport,
-            }
-            supported = {
-                name: support(**taken) if (taken := engine_facts.get(name)) else None
-                for name, support in kinds.items()
-            }
-            return {**engine_facts, **supported}
+            return engine_facts
         source = self._version_source(name, version, config)
         known = model_files.read_facts(source, self._source)
-        given = {
-            "tokenizer": known.tokenizer,
-            "max_model_len": known.max_model_len,
-            "images": known.images,
-        }
-        return {fact: value for fact, value in given.items() if value is not None}
+        return ModelFacts(
+            max_model_len=known.max_model_len,
+            tokenizer=None if known.tokenizer is None else str(known.tokenizer),
+            tasks=None,
+            owned_by="triton",
+            images=known.images,
+        )
 
-    def _check_role(self, engine_facts: Facts) -> None:
+    def _check_role(self, engine_facts: ModelFacts) -> None:
         """Raises ModelUnavailable if the engine generates text, but not for this server's role."""
-        if "generate" in engine_facts.get("tasks", ()):
-            problem = role_problem(self._role, engine_facts.get("kv_transfer"))
+        if "generate" in (engine_facts.tasks or ()):
+            problem = role_problem(self._role, engine_facts.kv_transfer)
             if problem is not None:
                 raise ModelUnavailable(problem)
 
@@ -194,8 +188,8 @@ class ModelLoader:
         return ModelSource(config=config, folder=None)
 
 
-def _facts_from_options(options: ModelOptions) -> Facts:
-    """Facts from the operator's options."""
+def _facts_from_options(options: ModelOptions) -> dict[str, Any]:
+    """The fields of ModelFacts that the operator's options set."""
     given = {
         "tokenizer": options.tokenizer,
         "max_model_len": options.max_model_len,
@@ -204,21 +198,23 @@ def _facts_from_options(options: ModelOptions) -> Facts:
     return {fact: value for fact, value in given.items() if value is not None}
 
 
-def _check_context(options: ModelOptions, engine_facts: Facts) -> None:
-    configured, limit = options.max_model_len, engine_facts.get("max_model_len")
+def _check_context(options: ModelOptions, engine_facts: ModelFacts) -> None:
+    configured, limit = options.max_model_len, engine_facts.max_model_len
     if configured is not None and limit is not None and configured > limit:
         raise ModelUnavailable(
             f"its max_model_len of {configured} exceeds the engine's limit of {limit}"
         )
 
 
-def _tokenizer(name: str, facts: Facts, *, certain: bool, use_fastokens: bool) -> Tokenizer | None:
+def _tokenizer(
+    name: str, facts: ModelFacts, *, certain: bool, use_fastokens: bool
+) -> Tokenizer | None:
     """Load the model's tokenizer.
 
     One that only another backend's files name may not exist on this machine: then log a warning and
     return None.
     """
-    folder = facts.get("tokenizer")
+    folder = facts.tokenizer
     if folder is None:
         return None
     try:
@@ -232,7 +228,7 @@ def _tokenizer(name: str, facts: Facts, *, certain: bool, use_fastokens: bool) -
 
 def _select_contracts(
     config: Mapping[str, Any],
-    facts: Facts,
+    facts: ModelFacts,
     options: ModelOptions,
     vocabulary: PromptBuilder | None,
     *,
@@ -242,16 +238,16 @@ def _select_contracts(
     try:
         return select_contracts(
             config,
-            tasks=facts.get("tasks"),
+            tasks=facts.tasks,
             options=ContractOptions(
                 name=options.contract,
                 tensors=options.tensors,
                 prompt_embedding_tables=model_files.load_prompt_tables(
                     options.prompt_embedding_tables
                 ),
-                images=facts.get("images"),
-                audio=facts.get("audio"),
-                transcription=facts.get("transcription"),
+                images=facts.images,
+                audio=facts.audio,
+                transcription=facts.transcription,
             ),
             decoupled=decoupled,
             vocabulary=vocabulary,
@@ -263,10 +259,10 @@ def _select_contracts(
 
 
 def _image_support(
-    name: str, facts: Facts, contracts: SelectedContracts, prompts: PromptBuilder | None
+    name: str, facts: ModelFacts, contracts: SelectedContracts, prompts: PromptBuilder | None
 ) -> ImageSupport | None:
     """The model's image support, by its engine or files, its tensors and its template."""
-    support = image_support(contracts, facts.get("images"))
+    support = image_support(contracts, facts.images)
     if support is None or support.takes_question:
         return support
     written = None
@@ -280,10 +276,10 @@ def _image_support(
 
 
 def _audio_support(
-    name: str, facts: Facts, contracts: SelectedContracts, prompts: PromptBuilder | None
+    name: str, facts: ModelFacts, contracts: SelectedContracts, prompts: PromptBuilder | None
 ) -> AudioSupport | None:
     """Audio support of the model's prompts, by its engine, its tensors and its template."""
-    support = audio_support(contracts, facts.get("audio"))
+    support = audio_support(contracts, facts.audio)
     if support is None or prompts is None:
         return None
     written = prompts.take_media("audio", support.placeholder, as_text=takes_text(contracts))
@@ -294,20 +290,20 @@ def _audio_support(
 
 
 def _prompts(
-    loaded: Tokenizer | None, facts: Facts, options: ModelOptions
+    loaded: Tokenizer | None, facts: ModelFacts, options: ModelOptions
 ) -> tuple[PromptBuilder | None, ModelFiles | None]:
     """The prompt builder and the files that show the output format; None without a tokenizer."""
-    if loaded is None:
+    if loaded is None or facts.tokenizer is None:
         return None, None
     template = _chat_template(options)
     prompts = PromptBuilder(
         loaded,
         chat_template=template,
-        max_model_len=facts.get("max_model_len"),
+        max_model_len=facts.max_model_len,
         allow_special_tokens=options.allow_special_tokens,
     )
     in_use = template or template_for_tools(loaded.chat_templates)
-    return prompts, ModelFiles(folder=Path(facts["tokenizer"]), chat_template=in_use)
+    return prompts, ModelFiles(folder=Path(facts.tokenizer), chat_template=in_use)
 
 
 def _chat_template(options: ModelOptions) -> str | None:

@@ -308,7 +308,7 @@ class ModelRegistry:
                 samples=self._server.model_samples(model, version),
             )
             for (model, version), made in snapshot.loaded_models.items()
-            if made.model.facts.get("owned_by") == "vllm"
+            if made.model.facts.owned_by == "vllm"
         ]
 
     def has_loaded(self) -> bool:

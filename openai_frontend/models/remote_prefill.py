@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from array import array
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from time import monotonic_ns
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import CompletionDelta, GenerationRequest, KVTransfer
 from openai_frontend.metrics.gateway import PrefillMetrics
+from openai_frontend.model_facts import KVTransferFacts, ModelFacts
 from openai_frontend.models.prefill_peers import PrefillFailed, PrefillPeer, PrefillPeers
 from openai_frontend.prefix_cache.blocks import PrefixCache
 from openai_frontend.request_context.context import current
@@ -38,10 +39,10 @@ _KV_ROLES = {
 }
 
 
-def role_problem(role: str, transfer: Mapping[str, Any] | None) -> str | None:
+def role_problem(role: str, transfer: KVTransferFacts | None) -> str | None:
     """Why a model cannot serve in a server of this role, and what to do; None if it can.
 
-    `transfer` are the engine's KVTransferFacts; None if it exchanges no KV caches.
+    `transfer`: None if its engine exchanges no KV caches.
     """
     if role not in _KV_ROLES:
         return None
@@ -49,12 +50,12 @@ def role_problem(role: str, transfer: Mapping[str, Any] | None) -> str | None:
     wanted = f'{{"kv_connector": "NixlConnector", "kv_role": "{able[0]}"}}'
     if transfer is None:
         return f"role {role} needs kv_transfer_config in model.json, such as {wanted}"
-    if transfer["role"] not in able:
+    if transfer.role not in able:
         return (
-            f"role {role} does not work with the kv_role '{transfer['role']}' of"
+            f"role {role} does not work with the kv_role '{transfer.role}' of"
             f" kv_transfer_config; set it to {' or '.join(able)}"
         )
-    if role == "decode" and not transfer["recomputes"]:
+    if role == "decode" and not transfer.recomputes:
         return (
             "role decode needs kv_load_failure_policy recompute in kv_transfer_config, or a failed"
             " transfer would fail the request; set it to recompute, or remove it"
@@ -204,8 +205,8 @@ class RemotePrefill:
     def _cache(self, model: "TransferringModel") -> PrefixCache:
         cache = self._caches.get(model.model_name)
         if cache is None:
-            facts = model.facts["kv_transfer"]
-            cache = PrefixCache(blocks=facts["blocks"], block_size=facts["block_size"])
+            facts = model.facts.kv_transfer or KVTransferFacts(role="kv_both")
+            cache = PrefixCache(blocks=facts.blocks, block_size=facts.block_size)
             self._caches[model.model_name] = cache
         return cache
 
@@ -216,7 +217,7 @@ class TransferringModel(Protocol):
     @property
     def model_name(self) -> str: ...
     @property
-    def facts(self) -> Mapping[str, Any]: ...
+    def facts(self) -> ModelFacts: ...
     def generate_here(self, request: GenerationRequest) -> Bursts: ...
     async def reject_transfer(self, transfer: KVTransfer) -> None: ...
 

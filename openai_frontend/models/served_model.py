@@ -32,6 +32,7 @@ from openai_frontend.media.modalities import (
     TranscriptionSupport,
 )
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import constraint_fallback
 from openai_frontend.models.engine_errors import name_input, named
 from openai_frontend.models.triton_model import TritonModel
@@ -117,7 +118,8 @@ class ServedModel(TritonModel):
     version_label: str  # in metrics: the version's number, even if `version` is -1 (latest)
     created: int  # Unix time at which it became ready
     fingerprint: str  # of its config and files: the same on all servers that have them
-    facts: Mapping[str, Any]  # from its engine, its files and its operator
+    facts: ModelFacts  # from its engine, its files and its operator
+    in_process: bool  # whether its engine runs in this process
     contract: Contract | None  # None if the model does not generate text
     prompts: PromptBuilder | None  # None without a tokenizer
     pool: TokenizerPool
@@ -142,12 +144,12 @@ class ServedModel(TritonModel):
     @property
     def max_model_len(self) -> int | None:
         """Context length: prompt and completion together, in tokens. None if unknown."""
-        return self.facts.get("max_model_len")
+        return self.facts.max_model_len
 
     @property
     def vocab_size(self) -> int | None:
         """Upper bound (exclusive) of token ids. None if unknown."""
-        return self.facts.get("vocab_size")
+        return self.facts.vocab_size
 
     @property
     def tasks(self) -> frozenset[str]:
@@ -169,12 +171,12 @@ class ServedModel(TritonModel):
     @property
     def dimensions(self) -> int | None:
         """The length of the model's embeddings. None if unknown."""
-        return self.facts.get("dimensions")
+        return self.facts.dimensions
 
     @property
     def matryoshka(self) -> bool | None:
         """Whether requests may ask for shorter embeddings. None if unknown."""
-        return self.facts.get("matryoshka")
+        return self.facts.matryoshka
 
     async def render_chat(
         self,
@@ -476,15 +478,15 @@ class ServedModel(TritonModel):
         return ModelCard(
             name=self.name,
             created=self.created,
-            owned_by=self.facts.get("owned_by", "triton"),
+            owned_by=self.facts.owned_by,
             ready=ready,
             max_model_len=self.max_model_len,
             root=self.model_name if self.adapter is None else self.adapter.name,
             parent=None if self.adapter is None else self.model_name,
             alias_of=self.alias_of,
             capabilities=self.capabilities(),
-            description=self.facts.get("description"),
-            limitations=self.facts.get("limitations", ()),
+            description=self.facts.description,
+            limitations=self.facts.limitations,
             error=None if ready else self.failure(),
             images=self.images,
             audio=self.audio,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from openai_frontend.config import model_options
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import model_files
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.triton_model import ModelUses
@@ -23,8 +24,6 @@ _NOTHING_WRONG = {"": NOT_LOADED, "unloaded": NOT_LOADED}
 
 LATEST = -1  # Triton's number for the latest version
 
-Facts = Mapping[str, Any]
-
 
 class Unservable(ModelUnavailable):
     """The model works, but no endpoint serves it; the message says why."""
@@ -35,12 +34,12 @@ class LoadedModel:
     """A served model with its inputs: if those are unchanged, it is reused."""
 
     config: Mapping[str, Any]
-    engine_facts: Facts
+    engine_facts: ModelFacts | None  # None: another backend
     options: ModelOptions
     model: ServedModel
 
     def is_unchanged(
-        self, config: Mapping[str, Any], engine_facts: Facts, options: ModelOptions
+        self, config: Mapping[str, Any], engine_facts: ModelFacts | None, options: ModelOptions
     ) -> bool:
         """Facts are compared by identity: each load of an engine creates new ones, maybe equal."""
         same_load = self.engine_facts is engine_facts

@@ -30,7 +30,7 @@ class Prefill:
     async def create(self, request: PrefillRequest, model: ServedModel) -> PrefillResponse:
         """Run the prompt for one token, which is dropped."""
         begun_s = monotonic()
-        facts = model.facts.get("kv_transfer")
+        facts = model.facts.kv_transfer
         if not facts or not model.supports("kv_transfer"):
             message = f"The model '{model.name}' keeps no KV caches for other engines."
             raise InvalidRequest(message, param="model", code="unsupported_model")
@@ -61,7 +61,7 @@ class Prefill:
                 adapter=None if model.adapter is None else model.adapter.name,
                 cache_salt=generation.cache_salt,
             ),
-            lease_s=facts["lease_s"],
+            lease_s=facts.lease_s,
             prefill_s=prefill_s,
             kv_transfer_params=dict(params),
         )

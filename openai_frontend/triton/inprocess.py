@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from openai_frontend.errors import caught, describe_exception
 from openai_frontend.logs.redaction import redact_exceptions
 from openai_frontend.logs.repeats import log_error
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.triton import _core, error_codes
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class EngineHandle(Protocol):
     """A loaded engine, as this module needs it."""
 
     # What the gateway needs to know about the model: context length, tokenizer, ...
-    facts: Mapping[str, Any]
+    facts: ModelFacts
 
     def start(self, execution: _core.Execution) -> None:
         """Start a request. Called on the event loop."""

@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from openai_frontend import errors
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.request_context.context import current
 from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.runtime.background_tasks import next_tick, supervise
@@ -55,9 +55,6 @@ STOPPING = "the server is stopping"
 _UNLOADED = "unloaded"  # the core's word
 _STUB_INTERVAL_S = 10.0
 MAX_CHANGE_THREADS = 32  # further loads wait; the event loop's own threads stay free
-
-# A constant, because facts are compared by identity
-_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Server:
@@ -310,10 +307,10 @@ class Server:
         """Whether a request to the model can have any number of responses."""
         return self._call(lambda core: core.model_is_decoupled(name, version))
 
-    def model_facts(self, name: str, version: int = -1) -> Mapping[str, Any]:
-        """Return what an in-process engine reported about its model; empty for other backends."""
+    def model_facts(self, name: str, version: int = -1) -> ModelFacts | None:
+        """Return what an in-process engine reported about its model; None for other backends."""
         handle = inprocess.handle(name, version)
-        return handle.facts if handle is not None else _NO_FACTS
+        return None if handle is None else handle.facts
 
     def set_adapters(self, name: str, adapters: Mapping[str, Any]) -> None:
         """Set the adapters that requests to an in-process model may name."""

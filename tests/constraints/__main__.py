@@ -4,15 +4,14 @@ import argparse
 import asyncio
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.constraints.cases import Case, sample
+from tests.constraints.cases import Case, half, sample
 from tests.constraints.cases import cases as corpus_of
 from tests.constraints.model_run import answer_all, write_repository
-from tests.constraints.outcome import Outcome
+from tests.constraints.outcome import Outcome, Record
 from tests.constraints.report import finding, is_finding, report
 from tests.constraints.walk_run import walk_all
 from tests.gateway_process import ROOT, GatewayProcess
@@ -24,17 +23,18 @@ _PROGRESS = 200  # outcomes between lines
 def main() -> int:
     options = _options()
     corpus = sample(corpus_of(options.seed), options.every)
+    corpus = half(corpus) if options.half else corpus
     corpus = [each for each in corpus if options.name in f"{each.group}: {each.name}"]
     # A run that is stopped has answered what must be enforced.
     corpus.sort(key=lambda each: each.place.endswith("not strict"))
-    begun_s = time.monotonic()
-    outcomes: list[Outcome] = []
+    record = Record(options.record)
+    outcomes = record.outcomes(corpus)
+    known = {each.case.key for each in outcomes}
     with suppress(KeyboardInterrupt):
-        _run(corpus, outcomes, walk=options.walk)
-    minutes = max(1, round((time.monotonic() - begun_s) / 60))
+        left = [each for each in corpus if each.key not in known]
+        _run(left, outcomes, record, walk=options.walk)
     kind = "random walks" if options.walk else "the demo model"
-    answered = f"{len(outcomes)} of {len(corpus)} cases"
-    ran = f"seed {options.seed}, {answered}, {minutes} minutes with {kind}"
+    ran = f"seed {options.seed}, {len(outcomes)} of {len(corpus)} cases, with {kind}"
     order = {each.key: number for number, each in enumerate(corpus)}
     page = report(sorted(outcomes, key=lambda each: order[each.case.key]), ran)
     if options.every == 1 and not options.name and not options.walk:
@@ -49,31 +49,36 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make check-constraints", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=int, default=1, help="take each n-th pattern and schema")
+    parser.add_argument("--half", action="store_true", help=str(half.__doc__))
     parser.add_argument("--name", default="", help="take those whose name contains this text")
     parser.add_argument("--walk", action="store_true", help="random walks instead of a model")
+    parser.add_argument("--record", type=Path, help="keep outcomes in this file; skip those in it")
     return parser.parse_args()
 
 
-def _run(corpus: Sequence[Case], outcomes: list[Outcome], *, walk: bool) -> None:
+def _run(corpus: Sequence[Case], outcomes: list[Outcome], record: Record, *, walk: bool) -> None:
     """Adds the outcomes as they come, until the run is interrupted."""
     if walk:
         for outcome in walk_all(corpus, processes=2):
-            _add(outcome, outcomes)
+            _add(outcome, outcomes, record)
         return
     with tempfile.TemporaryDirectory() as folder:
         repository = write_repository(Path(folder) / "models")
         with GatewayProcess(repository, Path(folder) / "log") as gateway:
             gateway.wait_until_ready()
-            asyncio.run(_answer(gateway.url, corpus, outcomes))
+            asyncio.run(_answer(gateway.url, corpus, outcomes, record))
 
 
-async def _answer(url: str, corpus: Sequence[Case], outcomes: list[Outcome]) -> None:
+async def _answer(
+    url: str, corpus: Sequence[Case], outcomes: list[Outcome], record: Record
+) -> None:
     async for outcome in answer_all(url, corpus):
-        _add(outcome, outcomes)
+        _add(outcome, outcomes, record)
 
 
-def _add(outcome: Outcome, outcomes: list[Outcome]) -> None:
+def _add(outcome: Outcome, outcomes: list[Outcome], record: Record) -> None:
     outcomes.append(outcome)
+    record.add(outcome)
     if is_finding(outcome):
         print(finding(outcome), flush=True)
     if len(outcomes) % _PROGRESS == 0:

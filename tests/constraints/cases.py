@@ -1,7 +1,7 @@
 """The corpus: each pattern and each schema in each place of a request that takes it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ PATTERN_PLACES: tuple[Place, ...] = (
     "structured_outputs.regex",
     "custom tool",
 )
+ENFORCED_PLACES: tuple[Place, ...] = ("response_format", "strict tool", "custom tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def cases(seed: int) -> Iterator[Case]:
             yield from (Case(group, name, place, schema) for place in SCHEMA_PLACES)
 
 
-def sample(corpus: Iterator[Case], every: int) -> list[Case]:
+def sample(corpus: Iterable[Case], every: int) -> list[Case]:
     """Each `every`-th schema or pattern, in all its places."""
     names: dict[tuple[str, str], int] = {}
     return [
@@ -133,3 +134,10 @@ def sample(corpus: Iterator[Case], every: int) -> list[Case]:
         for case in corpus
         if names.setdefault((case.group, case.name), len(names)) % every == 0
     ]
+
+
+def half(corpus: Iterable[Case]) -> list[Case]:
+    """Each pattern and each third schema, in the places of OpenAI's API that must enforce it."""
+    enforced = [case for case in corpus if case.place in ENFORCED_PLACES]
+    schemas = [case for case in enforced if case.group != "patterns"]
+    return [case for case in enforced if case.group == "patterns"] + sample(schemas, 3)

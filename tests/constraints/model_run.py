@@ -33,7 +33,8 @@ _COMMON = {
 async def answer_all(url: str, corpus: Sequence[Case]) -> AsyncIterator[Outcome]:
     """Outcomes as they come."""
     room = asyncio.Semaphore(AT_ONCE)
-    limits = httpx.Limits(max_connections=AT_ONCE * len(_SAMPLING))
+    # The gateway closes idle connections after some seconds, maybe while a request is on its way.
+    limits = httpx.Limits(max_connections=AT_ONCE * len(_SAMPLING), keepalive_expiry=1)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
 
         async def one(case: Case) -> Outcome:

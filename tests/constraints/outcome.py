@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from tests.constraints.cases import Case
@@ -31,6 +32,29 @@ class Outcome:
     kind: Kind
     detail: str = ""  # the reason or the finding
     cut: int = 0  # answers that the length limit cut within a value without a bound
+
+
+class Record:
+    """Outcomes in a file of JSON lines, so that a run which was stopped can go on."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def outcomes(self, corpus: Iterable[Case]) -> list[Outcome]:
+        """Those of the corpus's cases that are in the file."""
+        if self._path is None or not self._path.exists():
+            return []
+        cases = {case.key: case for case in corpus}
+        lines = map(json.loads, self._path.read_text(encoding="utf-8").splitlines())
+        kept = [(tuple(line["key"]), line["outcome"]) for line in lines]
+        return [Outcome(cases[key], *outcome) for key, outcome in kept if key in cases]
+
+    def add(self, outcome: Outcome) -> None:
+        if self._path is None:
+            return
+        fields = [outcome.kind, outcome.detail, outcome.cut]
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": outcome.case.key, "outcome": fields}) + "\n")
 
 
 def refused(case: Case, reason: str) -> Outcome:

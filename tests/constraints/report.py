@@ -11,11 +11,11 @@ _HEAD = """\
 # The corpus of constraints
 
 `make check-constraints` writes this page. It sends {patterns} patterns and {schemas} JSON schemas
-to a gateway with the demo model, each in every place of a request that takes one, and validates
-each answer with `jsonschema` and `regex`, independently of the grammars. The schemas are forms of
-zod 4, pydantic 2, OpenAPI 3.1 documents and MCP servers, every keyword of the drafts 4 to 2020-12
-alone and in pairs, random schemas that the drafts' own schemas allow, and JSON Schema's published
-test suite. Many are invalid or contradictory on purpose.
+to a gateway with the demo model, each in several places of a request, and validates each answer
+with `jsonschema` and `regex`, independently of the grammars. The schemas are forms of zod 4,
+pydantic 2, OpenAPI 3.1 documents and MCP servers, every keyword of the drafts 4 to 2020-12 alone
+and in pairs, random schemas that the drafts' own schemas allow, and JSON Schema's published test
+suite. Many are invalid or contradictory on purpose.
 
 Each case is answered with two seeds: at temperature 0.1, so that a model which repeats itself does
 so, and at temperature 1, streamed. An answer has at most 100 tokens.

@@ -16,6 +16,7 @@ from openai_frontend import errors
 from openai_frontend.engines.media import audio_digest
 from openai_frontend.engines.vllm import capabilities
 from openai_frontend.generation import CompletionDelta, merge_deltas
+from openai_frontend.media.modalities import TranscriptionSupport
 from openai_frontend.triton import Server, inprocess
 from openai_frontend.triton.responses import TensorInput
 from tests import recordings
@@ -98,11 +99,16 @@ def runs() -> int:
 
 async def test_engine_reports_what_it_takes(server: Server):
     """The gateway's capabilities and limits of the model."""
-    assert server.model_facts(MODEL)["transcription"] == {
-        "sample_rate": 16_000, "window_seconds": 4.0, "languages": ["en", "de"],
-        "timestamps": True, "translation": True,
-    }  # fmt: skip
-    assert server.model_facts(MODEL)["images"] is None
+    facts = server.model_facts(MODEL)
+    assert facts is not None
+    assert facts.images is None
+    assert facts.transcription == TranscriptionSupport(
+        sample_rate=16_000,
+        window_seconds=4.0,
+        languages=["en", "de"],
+        timestamps=True,
+        translation=True,
+    )
 
 
 @pytest.mark.parametrize("name", recordings.NAMES)

@@ -90,12 +90,16 @@ COUNT = "How many shapes are there?"
 
 async def test_engine_reports_what_it_takes(server: Server):
     """The gateway's capabilities and limits of the model, and the tokens that every image has."""
-    facts = server.model_facts(MODEL)["images"]
+    facts = server.model_facts(MODEL)
+    assert facts is not None
+    assert facts.images is not None
+    images = facts.images
 
-    tokens = facts.pop("tokens")
-    (placeholder,) = facts.pop("target")
-    assert facts == {"max_per_request": 8, "max_tokens_per_image": 16, "placeholder": "<image>"}
-    assert tokens.count(placeholder) == 16
+    (placeholder,) = images.target
+    found = images.max_per_request, images.max_tokens_per_image, images.placeholder
+    assert found == (8, 16, "<image>")
+    assert images.tokens is not None
+    assert list(images.tokens).count(placeholder) == 16
 
 
 async def right_of(

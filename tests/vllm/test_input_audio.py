@@ -159,7 +159,7 @@ async def test_model_states_what_it_takes(client, server):
     assert described["input_audio"]["max_audio_seconds"] == tiny_audio_model.MAX_SECONDS
     assert described["input_audio"]["max_audio_files"] == tiny_audio_model.MAX_FILES
     assert described["input_audio"]["max_tokens_per_audio"] == tiny_audio_model.MAX_TOKENS
-    placeholder = server.model_facts(MODEL)["audio"]["placeholder"]
+    placeholder = server.model_facts(MODEL).audio.placeholder
     assert placeholder == "Audio 1: <|audio_bos|><|AUDIO|><|audio_eos|>"
 
 
@@ -248,7 +248,7 @@ async def test_too_many_files_are_refused(client):
 
 async def test_prompt_of_ids_needs_audio_for_each_placeholder(client):
     """A completion has none."""
-    placeholder = engine()._media.facts("audio")["target"]
+    placeholder = engine()._media.audio_files.target
 
     with pytest.raises(openai.BadRequestError) as refused:
         await client.completions.create(model=MODEL, prompt=[40, *placeholder])
@@ -268,7 +268,7 @@ async def test_tokens_say_where_audio_stands(client):
 
     assert rendered["token_ids"] == tokens
     assert rendered["prompt"] == PROMPT
-    target = engine()._media.facts("audio")["target"]
+    target = engine()._media.audio_files.target
     assert [each for each in tokens if each in target] == target
 
 

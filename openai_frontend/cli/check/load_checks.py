@@ -4,7 +4,6 @@ import importlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,7 @@ def _check_vllm(folder: ModelDirectory, role: str) -> list[str]:
 def _check_role(config: Any, role: str) -> None:
     kv_transfer = importlib.import_module("openai_frontend.engines.vllm.kv_transfer")
     given = config if isinstance(config, Mapping) else {}
-    described = kv_transfer.described(given)
-    problem = role_problem(role, None if described is None else asdict(described))
+    problem = role_problem(role, kv_transfer.described(given))
     if problem is not None:
         raise ValueError(problem)
 

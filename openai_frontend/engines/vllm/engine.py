@@ -131,9 +131,9 @@ class VLLMEngine(Engine):
             description=model.parameters.get("description"),
             max_lora_rank=None if lora is None else lora.max_lora_rank,
             kv_transfer=kv_transfer.facts(self._engine),
-            images=None if self._media is None else self._media.facts(IMAGE),
-            audio=None if self._media is None else self._media.facts(AUDIO),
-            transcription=None if self._audio is None else self._audio.facts(),
+            images=None if self._media is None else self._media.images,
+            audio=None if self._media is None else self._media.audio_files,
+            transcription=None if self._audio is None else self._audio.support,
             limitations=(*self._vllm.reports(), *self._media_limitations),
         )
 

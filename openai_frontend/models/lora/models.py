@@ -164,8 +164,8 @@ def _requirements(model: ServedModel) -> LoRARequirements | None:
     """Requirements for the model's adapters; None if it does not support LoRA."""
     if not model.supports("adapter"):
         return None
-    if "max_lora_rank" in model.facts:  # reported by an engine of this process
-        rank = model.facts["max_lora_rank"]
+    if model.in_process:
+        rank = model.facts.max_lora_rank
         size = _hidden_size(model)
         return (
             None if rank is None else LoRARequirements(kind="peft", max_rank=rank, hidden_size=size)
@@ -177,7 +177,7 @@ def _requirements(model: ServedModel) -> LoRARequirements | None:
 
 def _hidden_size(model: ServedModel) -> int | None:
     """From the config.json next to the tokenizer; None if it cannot be read."""
-    folder = model.facts.get("tokenizer")
+    folder = model.facts.tokenizer
     try:
         config = folder and json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # the engine will check it

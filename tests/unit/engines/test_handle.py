@@ -50,7 +50,7 @@ def host(*engines: Engine) -> EngineHandle:
     """Of the first engine, which the others replace one after the other."""
     first, *others = engines
     after = iter(others)
-    return EngineHandle("model-1", first, {}, lambda: (next(after), FACTS))
+    return EngineHandle("model-1", first, FACTS, lambda: (next(after), FACTS))
 
 
 def test_failing_set_adapters_is_only_logged(caplog):

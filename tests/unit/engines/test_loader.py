@@ -71,7 +71,7 @@ async def test_engine_gets_its_model_spec(reciting, repository):
 
 async def test_model_facts_reach_the_gateway(reciting):
     """The facts that an engine reports are available by the model's name."""
-    assert reciting.model_facts("mock")["owned_by"] == "tests"
+    assert reciting.model_facts("mock").owned_by == "tests"
 
 
 async def test_plain_text_stream(reciting):

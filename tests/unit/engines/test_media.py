@@ -17,7 +17,12 @@ from openai_frontend.engines.media import (
     read_audio_files,
     read_images,
 )
-from openai_frontend.media.modalities import ENGINE_LIMITS, ImageInput
+from openai_frontend.media.modalities import (
+    ENGINE_LIMITS,
+    ImageInput,
+    ImageSupport,
+    TranscriptionSupport,
+)
 from tests import mock_models
 from tests.unit.engines.test_tensors import CONTEXT, Values, text
 from tests.unit.triton import generation_inputs
@@ -145,9 +150,8 @@ async def test_mock_describes_and_counts_images(ask):
     assert response.item("text_output") == b"png 3x2 low abababab; png 3x2 low abababab"
     assert response.item("num_image_tokens") == 20
     assert response.item("num_input_tokens") == 3 + 2 * (10 - 1)
-    assert server.model_facts("mock")["images"] == {
-        "max_per_request": 2, "max_tokens_per_image": 10, "placeholder": None
-    }  # fmt: skip
+    images = ImageSupport(max_per_request=2, max_tokens_per_image=10)
+    assert server.model_facts("mock").images == images
 
 
 @pytest.mark.parametrize(
@@ -211,10 +215,13 @@ async def test_mock_describes_audio(say):
     server, response = await say(SAMPLES, audio_window_s=4.0, describe_audio=True)
 
     assert response.item("text_output") == b"3 samples " + audio_digest(SAMPLES)[:8].encode()
-    assert server.model_facts("mock")["transcription"] == {
-        "sample_rate": 16000, "window_seconds": 4.0, "languages": ["en", "de"],
-        "timestamps": True, "translation": True,
-    }  # fmt: skip
+    assert server.model_facts("mock").transcription == TranscriptionSupport(
+        sample_rate=16_000,
+        window_seconds=4.0,
+        languages=("en", "de"),
+        timestamps=True,
+        translation=True,
+    )
 
 
 @pytest.mark.parametrize(

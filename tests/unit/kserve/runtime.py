@@ -1,12 +1,12 @@
 """In-process models with an engine, models that echo their inputs, and one that sends parts."""
 
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines import loader
 from openai_frontend.engines.loader import interrupt_loads
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.triton import _core
 from tests.unit.triton import echo_runtime
 from tests.unit.triton.echo_runtime import EchoHost
@@ -20,7 +20,7 @@ PARTS = "OUT", "AGAIN"
 class PartsHost(EchoHost):
     """Sends each element in a response of its own, in two outputs."""
 
-    facts: Mapping[str, Any] = {}
+    facts = ModelFacts(max_model_len=None)
 
     def start(self, execution: _core.Execution) -> None:
         tensor = execution.inputs()["IN"]

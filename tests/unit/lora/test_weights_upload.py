@@ -223,10 +223,9 @@ async def test_an_eviction_has_a_reason(
 
 def test_each_load_of_a_model_begins_without_weights() -> None:
     """Its backend has lost them. A model that is not loaded again keeps its uploader."""
-    facts: dict[str, Any] = {}
     server: Any = SimpleNamespace(
         model_config=lambda *_: ENSEMBLE,
-        model_facts=lambda *_: facts,
+        model_facts=lambda *_: None,
         model_is_decoupled=lambda *_: True,
         options=SimpleNamespace(model_repositories=[]),
     )

@@ -1,9 +1,9 @@
 """When a decode server asks a prefill server, and what it does with each reply."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -19,6 +19,7 @@ from openai_frontend.generation import (
 )
 from openai_frontend.media.modalities import ImageInput
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.model_facts import KVTransferFacts, ModelFacts
 from openai_frontend.models import prefill_peers, remote_prefill
 from openai_frontend.models.prefill_peers import PrefillPeer, PrefillPeers
 from openai_frontend.models.remote_prefill import (
@@ -89,14 +90,17 @@ class Peer:
         await asyncio.wait(self.handlers)
 
 
+MODEL_FACTS = ModelFacts(
+    max_model_len=100, kv_transfer=KVTransferFacts(role="kv_both", block_size=8, blocks=100)
+)
+
+
 @dataclass
 class Model:
     """A model that answers at once, and fails as often as a test wants."""
 
     model_name: str = "demo"
-    facts: Mapping[str, Any] = field(
-        default_factory=lambda: {"kv_transfer": {"block_size": 8, "blocks": 100}}
-    )
+    facts: ModelFacts = MODEL_FACTS
     transferred: int | None = None
     failures: list[Exception] = field(default_factory=list)
     transfers: list[KVTransfer | None] = field(default_factory=list)
@@ -345,7 +349,7 @@ async def test_digest_depends_on_all_that_the_cache_depends_on() -> None:
     assert len(digests) == 9
 
 
-FACTS = {"role": "kv_both", "recomputes": True}
+FACTS = KVTransferFacts(role="kv_both")
 
 
 @pytest.mark.parametrize(
@@ -353,14 +357,16 @@ FACTS = {"role": "kv_both", "recomputes": True}
     [
         ("both", None, None),
         ("prefill", FACTS, None),
-        ("decode", {**FACTS, "role": "kv_consumer"}, None),
+        ("decode", replace(FACTS, role="kv_consumer"), None),
         ("prefill", None, "role prefill needs kv_transfer_config in model.json, such as"),
-        ("decode", {**FACTS, "role": "kv_producer"}, "set it to kv_consumer or kv_both"),
-        ("decode", {**FACTS, "recomputes": False}, "kv_load_failure_policy recompute"),
-        ("prefill", {**FACTS, "recomputes": False}, None),
+        ("decode", replace(FACTS, role="kv_producer"), "set it to kv_consumer or kv_both"),
+        ("decode", replace(FACTS, recomputes=False), "kv_load_failure_policy recompute"),
+        ("prefill", replace(FACTS, recomputes=False), None),
     ],
 )
-def test_models_that_do_not_fit_the_role(role: str, facts: Any, problem: str | None) -> None:
+def test_models_that_do_not_fit_the_role(
+    role: str, facts: KVTransferFacts | None, problem: str | None
+) -> None:
     found = role_problem(role, facts)
 
     assert (found is None) == (problem is None)

@@ -17,7 +17,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     ScorePairRequest,
 )
-from openai_frontend.media.modalities import ImageInput
+from openai_frontend.media.modalities import ImageInput, ImageSupport
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models
@@ -220,7 +220,7 @@ class Blind(Engine):
     """Refuses the second image of each request."""
 
     def load(self, model):
-        images = {"max_per_request": 2, "max_tokens_per_image": 1, "placeholder": None}
+        images = ImageSupport(max_per_request=2, max_tokens_per_image=1)
         return ModelFacts(max_model_len=10, tasks=("embed",), dimensions=2, images=images)
 
     def generate(self, request, sink):

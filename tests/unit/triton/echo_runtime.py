@@ -3,11 +3,10 @@
 import asyncio
 import json
 import struct
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.triton import _core, error_codes
 
 SAID = [
@@ -29,7 +28,7 @@ def load(
 class EchoHost:
     """Returns inputs, parameters and id in one response."""
 
-    facts: Mapping[str, Any] = MappingProxyType({})
+    facts = ModelFacts(max_model_len=None)
 
     def start(self, execution: _core.Execution) -> None:
         said = {

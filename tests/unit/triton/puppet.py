@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import orjson
 
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.triton import ResponseStream, Server, _core, error_codes
 from tests.unit.triton.generation_inputs import text
 
@@ -19,7 +19,7 @@ BEFORE, AFTER = b'data: {"text":', b"}\n\n"
 class Puppet:
     """The host of a model whose requests the test answers."""
 
-    facts: Mapping[str, Any] = MappingProxyType({})
+    facts = ModelFacts(max_model_len=None)
     arrived: asyncio.Queue[_core.Execution]
     cancelled: int
 

@@ -68,7 +68,7 @@ async def test_unload_waits(server):
     """When an unload returns, the model is gone and its engine released."""
     await server.unload_model("mock")
 
-    assert (entry(server, "mock").reason, server.model_facts("mock")) == ("unloaded", {})
+    assert (entry(server, "mock").reason, server.model_facts("mock")) == ("unloaded", None)
 
 
 async def test_unload_waits_for_requests_in_flight(repository, start_server):

@@ -181,12 +181,12 @@ async def test_model_facts(repository, start_server):
     mock_models.write(repository, "mock", max_model_len=77)
     server = await start_server()
 
-    assert server.model_facts("mock")["max_model_len"] == 77
+    assert server.model_facts("mock").max_model_len == 77
 
 
 async def test_facts_of_an_unknown_model(server):
     """A model without an in-process engine has no facts."""
-    assert server.model_facts("absent") == {}
+    assert server.model_facts("absent") is None
 
 
 async def test_config_of_an_unknown_model(server):

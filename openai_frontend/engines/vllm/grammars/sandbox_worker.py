@@ -130,7 +130,7 @@ class SandboxWorker:
         _, status, usage = os.wait4(fork.pid, 0)
         cpu_s = usage.ru_utime + usage.ru_stime
         outcome = self._outcome(os.waitstatus_to_exitcode(status), cpu_s, bytes(fork.output))
-        self._connection.sendall(_line({"id": fork.number, **outcome}))
+        self._connection.sendall(_line({**outcome, "id": fork.number}))
 
     def _outcome(self, exit_code: int, cpu_s: float, output: bytes) -> dict[str, Any]:
         if exit_code == 0:

@@ -16,7 +16,7 @@ from openai_frontend.engines.vllm.media.images import (
 )
 from openai_frontend.engines.vllm.media.worker import AudioRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.media.modalities import AudioInput
+from openai_frontend.media.modalities import AudioInput, TranscriptionSupport
 
 MODALITY = "audio"
 _SAMPLE_BYTES = 4
@@ -35,17 +35,18 @@ class PromptAudio:
         self._tokenizer = engine.input_processor.tokenizer
         self._config = engine.model_config
 
-    def facts(self) -> dict[str, Any]:
-        """The value of `ModelFacts.transcription`."""
+    @property
+    def support(self) -> TranscriptionSupport:
+        """What the model transcribes."""
         vocabulary = self._tokenizer.get_vocab()
         languages = _languages(self._config, vocabulary)
-        return {
-            "sample_rate": self._rate,
-            "window_seconds": self._window_s,
-            "languages": languages,
-            "timestamps": _FIRST_TIME in vocabulary,
-            "translation": bool(languages) and _TRANSLATE in vocabulary,
-        }
+        return TranscriptionSupport(
+            sample_rate=self._rate,
+            window_seconds=self._window_s,
+            languages=languages,
+            timestamps=_FIRST_TIME in vocabulary,
+            translation=bool(languages) and _TRANSLATE in vocabulary,
+        )
 
     def prepare(self, request: GenerationRequest) -> Any:
         """Return vLLM's input, or a task that returns it if the audio is new.

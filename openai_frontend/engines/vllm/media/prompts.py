@@ -15,7 +15,13 @@ from openai_frontend.engines.vllm.media.images import (
 )
 from openai_frontend.engines.vllm.media.worker import AudioFileRequest, ImageRequest
 from openai_frontend.generation import EmbedRequest, GenerationRequest
-from openai_frontend.media.modalities import AudioFile, ImageInput, positions
+from openai_frontend.media.modalities import (
+    AudioFile,
+    AudioSupport,
+    ImageInput,
+    ImageSupport,
+    positions,
+)
 
 IMAGE, AUDIO = "image", "audio"
 AUDIO_SECONDS = "openai_frontend_audio_seconds_total"
@@ -56,19 +62,32 @@ class PromptMedia:
         for cache in self.caches:
             yield from cache.samples()
 
-    def facts(self, modality: str) -> dict[str, Any] | None:
-        """The values of `ModelFacts.images` and `ModelFacts.audio`."""
-        if (taken := self._modalities.get(modality)) is None:
+    @property
+    def images(self) -> ImageSupport | None:
+        """None: prompts contain no images."""
+        if (taken := self._modalities.get(IMAGE)) is None:
             return None
-        per_item = "max_tokens_per_image" if modality == IMAGE else "max_tokens_per_audio"
-        facts = {
-            "max_per_request": taken.max_items,
-            per_item: taken.facts["max_tokens"],
-            "placeholder": taken.placeholder,
-            "target": taken.facts["target"],
-            "tokens": taken.facts["tokens"],
-        }
-        return facts if modality == IMAGE else {**facts, "max_seconds": taken.facts["max_seconds"]}
+        return ImageSupport(
+            max_per_request=taken.max_items,
+            max_tokens_per_image=taken.facts["max_tokens"],
+            placeholder=taken.placeholder,
+            target=taken.facts["target"],
+            tokens=taken.facts["tokens"],
+        )
+
+    @property
+    def audio_files(self) -> AudioSupport | None:
+        """None: prompts contain no audio."""
+        if (taken := self._modalities.get(AUDIO)) is None:
+            return None
+        return AudioSupport(
+            max_per_request=taken.max_items,
+            max_seconds=taken.facts["max_seconds"],
+            max_tokens_per_audio=taken.facts["max_tokens"],
+            placeholder=taken.placeholder,
+            target=taken.facts["target"],
+            tokens=taken.facts["tokens"],
+        )
 
     def prepare(self, request: Request) -> Any:
         """Return vLLM's input, or a task that returns it if some media is new.

@@ -1,0 +1,41 @@
+"""Facts about a model, as its engine reports them, or its files and options state them."""
+
+from dataclasses import dataclass
+
+from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTransferFacts:
+    """How an engine exchanges KV caches with others (docs/disaggregation.md)."""
+
+    role: str  # "kv_producer", "kv_consumer", "kv_both"
+    recomputes: bool = True  # whether a failed transfer only costs the time to compute the prompt
+    lease_s: float = 0  # for which a producer keeps a cache that was not read
+    block_size: int = 0  # tokens
+    blocks: int = 0  # in the cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Facts about a loaded model. Its engine reports them; for a model without an engine in this
+    process, they come from its files and its operator.
+    """
+
+    # Prompt and output together, in tokens. None: unknown; an engine always reports it
+    max_model_len: int | None
+    tokenizer: str | None = None  # folder with tokenizer and chat template; None: no chat
+    # Of "generate", "embed", "score"; None: all that the model's tensors allow
+    tasks: tuple[str, ...] | None = ("generate",)
+    owned_by: str = "openai-frontend"
+    vocab_size: int | None = None  # upper bound (exclusive) of token ids; None: unknown
+    dimensions: int | None = None  # embedding size; None: unknown, or no embeddings
+    matryoshka: bool | None = None  # whether requests may ask for shorter embeddings
+    description: str | None = None
+    max_lora_rank: int | None = None  # None: its engine does not support LoRA
+    kv_transfer: KVTransferFacts | None = None  # None: it exchanges no KV caches
+    images: ImageSupport | None = None  # None: it takes no images
+    audio: AudioSupport | None = None  # None: its prompts contain no audio
+    transcription: TranscriptionSupport | None = None  # None: no transcription model
+    # What this installation of the engine lacks, one sentence each
+    limitations: tuple[str, ...] = ()

@@ -134,7 +134,10 @@ def test_open_loop_keeps_its_schedule():
 
     def keeps_it() -> bool:
         with serving(stream()) as server:
-            measured = measure(server, rate_per_s=50.0, connections=1, measured_s=0.5)
+            try:
+                measured = measure(server, rate_per_s=50.0, connections=1, measured_s=0.5)
+            except BadResponse:  # the server's thread got no processor
+                return False
         return (
             len(server.bodies) == pytest.approx(30, abs=2)
             and len(measured.ttft_s) == pytest.approx(25, abs=3)

@@ -11,7 +11,7 @@ from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, Mod
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
 from openai_frontend.models.lora.catalog import ScanResult
 from openai_frontend.models.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
-from openai_frontend.models.served_model import Capabilities, ModelCard, ServedModel
+from openai_frontend.models.served_model import ModelCard, ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
 from openai_frontend.models.triton_model import ModelUse, OnDemand
 from openai_frontend.triton import Server
@@ -37,7 +37,7 @@ def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str) -> ModelCard:
         max_model_len=options.max_model_len,
         root=model_name,
         alias_of=None if name == model_name else model_name,
-        capabilities=Capabilities(**dict.fromkeys(options.capabilities, True)),
+        capabilities=frozenset(options.capabilities),
         description=options.description,
         error=reason,
         loads_on_demand=True,

@@ -3,16 +3,10 @@
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress, product
 from typing import Any, Protocol, TypeVar, Unpack
 
 from openai_frontend.contracts import Contract
-from openai_frontend.contracts.pooling import (
-    EmbeddingContract,
-    GenericEmbeddingContract,
-    ScoreContract,
-)
-from openai_frontend.contracts.speech import SpeechContract
+from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import GatewayError, InvalidRequest
 from openai_frontend.generation import (
     Adapter,
@@ -35,6 +29,7 @@ from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, Ge
 from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import constraint_fallback
 from openai_frontend.models.engine_errors import name_input, named
+from openai_frontend.models.tasks import capabilities_of, tasks_of
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prefix_cache.salts import CacheSalts
@@ -44,21 +39,6 @@ from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwar
 from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
 from openai_frontend.request_context.context import current_record
 from openai_frontend.triton import ResponseStream
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """The kinds of requests that a model supports."""
-
-    chat: bool = False
-    completions: bool = False
-    embeddings: bool = False
-    rerank: bool = False
-    tools: bool = False
-    images: bool = False
-    audio: bool = False
-    transcription: bool = False
-    speech: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +53,7 @@ class ModelCard:
     root: str | None = None  # the model's name in Triton, or the adapter's name
     parent: str | None = None  # the base model of an adapter
     alias_of: str | None = None  # the listed model whose alias or version this is
-    capabilities: Capabilities = Capabilities()
+    capabilities: frozenset[str] = frozenset()  # of `schemas.models.Capabilities`
     description: str | None = None
     limitations: Sequence[str] = ()  # what this installation of its engine cannot do
     error: str | None = None  # why it cannot serve
@@ -82,12 +62,6 @@ class ModelCard:
     audio: AudioSupport | None = None  # None: its prompts contain no audio
     transcription: TranscriptionSupport | None = None  # None: it transcribes nothing
 
-
-# Whether a model generates text, embeds, scores, transcribes and speaks -> its tasks
-_TASKS: Mapping[tuple[bool, ...], frozenset[str]] = {
-    has: frozenset(compress(("generate", "embed", "score", "transcribe", "speak"), has))
-    for has in product((False, True), repeat=5)
-}
 
 Salted = TypeVar("Salted", GenerationRequest, EmbedRequest, ScorePairRequest)
 
@@ -120,16 +94,9 @@ class ServedModel(TritonModel):
     fingerprint: str  # of its config and files: the same on all servers that have them
     facts: ModelFacts  # from its engine, its files and its operator
     in_process: bool  # whether its engine runs in this process
-    contract: Contract | None  # None if the model does not generate text
+    contracts: SelectedContracts
     prompts: PromptBuilder | None  # None without a tokenizer
     pool: TokenizerPool
-    embedding_contract: EmbeddingContract | GenericEmbeddingContract | None = (
-        None  # None if the model does not support embeddings
-    )
-    score_contract: ScoreContract | None = None  # None if it is not a cross-encoder
-    speech_contract: SpeechContract | None = None  # None if it does not speak
-    # What it takes of audio, instead of prompts by themselves; None if it does not transcribe
-    transcription: TranscriptionSupport | None = None
     output_format: OutputFormat = PLAIN  # the format of its output
     images: ImageSupport | None = None  # None: it takes no images
     audio: AudioSupport | None = None  # None: its prompts contain no audio
@@ -140,6 +107,10 @@ class ServedModel(TritonModel):
     weights_uploader: AdapterUpload | None = None  # if the backend needs the adapter's weights
     remote_prefill: PromptOffload | None = None  # None: it computes its own prompts
     cache_salts: CacheSalts = field(default_factory=CacheSalts)
+    tasks: frozenset[str] = field(init=False)  # names of TASKS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tasks_of(self.contracts))
 
     @property
     def max_model_len(self) -> int | None:
@@ -152,21 +123,15 @@ class ServedModel(TritonModel):
         return self.facts.vocab_size
 
     @property
-    def tasks(self) -> frozenset[str]:
-        """The model's tasks: "generate", "embed", "score", "transcribe", "speak"."""
-        transcribes = self.transcription is not None
-        return _TASKS[
-            self.contract is not None and not transcribes,
-            self.embedding_contract is not None,
-            self.score_contract is not None,
-            transcribes,
-            self.speech_contract is not None,
-        ]
+    def transcription(self) -> TranscriptionSupport | None:
+        """The audio that it takes instead of prompts; None if it does not transcribe."""
+        return self.contracts.transcription
 
     @property
     def speech(self) -> SpeechSupport | None:
         """Inputs besides the text; None if the model is not a text-to-speech model."""
-        return None if self.speech_contract is None else self.speech_contract.support
+        contract = self.contracts.speech
+        return None if contract is None else contract.support
 
     @property
     def dimensions(self) -> int | None:
@@ -287,11 +252,10 @@ class ServedModel(TritonModel):
 
         `priority` also works if Triton's own queue before the model has priority levels.
         """
-        if self.contract is None:
+        contract = self.contracts.generation
+        if contract is None:
             return False
-        return self.contract.supports(field) or (
-            field == "priority" and self.triton_queue.levels > 0
-        )
+        return contract.supports(field) or (field == "priority" and self.triton_queue.levels > 0)
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
         """Yield deltas in bursts, as they arrive. Closing the generator cancels the request."""
@@ -320,7 +284,7 @@ class ServedModel(TritonModel):
     async def _generate(
         self, request: GenerationRequest
     ) -> AsyncGenerator[list[CompletionDelta], None]:
-        contract = self.contract
+        contract = self.contracts.generation
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
         decoders = [  # one for each sequence in the same responses
@@ -363,25 +327,25 @@ class ServedModel(TritonModel):
 
     async def reject_transfer(self, transfer: KVTransfer) -> None:
         """Tell the engine that has the KV cache of a prompt that it will not be read."""
-        if self.contract is not None:
+        if (contract := self.contracts.generation) is not None:
             request = GenerationRequest(
                 request_id="rejected-transfer", prompt_token_ids=[0], kv_transfer=transfer
             )
-            await self.infer_one(self.contract.encode(request), request.request_id)
+            await self.infer_one(contract.encode(request), request.request_id)
 
     @property
     def takes_batches(self) -> bool:
         """Whether one request to the model can embed or score several inputs, given as token ids:
         at most MAX_BATCH_INPUTS.
         """
-        contract = self.embedding_contract or self.score_contract
+        contract = self.contracts.embedding or self.contracts.score
         return contract is not None and contract.takes_batches
 
     async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:
         """Embed inputs with one Triton request: one, or several if the model `takes_batches`.
         Cancelling this cancels the request in Triton.
         """
-        contract, requests = self.embedding_contract, [self._salted(each) for each in requests]
+        contract, requests = self.contracts.embedding, [self._salted(each) for each in requests]
         if contract is None:
             raise InvalidRequest(
                 f"The model '{self.name}' does not support embeddings.", param="model"
@@ -400,7 +364,7 @@ class ServedModel(TritonModel):
 
     async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
         """Score pairs with one Triton request, as `embed`."""
-        contract, requests = self.score_contract, [self._salted(each) for each in requests]
+        contract, requests = self.contracts.score, [self._salted(each) for each in requests]
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' is not a cross-encoder.", param="model")
         try:
@@ -416,7 +380,7 @@ class ServedModel(TritonModel):
         """Yield the waveform's samples, little-endian float32, as they arrive. Closing the
         generator cancels the request.
         """
-        contract = self.speech_contract
+        contract = self.contracts.speech
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not speak.", param="model")
         async with self.use:
@@ -493,21 +457,18 @@ class ServedModel(TritonModel):
             transcription=self.transcription,
         )
 
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> frozenset[str]:
         """Capabilities by the model's tensors, tokenizer and templates."""
-        generates = "generate" in self.tasks
-        chat = generates and self.prompts is not None and self.prompts.can_chat
-        return Capabilities(
-            chat=chat,
-            completions=generates,
-            embeddings="embed" in self.tasks,
-            rerank=bool(self.tasks & {"embed", "score"}),
-            tools=chat and self.output_format.tools and self.template_knows("tools"),
-            images=self.images is not None,
-            audio=self.audio is not None,
-            transcription=self.transcription is not None,
-            speech=self.speech_contract is not None,
-        )
+        able = set(capabilities_of(self.tasks))
+        if "generate" in self.tasks and self.prompts is not None and self.prompts.can_chat:
+            able.add("chat")
+            if self.output_format.tools and self.template_knows("tools"):
+                able.add("tools")
+        if self.images is not None:
+            able.add("images")
+        if self.audio is not None:
+            able.add("audio")
+        return frozenset(able)
 
     def _builder(self) -> PromptBuilder:
         if self.prompts is None:

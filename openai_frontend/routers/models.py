@@ -141,7 +141,9 @@ def model_of(card: ModelCard, limits: MediaLimits) -> Model:
         root=card.root,
         parent=card.parent,
         max_model_len=card.max_model_len,
-        capabilities=Capabilities(**dataclasses.asdict(card.capabilities)),
+        capabilities=Capabilities(
+            **{name: name in card.capabilities for name in Capabilities.model_fields}
+        ),
         images=None if card.images is None else limits.images.of_model(card.images),
         input_audio=None if card.audio is None else limits.audio.in_chats(card.audio),
         audio=None if heard is None else limits.audio.of_model(heard),

@@ -16,7 +16,7 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
-from openai_frontend.serving.admission.model_lookup import Task, find_model
+from openai_frontend.serving.admission.model_lookup import Needed, find_model
 
 
 def authorized_models(registry: ModelRegistry) -> ModelProvider:
@@ -31,14 +31,15 @@ def may_list_models() -> bool:
     return principal is None or REQUIRED_SCOPE["models"] in principal.key.scopes
 
 
-async def resolve_model(registry: ModelRegistry, name: str | None, task: Task) -> ServingModel:
-    """The model that the request names, or the only one for the task; recorded for the metrics.
+async def resolve_model(registry: ModelRegistry, name: str | None, needed: Needed) -> ServingModel:
+    """The model that the request names, or the only one with the capability. Recorded for the
+    metrics.
 
     Loads it first if needed, and does not wait for that longer than the client.
     """
     models = authorized_models(registry)
     with CancelOnDisconnect() if _may_load(registry, name) else nullcontext():
-        model = await find_model(models, name, task, may_list=may_list_models)
+        model = await find_model(models, name, needed, may_list=may_list_models)
         return record_model(model)
 
 

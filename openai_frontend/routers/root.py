@@ -1,7 +1,6 @@
 """GET /: what this server is. JSON for clients, a page without scripts for browsers."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from html import escape
 
 import orjson
@@ -15,6 +14,7 @@ from openai_frontend.routers.request import authorized_models, may_list_models
 from openai_frontend.routers.routing import PublicRoute
 from openai_frontend.runtime.html_page import HEADERS, page
 from openai_frontend.serving.admission.authorized_models import ModelProvider
+from schemas.models import Capabilities
 
 _ABOUT = "openai-frontend: an OpenAI-compatible API gateway with Triton Inference Server inside."
 _LINKS = {
@@ -91,4 +91,4 @@ def _state(card: ModelCard) -> str:
 
 
 def _abilities(card: ModelCard) -> list[str]:
-    return [name for name, can in asdict(card.capabilities).items() if can]
+    return [name for name in Capabilities.model_fields if name in card.capabilities]

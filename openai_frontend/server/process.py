@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Collection, Coroutine, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import uvicorn
@@ -21,7 +21,6 @@ from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.lifespan import Startup
 from openai_frontend.middleware.drain import DrainState
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ModelCard
 from openai_frontend.runtime.background_tasks import supervise
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.internal_server import InternalServer, QuietServer
@@ -206,10 +205,10 @@ class GatewayProcess(QuietServer):
         self._reporter.clear()
         cards = sorted(self._registry.cards(), key=lambda card: card.alias_of is not None)
         # Aliases last, so that examples use a model's own name
-        models = {card.name: _abilities(card) for card in cards if card.ready}
+        models = {card.name: card.capabilities for card in cards if card.ready}
         status = self._reporter.ready(
             models,
-            on_demand={card.name: _abilities(card) for card in cards if card.loads_on_demand},
+            on_demand={card.name: card.capabilities for card in cards if card.loads_on_demand},
             tensor_models=await self._tensor_models(),
             keys=self.authenticator is not None,
             unready=self._registry.unready(),
@@ -235,10 +234,6 @@ class GatewayProcess(QuietServer):
     def _stop_core(self) -> None:
         """The grace period is over: the core fails the remaining requests."""
         self._core_stop = asyncio.get_running_loop().create_task(self._triton.stop())
-
-
-def _abilities(card: ModelCard) -> frozenset[str]:
-    return frozenset(name for name, can in asdict(card.capabilities).items() if can)
 
 
 def kill(code: int) -> None:

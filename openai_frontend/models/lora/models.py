@@ -111,8 +111,7 @@ class LoRAModels:
             name=name,
             adapter=adapter,
             alias_of=None if name == full else full,
-            embedding_contract=None,
-            score_contract=None,
+            contracts=replace(base.contracts, embedding=None, score=None),
         )
 
     def _sources(self, loaded: LoadedModel) -> LoRASources:

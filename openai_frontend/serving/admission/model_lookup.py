@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
-from typing import Literal
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
-from openai_frontend.models.served_model import Capabilities, ModelCard
+from openai_frontend.models.served_model import ModelCard
+from openai_frontend.models.tasks import Capability
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
+
+Needed = Capability | None  # the capability that a path needs; None: every model has it
 
 MAX_LISTED = 10  # names in one message
 _MAX_NAME = 128  # characters of a name in a message
@@ -17,19 +19,15 @@ _MAX_NAME = 128  # characters of a name in a message
 _MAX_LOOKED_AT, _MAX_COMPARED, _MAX_COMPARED_CHARACTERS = 200, 5, 64
 
 
-# The capability that a path needs; None if every model has it.
-Task = Literal["chat", "completions", "embeddings", "rerank", "transcription", "speech"] | None
-
-
 async def find_model(
-    models: ModelProvider, name: str | None, task: Task, *, may_list: Callable[[], bool]
+    models: ModelProvider, name: str | None, needed: Needed, *, may_list: Callable[[], bool]
 ) -> ServingModel:
     """The model, loaded if models are loaded on demand. Without a name, the only model, or else
-    the only one for the task.
+    the only one with the capability.
 
     `may_list`: whether errors may list the models.
     """
-    name = name or _only_name(models, task, may_list=may_list)
+    name = name or _only_name(models, needed, may_list=may_list)
     try:
         await models.ensure_loaded(name)
         return models.get(name)
@@ -47,12 +45,12 @@ def with_known_names(error: ModelNotFound, models: ModelProvider, name: str) -> 
     return ModelNotFound(message, param=error.param)
 
 
-def _only_name(models: ModelProvider, task: Task, *, may_list: Callable[[], bool]) -> str:
+def _only_name(models: ModelProvider, needed: Needed, *, may_list: Callable[[], bool]) -> str:
     """The name of the only model. Aliases and versions belong to their model; an adapter counts
     only if the caller may not use its base model.
     """
     cards = models.cards()
-    cards = _able([card for card in cards if card.parent is None] or cards, task)
+    cards = _able([card for card in cards if card.parent is None] or cards, needed)
     names = [card.name for card in cards]
     own_names = {card.alias_of or card.name for card in cards}
     if len(own_names) != 1:
@@ -61,19 +59,15 @@ def _only_name(models: ModelProvider, task: Task, *, may_list: Callable[[], bool
     return own_name if own_name in names else names[0]
 
 
-def _able(cards: Sequence[ModelCard], task: Task) -> Sequence[ModelCard]:
-    """The models that support the task or are not loaded, so that it is unknown; all if none does.
-    For reranking, cross-encoders take precedence over embedding models.
+def _able(cards: Sequence[ModelCard], needed: Needed) -> Sequence[ModelCard]:
+    """The models with the capability or without any, as those that are not loaded; all if none has
+    it. For reranking, cross-encoders take precedence over embedding models.
     """
-    if task is None:
+    if needed is None:
         return cards
-    able = [
-        card
-        for card in cards
-        if getattr(card.capabilities, task) or card.capabilities == Capabilities()
-    ]
-    if task == "rerank":
-        able = [card for card in able if not card.capabilities.embeddings] or able
+    able = [card for card in cards if needed in card.capabilities or not card.capabilities]
+    if needed == "rerank":
+        able = [card for card in able if "embeddings" not in card.capabilities] or able
     return able or cards
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import GenerationRequest, SamplingParams, TokenCounts
 from openai_frontend.models.served_model import ServedModel
@@ -127,7 +128,9 @@ async def test_no_text_generation(tmp_path: Path) -> None:
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
-        model = dataclasses.replace(registry.get("m"), contract=None)
+        model = dataclasses.replace(
+            registry.get("m"), contracts=SelectedContracts(name="none", reason="A test.")
+        )
         with pytest.raises(InvalidRequest, match="does not generate text") as refused:
             await anext(model.generate(REQUEST))
     assert refused.value.param == "model"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.contracts.select import select_contracts
+from openai_frontend.contracts.select import SelectedContracts, select_contracts
 from openai_frontend.engines.engine import Engine, ModelFacts
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
@@ -89,7 +89,7 @@ async def test_unsupported_tasks(tmp_path: Path) -> None:
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
         model = dataclasses.replace(
-            registry.get("m"), contract=None, embedding_contract=None, score_contract=None
+            registry.get("m"), contracts=SelectedContracts(name="none", reason="A test.")
         )
         for asked, message in (
             (model.embed([EMBEDDING]), "does not support embeddings"),
@@ -311,7 +311,7 @@ async def test_invalid_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
         model: ServedModel = registry.get("m")
-        contract = model.score_contract
+        contract = model.contracts.score
         assert contract is not None
         pair = contract.encode([PAIR])
         pair["embedding_request"] = pair.pop("score_request")

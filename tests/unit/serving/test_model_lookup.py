@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
-from openai_frontend.models.served_model import Capabilities, ModelCard
-from openai_frontend.serving.admission.model_lookup import MAX_LISTED, Task, find_model
+from openai_frontend.models.served_model import ModelCard
+from openai_frontend.serving.admission.model_lookup import MAX_LISTED, Needed, find_model
+
+Capabilities = frozenset[str]
 
 
 @dataclass
@@ -35,7 +37,7 @@ class Models:
             ready=True,
             alias_of=self.alias_of.get(name),
             parent=self.parents.get(name),
-            capabilities=self.capabilities.get(name, Capabilities()),
+            capabilities=self.capabilities.get(name, frozenset()),
         )
 
     def cards(self) -> list[ModelCard]:
@@ -43,9 +45,9 @@ class Models:
 
 
 async def found(
-    models: Models, name: str | None = None, task: Task = None, *, may_list: bool = True
+    models: Models, name: str | None = None, needed: Needed = None, *, may_list: bool = True
 ) -> Any:
-    return await find_model(models, name, task, may_list=lambda: may_list)
+    return await find_model(models, name, needed, may_list=lambda: may_list)
 
 
 ONE_MODEL = [
@@ -65,11 +67,11 @@ async def test_request_without_a_model_uses_the_only_one(models, expected, name)
     assert await found(models, name) == expected
 
 
-CHAT = Capabilities(chat=True, completions=True)
-EMBEDS = Capabilities(embeddings=True, rerank=True)
-RANKS = Capabilities(rerank=True)
+CHAT: Capabilities = frozenset({"chat", "completions"})
+EMBEDS: Capabilities = frozenset({"embeddings", "rerank"})
+RANKS: Capabilities = frozenset({"rerank"})
 
-ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Task, str]] = [
+ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Needed, str]] = [
     ({"talks": CHAT, "embeds": EMBEDS}, "chat", "talks"),
     ({"talks": CHAT, "embeds": EMBEDS}, "completions", "talks"),
     ({"talks": CHAT, "embeds": EMBEDS}, "embeddings", "embeds"),
@@ -94,7 +96,7 @@ async def test_request_without_a_model_uses_the_only_one_for_the_task(capabiliti
     [
         ({"a": CHAT, "b": CHAT, "e": EMBEDS}, "chat"),
         ({"a": RANKS, "b": RANKS, "e": EMBEDS}, "rerank"),
-        ({"a": CHAT, "b": Capabilities()}, "chat"),  # not loaded: it may be a chat model
+        ({"a": CHAT, "b": frozenset()}, "chat"),  # not loaded: it may be a chat model
     ],
 )
 async def test_ambiguous_request_lists_the_models_for_the_task(capabilities, task):

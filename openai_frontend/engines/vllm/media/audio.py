@@ -37,7 +37,7 @@ class PromptAudio:
 
     @property
     def support(self) -> TranscriptionSupport:
-        """What the model transcribes."""
+        """The audio that the model takes, and the texts that it writes."""
         vocabulary = self._tokenizer.get_vocab()
         languages = _languages(self._config, vocabulary)
         return TranscriptionSupport(

@@ -1,0 +1,51 @@
+"""The tasks of models: the contract that performs each, and what it enables in the API."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from openai_frontend.contracts.select import SelectedContracts
+
+# What a path can need of a model, of the members of `schemas.models.Capabilities`
+Capability = Literal["chat", "completions", "embeddings", "rerank", "transcription", "speech"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One kind of work that models do for requests."""
+
+    name: str  # as engines report it in `ModelFacts.tasks`
+    performed: Callable[[SelectedContracts], bool]  # whether one of the contracts performs it
+    capabilities: frozenset[str]  # of every model with this task
+
+
+TASKS = (
+    Task(
+        "generate",
+        lambda each: each.generation is not None and each.transcription is None,
+        frozenset({"completions"}),
+    ),
+    Task(
+        "embed",
+        lambda each: each.embedding is not None,
+        frozenset({"embeddings", "rerank"}),
+    ),
+    Task("score", lambda each: each.score is not None, frozenset({"rerank"})),
+    Task(
+        "transcribe",
+        lambda each: each.transcription is not None,
+        frozenset({"transcription"}),
+    ),
+    Task("speak", lambda each: each.speech is not None, frozenset({"speech"})),
+)
+_CAPABILITIES = {task.name: task.capabilities for task in TASKS}
+
+
+def tasks_of(contracts: SelectedContracts) -> frozenset[str]:
+    """The names of the tasks that the contracts perform."""
+    return frozenset(task.name for task in TASKS if task.performed(contracts))
+
+
+def capabilities_of(tasks: frozenset[str]) -> frozenset[str]:
+    """The capabilities that the tasks give every model."""
+    return frozenset().union(*(_CAPABILITIES[name] for name in tasks))

@@ -126,6 +126,13 @@ class Engine(ABC):
     `generate`, `embed` or `score` fails only the request.
     """
 
+    @classmethod
+    def describe(cls, model: ModelSpec) -> ModelFacts | None:
+        """The facts that the model's files show, without loading it, for `openai-frontend check`;
+        None if only `load` knows them. Raise ValueError for invalid files.
+        """
+        return None
+
     @abstractmethod
     def load(self, model: ModelSpec) -> ModelFacts:
         """Load the model. Raise an exception whose message names the file and the cause if that

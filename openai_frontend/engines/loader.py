@@ -52,6 +52,15 @@ def load(
     return host, tensors.completed_config(config)
 
 
+def describe(name: str, version: int, folder: Path, config: Mapping[str, Any]) -> ModelFacts | None:
+    """The facts that the engine's class reads from a model's files, without loading the model; None
+    if only a load shows them. Raises ValueError if the files are invalid.
+    """
+    parameters = _parameters(config)
+    engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))
+    return engine.describe(_spec(name, version, folder, parameters))
+
+
 def interrupt_loads() -> None:
     """Terminate the processes of loading engines, so that their loads fail at once at shutdown."""
     for child in multiprocessing.active_children():
@@ -77,17 +86,20 @@ def _load_engine(
         PHASES.report(name, phase)
 
     with PHASES.loading(name), caught(refuse):  # users write engines
-        model = ModelSpec(
-            name=name,
-            version=version,
-            folder=folder,
-            parameters=parameters,
-            arguments=_arguments(folder / str(version) / "model.json"),
-            report_phase=report,
-        )
+        model = dataclasses.replace(_spec(name, version, folder, parameters), report_phase=report)
         engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))()
         facts = _start(engine, model, loop)
     return engine, facts
+
+
+def _spec(name: str, version: int, folder: Path, parameters: Mapping[str, str]) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        version=version,
+        folder=folder,
+        parameters=parameters,
+        arguments=_arguments(folder / str(version) / "model.json"),
+    )
 
 
 def _start(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) -> ModelFacts:

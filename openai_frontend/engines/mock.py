@@ -160,6 +160,11 @@ class _MockRequest:
 class MockEngine(Engine):
     """Steps all running requests together, as a batching engine does."""
 
+    @classmethod
+    def describe(cls, model: ModelSpec) -> ModelFacts:
+        """All facts come from model.json."""
+        return _facts(_settings(model), model)
+
     def load(self, model: ModelSpec) -> ModelFacts:
         """Read the settings; fail if they say so."""
         self._settings = settings = _settings(model)
@@ -186,22 +191,7 @@ class MockEngine(Engine):
         self._failure: str | None = None
         self._scheduled = False
         self._awake: asyncio.Event | None = None  # None or set: not hanging
-        tokenizer = settings.tokenizer
-        if tokenizer is not None and tokenizer.startswith("./"):
-            tokenizer = str(model.version_folder / tokenizer)
-        return ModelFacts(
-            max_model_len=settings.max_model_len,
-            tokenizer=tokenizer,
-            tasks=settings.tasks,
-            dimensions=settings.dimensions,
-            matryoshka=True,
-            description="a mock that returns configured tokens",
-            max_lora_rank=settings.max_lora_rank,
-            kv_transfer=_kv_transfer(settings),
-            images=_image_support(settings),
-            audio=_audio_support(settings),
-            transcription=_transcription_support(settings),
-        )
+        return _facts(settings, model)
 
     async def warm_up(self) -> None:
         """Waits until the engine no longer hangs."""
@@ -407,6 +397,25 @@ class MockEngine(Engine):
             answer.sink.fail(EngineError(reason, error_codes.UNAVAILABLE))
         for each in unfinished:
             each.clear()
+
+
+def _facts(settings: MockSettings, model: ModelSpec) -> ModelFacts:
+    tokenizer = settings.tokenizer
+    if tokenizer is not None and tokenizer.startswith("./"):
+        tokenizer = str(model.version_folder / tokenizer)
+    return ModelFacts(
+        max_model_len=settings.max_model_len,
+        tokenizer=tokenizer,
+        tasks=settings.tasks,
+        dimensions=settings.dimensions,
+        matryoshka=True,
+        description="a mock that returns configured tokens",
+        max_lora_rank=settings.max_lora_rank,
+        kv_transfer=_kv_transfer(settings),
+        images=_image_support(settings),
+        audio=_audio_support(settings),
+        transcription=_transcription_support(settings),
+    )
 
 
 def _kv_transfer(settings: MockSettings) -> KVTransferFacts | None:

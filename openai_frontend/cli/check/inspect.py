@@ -25,6 +25,7 @@ from openai_frontend.contracts.select import (
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import SamplingParams
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import model_files
 from openai_frontend.models.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.models.lora.files import LoRARequirements
@@ -93,11 +94,12 @@ def fill(
     prompts = None
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
-    generates = _fill_in_contract(report, folder, prompts, facts)
+    described = folder.described()
+    generates = _fill_in_contract(report, folder, prompts, facts, described)
     if not generates:  # nothing is said about chats, tools and reasoning
         report.will_not_work, report.why = [], []
         report.tool_calls = report.reasoning = report.chat_template = ""
-    report.audio = _audio(folder)
+    report.audio = _audio(folder, described)
     report.limitations = load_checks.check_engine(folder, role)
 
 
@@ -176,11 +178,12 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
     return f"the tokenizer's own ({purpose})", template
 
 
-def _reported_images(folder: ModelDirectory, facts: ModelFileFacts) -> ImageSupport | None:
+def _reported_images(
+    folder: ModelDirectory, facts: ModelFileFacts, described: ModelFacts | None
+) -> ImageSupport | None:
     """Image support according to the model's files, which an in-process engine reads too."""
-    if folder.engine == "mock":
-        most = folder.arguments.get("images_per_prompt", 0)
-        return ImageSupport(max_per_request=most) if most else None
+    if described is not None:
+        return described.images
     if folder.engine == "vllm":
         weights = folder.weights()
         sees = weights is not None and weights.is_dir() and model_files.has_vision(weights)
@@ -222,11 +225,12 @@ def _placeholder(
     return None if written is None else written.text
 
 
-def _reported_input_audio(folder: ModelDirectory) -> AudioSupport | None:
+def _reported_input_audio(
+    folder: ModelDirectory, described: ModelFacts | None
+) -> AudioSupport | None:
     """Audio support according to the files of an in-process model."""
-    if folder.engine == "mock":
-        most = folder.arguments.get("audio_files_per_prompt", 0)
-        return AudioSupport(max_per_request=most) if most else None
+    if described is not None:
+        return described.audio
     weights = folder.weights() if folder.engine == "vllm" else None
     accepts = weights is not None and weights.is_dir() and model_files.has_audio(weights)
     return AudioSupport() if accepts else None
@@ -244,12 +248,12 @@ def _input_audio(
     return f"{_most(support)}; the chat template writes {written!r}"
 
 
-def _audio(folder: ModelDirectory) -> str:
+def _audio(folder: ModelDirectory, described: ModelFacts | None) -> str:
     """Audio input of an in-process transcription model, according to its files."""
-    takes = _reported_audio(folder)
+    takes = _reported_audio(folder) if described is None else described.transcription
     if takes is None:
         return ""
-    spoken = ", ".join(takes.languages) or "en"
+    spoken = ", ".join(sorted(takes.languages)) or "en"
     abilities = ["writes times"] * takes.timestamps
     abilities += ["translates into English"] * takes.translation
     return (
@@ -259,14 +263,6 @@ def _audio(folder: ModelDirectory) -> str:
 
 
 def _reported_audio(folder: ModelDirectory) -> TranscriptionSupport | None:
-    if folder.engine == "mock" and (window_s := folder.arguments.get("audio_window_s")):
-        return TranscriptionSupport(
-            sample_rate=16_000,
-            window_seconds=window_s,
-            languages=("de", "en"),
-            timestamps=True,
-            translation=True,
-        )
     weights = folder.weights() if folder.engine == "vllm" else None
     return model_files.transcription(weights) if weights is not None else None
 
@@ -276,10 +272,12 @@ def _fill_in_contract(
     folder: ModelDirectory,
     prompts: PromptBuilder | None,
     facts: ModelFileFacts,
+    described: ModelFacts | None,
 ) -> bool:
     """Returns whether the model may generate text."""
-    tasks = _tasks(folder)
-    images, audio = _reported_images(folder, facts), _reported_input_audio(folder)
+    tasks = _tasks(folder) if described is None else described.tasks
+    images = _reported_images(folder, facts, described)
+    audio = _reported_input_audio(folder, described)
     try:
         chosen = select_contracts(
             folder.config,
@@ -336,7 +334,7 @@ def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contra
 def _tasks(folder: ModelDirectory) -> Sequence[str] | None:
     """The tasks that an in-process engine will report, as far as its files show."""
     if folder.engine != "vllm":
-        return folder.arguments.get("tasks") if folder.engine == "mock" else None
+        return None
     architecture = _architecture(folder.weights())
     if folder.arguments.get("runner") == "pooling" and "Classification" not in architecture:
         return ("embed",)
@@ -375,8 +373,8 @@ def _refused(contract: Contract) -> list[str]:
 
 
 def _constraints(folder: ModelDirectory, contract: Contract) -> list[str]:
-    """Constraints that reach the engine; the mock engine accepts them without effect."""
-    if folder.engine == "mock" or not contract.supports("structured_outputs"):
+    """Constraints that are known to be enforced. Other engines in process may ignore them."""
+    if folder.engine not in (None, "vllm") or not contract.supports("structured_outputs"):
         return []
     return [each for each in _CONSTRAINTS if contract.supports(f"structured_outputs.{each}")]
 

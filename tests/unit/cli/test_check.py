@@ -587,3 +587,29 @@ def test_audio_of_transcription_models_is_reported(
         "m": "at most 10 s at 8000 Hz per request to the engine; languages en",
     }
     assert reported["audio"] == f"at most 4 s at 16000 Hz per request to the engine; {both}"
+
+
+def test_an_engine_describes_its_models_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`check` asks the engine's class and loads nothing."""
+    mock_models.write(tmp_path, "embeds", tasks=["embed"])
+
+    assert main(["check", "--json", f"--model-repository={tmp_path}"]) == 0
+    [report] = json.loads(capsys.readouterr().out)
+
+    assert report["serves"] == ["embeddings"]
+
+
+def test_an_engine_that_is_not_installed_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = (
+        'backend: "inprocess"\nparameters { key: "engine" value: { string_value: "absent_x:Y" } }'
+    )
+    mock_models.write(tmp_path, "m", config=config)
+
+    assert main(["check", "--json", f"--model-repository={tmp_path}"]) == 1
+    [report] = json.loads(capsys.readouterr().out)
+
+    assert report["problem"] == "config.pbtxt: parameters: engine: No module named 'absent_x'"

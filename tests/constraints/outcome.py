@@ -85,10 +85,12 @@ def _cut_problem(case: Case, text: str) -> str:
     if _SPACES.search(_STRING.sub('""', value)):
         return f"white space runs: {text[:200]!r}"
     try:
-        json.JSONDecoder().raw_decode(value)
+        _, end = json.JSONDecoder().raw_decode(value)
     except ValueError:
         return ""
-    return f"the value ended, the answer did not: {text[:200]!r}" if "{" in value else ""
+    # The last token of the limit may end the value: then there was no room for the end of the text.
+    continued = "{" in value and end < len(value)
+    return f"the value ended, the answer did not: {text[:200]!r}" if continued else ""
 
 
 def reason_class(message: str) -> str:

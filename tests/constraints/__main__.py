@@ -31,8 +31,8 @@ def main() -> int:
     outcomes = record.outcomes(corpus)
     known = {each.case.key for each in outcomes}
     with suppress(KeyboardInterrupt):
-        left = [each for each in corpus if each.key not in known]
-        _run(left, outcomes, record, walk=options.walk)
+        if left := [each for each in corpus if each.key not in known]:
+            _run(left, outcomes, record, walk=options.walk)
     kind = "random walks" if options.walk else "the demo model"
     ran = f"seed {options.seed}, {len(outcomes)} of {len(corpus)} cases, with {kind}"
     order = {each.key: number for number, each in enumerate(corpus)}

@@ -62,7 +62,8 @@ def _results(outcomes: Sequence[Outcome]) -> str:
     for group in dict.fromkeys(each.case.group for each in outcomes):
         for place in PATTERN_PLACES if group == "patterns" else SCHEMA_PLACES:
             kinds = [counts[group, place, kind] for kind in _KINDS]
-            rows.append(_row(group, place, sum(kinds), *kinds, cut[group, place]))
+            if total := sum(kinds):
+                rows.append(_row(group, place, total, *kinds, cut[group, place]))
     return "".join(rows)
 
 

@@ -1,6 +1,5 @@
 """Reads a model's directory without running anything: config, options and facts."""
 
-import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from openai_frontend.cli.init_repo.options import holds_weights
 from openai_frontend.config import model_folders, model_options, strict_yaml
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import ModelUnavailable, did_you_mean
-from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelFileFacts, ModelSource
 
@@ -125,24 +123,6 @@ class ModelDirectory:
         found = (self._place(key) for key in keys)
         place = next((each for each in found if each is not None), None)
         return ModelFileFacts(tokenizer=place, max_model_len=self.arguments.get("max_model_len"))
-
-    def described(self) -> ModelFacts | None:
-        """The facts that the engine of an in-process model reads from its files; None if there is
-        no such engine, or only a load shows them. Raises ModelUnavailable if they are invalid.
-        """
-        if self.engine is None or not self.versions:
-            return None
-        # By name: nothing depends on engines.
-        loader = importlib.import_module("openai_frontend.engines.loader")
-        try:
-            facts: ModelFacts | None = loader.describe(
-                self.name, max(self.versions), self.path, self.config
-            )
-        except ValueError as error:
-            raise ModelUnavailable(str(error)) from error
-        except ImportError as error:
-            raise ModelUnavailable(f"config.pbtxt: parameters: engine: {error}") from error
-        return facts
 
     def weights(self) -> Path | None:
         """vLLM's argument `model`: a folder, or a name on a hub."""

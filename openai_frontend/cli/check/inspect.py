@@ -94,7 +94,7 @@ def fill(
     prompts = None
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
-    described = folder.described()
+    described = load_checks.described(folder)
     generates = _fill_in_contract(report, folder, prompts, facts, described)
     if not generates:  # nothing is said about chats, tools and reasoning
         report.will_not_work, report.why = [], []

@@ -9,6 +9,7 @@ from typing import Any
 
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models.remote_prefill import role_problem
 from openai_frontend.runtime.triton_interface import BACKENDS, IMAGE_SERVER, PYTHON_BACKEND
 from openai_frontend.triton import backends, inprocess, python_backend
@@ -68,6 +69,24 @@ def _check_role(config: Any, role: str) -> None:
     problem = role_problem(role, kv_transfer.described(given))
     if problem is not None:
         raise ValueError(problem)
+
+
+def described(folder: ModelDirectory) -> ModelFacts | None:
+    """The facts that the engine of an in-process model reads from its files; None if there is no
+    such engine, or only a load shows them. Raises ModelUnavailable if they are invalid.
+    """
+    if folder.engine is None or not folder.versions:
+        return None
+    loader = importlib.import_module("openai_frontend.engines.loader")
+    try:
+        facts: ModelFacts | None = loader.describe(
+            folder.name, max(folder.versions), folder.path, folder.config
+        )
+    except ValueError as error:
+        raise ModelUnavailable(str(error)) from error
+    except ImportError as error:
+        raise ModelUnavailable(f"config.pbtxt: parameters: engine: {error}") from error
+    return facts
 
 
 def longest(folder: ModelDirectory) -> int | None:

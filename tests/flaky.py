@@ -6,7 +6,7 @@ passes if there are at most two. CI on a busy machine does not lose a whole run 
 
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 import pytest
 
@@ -14,18 +14,22 @@ MAX_FLAKY = 2
 # More failures have one cause, such as a shared gateway that did not start.
 MAX_REPEATED = 10
 
+_REASON_CHARACTERS = 600  # of each failure, printed again at the end
+
 _OPTION = "--repeat-failures"
 
 
 class Failures:
-    """Collects the ids of failed tests, in order; with xdist, of all workers."""
+    """Collects failed tests, in order, with their reasons; with xdist, of all workers."""
 
     def __init__(self) -> None:
-        self.ids: dict[str, None] = {}
+        self.reasons: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.ids[report.nodeid] = None
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = str(report.longrepr) if crash is None else crash.message
+            self.reasons.setdefault(report.nodeid, reason[:_REASON_CHARACTERS])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,12 +48,12 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
         return (yield)
     config.pluginmanager.register(failures)
     code = yield
-    if code != pytest.ExitCode.TESTS_FAILED or not failures.ids:
+    if code != pytest.ExitCode.TESTS_FAILED or not failures.reasons:
         return code
-    return _repeat(config, list(failures.ids))
+    return _repeat(config, failures.reasons)
 
 
-def _repeat(config: pytest.Config, failed: list[str]) -> pytest.ExitCode:
+def _repeat(config: pytest.Config, failed: Mapping[str, str]) -> pytest.ExitCode:
     """Returns the exit code of the whole run."""
     say = config.get_terminal_writer().line
     if len(failed) > MAX_REPEATED:
@@ -59,7 +63,10 @@ def _repeat(config: pytest.Config, failed: list[str]) -> pytest.ExitCode:
     options = [arg for arg in config.invocation_params.args if arg not in {_OPTION, *config.args}]
     # -r lists each with its outcome at the end, which is what CI's log keeps.
     command = [sys.executable, "-m", "pytest", *map(str, options), "-n", "0", "-rfEp", *failed]
-    if subprocess.run(command, cwd=config.invocation_params.dir, check=False).returncode:
+    repeated = subprocess.run(command, cwd=config.invocation_params.dir, check=False)
+    for test, reason in failed.items():  # also at the end
+        say(f"in the whole run, {test} failed: {reason}")
+    if repeated.returncode:
         return pytest.ExitCode.TESTS_FAILED
     for test in failed:
         say(f"FLAKY {test}: failed in the whole run, passed alone")

@@ -76,7 +76,9 @@ def test_a_test_that_fails_again_fails_the_run(tmp_path: Path):
 
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "FLAKY" not in output
-    assert "FAILED test_example.py::test_it[a]" in output.partition("repeating alone")[2]
+    at_the_end = output.partition("repeating alone")[2]
+    assert "FAILED test_example.py::test_it[a]" in at_the_end
+    assert "in the whole run, test_example.py::test_it[a] failed: " in at_the_end
     assert (tmp_path / "a").read_text() == "xx"
 
 

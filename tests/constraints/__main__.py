@@ -35,6 +35,7 @@ def main() -> int:
             _run(left, outcomes, record, walk=options.walk)
     kind = "random walks" if options.walk else "the demo model"
     ran = f"seed {options.seed}, {len(outcomes)} of {len(corpus)} cases, with {kind}"
+    ran += " (`ARGS=--half`)" if options.half else ""
     order = {each.key: number for number, each in enumerate(corpus)}
     page = report(sorted(outcomes, key=lambda each: order[each.case.key]), ran)
     if options.every == 1 and not options.name and not options.walk:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from tests.constraints.cases import Case
-from tests.constraints.outcome import Answer, Outcome, judged, refused
+from tests.constraints.outcome import VALUE_ENDED, Answer, Outcome, judged, refused
 from tests.gateway_process import ROOT
 from tests.vllm.constrained_answers import LOGIT_BIAS
 
@@ -21,11 +21,11 @@ _SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 1, "seed": 2, "stream": True},
 )
 _JSON = {"content-type": "application/json"}
+_MAX_TOKENS = 100
 _END = 2  # the token that ends an answer, where the grammar allows it
 _COMMON = {
     "model": "demo",
     "messages": [{"role": "user", "content": "What is Triton?"}],
-    "max_tokens": 100,
     "logit_bias": {str(token): bias for token, bias in {**LOGIT_BIAS, _END: 4.0}.items()},
 }
 
@@ -45,9 +45,10 @@ async def answer_all(url: str, corpus: Sequence[Case]) -> AsyncIterator[Outcome]
             yield await done
 
 
-async def _outcome(client: httpx.AsyncClient, case: Case) -> Outcome:
+async def _outcome(client: httpx.AsyncClient, case: Case, max_tokens: int = _MAX_TOKENS) -> Outcome:
     """All answers at once: the gateway compiles their constraint once."""
-    bodies = [{**_COMMON, **case.fields(), **sampling} for sampling in _SAMPLING]
+    common = {**_COMMON, "max_tokens": max_tokens, **case.fields()}
+    bodies = [{**common, **sampling} for sampling in _SAMPLING]
     posts = [  # in ASCII: schemas may contain surrogates
         client.post("/v1/chat/completions", content=json.dumps(body), headers=_JSON)
         for body in bodies
@@ -62,7 +63,11 @@ async def _outcome(client: httpx.AsyncClient, case: Case) -> Outcome:
         _streamed(case, reply.text) if "stream" in body else _whole(case, reply.json())
         for body, reply in zip(bodies, replies, strict=True)
     ]
-    return judged(case, answers)
+    outcome = judged(case, answers)
+    if outcome.detail.startswith(VALUE_ENDED) and max_tokens == _MAX_TOKENS:
+        # The last token may have ended the value: with room for one more, the answer ends.
+        return await _outcome(client, case, max_tokens + 1)
+    return outcome
 
 
 def _whole(case: Case, body: Any) -> Answer:

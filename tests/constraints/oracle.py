@@ -92,6 +92,25 @@ _KEYWORDS = {
 }
 
 
+_OLDER = jsonschema.Draft7Validator.VALIDATORS
+_NEWER = jsonschema.Draft202012Validator.VALIDATORS
+
+
+def _items(validator: Any, items: Any, instance: Any, parent: Any) -> Iterator[Any]:
+    """Also as before 2020-12: a list with a schema for each item."""
+    keyword = (_OLDER if isinstance(items, list) else _NEWER)["items"]
+    yield from keyword(validator, items, instance, parent) or ()
+
+
+def _additional_items(validator: Any, rest: Any, instance: Any, parent: Any) -> Iterator[Any]:
+    """Of what follows a list of `items`; without one, 2020-12 ignores the keyword."""
+    if isinstance(parent.get("items"), list):
+        yield from _OLDER["additionalItems"](validator, rest, instance, parent) or ()
+
+
+_TUPLES = {"items": _items, "additionalItems": _additional_items}
+
+
 def violation(schema: Any, text: str) -> str:
     """What is wrong with the answer; empty if nothing is."""
     try:
@@ -100,8 +119,8 @@ def violation(schema: Any, text: str) -> str:
         return f"not JSON: {error}"
     try:
         return _first_error(schema, value)
-    except (regex.error, RecursionError, AttributeError, TypeError) as error:
-        return f"no validator: {error}"  # jsonschema fails so on parts that are no schemas
+    except (regex.error, RecursionError) as error:
+        return f"no validator: {error}"
 
 
 def _first_error(schema: Any, value: Any) -> str:
@@ -109,21 +128,13 @@ def _first_error(schema: Any, value: Any) -> str:
     draft: Any = jsonschema.Draft202012Validator
     if dialect and "2020-12" not in dialect:
         draft = jsonschema.validators.validator_for(schema, default=draft)
-    elif not dialect and _lists_items(schema):
-        draft = jsonschema.Draft7Validator
     checker = jsonschema.FormatChecker(formats=())
     for name, check in _FORMATS.items():
         checker.checks(name, raises=(ValueError, IndexError))(_of_text(check))
-    validator = jsonschema.validators.extend(draft, _KEYWORDS)(schema, format_checker=checker)
+    keywords = _KEYWORDS | (_TUPLES if draft is jsonschema.Draft202012Validator else {})
+    validator = jsonschema.validators.extend(draft, keywords)(schema, format_checker=checker)
     error = jsonschema.exceptions.best_match(validator.iter_errors(value))
     return "" if error is None else error.message[:300]
-
-
-def _lists_items(schema: Any) -> bool:
-    """Whether it has a schema for each item as drafts before 2020-12 do."""
-    if isinstance(schema, dict):
-        return isinstance(schema.get("items"), list) or any(map(_lists_items, schema.values()))
-    return isinstance(schema, list) and any(map(_lists_items, schema))
 
 
 def _of_text(check: Callable[[str], Any]) -> Callable[[Any], bool]:

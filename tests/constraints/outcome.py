@@ -11,6 +11,7 @@ from tests.constraints.cases import Case
 
 Kind = Literal["enforced", "refused", "unjudged", "finding"]
 
+VALUE_ENDED = "the value ended, the answer did not"
 _SPACES = re.compile(r"[ \t\r\n]{3,}")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)', re.DOTALL)
 _NAME = re.compile(r"'[^']*'")
@@ -85,12 +86,10 @@ def _cut_problem(case: Case, text: str) -> str:
     if _SPACES.search(_STRING.sub('""', value)):
         return f"white space runs: {text[:200]!r}"
     try:
-        _, end = json.JSONDecoder().raw_decode(value)
+        json.JSONDecoder().raw_decode(value)
     except ValueError:
         return ""
-    # The last token of the limit may end the value: then there was no room for the end of the text.
-    continued = "{" in value and end < len(value)
-    return f"the value ended, the answer did not: {text[:200]!r}" if continued else ""
+    return f"{VALUE_ENDED}: {text[:200]!r}" if "{" in value else ""
 
 
 def reason_class(message: str) -> str:

@@ -87,7 +87,7 @@ class Kept:
 async def no_trace_left(
     gateway: Watched,
     *,
-    deadline_s: float = 90,
+    deadline_s: float = 30,
     growth_bytes: int = 32 * MIB,
     may_log: Collection[str] = (),
     headers: Mapping[str, str] | None = None,

@@ -94,12 +94,12 @@ def fill(
     prompts = None
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
-    described = load_checks.described(folder)
-    generates = _fill_in_contract(report, folder, prompts, facts, described)
+    reported = _reported(folder, facts)
+    generates = _fill_in_contract(report, folder, prompts, reported)
     if not generates:  # nothing is said about chats, tools and reasoning
         report.will_not_work, report.why = [], []
         report.tool_calls = report.reasoning = report.chat_template = ""
-    report.audio = _audio(folder, described)
+    report.audio = _audio(reported.transcription)
     report.limitations = load_checks.check_engine(folder, role)
 
 
@@ -178,17 +178,21 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
     return f"the tokenizer's own ({purpose})", template
 
 
-def _reported_images(
-    folder: ModelDirectory, facts: ModelFileFacts, described: ModelFacts | None
-) -> ImageSupport | None:
-    """Image support according to the model's files, which an in-process engine reads too."""
-    if described is not None:
-        return described.images
-    if folder.engine == "vllm":
-        weights = folder.weights()
-        sees = weights is not None and weights.is_dir() and model_files.has_vision(weights)
-        return ImageSupport() if sees else None
-    return facts.images
+def _reported(folder: ModelDirectory, files: ModelFileFacts) -> ModelFacts:
+    """The facts that the model's engine will report, as far as its files show them."""
+    if (described := load_checks.described(folder)) is not None:
+        return described
+    if folder.engine != "vllm":
+        return ModelFacts(max_model_len=files.max_model_len, tasks=None, images=files.images)
+    weights = folder.weights()
+    here = weights if _is_here(weights) else None
+    return ModelFacts(
+        max_model_len=files.max_model_len,
+        tasks=_tasks(folder),
+        images=ImageSupport() if here and model_files.has_vision(here) else None,
+        audio=AudioSupport() if here and model_files.has_audio(here) else None,
+        transcription=None if weights is None else model_files.transcription(weights),
+    )
 
 
 def _images(
@@ -225,17 +229,6 @@ def _placeholder(
     return None if written is None else written.text
 
 
-def _reported_input_audio(
-    folder: ModelDirectory, described: ModelFacts | None
-) -> AudioSupport | None:
-    """Audio support according to the files of an in-process model."""
-    if described is not None:
-        return described.audio
-    weights = folder.weights() if folder.engine == "vllm" else None
-    accepts = weights is not None and weights.is_dir() and model_files.has_audio(weights)
-    return AudioSupport() if accepts else None
-
-
 def _input_audio(
     chosen: SelectedContracts, reported: AudioSupport | None, prompts: PromptBuilder | None
 ) -> str:
@@ -248,9 +241,8 @@ def _input_audio(
     return f"{_most(support)}; the chat template writes {written!r}"
 
 
-def _audio(folder: ModelDirectory, described: ModelFacts | None) -> str:
-    """Audio input of an in-process transcription model, according to its files."""
-    takes = _reported_audio(folder) if described is None else described.transcription
+def _audio(takes: TranscriptionSupport | None) -> str:
+    """Audio input of a transcription model."""
     if takes is None:
         return ""
     spoken = ", ".join(sorted(takes.languages)) or "en"
@@ -262,31 +254,22 @@ def _audio(folder: ModelDirectory, described: ModelFacts | None) -> str:
     )
 
 
-def _reported_audio(folder: ModelDirectory) -> TranscriptionSupport | None:
-    weights = folder.weights() if folder.engine == "vllm" else None
-    return model_files.transcription(weights) if weights is not None else None
-
-
 def _fill_in_contract(
     report: Report,
     folder: ModelDirectory,
     prompts: PromptBuilder | None,
-    facts: ModelFileFacts,
-    described: ModelFacts | None,
+    facts: ModelFacts,
 ) -> bool:
     """Returns whether the model may generate text."""
-    tasks = _tasks(folder) if described is None else described.tasks
-    images = _reported_images(folder, facts, described)
-    audio = _reported_input_audio(folder, described)
     try:
         chosen = select_contracts(
             folder.config,
-            tasks=tasks,
+            tasks=facts.tasks,
             options=ContractOptions(
                 name=folder.options.contract,
                 tensors=folder.options.tensors,
-                images=images,
-                audio=audio,
+                images=facts.images,
+                audio=facts.audio,
             ),
             decoupled=folder.is_decoupled(),
             vocabulary=prompts,
@@ -295,13 +278,13 @@ def _fill_in_contract(
         report.no_endpoint, report.contract = True, f"none: {error.message}"
         return False
     report.contract = f"{chosen.name}. {chosen.reason}"
-    if folder.engine is not None and tasks is None:
+    if folder.engine is not None and facts.tasks is None:
         report.contract += " Its engine decides which of the following it serves."
-    if folder.engine == "vllm" and tasks is None and not _is_here(folder.weights()):
+    if folder.engine == "vllm" and facts.tasks is None and not _is_here(folder.weights()):
         report.contract, report.serves = chosen.name, [_UNKNOWN]
         return True
-    report.images = _images(chosen, images, prompts)
-    report.input_audio = _input_audio(chosen, audio, prompts)
+    report.images = _images(chosen, facts.images, prompts)
+    report.input_audio = _input_audio(chosen, facts.audio, prompts)
     report.serves = _serves(chosen, chats=prompts is not None and prompts.can_chat)
     if chosen.generation is not None:
         _fill_in_generation(report, folder, chosen.generation)
@@ -331,10 +314,8 @@ def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contra
     report.will_not_work += problems
 
 
-def _tasks(folder: ModelDirectory) -> Sequence[str] | None:
-    """The tasks that an in-process engine will report, as far as its files show."""
-    if folder.engine != "vllm":
-        return None
+def _tasks(folder: ModelDirectory) -> tuple[str, ...] | None:
+    """The tasks of a vLLM model, as far as its files show."""
     architecture = _architecture(folder.weights())
     if folder.arguments.get("runner") == "pooling" and "Classification" not in architecture:
         return ("embed",)

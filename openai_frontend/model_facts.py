@@ -1,6 +1,8 @@
 """Facts about a model, as its engine reports them, or its files and options state them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 
@@ -39,3 +41,18 @@ class ModelFacts:
     transcription: TranscriptionSupport | None = None  # None: no transcription model
     # What this installation of the engine lacks, one sentence each
     limitations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Users write engines: a mapping in place of a class is an error that names the field."""
+        for name, kind in _SUPPORTS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind | None):
+                found = type(value).__name__
+                raise TypeError(f"ModelFacts: {name} must be {kind.__name__} or None, not {found}")
+
+
+_SUPPORTS: Mapping[str, type[Any]] = {
+    "images": ImageSupport,
+    "audio": AudioSupport,
+    "transcription": TranscriptionSupport,
+}

@@ -107,7 +107,7 @@ def _start(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) ->
     with ExitStack() as on_failure:
         on_failure.callback(engine.unload)
         if facts.max_model_len is None:
-            raise ValueError("the engine's ModelFacts lack max_model_len")
+            raise ValueError("ModelFacts: max_model_len is missing")
         PHASES.report(model.name, "warming up")
         asyncio.run_coroutine_threadsafe(engine.warm_up(), loop).result()
         on_failure.pop_all()

@@ -61,16 +61,16 @@ def read_audio(inputs: Mapping[str, Any], cache_salt: str | None) -> AudioInput:
     return AudioInput(samples=samples, digest=_digest(described[0], "audio"))
 
 
-def check_audio(audio: AudioInput | None, takes: TranscriptionSupport | None) -> None:
+def check_audio(audio: AudioInput | None, support: TranscriptionSupport | None) -> None:
     """Raises ValueError if a model cannot use the request's audio, or needs audio."""
-    if takes is None:
+    if support is None:
         if audio is not None:
             raise ValueError("audio: the model does not take audio")
         return
     if audio is None:
         raise ValueError("audio: the model transcribes audio, and the request has none")
     count = audio.samples.nbytes // _SAMPLE_BYTES
-    rate, window_s = takes.sample_rate, takes.window_seconds
+    rate, window_s = support.sample_rate, support.window_seconds
     if not 0 < count <= rate * window_s:
         raise ValueError(
             f"audio: {count:,} samples; the model takes 1 to {rate * window_s:,.0f}"

@@ -34,7 +34,9 @@ async def generate(
             return
         except ConstraintRefused as refused:
             used = request.sampling_params.structured_outputs
-            if begun or not await asyncio.to_thread(fallback.after, used, refused.param):
+            # Also after the answer has begun: later requests with the same constraint would fail.
+            looser = await asyncio.to_thread(fallback.after, used, refused.param)
+            if begun or not looser:
                 raise
         except (InvalidRequest, InferenceFailed) as failed:
             # Other engines report a constraint that they refuse as a failure in words of their own.

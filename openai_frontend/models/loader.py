@@ -159,7 +159,7 @@ class ModelLoader:
 
     def _check_role(self, engine_facts: ModelFacts) -> None:
         """Raises ModelUnavailable if the engine generates text, but not for this server's role."""
-        if "generate" in (engine_facts.tasks or ()):
+        if engine_facts.tasks is None or "generate" in engine_facts.tasks:
             problem = role_problem(self._role, engine_facts.kv_transfer)
             if problem is not None:
                 raise ModelUnavailable(problem)

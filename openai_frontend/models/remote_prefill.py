@@ -205,7 +205,8 @@ class RemotePrefill:
     def _cache(self, model: "TransferringModel") -> PrefixCache:
         cache = self._caches.get(model.model_name)
         if cache is None:
-            facts = model.facts.kv_transfer or KVTransferFacts(role="kv_both")
+            if (facts := model.facts.kv_transfer) is None:
+                raise RuntimeError(f"the engine of model {model.model_name} exchanges no KV caches")
             cache = PrefixCache(blocks=facts.blocks, block_size=facts.block_size)
             self._caches[model.model_name] = cache
         return cache

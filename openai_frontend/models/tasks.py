@@ -14,7 +14,7 @@ Capability = Literal["chat", "completions", "embeddings", "rerank", "transcripti
 class Task:
     """One kind of work that models do for requests."""
 
-    name: str  # as engines report it in `ModelFacts.tasks`
+    name: str  # "generate", "embed" and "score" are the values of `ModelFacts.tasks`
     performed: Callable[[SelectedContracts], bool]  # whether one of the contracts performs it
     capabilities: frozenset[str]  # of every model with this task
 

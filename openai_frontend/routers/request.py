@@ -13,10 +13,11 @@ from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.tasks import Capability
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
-from openai_frontend.serving.admission.model_lookup import Needed, find_model
+from openai_frontend.serving.admission.model_lookup import find_model
 
 
 def authorized_models(registry: ModelRegistry) -> ModelProvider:
@@ -31,7 +32,9 @@ def may_list_models() -> bool:
     return principal is None or REQUIRED_SCOPE["models"] in principal.key.scopes
 
 
-async def resolve_model(registry: ModelRegistry, name: str | None, needed: Needed) -> ServingModel:
+async def resolve_model(
+    registry: ModelRegistry, name: str | None, capability: Capability | None
+) -> ServingModel:
     """The model that the request names, or the only one with the capability. Recorded for the
     metrics.
 
@@ -39,7 +42,7 @@ async def resolve_model(registry: ModelRegistry, name: str | None, needed: Neede
     """
     models = authorized_models(registry)
     with CancelOnDisconnect() if _may_load(registry, name) else nullcontext():
-        model = await find_model(models, name, needed, may_list=may_list_models)
+        model = await find_model(models, name, capability, may_list=may_list_models)
         return record_model(model)
 
 

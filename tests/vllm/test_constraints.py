@@ -405,3 +405,15 @@ async def test_200_constrained_requests_at_once(server: Server):
     while len(costs) < 3 or (ratio() > 1.2 and len(costs) < 9):
         costs.append((await free_token_cost(server, None), await free_token_cost(server, given)))
     assert ratio() <= 1.2, costs
+
+
+@needs_grammar_engines
+@streamed
+async def test_answer_whose_grammar_breaks_is_an_error(server: Server, stream: bool):
+    """Its text so far is no whole answer."""
+    text = {"type": "string", "pattern": "^((a{5,100}){5,100}){5,100}$"}
+    schema = {"type": "object", "properties": {"text": text}, "required": ["text"]}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+    with pytest.raises(errors.InvalidRequest, match="the grammar became too large for the engine"):
+        await answers(server, [held("hermes", response_format=form)], stream=stream)

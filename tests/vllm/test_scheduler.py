@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_FAILED
+from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_EXCEEDED, GRAMMAR_FAILED
 from tests.gateway_process import ROOT
 
 pytestmark = pytest.mark.engine
@@ -179,6 +179,7 @@ class FakeScheduler:
         params = {"output_kind": RequestOutputKind.FINAL_ONLY, **params}
         self.requests = {"a": SimpleNamespace(sampling_params=SamplingParams(**params))}
         self.finished: list[Any] = []
+        self.running: list[Any] = []
 
     def update_from_output(self, *outputs: Any, stats: Any = None) -> Any:
         from vllm.v1.engine import EngineCoreOutputs
@@ -213,6 +214,45 @@ def test_output_of_a_request_whose_grammar_failed_is_marked() -> None:
     scheduler.update_from_output(*ends)
 
     assert [each.stop_reason for each in ends] == [GRAMMAR_FAILED, None]
+
+
+def test_answer_whose_grammar_broke_is_an_error() -> None:
+    """llguidance allows only the end of an answer then, wherever it is. An answer that the limit
+    cuts keeps its reason, and so do those of other grammars.
+    """
+    import llguidance
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+
+    from openai_frontend.engines.vllm.processes.scheduler import GrammarFailureMixin
+
+    grammar = "start: /((a{1,100}){1,100}){1,100}/"
+    broken, whole = (
+        llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar, log_level=0) for _ in range(2)
+    )
+    while broken.consume_token(ord("a")):
+        broken.compute_bitmask()
+    scheduler = type("Failing", (GrammarFailureMixin, FakeScheduler), {})()
+    matchers = {"broken": broken, "cut": broken, "whole": whole, "xgrammar": None, "free": None}
+    scheduler.running = [
+        SimpleNamespace(
+            request_id=name,
+            structured_output_request=None
+            if name == "free"
+            else SimpleNamespace(grammar=SimpleNamespace(ll_matcher=matcher)),
+        )
+        for name, matcher in matchers.items()
+    ]
+
+    ends = [
+        EngineCoreOutput(
+            each, [2], finish_reason=FinishReason.LENGTH if each == "cut" else FinishReason.STOP
+        )
+        for each in matchers
+    ]
+    scheduler.update_from_output(*ends)
+
+    reasons = [(str(each.finish_reason), each.stop_reason) for each in ends]
+    assert reasons == [("error", GRAMMAR_EXCEEDED), ("length", None), *[("stop", None)] * 3]
 
 
 def holding(**params: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm import request_state, zmq_io
 from openai_frontend.engines.vllm import step_loop as step_loop_module
-from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_FAILED
+from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_EXCEEDED, GRAMMAR_FAILED
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.logs.formatters import make_formatter
 from openai_frontend.triton import error_codes
@@ -66,6 +66,7 @@ STEPS = [
     ([], "kv load", EngineError),
     ([], None, EngineError),
     ([], GRAMMAR_FAILED, ConstraintError),
+    ([[40]], GRAMMAR_EXCEEDED, ConstraintError),
     ([[40]], None, EngineError),
     ([[40, 41]], None, EngineError),
 ]

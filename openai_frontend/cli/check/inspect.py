@@ -85,21 +85,21 @@ def fill(
     report.ensemble = folder.options.ensemble or ""
     report.expose = folder.options.expose
     report.steps = model_files.composing_models(folder.config)
-    facts = folder.facts()
+    files = folder.facts()
     report.max_model_len = (
-        folder.options.max_model_len or facts.max_model_len or load_checks.longest(folder)
+        folder.options.max_model_len or files.max_model_len or load_checks.longest(folder)
     )
-    place = Path(folder.options.tokenizer) if folder.options.tokenizer else facts.tokenizer
+    place = Path(folder.options.tokenizer) if folder.options.tokenizer else files.tokenizer
     loaded = _tokenizer(report, folder, place)
     prompts = None
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
-    reported = _reported(folder, facts)
-    generates = _fill_in_contract(report, folder, prompts, reported)
+    facts = _engine_facts(folder, files)
+    generates = _fill_in_contract(report, folder, prompts, facts)
     if not generates:  # nothing is said about chats, tools and reasoning
         report.will_not_work, report.why = [], []
         report.tool_calls = report.reasoning = report.chat_template = ""
-    report.audio = _audio(reported.transcription)
+    report.audio = _audio(facts.transcription)
     report.limitations = load_checks.check_engine(folder, role)
 
 
@@ -178,10 +178,10 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
     return f"the tokenizer's own ({purpose})", template
 
 
-def _reported(folder: ModelDirectory, files: ModelFileFacts) -> ModelFacts:
+def _engine_facts(folder: ModelDirectory, files: ModelFileFacts) -> ModelFacts:
     """The facts that the model's engine will report, as far as its files show them."""
-    if (described := load_checks.described(folder)) is not None:
-        return described
+    if (facts := load_checks.described(folder)) is not None:
+        return facts
     if folder.engine != "vllm":
         return ModelFacts(max_model_len=files.max_model_len, tasks=None, images=files.images)
     weights = folder.weights()
@@ -241,16 +241,16 @@ def _input_audio(
     return f"{_most(support)}; the chat template writes {written!r}"
 
 
-def _audio(takes: TranscriptionSupport | None) -> str:
+def _audio(support: TranscriptionSupport | None) -> str:
     """Audio input of a transcription model."""
-    if takes is None:
+    if support is None:
         return ""
-    spoken = ", ".join(sorted(takes.languages)) or "en"
-    abilities = ["writes times"] * takes.timestamps
-    abilities += ["translates into English"] * takes.translation
+    spoken = ", ".join(sorted(support.languages)) or "en"
+    abilities = ["writes times"] * support.timestamps
+    abilities += ["translates into English"] * support.translation
     return (
-        f"at most {takes.window_seconds:g} s at {takes.sample_rate} Hz per request to the engine; "
-        f"languages {spoken}" + "".join(f"; {each}" for each in abilities)
+        f"at most {support.window_seconds:g} s at {support.sample_rate} Hz per request to the"
+        f" engine; languages {spoken}" + "".join(f"; {each}" for each in abilities)
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm import versions
-from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_FAILED
+from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_EXCEEDED, GRAMMAR_FAILED
 from openai_frontend.engines.vllm.grammars.xgrammar_errors import reason_of_xgrammar
 from openai_frontend.errors import caught
 from openai_frontend.generation import (
@@ -301,6 +301,11 @@ def finish_reason(reason: object, stop_reason: object) -> Any:
         return "stop"
     if stop_reason == GRAMMAR_FAILED:
         raise ConstraintError("structured_outputs: the engine failed to compile the grammar")
+    if stop_reason == GRAMMAR_EXCEEDED:
+        raise ConstraintError(
+            "structured_outputs: the grammar became too large for the engine within the answer."
+            " Use fewer nested repetitions with bounds, such as (a{1,100}){1,100}."
+        )
     raise EngineError(f"the engine ended the request: {name}")
 
 

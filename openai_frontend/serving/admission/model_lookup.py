@@ -11,8 +11,6 @@ from openai_frontend.models.tasks import Capability
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
 
-Needed = Capability | None  # the capability that a path needs; None: every model has it
-
 MAX_LISTED = 10  # names in one message
 _MAX_NAME = 128  # characters of a name in a message
 # difflib takes 0.2 ms for two similar names, so it compares few names, and only their beginnings
@@ -20,14 +18,19 @@ _MAX_LOOKED_AT, _MAX_COMPARED, _MAX_COMPARED_CHARACTERS = 200, 5, 64
 
 
 async def find_model(
-    models: ModelProvider, name: str | None, needed: Needed, *, may_list: Callable[[], bool]
+    models: ModelProvider,
+    name: str | None,
+    capability: Capability | None,
+    *,
+    may_list: Callable[[], bool],
 ) -> ServingModel:
     """The model, loaded if models are loaded on demand. Without a name, the only model, or else
     the only one with the capability.
 
+    `capability`: what the path needs; None if every model has it.
     `may_list`: whether errors may list the models.
     """
-    name = name or _only_name(models, needed, may_list=may_list)
+    name = name or _only_name(models, capability, may_list=may_list)
     try:
         await models.ensure_loaded(name)
         return models.get(name)
@@ -45,12 +48,14 @@ def with_known_names(error: ModelNotFound, models: ModelProvider, name: str) -> 
     return ModelNotFound(message, param=error.param)
 
 
-def _only_name(models: ModelProvider, needed: Needed, *, may_list: Callable[[], bool]) -> str:
+def _only_name(
+    models: ModelProvider, capability: Capability | None, *, may_list: Callable[[], bool]
+) -> str:
     """The name of the only model. Aliases and versions belong to their model; an adapter counts
     only if the caller may not use its base model.
     """
     cards = models.cards()
-    cards = _able([card for card in cards if card.parent is None] or cards, needed)
+    cards = _able([card for card in cards if card.parent is None] or cards, capability)
     names = [card.name for card in cards]
     own_names = {card.alias_of or card.name for card in cards}
     if len(own_names) != 1:
@@ -59,14 +64,14 @@ def _only_name(models: ModelProvider, needed: Needed, *, may_list: Callable[[], 
     return own_name if own_name in names else names[0]
 
 
-def _able(cards: Sequence[ModelCard], needed: Needed) -> Sequence[ModelCard]:
+def _able(cards: Sequence[ModelCard], capability: Capability | None) -> Sequence[ModelCard]:
     """The models with the capability or without any, as those that are not loaded; all if none has
     it. For reranking, cross-encoders take precedence over embedding models.
     """
-    if needed is None:
+    if capability is None:
         return cards
-    able = [card for card in cards if needed in card.capabilities or not card.capabilities]
-    if needed == "rerank":
+    able = [card for card in cards if capability in card.capabilities or not card.capabilities]
+    if capability == "rerank":
         able = [card for card in able if "embeddings" not in card.capabilities] or able
     return able or cards
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import orjson
+
 from openai_frontend.errors import InvalidRequest
 
 MAX_PROPERTIES = 5000  # in the whole schema: OpenAI's limit; compiling takes quadratic time
@@ -23,6 +25,7 @@ SCHEMA_KEYWORDS = frozenset((
     "items", "contains", "propertyNames", "not", "if", "then", "else", "contentSchema",
 ))  # fmt: skip
 LIST_KEYWORDS = frozenset(("prefixItems", "allOf", "anyOf", "oneOf"))
+_SCHEMAS_WITHIN = MAP_KEYWORDS | SCHEMA_KEYWORDS | LIST_KEYWORDS
 TYPES = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 _PLACE = re.compile(r"[0-9]{1,9}")  # array index; Python does not parse 5,000 digits
 _LENGTHS = ("minLength", "maxLength")
@@ -54,6 +57,7 @@ def check_schema(schema: Any, place: str) -> int:
     properties = sum(len(node.get("properties") or ()) for _, node in nodes)
     if properties > MAX_PROPERTIES:
         _refuse(place, f"it has {properties} properties; the limit is {MAX_PROPERTIES}")
+    _check_writable(schema, nodes)
     _check_references(schema, nodes)
     return len(nodes)
 
@@ -129,6 +133,25 @@ def _is_count(value: Any) -> bool:
     if isinstance(value, float):
         return value >= 0 and value.is_integer()
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_writable(schema: Any, nodes: Sequence[tuple[_SchemaPath, Schema]]) -> None:
+    """The engines' JSON has the limits of orjson."""
+    if _is_writable(schema):
+        return
+    for where, node in nodes:
+        for key, value in node.items():
+            if key not in _SCHEMAS_WITHIN and not _is_writable(value):
+                reason = "an integer of more than 64 bits, or too many levels of nesting"
+                _refuse(_SchemaPath(where, f".{key}"), f"{reason}, cannot be enforced")
+
+
+def _is_writable(value: Any) -> bool:
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def _check_references(schema: Any, nodes: Sequence[tuple[_SchemaPath, Schema]]) -> None:

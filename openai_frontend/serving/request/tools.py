@@ -3,6 +3,7 @@
 A dialect reads them from its requests; `constraints/` validates the schemas of their arguments.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -198,10 +199,8 @@ def check_tools_size(tools: Any, param: str) -> None:
     """Raise InvalidRequest if the JSON of the tools exceeds MAX_TOOLS_BYTES."""
     try:
         size = len(orjson.dumps(tools))
-    except (
-        orjson.JSONEncodeError
-    ) as error:  # a number of more than 64 bits, which the engine's JSON does not have either
-        raise InvalidRequest(f"Invalid '{param}': {error}.", param=param) from None
+    except orjson.JSONEncodeError:  # a number of more than 64 bits
+        size = len(json.dumps(tools, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     if size > MAX_TOOLS_BYTES:
         message = f"Invalid '{param}': it has {size} bytes of JSON; the limit is {MAX_TOOLS_BYTES}."
         raise InvalidRequest(message, param=param)

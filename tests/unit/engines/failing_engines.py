@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import threading
 import time
+from typing import Any
 
 from openai_frontend.engines.engine import (
     DeltaSink,
@@ -57,6 +58,17 @@ class LacksItsModel(FailsInLoad):
 class ExitsInLoad(FailsInLoad):
     def load(self, model: ModelSpec) -> ModelFacts:
         raise SystemExit("leaving")
+
+
+class NamesNoContext(FailsInLoad):
+    def load(self, model: ModelSpec) -> ModelFacts:
+        return ModelFacts(max_model_len=None)
+
+
+class DescribesImagesInADict(FailsInLoad):
+    def load(self, model: ModelSpec) -> ModelFacts:
+        images: Any = {"max_per_request": 2}
+        return ModelFacts(max_model_len=100, images=images)
 
 
 class UnprintableInLoad(FailsInLoad):

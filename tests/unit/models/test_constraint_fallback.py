@@ -154,3 +154,19 @@ async def test_many_refused_functions_take_few_tries():
     engine = Engine(*map(refusal, places[:10]))
 
     assert set((await engine.answer(fallback(*places))).split()) == {"3"}
+
+
+async def test_refusal_within_an_answer_is_raised_and_helps_later_requests():
+    """The client has the beginning of the answer already."""
+    held, engine = fallback(), Engine()
+
+    async def begin(asked: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
+        yield [CompletionDelta(text="a")]
+        raise refusal(PLACES[0])
+
+    bursts = constraint_fallback.generate(begin, request(held), held)
+    assert [delta.text for delta in await anext(bursts)] == ["a"]
+    with pytest.raises(ConstraintRefused):
+        await anext(bursts)
+
+    assert await engine.answer(held) == "2 1"

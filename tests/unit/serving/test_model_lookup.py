@@ -7,7 +7,8 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
 from openai_frontend.models.served_model import ModelCard
-from openai_frontend.serving.admission.model_lookup import MAX_LISTED, Needed, find_model
+from openai_frontend.models.tasks import Capability
+from openai_frontend.serving.admission.model_lookup import MAX_LISTED, find_model
 
 Capabilities = frozenset[str]
 
@@ -45,9 +46,13 @@ class Models:
 
 
 async def found(
-    models: Models, name: str | None = None, needed: Needed = None, *, may_list: bool = True
+    models: Models,
+    name: str | None = None,
+    capability: Capability | None = None,
+    *,
+    may_list: bool = True,
 ) -> Any:
-    return await find_model(models, name, needed, may_list=lambda: may_list)
+    return await find_model(models, name, capability, may_list=lambda: may_list)
 
 
 ONE_MODEL = [
@@ -71,7 +76,7 @@ CHAT: Capabilities = frozenset({"chat", "completions"})
 EMBEDS: Capabilities = frozenset({"embeddings", "rerank"})
 RANKS: Capabilities = frozenset({"rerank"})
 
-ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Needed, str]] = [
+ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Capability | None, str]] = [
     ({"talks": CHAT, "embeds": EMBEDS}, "chat", "talks"),
     ({"talks": CHAT, "embeds": EMBEDS}, "completions", "talks"),
     ({"talks": CHAT, "embeds": EMBEDS}, "embeddings", "embeds"),

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints.json_schema import check_schema
 from openai_frontend.serving.constraints.schema_reduction import (
+    ANY_OBJECT,
     REDUCTIONS,
     reduced_arguments,
     relaxed,
@@ -130,3 +132,23 @@ INVALID: tuple[dict[str, Any], ...] = (
 def test_invalid_values_say_nothing(schema):
     """Neither members of another type nor numbers beyond those of floats."""
     assert check_schema(structure({"type": "object", **schema}), "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reduced"),
+    [
+        ({"maximum": 10**30, "type": "integer"}, {"type": "integer"}),
+        ({"const": 10**25}, None),
+        ({"enum": ["a", [{"b": 2**64}]]}, None),
+        ({"type": "string", "default": -(10**20)}, {"type": "string"}),
+    ],
+)
+def test_integers_of_more_than_64_bits_are_dropped(schema, reduced):
+    """The engines' JSON has none. A strict schema with one is refused with its path."""
+    whole = {"type": "object", "properties": {"v": schema}, "required": ["v"]}
+    expected = ANY_OBJECT if reduced is None else {**whole, "properties": {"v": reduced}}
+
+    assert reduced_arguments(whole, 1)[0] == expected
+    with pytest.raises(InvalidRequest, match="an integer of more than 64 bits") as refused:
+        check_schema(whole, "tools[0].function.parameters")
+    assert str(refused.value.param).startswith("tools[0].function.parameters.properties.v.")

@@ -15,6 +15,8 @@ from tests.unit.triton.waiting import until
 
 FAILURES = {
     "FailsInLoad": "OSError: the disk is gone",
+    "NamesNoContext": "ModelFacts: max_model_len is missing",
+    "DescribesImagesInADict": "ModelFacts: images must be ImageSupport or None, not dict",
     "ExitsInLoad": "leaving",
     "UnprintableInLoad": "Unprintable",
     "FailsInWarmUp": "RuntimeError: cold",

@@ -24,7 +24,8 @@ from openai_frontend.engines.vllm.grammars.sandbox import GrammarSandbox, Sandbo
 # allows since 0.32
 MAX_NESTING = 64
 TAG_NESTING = 16
-GRAMMAR_FAILED = "grammar"  # the stop reason of a request whose grammar the engine cannot compile
+# Stop reasons of requests whose grammar the engine cannot compile, or gave up within the answer
+GRAMMAR_FAILED, GRAMMAR_EXCEEDED = "grammar", "grammar limit"
 _KEPT = 64  # results kept: for the choices of one request and for repeated requests
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "structural_tag")
 

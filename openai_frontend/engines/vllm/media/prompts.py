@@ -65,28 +65,28 @@ class PromptMedia:
     @property
     def images(self) -> ImageSupport | None:
         """None: prompts contain no images."""
-        if (taken := self._modalities.get(IMAGE)) is None:
+        if (modality := self._modalities.get(IMAGE)) is None:
             return None
         return ImageSupport(
-            max_per_request=taken.max_items,
-            max_tokens_per_image=taken.facts["max_tokens"],
-            placeholder=taken.placeholder,
-            target=taken.facts["target"],
-            tokens=taken.facts["tokens"],
+            max_per_request=modality.max_items,
+            max_tokens_per_image=modality.facts["max_tokens"],
+            placeholder=modality.placeholder,
+            target=modality.facts["target"],
+            tokens=modality.facts["tokens"],
         )
 
     @property
     def audio_files(self) -> AudioSupport | None:
         """None: prompts contain no audio."""
-        if (taken := self._modalities.get(AUDIO)) is None:
+        if (modality := self._modalities.get(AUDIO)) is None:
             return None
         return AudioSupport(
-            max_per_request=taken.max_items,
-            max_seconds=taken.facts["max_seconds"],
-            max_tokens_per_audio=taken.facts["max_tokens"],
-            placeholder=taken.placeholder,
-            target=taken.facts["target"],
-            tokens=taken.facts["tokens"],
+            max_per_request=modality.max_items,
+            max_seconds=modality.facts["max_seconds"],
+            max_tokens_per_audio=modality.facts["max_tokens"],
+            placeholder=modality.placeholder,
+            target=modality.facts["target"],
+            tokens=modality.facts["tokens"],
         )
 
     def prepare(self, request: Request) -> Any:

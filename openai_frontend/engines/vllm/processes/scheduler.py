@@ -21,7 +21,7 @@ import torch
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.backend_guidance import GuidanceBackend
 from vllm.v1.structured_output.backend_types import (
@@ -37,6 +37,7 @@ from vllm.v1.structured_output.backend_xgrammar import (
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammars import lark
 from openai_frontend.engines.vllm.grammars.backends import (
+    GRAMMAR_EXCEEDED,
     GRAMMAR_FAILED,
     prepares_grammars,
     special_tokens,
@@ -85,10 +86,12 @@ class GrammarQuotaMixin:
 
 
 class GrammarFailureMixin:
-    """Marks the last output of a request whose grammar did not compile: vLLM ends it like any
-    request that failed, without a reason.
+    """Marks the last output of a request whose grammar failed: if it did not compile, vLLM ends it
+    like any request that failed, without a reason; if llguidance reached a limit within the answer,
+    vLLM ends it as if it were complete.
     """
 
+    running: list[Any]
     _failed: set[str]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -104,10 +107,20 @@ class GrammarFailureMixin:
     def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's hook after a step, which ends the requests that have failed before it."""
         failed, self._failed = self._failed, set()
+        running = list(self.running)  # vLLM forgets requests that end with this step
         outputs = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
-        for output in (each for step in outputs.values() for each in step.outputs if failed):
-            if output.request_id in failed:
-                output.stop_reason = GRAMMAR_FAILED
+        ended = {
+            output.request_id: output
+            for step in outputs.values()
+            for output in step.outputs
+            if output.finish_reason is not None
+        }
+        for request_id in failed & ended.keys():
+            ended[request_id].stop_reason = GRAMMAR_FAILED
+        for request in running if ended else ():
+            output = ended.get(request.request_id)
+            if output is not None and _has_broken(request):
+                _mark_broken(output)
         return outputs
 
 
@@ -117,6 +130,19 @@ def _is_constrained(request: Any) -> bool:
 
 def _has_failed(request: Any) -> bool:
     return isinstance(request.structured_output_request.grammar, Exception)
+
+
+def _has_broken(request: Any) -> bool:
+    """Whether llguidance gave up the grammar of a running request: it then allows only the end."""
+    constraint = request.structured_output_request
+    matcher = None if constraint is None else getattr(constraint.grammar, "ll_matcher", None)
+    return matcher is not None and bool(matcher.get_error())
+
+
+def _mark_broken(output: Any) -> None:
+    """An answer that `max_tokens` cuts is a correct beginning."""
+    if output.finish_reason != FinishReason.LENGTH:
+        output.finish_reason, output.stop_reason = FinishReason.ERROR, GRAMMAR_EXCEEDED
 
 
 class BatchedBitmaskMixin:

@@ -241,8 +241,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"structured_outputs": {"structural_tag": f'{{"format": {NESTED}}}'}},
         "structured_outputs",
     ),
-    ("qwen3", {}, {"guided_json": NESTED}, "guided_json"),
-    ("gpt_oss", {"choice": "none"}, {"guided_json": NESTED}, "guided_json"),
+    ("qwen3", {}, {"guided_json": NESTED}, "guided_json.const"),
+    ("gpt_oss", {"choice": "none"}, {"guided_json": NESTED}, "guided_json.const"),
 ]
 
 

@@ -291,11 +291,14 @@ def test_any_tools_are_read_or_refused_by_an_existing_path(fields):
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
-def test_number_beyond_64_bits_is_refused(number):
-    """Otherwise the failure would occur in a later layer."""
+def test_number_beyond_64_bits_reaches_the_template(number, monkeypatch):
+    """Only a grammar cannot have it (test_schema_reduction). Its characters count too."""
     function = {"name": "f", "parameters": {"maximum": number}}
+    offered = [{"type": "function", "function": function}]
 
-    assert refusal(tools=[{"type": "function", "function": function}]).param == "tools"
+    assert read(tools=offered).for_template[0]["function"]["parameters"]["maximum"] == number
+    monkeypatch.setattr(tools_module, "MAX_TOOLS_BYTES", 40)
+    assert refusal(tools=offered).param == "tools"
 
 
 HERMES = OutputFormat(family=BY_NAME["hermes"], evidence=())

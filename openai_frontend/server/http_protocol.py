@@ -66,7 +66,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_open = self._body_open = False
         self._request_limits = RequestLimits(self.limits)
-        self._is_new = True  # nothing has been received
+        self._opening: bytes | None = b""  # what has been received, while it may begin HTTP/2
         self._rejected = self._disconnected = False
         # method and version of a request to switch protocols
         self._upgrading: tuple[bytes, bytes] | None = None
@@ -99,15 +99,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # ---- receiving ----
 
     def data_received(self, data: bytes) -> None:
-        if self._is_new:
-            self._is_new = False
-            if data.startswith(http2.PREFACE):
-                self.http2_log.warn(self.client[0] if self.client else "unix", self.loop.time())
-                self._reject(http2.REFUSAL)
+        if self._opening is not None:
+            self._refuse_http2(self._opening + data[: len(http2.PREFACE)])
         while data and not self._rejected:
             self._data, self._unparsed = data, b""
             self._receive(data)
             data = self._unparsed
+
+    def _refuse_http2(self, opening: bytes) -> None:
+        """Refuses HTTP/2 by the connection's first bytes, which may arrive in several parts."""
+        is_http2 = opening.startswith(http2.PREFACE)
+        self._opening = None if is_http2 or not http2.PREFACE.startswith(opening) else opening
+        if is_http2:
+            self.http2_log.warn(self.client[0] if self.client else "unix", self.loop.time())
+            self._reject(http2.REFUSAL)
 
     def _receive(self, data: bytes) -> None:
         continues_head = self._head_open

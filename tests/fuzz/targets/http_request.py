@@ -55,6 +55,7 @@ SEEDS = (
     b"\x07POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\na: b\r\n\r\n",
     b"\x01POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nhello",
     b"\x02POST / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nok",
+    b"GPRI * HTTP/2.0\r\n\r\nSM",
     b"\x05POST / HTTP/1.1\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\nhello",
 )
 

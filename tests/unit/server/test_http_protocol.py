@@ -700,6 +700,17 @@ async def test_date_changes_without_requests(monkeypatch):
     assert dates[0] != dates[1]
 
 
+@pytest.mark.parametrize("cut", range(1, 20, 3))
+async def test_http2_is_refused_however_its_first_bytes_arrive(cut):
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM"  # a client may also wait for the answer before the rest
+
+    async with served() as address:
+        answer = await exchange(address, preface[:cut], preface[cut:], pause_s=0.02)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"HTTP/2 and gRPC are not served. Use HTTP/1.1." in answer
+
+
 async def test_http2_client_learns_why_it_is_refused(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

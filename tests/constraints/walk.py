@@ -4,6 +4,7 @@ model without knowledge writes.
 
 import json
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from openai_frontend.engines.vllm.grammars.backends import tag_tokens
-from openai_frontend.engines.vllm.grammars.patterns import repeat_bound_exceeded
+from openai_frontend.engines.vllm.grammars.patterns import LENGTH, repeat_bound_exceeded
 from openai_frontend.engines.vllm.grammars.preprocess import GrammarSpec, prepare
 from openai_frontend.engines.vllm.grammars.text_grammars import is_lark
 from openai_frontend.generation import StructuredOutputs
@@ -19,6 +20,7 @@ from tests.constraints.outcome import Answer
 from tests.gateway_process import ROOT
 
 _WEIGHTS = ROOT / "model_repository" / "demo" / "1" / "weights"
+_CONTROL = re.compile(rb"[\x00-\x09\x0b-\x1f]")
 _CLOSERS = frozenset('"}])>/')
 MAX_TOKENS = 400
 
@@ -43,6 +45,14 @@ class Grammars:
         self._special_tokens = tag_tokens(tokenizer)
         self._info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=self.size)
         self._compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
+        # As in the engine: strings of bounded length allow control characters
+        text = xgrammar.TokenizerInfo(
+            [b"" if _CONTROL.search(each) else each for each in self._info.decoded_vocab],
+            vocab_type=xgrammar.VocabType.RAW,
+            vocab_size=self.size,
+            stop_token_ids=self._info.stop_token_ids,
+        )
+        self._counted = xgrammar.GrammarCompiler(text, max_threads=1, cache_enabled=False)
         self._guidance = llguidance.hf.from_tokenizer(tokenizer, n_vocab=self.size)
         self.pieces: list[bytes] = self._info.decoded_vocab
         self.ends = np.isin(np.arange(self.size), self._info.stop_token_ids)
@@ -64,7 +74,8 @@ class Grammars:
     def _compiled(self, ready: GrammarSpec) -> Any:
         """None if llguidance enforces it."""
         if ready.kind == "structural_tag":
-            return self._compiler.compile_structural_tag(ready.text)
+            compiler = self._counted if LENGTH.search(ready.text) else self._compiler
+            return compiler.compile_structural_tag(ready.text)
         if ready.kind == "grammar" and not is_lark(ready.text):
             return self._compiler.compile_grammar(ready.text)
         if ready.kind == "regex" and not repeat_bound_exceeded(ready.text):

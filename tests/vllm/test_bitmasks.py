@@ -1,5 +1,6 @@
 """Token bitmasks of many grammars, filled together, equal those that vLLM fills one by one."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ def test_bitmasks_filled_together_equal_vllms():
     """One of the grammars has ended, and one belongs to another engine."""
     import torch
 
-    from openai_frontend.engines.vllm.processes.scheduler import BatchedBitmaskMixin
+    from openai_frontend.engines.vllm.processes.grammar_masks import BatchedBitmaskMixin
 
     def fill(bitmask: torch.Tensor, row: int) -> None:
         bitmask[row].fill_(7)
@@ -49,3 +50,89 @@ def test_bitmasks_filled_together_equal_vllms():
             each.fill_bitmask(alone, row)
     assert together.tolist() == alone.tolist()
     assert len({tuple(row) for row in alone.tolist()}) == len(grammars)
+
+
+class Slow:
+    """A grammar of vLLM whose calls take CPU time."""
+
+    ended = False
+
+    def __init__(self, call_s: float) -> None:
+        self.call_s = call_s
+
+    def _work(self) -> None:
+        end_s = time.thread_time() + self.call_s
+        while time.thread_time() < end_s:
+            pass
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        self._work()
+        return True
+
+    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+        self._work()
+
+    def is_terminated(self) -> bool:
+        return self.ended
+
+
+def limited(call_s: float) -> Any:
+    from openai_frontend.engines.vllm.processes.grammar_masks import timed_class
+
+    return timed_class(Slow)(call_s)
+
+
+def test_grammar_that_takes_too_long_ends_its_request():
+    """A whole answer is kept, however long it took."""
+    slow, usual, ended = limited(0.15), limited(0.0), limited(1.1)
+    ended.ended = True
+    steps = 0
+    while slow.accept_tokens("r", [1]):
+        slow.fill_bitmask(None, 0)
+        steps += 1
+
+    assert 3 <= steps <= 4
+    assert slow.is_too_slow
+    assert all(usual.accept_tokens("r", [1]) for _ in range(100))
+    assert ended.accept_tokens("r", [1])
+    assert not usual.is_too_slow
+    assert not ended.is_too_slow
+
+
+def test_grammars_of_both_engines_are_limited():
+    from vllm.v1.structured_output.backend_guidance import GuidanceGrammar
+    from vllm.v1.structured_output.backend_xgrammar import XgrammarGrammar
+
+    from openai_frontend.engines.vllm.processes.grammar_masks import timed
+
+    made = timed(grammar("[a-f]+"))
+    assert isinstance(made, XgrammarGrammar)
+    assert made.accept_tokens("r", [VOCABULARY.index("a")])
+    assert made.tokens == 1
+    other = timed(GuidanceGrammar(ll_matcher=None, ll_tokenizer=None, vocab_size=1))
+    assert isinstance(other, GuidanceGrammar)
+    assert other.spent_s == 0
+
+
+def test_batch_that_takes_long_is_filled_and_timed_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    from openai_frontend.engines.vllm.processes import grammar_masks
+
+    scheduler = grammar_masks.BatchedBitmaskMixin()
+    grammars = [grammar_masks.timed(grammar("[a-f]+")), limited(0.03)]
+    bitmask = torch.zeros((2, WORDS), dtype=torch.int32)
+    scheduler._fill(grammars, bitmask)
+    assert grammars[0].spent_s == 0  # filled in the batch
+    first = bitmask.tolist()
+
+    scheduler._fill(grammars, bitmask)
+    assert grammars[0].spent_s > 0
+    assert bitmask.tolist() == first
+
+    spent_s = grammars[0].spent_s
+    monkeypatch.setattr(grammar_masks, "_SLOW_BATCH_S", 10)
+    scheduler._fill(grammars, bitmask)  # the last one was slow
+    scheduler._fill(grammars, bitmask)
+    assert grammars[0].spent_s >= spent_s
+    assert not scheduler._is_slow

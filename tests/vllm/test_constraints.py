@@ -410,10 +410,25 @@ async def test_200_constrained_requests_at_once(server: Server):
 @needs_grammar_engines
 @streamed
 async def test_answer_whose_grammar_breaks_is_an_error(server: Server, stream: bool):
-    """Its text so far is no whole answer."""
-    text = {"type": "string", "pattern": "^((a{5,100}){5,100}){5,100}$"}
+    """Its text so far is no whole answer. Other requests go on."""
+    # The trial answer is fast: the time grows with the length of the answer
+    parts = [f"r{i}" for i in range(6)]
+    rules = [f"e: /[ab]/ | {' | '.join(parts)}", *(f"{part}: e e" for part in parts)]
+    given = {"grammar": "\n".join(["start: e", *rules])}
+    others = asyncio.gather(*(answer(server, "demo", QUESTION, max_tokens=20) for _ in range(3)))
+
+    with pytest.raises(errors.InvalidRequest, match="the grammar became too large or too slow"):
+        constraint = held("hermes", structured_outputs=given)
+        await answers(server, [constraint], stream=stream, min_tokens=350)
+    assert all(map(completion_tokens, await others))
+
+
+@needs_grammar_engines
+async def test_pattern_of_many_readings_is_refused_with_its_path(server: Server):
+    """llguidance would give it up within the answer."""
+    text = {"type": "string", "pattern": "^(.{0,100},){0,100}$"}
     schema = {"type": "object", "properties": {"text": text}, "required": ["text"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
 
-    with pytest.raises(errors.InvalidRequest, match="the grammar became too large for the engine"):
-        await answers(server, [held("hermes", response_format=form)], stream=stream)
+    with pytest.raises(errors.InvalidRequest, match=r"properties\.text.*up to 10100 readings"):
+        await answers(server, [held("hermes", response_format=form)])

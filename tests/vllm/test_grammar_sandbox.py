@@ -157,6 +157,40 @@ def test_llguidance_compiles_up_to_the_first_token(trials: GrammarSandbox, form:
     assert tried(trials, GrammarSpec("grammar", "start: <[3]> /a|a{1,2}/")).kind == "grammar"
 
 
+def ambiguous(names: int, rule: str, define: str) -> str:
+    """A grammar that reads every text in many ways."""
+    parts = [f"r{i}" for i in range(names)]
+    return "\n".join([
+        f"{rule} {define} e",
+        f"e {define} /[ab]/ | {' | '.join(parts)}".replace("/", "" if "=" in define else "/"),
+        *(f"{part} {define} e e" for part in parts),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [ambiguous(40, "start", ":"), ambiguous(10, "root", "::=").replace("[ab]", "[a-z ]{1,9}")],
+    ids=["lark", "ebnf"],
+)
+def test_grammar_that_takes_long_per_token_is_refused(trials: GrammarSandbox, grammar: str):
+    """The engine would stop for each of its tokens."""
+    with pytest.raises(ValueError, match="an answer takes it more than 31 ms per token"):
+        tried(trials, GrammarSpec("grammar", grammar))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: e\ne: e "+" t | t\nt: t "*" f | f\nf: /[0-9]+/ | "(" e ")"',
+        'root ::= e\ne ::= e "+" t | t\nt ::= t "*" f | f\nf ::= [0-9]+ | "(" e ")"',
+        'root ::= "a" | "b" | root root',
+        "start: TEXT\nTEXT: /(.{0,20},){1,19}/",
+    ],
+)
+def test_grammar_of_usual_ambiguity_is_compiled(trials: GrammarSandbox, grammar: str):
+    assert tried(trials, GrammarSpec("grammar", grammar)).kind == "grammar"
+
+
 def test_dead_sandbox_process_is_replaced():
     """The grammar it was compiling fails with a server error, and a new process starts."""
     trials = GrammarSandbox()

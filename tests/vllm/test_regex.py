@@ -4,10 +4,15 @@ import contextlib
 import itertools
 import random
 import re
+import time
 
 import pytest
 
-from openai_frontend.engines.vllm.grammars.regex_determinism import is_deterministic
+from openai_frontend.engines.vllm.grammars.regex_determinism import (
+    MAX_READINGS,
+    check_readings,
+    is_deterministic,
+)
 from openai_frontend.engines.vllm.grammars.regex_search import Search, whole_texts
 from openai_frontend.engines.vllm.grammars.regex_syntax import parse
 from openai_frontend.engines.vllm.grammars.regex_text import (
@@ -327,3 +332,37 @@ DETERMINISTIC = [
 @pytest.mark.parametrize(("pattern", "decided"), DETERMINISTIC, ids=str)
 def test_whether_the_next_character_decides(pattern, decided):
     assert is_deterministic(parse(pattern)) is decided
+
+
+READINGS = [
+    ("(.{0,100},){0,100}", 10_100),
+    ("([a-z]{0,30}[a-z ]{0,30}){0,20}", 1200),
+    (".{0,300}x.{0,300}", 601),
+    ("(.{0,500},)*", 501),
+    ("(a{1,3}b?){1,500}", 2000),
+    ("(.{0,20},){1,19}", 399),
+    # A separator, or only one repetition whose end is not known
+    ("([A-Za-z]{1,20}[ -]){1,500}", 1),
+    (r"[\w.-]{1,64}@([\w-]{1,63}\.){1,8}[a-z]{2,63}", 65),
+    (".{0,5000}", 1),
+    ("(a|b|ab){1,20}x", 80),
+]
+
+
+@pytest.mark.parametrize(("pattern", "readings"), READINGS, ids=str)
+def test_expressions_of_many_readings_are_refused(pattern, readings):
+    """llguidance would follow all of them, and fail within an answer."""
+    if readings <= MAX_READINGS:
+        assert whole_texts(pattern, Search.WHOLE)
+        return
+    with pytest.raises(ValueError, match=f"one text has up to {readings} readings"):
+        whole_texts(pattern, Search.WHOLE)
+
+
+@pytest.mark.parametrize("pattern", ["a" * 3000, "a?" * 300, "(a?b|c)" * 500], ids=len)
+def test_long_expressions_are_examined_fast(pattern):
+    tree = parse(pattern)
+    begun = time.process_time()
+    check_readings(tree)
+    is_deterministic(tree)
+    assert time.process_time() - begun < 2

@@ -33,8 +33,8 @@ def test_scheduler_has_all_mixins(asynchronous: bool) -> None:
     from vllm.config import StructuredOutputsConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+    from openai_frontend.engines.vllm.processes.grammar_masks import BatchedBitmaskMixin
     from openai_frontend.engines.vllm.processes.scheduler import (
-        BatchedBitmaskMixin,
         GrammarQuotaMixin,
         WholeOutputMixin,
         scheduler,

@@ -303,8 +303,8 @@ def finish_reason(reason: object, stop_reason: object) -> Any:
         raise ConstraintError("structured_outputs: the engine failed to compile the grammar")
     if stop_reason == GRAMMAR_EXCEEDED:
         raise ConstraintError(
-            "structured_outputs: the grammar became too large for the engine within the answer."
-            " Use fewer nested repetitions with bounds, such as (a{1,100}){1,100}."
+            "structured_outputs: the grammar became too large or too slow within the answer. Make"
+            " it less ambiguous: each text should have one reading."
         )
     raise EngineError(f"the engine ended the request: {name}")
 

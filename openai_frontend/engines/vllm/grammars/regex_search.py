@@ -13,6 +13,7 @@ from openai_frontend.engines.vllm.grammars.code_points import (
     of_text,
 )
 from openai_frontend.engines.vllm.grammars.regex_complement import ANY_TEXT, unmatched
+from openai_frontend.engines.vllm.grammars.regex_determinism import check_readings
 from openai_frontend.engines.vllm.grammars.regex_syntax import parse
 from openai_frontend.engines.vllm.grammars.regex_tree import (
     EMPTY,
@@ -49,7 +50,7 @@ class Search(enum.Enum):
 
 def whole_texts(pattern: str, search: Search = Search.ANCHORED) -> tuple[Node, ...]:
     """Trees for the whole text, all of which must match. Raises ValueError if the pattern is
-    invalid, not supported, or matches nothing.
+    invalid, not supported, matches nothing, or is too ambiguous.
     """
     ahead, rest = _lookaheads(parse(pattern))
     anchored = _anchored(rest)
@@ -68,6 +69,8 @@ def whole_texts(pattern: str, search: Search = Search.ANCHORED) -> tuple[Node, .
             found.append(unmatched(_opened(_before_line_end(begun))))
     if NOTHING in found:
         raise ValueError("no text matches it")
+    for tree in found:
+        check_readings(tree)
     return tuple(found)
 
 

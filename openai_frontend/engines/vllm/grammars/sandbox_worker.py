@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+import numpy as np
+
 from openai_frontend.engines.vllm.grammars.preprocess import (
     GrammarSpec,
     for_llguidance,
@@ -35,6 +37,9 @@ STACK_MIB = 4  # half of the engine's thread stacks
 MAX_FORKS = 4  # so that a slow grammar does not block others
 NICENESS = 10
 _ENDED = float("inf")  # deadline of a fork that was killed at its deadline
+# Tokens of a trial answer, and their CPU time. With a large vocabulary, ambiguous grammars take
+# seconds per token, usual ones 10 to 30 us.
+_TRIAL_TOKENS, _TRIAL_S = 32, 1.0
 _ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidance
 
 
@@ -216,7 +221,7 @@ def _tried(form: GrammarSpec, limits: _Limits) -> dict[str, Any]:
 
 
 def _compile(form: GrammarSpec, limits: _Limits) -> None:
-    """Compile as the engine does, up to the first token."""
+    """Compile as the engine does. Grammars that may be ambiguous also write a trial answer."""
     import xgrammar
 
     vocabulary = limits.vocabulary
@@ -229,12 +234,15 @@ def _compile(form: GrammarSpec, limits: _Limits) -> None:
             raise ValueError(f"structured_outputs: {reason}") from error
         grammar = None
     if grammar is None:
-        _try_llguidance(form, limits.tokenizer)
+        _try_llguidance(form, limits)
         return
     mask = xgrammar.allocate_token_bitmask(1, vocabulary.vocab_size)
-    narrowed = xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(mask)
+    matcher = xgrammar.GrammarMatcher(grammar)
+    narrowed = matcher.fill_next_token_bitmask(mask)
     if narrowed and not mask.any():  # the engine would fail at the first token
         raise ValueError("structured_outputs: no text matches it")
+    if form.kind == "grammar":  # a client's: the others are not ambiguous
+        _write_trial(_XgrammarTrial(matcher, mask), vocabulary)
 
 
 def _compiled(form: GrammarSpec, compiler: Any) -> Any:
@@ -254,7 +262,7 @@ def _falls_to_llguidance(form: GrammarSpec) -> bool:
     return form.kind == "grammar" and is_lark(form.text)
 
 
-def _try_llguidance(form: GrammarSpec, tokenizer: Any) -> None:
+def _try_llguidance(form: GrammarSpec, limits: _Limits) -> None:
     """Leave refusals by llguidance to the engine's client, which has its own messages."""
     from llguidance import LLMatcher
 
@@ -266,9 +274,9 @@ def _try_llguidance(form: GrammarSpec, tokenizer: Any) -> None:
         grammar = make[form.kind](form.text)
     except _ENGINES_ERRORS:
         return
-    if LLMatcher.validate_grammar(grammar, None) or tokenizer is None:
+    if LLMatcher.validate_grammar(grammar, None) or limits.tokenizer is None:
         return
-    matcher = LLMatcher(tokenizer, grammar, log_level=0)
+    matcher = LLMatcher(limits.tokenizer, grammar, log_level=0)
     if matcher.get_error():
         return
     matcher.compute_bitmask()
@@ -276,6 +284,41 @@ def _try_llguidance(form: GrammarSpec, tokenizer: Any) -> None:
         is_large = "TooComplex" in matcher.stop_reason()
         reason = "it is too large" if is_large else "no text matches it"
         raise ValueError(f"structured_outputs: {reason}")
+    _write_trial(matcher, limits.vocabulary)
+
+
+class _XgrammarTrial:
+    """xgrammar's matcher with the methods of llguidance's."""
+
+    def __init__(self, matcher: Any, mask: Any) -> None:
+        self._matcher, self._mask = matcher, mask
+
+    def compute_bitmask(self) -> bytes:
+        if not self._matcher.fill_next_token_bitmask(self._mask):
+            self._mask.fill_(-1)
+        return bytes(self._mask.numpy())
+
+    def consume_token(self, token: int) -> bool:
+        return bool(self._matcher.accept_token(token))
+
+
+def _write_trial(matcher: Any, vocabulary: Any) -> None:
+    """Write the beginning of a random answer. Raises ValueError if it takes too long."""
+    chooser = np.random.default_rng(0)
+    begun_s = time.process_time()
+    for _ in range(_TRIAL_TOKENS):
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        allowed = np.unpackbits(mask, count=vocabulary.vocab_size, bitorder="little")
+        allowed[vocabulary.stop_token_ids] = 0
+        tokens = np.flatnonzero(allowed)
+        if not tokens.size or not matcher.consume_token(int(chooser.choice(tokens))):
+            return
+        if time.process_time() - begun_s > _TRIAL_S:
+            raise ValueError(
+                "structured_outputs: an answer takes it more than"
+                f" {_TRIAL_S / _TRIAL_TOKENS * 1000:.0f} ms per token. Make it less ambiguous: each"
+                " text should have one reading"
+            )
 
 
 def _line(message: dict[str, Any]) -> bytes:

@@ -415,11 +415,11 @@ async def test_answer_whose_grammar_breaks_is_an_error(server: Server, stream: b
     parts = [f"r{i}" for i in range(6)]
     rules = [f"e: /[ab]/ | {' | '.join(parts)}", *(f"{part}: e e" for part in parts)]
     given = {"grammar": "\n".join(["start: e", *rules])}
+    constraints = [held("hermes", structured_outputs=given)]
     others = asyncio.gather(*(answer(server, "demo", QUESTION, max_tokens=20) for _ in range(3)))
 
     with pytest.raises(errors.InvalidRequest, match="the grammar became too large or too slow"):
-        constraint = held("hermes", structured_outputs=given)
-        await answers(server, [constraint], stream=stream, min_tokens=350)
+        await answers(server, constraints, stream=stream, min_tokens=350)
     assert all(map(completion_tokens, await others))
 
 

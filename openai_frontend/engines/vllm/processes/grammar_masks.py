@@ -53,7 +53,7 @@ _TIMED = {kind: timed_class(kind) for kind in (XgrammarGrammar, GuidanceGrammar)
 
 
 def timed(grammar: Any) -> Any:
-    """The same grammar, with its time limited."""
+    """Limit the time of a grammar, and return it."""
     grammar.__class__ = _TIMED.get(type(grammar), type(grammar))
     return grammar
 

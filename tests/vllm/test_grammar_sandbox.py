@@ -252,6 +252,21 @@ def test_sandbox_process_with_a_malformed_reply_is_replaced(
         trials.close()
 
 
+def test_vocabulary_that_cannot_be_read_is_the_servers_error():
+    """A ValueError would be the request's, with status 400."""
+
+    def unreadable() -> dict[str, Any]:
+        raise ValueError("unknown tokenizer")
+
+    unused = GrammarSandbox()
+    try:
+        with pytest.raises(EngineError, match="vocabulary cannot be read: unknown tokenizer"):
+            unused.submit(VALID, unreadable)
+        assert unused.submit(VALID, vocabulary).result(timeout=120) == VALID
+    finally:
+        unused.close()
+
+
 class Flaky(GrammarPreparer):
     """Fails to read the model's tokens the first time."""
 

@@ -73,7 +73,7 @@ class GrammarSandbox:
             try:
                 process = self._running_process()
                 if not self._has_vocabulary:
-                    self._send(process, {**vocabulary(), **self._limits})
+                    self._send(process, {**_read_vocabulary(vocabulary), **self._limits})
                     self._has_vocabulary = True
                 self._send(process, {"id": number, "kind": form.kind, "text": form.text})
             except OSError:
@@ -145,6 +145,13 @@ def _outcome(reply: dict[str, Any]) -> GrammarSpec | Exception:
 
 def _log_broken(error: Exception) -> None:
     logger.error("the grammar sandbox sent a malformed reply; it is replaced", exc_info=error)
+
+
+def _read_vocabulary(vocabulary: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    try:
+        return vocabulary()
+    except ValueError as error:  # which would blame the request
+        raise EngineError(f"the model's vocabulary cannot be read: {error}") from error
 
 
 def _start_process() -> _SandboxProcess:

@@ -178,6 +178,23 @@ def test_grammar_that_takes_long_per_token_is_refused(trials: GrammarSandbox, gr
         tried(trials, GrammarSpec("grammar", grammar))
 
 
+def test_slow_grammar_within_a_structural_tag_is_refused(trials: GrammarSandbox):
+    """As that of a custom tool, which begins after any text."""
+    grammar = ambiguous(10, "root", "::=").replace("[ab]", "[a-z ]{1,9}")
+    for text, refused in ((grammar, True), ('root ::= "a" | "b" root', False)):
+        content = {"type": "grammar", "grammar": text}
+        tag = {"type": "tag", "begin": "<t>", "content": content, "end": "</t>"}
+        calls = {"type": "triggered_tags", "triggers": ["<t>"], "tags": [tag]}
+        form = GrammarSpec(
+            "structural_tag", json.dumps({"type": "structural_tag", "format": calls})
+        )
+        if refused:
+            with pytest.raises(ValueError, match="an answer takes it more than 31 ms per token"):
+                tried(trials, form)
+        else:
+            assert tried(trials, form).kind == "structural_tag"
+
+
 @pytest.mark.parametrize(
     "grammar",
     [

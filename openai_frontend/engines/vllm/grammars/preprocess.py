@@ -85,6 +85,14 @@ def for_llguidance(spec: GrammarSpec) -> bool:
     return spec.kind == "grammar" and spec.text.startswith(lark.HEADER)
 
 
+def embedded_grammars(spec: GrammarSpec) -> list[str]:
+    """The EBNF grammars within a prepared structural tag."""
+    if spec.kind != "structural_tag":
+        return []
+    parts = _parts(json.loads(spec.text))
+    return [part["grammar"] for part in parts if part["type"] == "grammar"]
+
+
 def _prepared_regex(spec: GrammarSpec) -> GrammarSpec:
     """The expression with its classes written out, for llguidance if xgrammar could misread it."""
     trees = _written_trees(spec.text)

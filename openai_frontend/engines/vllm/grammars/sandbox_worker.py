@@ -26,6 +26,7 @@ import numpy as np
 
 from openai_frontend.engines.vllm.grammars.preprocess import (
     GrammarSpec,
+    embedded_grammars,
     for_llguidance,
     prepare,
 )
@@ -242,6 +243,9 @@ def _compile(form: GrammarSpec, limits: _Limits) -> None:
     if narrowed and not mask.any():  # the engine would fail at the first token
         raise ValueError("structured_outputs: no text matches it")
     if form.kind == "grammar":  # a client's: the others are not ambiguous
+        _write_trial(_XgrammarTrial(matcher, mask), vocabulary)
+    for text in embedded_grammars(form):
+        matcher = xgrammar.GrammarMatcher(compiler.compile_grammar(text))
         _write_trial(_XgrammarTrial(matcher, mask), vocabulary)
 
 

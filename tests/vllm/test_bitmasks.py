@@ -76,22 +76,24 @@ class Slow:
         return self.ended
 
 
-def limited(call_s: float) -> Any:
-    from openai_frontend.engines.vllm.processes.grammar_masks import timed_class
+def limited(call_s: float, together: Any = None) -> Any:
+    from openai_frontend.engines.vllm.processes.grammar_masks import TimeSpent, timed_class
 
-    return timed_class(Slow)(call_s)
+    made = timed_class(Slow)(call_s)
+    made.spent, made.together = TimeSpent(), together or TimeSpent()
+    return made
 
 
 def test_grammar_that_takes_too_long_ends_its_request():
     """A whole answer is kept, however long it took."""
-    slow, usual, ended = limited(0.15), limited(0.0), limited(1.1)
+    slow, usual, ended = limited(0.2), limited(0.0), limited(1.1)
     ended.ended = True
     steps = 0
     while slow.accept_tokens("r", [1]):
         slow.fill_bitmask(None, 0)
         steps += 1
 
-    assert 3 <= steps <= 4
+    assert 2 <= steps <= 3
     assert slow.is_too_slow
     assert all(usual.accept_tokens("r", [1]) for _ in range(100))
     assert ended.accept_tokens("r", [1])
@@ -99,19 +101,34 @@ def test_grammar_that_takes_too_long_ends_its_request():
     assert not ended.is_too_slow
 
 
+def test_equal_grammars_share_a_limit():
+    """Neither choices of a request nor further requests make it larger."""
+    from openai_frontend.engines.vllm.processes.grammar_masks import TimeSpent
+
+    together = TimeSpent()
+    steps = 0
+    for _ in range(10):
+        one = limited(0.2, together)
+        while one.accept_tokens("r", [1]):
+            steps += 1
+        assert one.is_too_slow
+
+    assert 4 <= steps <= 6
+
+
 def test_grammars_of_both_engines_are_limited():
     from vllm.v1.structured_output.backend_guidance import GuidanceGrammar
     from vllm.v1.structured_output.backend_xgrammar import XgrammarGrammar
 
-    from openai_frontend.engines.vllm.processes.grammar_masks import timed
+    from openai_frontend.engines.vllm.processes.grammar_masks import TimeSpent, timed
 
-    made = timed(grammar("[a-f]+"))
+    made = timed(grammar("[a-f]+"), TimeSpent())
     assert isinstance(made, XgrammarGrammar)
     assert made.accept_tokens("r", [VOCABULARY.index("a")])
-    assert made.tokens == 1
-    other = timed(GuidanceGrammar(ll_matcher=None, ll_tokenizer=None, vocab_size=1))
+    assert made.spent.tokens == made.together.tokens == 1
+    other = timed(GuidanceGrammar(ll_matcher=None, ll_tokenizer=None, vocab_size=1), TimeSpent())
     assert isinstance(other, GuidanceGrammar)
-    assert other.spent_s == 0
+    assert other.spent.cpu_s == 0
 
 
 def test_batch_that_takes_long_is_filled_and_timed_one_by_one(monkeypatch: pytest.MonkeyPatch):
@@ -120,19 +137,19 @@ def test_batch_that_takes_long_is_filled_and_timed_one_by_one(monkeypatch: pytes
     from openai_frontend.engines.vllm.processes import grammar_masks
 
     scheduler = grammar_masks.BatchedBitmaskMixin()
-    grammars = [grammar_masks.timed(grammar("[a-f]+")), limited(0.03)]
+    grammars = [grammar_masks.timed(grammar("[a-f]+"), grammar_masks.TimeSpent()), limited(0.03)]
     bitmask = torch.zeros((2, WORDS), dtype=torch.int32)
     scheduler._fill(grammars, bitmask)
-    assert grammars[0].spent_s == 0  # filled in the batch
+    assert grammars[0].spent.cpu_s == 0  # filled in the batch
     first = bitmask.tolist()
 
     scheduler._fill(grammars, bitmask)
-    assert grammars[0].spent_s > 0
+    assert grammars[0].spent.cpu_s > 0
     assert bitmask.tolist() == first
 
-    spent_s = grammars[0].spent_s
+    spent_s = grammars[0].spent.cpu_s
     monkeypatch.setattr(grammar_masks, "_SLOW_BATCH_S", 10)
     scheduler._fill(grammars, bitmask)  # the last one was slow
     scheduler._fill(grammars, bitmask)
-    assert grammars[0].spent_s >= spent_s
+    assert grammars[0].spent.cpu_s >= spent_s
     assert not scheduler._is_slow

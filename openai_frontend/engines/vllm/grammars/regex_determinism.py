@@ -16,9 +16,10 @@ from openai_frontend.engines.vllm.grammars.regex_tree import (
     is_optional,
 )
 
-# Readings of one text that llguidance follows at a time. With a vocabulary of 150,000 tokens it
-# fails from 460 on, depending on the expression, and at 400 spends up to 20 ms on a token.
-MAX_READINGS = 400
+# Upper bound of the readings of one text: llguidance fails above in any case. With a vocabulary of
+# 150,000 tokens it may fail from 100 on, depending on the expression, which a trial answer finds
+# (sandbox_worker.py).
+MAX_READINGS = 3000
 
 
 def is_deterministic(node: Node) -> bool:

@@ -18,8 +18,9 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -38,9 +39,18 @@ STACK_MIB = 4  # half of the engine's thread stacks
 MAX_FORKS = 4  # so that a slow grammar does not block others
 NICENESS = 10
 _ENDED = float("inf")  # deadline of a fork that was killed at its deadline
-# Tokens of a trial answer, and their CPU time. With a large vocabulary, ambiguous grammars take
-# seconds per token, usual ones 10 to 30 us.
-_TRIAL_TOKENS, _TRIAL_S = 32, 1.0
+# Of each trial answer: the tokens where the text had alternatives, and all. Of all: CPU time.
+# With a large vocabulary, ambiguous grammars take seconds per token, usual ones 10 to 30 us. The
+# engine allows a grammar more (grammar_masks.py).
+_TRIAL_TOKENS, _TRIAL_LENGTH, _TRIAL_S = 32, 1024, 2.5
+# What the tokens of each consist of: anything, letters that many expressions read in several ways,
+# separators
+_TRIAL_ALPHABETS = (None, b"ab ", b",./-")
+_END = -1
+_AMBIGUOUS = (
+    "it is too ambiguous: the engine would follow too many readings of an answer. Use lower counts,"
+    " or separators that what is repeated cannot contain"
+)
 _ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidance
 
 
@@ -238,15 +248,14 @@ def _compile(form: GrammarSpec, limits: _Limits) -> None:
         _try_llguidance(form, limits)
         return
     mask = xgrammar.allocate_token_bitmask(1, vocabulary.vocab_size)
-    matcher = xgrammar.GrammarMatcher(grammar)
-    narrowed = matcher.fill_next_token_bitmask(mask)
+    narrowed = xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(mask)
     if narrowed and not mask.any():  # the engine would fail at the first token
         raise ValueError("structured_outputs: no text matches it")
     if form.kind == "grammar":  # a client's: the others are not ambiguous
-        _write_trial(_XgrammarTrial(matcher, mask), vocabulary)
+        _write_trials(partial(_XgrammarTrial, grammar, mask), vocabulary)
     for text in embedded_grammars(form):
-        matcher = xgrammar.GrammarMatcher(compiler.compile_grammar(text))
-        _write_trial(_XgrammarTrial(matcher, mask), vocabulary)
+        part = compiler.compile_grammar(text)
+        _write_trials(partial(_XgrammarTrial, part, mask), vocabulary)
 
 
 def _compiled(form: GrammarSpec, compiler: Any) -> Any:
@@ -288,14 +297,16 @@ def _try_llguidance(form: GrammarSpec, limits: _Limits) -> None:
         is_large = "TooComplex" in matcher.stop_reason()
         reason = "it is too large" if is_large else "no text matches it"
         raise ValueError(f"structured_outputs: {reason}")
-    _write_trial(matcher, limits.vocabulary)
+    _write_trials(matcher.deep_copy, limits.vocabulary)
 
 
 class _XgrammarTrial:
     """xgrammar's matcher with the methods of llguidance's."""
 
-    def __init__(self, matcher: Any, mask: Any) -> None:
-        self._matcher, self._mask = matcher, mask
+    def __init__(self, grammar: Any, mask: Any) -> None:
+        import xgrammar
+
+        self._matcher, self._mask = xgrammar.GrammarMatcher(grammar), mask
 
     def compute_bitmask(self) -> bytes:
         if not self._matcher.fill_next_token_bitmask(self._mask):
@@ -305,24 +316,43 @@ class _XgrammarTrial:
     def consume_token(self, token: int) -> bool:
         return bool(self._matcher.accept_token(token))
 
+    def get_error(self) -> str:
+        return ""
 
-def _write_trial(matcher: Any, vocabulary: Any) -> None:
-    """Write the beginning of a random answer. Raises ValueError if it takes too long."""
-    chooser = np.random.default_rng(0)
-    begun_s = time.process_time()
-    for _ in range(_TRIAL_TOKENS):
+
+def _write_trials(matcher: Callable[[], Any], vocabulary: Any) -> None:
+    """Write the beginnings of some answers. Raises ValueError if they take too long, or llguidance
+    gives one up.
+    """
+    end_s = time.process_time() + _TRIAL_S
+    texts = vocabulary.decoded_vocab
+    first_bytes = np.array([text[0] if text else 0 for text in texts])
+    first_bytes[vocabulary.stop_token_ids] = _END
+    for seed, alphabet in enumerate(_TRIAL_ALPHABETS):
+        preferred = first_bytes != _END
+        if alphabet is not None:
+            preferred = np.array([len(text) == 1 and text in alphabet for text in texts])
+        _write_trial(matcher(), first_bytes, preferred, np.random.default_rng(seed), end_s)
+
+
+def _write_trial(
+    matcher: Any, first_bytes: Any, preferred: Any, chooser: Any, end_s: float
+) -> None:
+    """`first_bytes`: of each token's text, or `_END`."""
+    left = _TRIAL_TOKENS
+    for _ in range(_TRIAL_LENGTH):
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        allowed = np.unpackbits(mask, count=vocabulary.vocab_size, bitorder="little")
-        allowed[vocabulary.stop_token_ids] = 0
-        tokens = np.flatnonzero(allowed)
-        if not tokens.size or not matcher.consume_token(int(chooser.choice(tokens))):
+        if matcher.get_error() or time.process_time() > end_s:
+            raise ValueError(f"structured_outputs: {_AMBIGUOUS}")
+        allowed = np.unpackbits(mask, count=first_bytes.size, bitorder="little").view(bool)
+        tokens = np.flatnonzero(allowed & (first_bytes != _END))
+        if not tokens.size:
             return
-        if time.process_time() - begun_s > _TRIAL_S:
-            raise ValueError(
-                "structured_outputs: an answer takes it more than"
-                f" {_TRIAL_S / _TRIAL_TOKENS * 1000:.0f} ms per token. Make it less ambiguous: each"
-                " text should have one reading"
-            )
+        left -= bool((first_bytes[tokens] != first_bytes[tokens[0]]).any())
+        favourites = tokens[preferred[tokens]]
+        token = chooser.choice(favourites if favourites.size else tokens)
+        if not left or not (matcher.consume_token(int(token)) or matcher.get_error()):
+            return
 
 
 def _line(message: dict[str, Any]) -> bytes:

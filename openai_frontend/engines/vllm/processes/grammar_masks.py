@@ -14,29 +14,44 @@ from vllm.v1.structured_output.backend_xgrammar import XgrammarGrammar
 
 from openai_frontend.engines.vllm import versions
 
-# CPU time that the grammar of one request may take, apart from its compilation. A token of usual
-# grammars takes 10 to 30 us, of the most ambiguous expressions 20 ms (regex_determinism.py).
+# CPU time that a grammar may take, apart from its compilation: in one request, and in all. A token
+# of usual grammars takes 10 to 30 us. The trial of a grammar (grammars/sandbox_worker.py) allows
+# less: 2.5 s for at least 96 tokens.
 FREE_S = 1.0
-PER_TOKEN_S = 0.005
+PER_TOKEN_S = 0.02
 # A batch that takes longer has a slow grammar, or a busy machine
 _SLOW_BATCH_S = 0.02
+
+
+class TimeSpent:
+    """CPU time of a grammar, and the number of tokens that it read."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self.tokens = 0
+
+    def add(self, cpu_s: float, tokens: int) -> None:
+        self.cpu_s += cpu_s
+        self.tokens += tokens
+
+    def is_too_much(self) -> bool:
+        return self.cpu_s > FREE_S + PER_TOKEN_S * self.tokens
 
 
 def timed_class(kind: type) -> type:
     """A class of vLLM's grammars that fail when they have taken too long."""
 
     class Timed(kind):  # type: ignore[misc]
-        spent_s = 0.0
-        tokens = 0
         is_too_slow = False
+        spent: TimeSpent
+        together: TimeSpent  # of all requests with the same grammar
 
         def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
             """Whether the grammar allows the tokens; False ends the request with an error."""
             begun_s = time.thread_time()
             accepted: bool = super().accept_tokens(request_id, tokens)
-            self.spent_s += time.thread_time() - begun_s
-            self.tokens += len(tokens)
-            if self.spent_s > FREE_S + PER_TOKEN_S * self.tokens:
+            self._add(time.thread_time() - begun_s, len(tokens))
+            if self.spent.is_too_much() or self.together.is_too_much():
                 self.is_too_slow = not self.is_terminated()
             return accepted and not self.is_too_slow
 
@@ -44,7 +59,11 @@ def timed_class(kind: type) -> type:
             """Set the mask of the tokens that may come next."""
             begun_s = time.thread_time()
             super().fill_bitmask(bitmask, row)
-            self.spent_s += time.thread_time() - begun_s
+            self._add(time.thread_time() - begun_s, 0)
+
+        def _add(self, cpu_s: float, tokens: int) -> None:
+            self.spent.add(cpu_s, tokens)
+            self.together.add(cpu_s, tokens)
 
     return Timed
 
@@ -52,9 +71,12 @@ def timed_class(kind: type) -> type:
 _TIMED = {kind: timed_class(kind) for kind in (XgrammarGrammar, GuidanceGrammar)}
 
 
-def timed(grammar: Any) -> Any:
+def timed(grammar: Any, together: TimeSpent) -> Any:
     """Limit the time of a grammar, and return it."""
-    grammar.__class__ = _TIMED.get(type(grammar), type(grammar))
+    kind = _TIMED.get(type(grammar))
+    if kind is not None:
+        grammar.__class__ = kind
+        grammar.spent, grammar.together = TimeSpent(), together
     return grammar
 
 

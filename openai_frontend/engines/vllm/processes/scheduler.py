@@ -41,7 +41,11 @@ from openai_frontend.engines.vllm.grammars.backends import (
 )
 from openai_frontend.engines.vllm.grammars.patterns import LENGTH
 from openai_frontend.engines.vllm.processes import children as processes
-from openai_frontend.engines.vllm.processes.grammar_masks import BatchedBitmaskMixin, timed
+from openai_frontend.engines.vllm.processes.grammar_masks import (
+    BatchedBitmaskMixin,
+    TimeSpent,
+    timed,
+)
 from openai_frontend.engines.vllm.stats import StatsMixin
 
 
@@ -235,6 +239,7 @@ _FIELDS = {
 }
 # vLLM converts choices to a grammar if xgrammar accepts them.
 _LLGUIDANCE = (StructuredOutputOptions.JSON, StructuredOutputOptions.CHOICE)
+_TIMED_GRAMMARS = 1024
 _CACHED = 16  # grammars for llguidance, of some megabytes each
 
 
@@ -292,6 +297,8 @@ class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's type
         # llguidance includes added tokens, and all bitmasks have one width
         super().__init__(vllm_config, tokenizer, max(vocab_size, len(tokenizer)))
         self._made: dict[type, Any] = {}
+        # Kept after a grammar's requests, so that one that took too long is not tried again
+        self._spent = functools.lru_cache(_TIMED_GRAMMARS)(lambda *_: TimeSpent())
 
     def compile_grammar(self, request_type: Any, grammar_spec: str, **options: Any) -> Any:
         """`options`: since vLLM 0.28, the request's `stop_token_ids`."""
@@ -299,7 +306,8 @@ class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's type
         if _xgrammar_takes(request_type, grammar_spec):
             kind = self._xgrammar_for(grammar_spec)
         backend = self._backend(kind)
-        return timed(backend.compile_grammar(request_type, grammar_spec, **options))
+        grammar = backend.compile_grammar(request_type, grammar_spec, **options)
+        return timed(grammar, self._spent(request_type, grammar_spec))
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
         import torch

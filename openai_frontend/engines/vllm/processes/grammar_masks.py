@@ -1,7 +1,7 @@
 """Bitmasks of the tokens that grammars allow next: filled together, within a limit on their time.
 
 The step of an engine waits for the masks of all its requests. With an ambiguous grammar, such as
-`e: e e | "a"`, each token can take seconds: one request would stop all others.
+`e ::= [a-z ] | e e | e e e`, a token can take seconds: one request would stop all others.
 """
 
 import os

@@ -88,15 +88,15 @@ format: setup ## format the sources
 
 fuzz: setup ### fuzz each parser of untrusted bytes for SECONDS=600; TARGET=name selects one
 	@$(PYTHON) -m scripts.setup --tool fuzz
-	$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) \
+	$(BIN)/python -m scripts.fuzz.campaign --seconds $(or $(SECONDS),600) \
 		$(TARGET:%=--target %) $(ARGS)
 
 soak: setup ## put random load on a gateway for MINUTES=20 or HOURS=; ARGS=--seed=1 repeats a run, ARGS=--media is only images and audio
-	$(BIN)/python -m tests.resilience.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
+	$(BIN)/python -m scripts.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
 
 # Everything takes hours on two cores; ARGS="--walk --every=20" takes minutes and needs no engine.
 check-constraints: setup ### validate answers of the demo model to thousands of patterns and JSON schemas
-	$(BIN)/python -m tests.constraints $(ARGS)
+	$(BIN)/python -m scripts.constraint_corpus $(ARGS)
 
 audit: setup ### report known vulnerabilities of the locked packages
 	@$(PYTHON) -m scripts.setup --tool supply
@@ -143,13 +143,13 @@ gpu-check: ### check and measure the gateway on an NVIDIA GPU; ARGS=--cpu does s
 	@$(if $(findstring --cpu,$(ARGS)),,nvidia-smi --list-gpus 2>/dev/null || { \
 		echo "gpu-check: nvidia-smi reports no GPU: install its driver, or set ARGS=--cpu" >&2; exit 2; })
 	@$(PYTHON) -m scripts.setup --vllm $(if $(findstring --cpu,$(ARGS)),cpu,cuda)
-	$(BIN)/python -m tests.gpu_check $(ARGS)
+	$(BIN)/python -m scripts.gpu_check $(ARGS)
 
 bench: setup ## run the benchmarks; ARGS=--help lists the options
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-scale: setup-clients ### measure how routers keep prefixes; ARGS=--costs or --goals measures replicas
-	$(BIN)/python -m tests.scale.measure $(ARGS)
+	$(BIN)/python -m benchmarks.scale.measure $(ARGS)
 
 figures: setup ### print size, shape and coupling of the package
 	@$(BIN)/python -m scripts.figures

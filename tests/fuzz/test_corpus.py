@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz import loop, scratch
-from tests.fuzz.held import check_of
-from tests.fuzz.targets import NAMES, corpus, target
+from scripts.fuzz import loop, scratch
+from scripts.fuzz.held import check_of
+from scripts.fuzz.targets import NAMES, corpus, target
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.fuzz.held import held
+from scripts.fuzz.held import held
 
 FASTER = 0.02  # a limit of 1 ms, so that the tests are fast
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.scale import measure
+from benchmarks.scale import measure
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.resilience.soak.memory import Sample, slope_mb_h
-from tests.resilience.soak.report import Tally, report
-from tests.resilience.soak.soak import Plan, soak
+from scripts.soak.memory import Sample, slope_mb_h
+from scripts.soak.report import Tally, report
+from scripts.soak.soak import Plan, soak
 
 LEAK_BYTES = 1024 * 1024
 

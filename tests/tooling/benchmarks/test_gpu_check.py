@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.peers import model, servers
 from benchmarks.peers.rounds import Result
-from tests.gpu_check import __main__ as command
-from tests.gpu_check import checks, report
+from scripts.gpu_check import __main__ as command
+from scripts.gpu_check import checks, report
 
 PASSED = checks.Check("tools", True, 1.4, "get_weather({})")
 

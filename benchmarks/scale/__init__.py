@@ -1,0 +1,1 @@
+"""Measurements of several gateways: cache hits, costs, and changes of the set of replicas."""

@@ -1,0 +1,1 @@
+"""Generated input for the parsers of untrusted bytes: `make fuzz`."""

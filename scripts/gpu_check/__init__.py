@@ -1,0 +1,1 @@
+"""Checks and measurements on an NVIDIA GPU: `make gpu-check`."""

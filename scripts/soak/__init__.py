@@ -1,0 +1,1 @@
+"""Random load on one gateway: `make soak`."""

@@ -491,17 +491,29 @@ void ResponseStream::wake(nb::list& waiters) {
 
 namespace {
 
-std::string framed(const std::vector<std::string>& around, std::string_view left) {
+// A constant part, with the frame's number in its slot.
+void append_part(std::string& frames, std::string_view part, std::string_view number) {
+  const size_t slot = number.empty() ? part.npos : part.find(kNumberSlot);
+  frames += part.substr(0, slot);
+  if (slot == part.npos) return;
+  frames += number;
+  frames += part.substr(slot + 1);
+}
+
+// The text as frames; a numbered stream's next number rises by their count.
+std::string framed(const std::vector<std::string>& around, std::string_view left,
+                   std::optional<uint64_t>& number) {
   size_t constant = 16;
   for (const std::string& part : around) constant += part.size();
   std::string frames;
   frames.reserve(constant + left.size() * (around.size() - 1));
   while (!left.empty()) {
     const std::string_view text = left.substr(0, end_of_characters(left, kFrameBytes));
-    frames += around.front();
+    const std::string digits = number ? std::to_string((*number)++) : std::string();
+    append_part(frames, around.front(), digits);
     for (size_t part = 1; part < around.size(); ++part) {
       append_json(frames, text);
-      frames += around[part];
+      append_part(frames, around[part], digits);
     }
     left.remove_prefix(text.size());
   }
@@ -527,13 +539,13 @@ bool ResponseStream::has_news() const {
   return !in_flight_->responses.empty() || in_flight_->lost || !failure.is_none();
 }
 
-void ResponseStream::relay(std::string output, nb::bytes before, nb::bytes after,
-                           nb::object writer) {
+void ResponseStream::relay(std::string output, nb::bytes before, nb::bytes after, nb::object writer,
+                           nb::object frame_numbers) {
   auto relay = std::make_unique<Relay>();
   relay->output = std::move(output);
   relay->around.emplace_back(before.c_str(), before.size());
   relay->around.emplace_back(after.c_str(), after.size());
-  set_relay(std::move(relay), std::move(writer));
+  set_relay(std::move(relay), std::move(writer), std::move(frame_numbers));
 }
 
 void ResponseStream::relay_logprobs(std::string output, nb::bytes before, nb::bytes between,
@@ -544,19 +556,22 @@ void ResponseStream::relay_logprobs(std::string output, nb::bytes before, nb::by
   relay->logprobs = std::make_unique<LogprobFrames>(
       std::string(before.c_str(), before.size()), std::string(between.c_str(), between.size()),
       std::string(after.c_str(), after.size()), TokenTable::of(vocabulary), top);
-  set_relay(std::move(relay), std::move(writer));
+  set_relay(std::move(relay), std::move(writer), nb::none());
 }
 
-void ResponseStream::relay_segments(std::string output, nb::object writer) {
+void ResponseStream::relay_segments(std::string output, nb::object writer,
+                                    nb::object frame_numbers) {
   auto relay = std::make_unique<Relay>();
   relay->output = std::move(output);
   relay->parsed = true;
-  set_relay(std::move(relay), std::move(writer));
+  set_relay(std::move(relay), std::move(writer), std::move(frame_numbers));
 }
 
-void ResponseStream::set_relay(std::unique_ptr<Relay> relay, nb::object writer) {
+void ResponseStream::set_relay(std::unique_ptr<Relay> relay, nb::object writer,
+                               nb::object frame_numbers) {
   // Let go of at the end: the end of the one before may run any code.
   const nb::object before_writer = std::exchange(write, std::move(writer));
+  const nb::object before_numbers = std::exchange(numbers, std::move(frame_numbers));
   stream_writer_ =
       nb::isinstance<StreamWriter>(write) ? nb::inst_ptr<StreamWriter>(write) : nullptr;
   const std::lock_guard lock(in_flight_->queue->mutex);
@@ -607,11 +622,23 @@ void ResponseStream::resume_relay() {
   flush_relay();
 }
 
-std::string ResponseStream::next_frames(bool even_if_held) {
+std::optional<uint64_t> ResponseStream::next_number() const {
+  if (numbers.is_none()) return std::nullopt;
+  const nb::object next = numbers.attr("next");
+  const uint64_t number = PyLong_AsUnsignedLongLong(next.ptr());
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return number;
+}
+
+void ResponseStream::set_next_number(const std::optional<uint64_t>& number) {
+  if (number) numbers.attr("next") = nb::cast(*number);
+}
+
+std::string ResponseStream::next_frames(bool even_if_held, std::optional<uint64_t>& number) {
   Relay* relay = in_flight_->relay.get();
   if (relay == nullptr || !(even_if_held ? relay->has_news() : relay->due())) return {};
   std::string frames = relay->logprobs != nullptr ? std::exchange(relay->frames, {})
-                                                  : framed(relay->around, relay->text);
+                                                  : framed(relay->around, relay->text, number);
   relay->text.clear();
   relay_counts.texts.fetch_add(std::exchange(relay->texts, 0), std::memory_order_relaxed);
   relay_counts.writes.fetch_add(1, std::memory_order_relaxed);
@@ -621,9 +648,13 @@ std::string ResponseStream::next_frames(bool even_if_held) {
 void ResponseStream::flush_relay() {
   std::string frames;
   try {
-    const std::lock_guard lock(in_flight_->queue->mutex);
-    frames = next_frames(false);
-  } catch (const std::bad_alloc& error) {
+    std::optional<uint64_t> number = next_number();
+    {
+      const std::lock_guard lock(in_flight_->queue->mutex);
+      frames = next_frames(false, number);
+    }
+    set_next_number(number);
+  } catch (const std::exception& error) {
     fail_relay(error);
     return;
   }
@@ -677,16 +708,19 @@ void ResponseStream::stop_relay() {
   }
   stream_writer_ = nullptr;  // first: the end of the writer may run any code
   write = nb::none();
+  numbers = nb::none();
 }
 
 nb::list ResponseStream::take() {
   std::vector<std::unique_ptr<ReceivedResponse>> taken;
   std::string frames;
+  std::optional<uint64_t> number = next_number();
   {
     const std::lock_guard lock(in_flight_->queue->mutex);
-    frames = next_frames(true);  // the text before these responses, and nothing after them
+    frames = next_frames(true, number);  // the text before these responses, and nothing after them
     taken.swap(in_flight_->responses);
   }
+  set_next_number(number);
   write_frames(frames);
   if (!failure.is_none()) {
     {
@@ -867,6 +901,7 @@ int traverse_stream(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(stream->waiter.ptr());
   Py_VISIT(stream->release_waiter.ptr());
   Py_VISIT(stream->write.ptr());
+  Py_VISIT(stream->numbers.ptr());
   Py_VISIT(stream->failure.ptr());
   return 0;
 }
@@ -981,9 +1016,12 @@ void bind_inference(nb::module_& module) {
            "Asks Triton to end the request. Returns the bytes of inputs that it still holds; None "
            "if the last response has come.")
       .def("relay", &ResponseStream::relay, "output"_a, "before"_a, "after"_a, "write"_a,
+           "numbers"_a.none() = nb::none(),
            nb::sig("def relay(self, output: str, before: bytes, after: bytes, write: "
-                   "collections.abc.Callable[[bytes], bool]) -> None"),
-           "From now on, write responses that hold this one text and nothing else as frames.")
+                   "collections.abc.Callable[[bytes], bool], numbers: object | None = None) -> "
+                   "None"),
+           "From now on, write responses that hold this one text and nothing else as frames. Each "
+           "takes its number from `numbers.next`: it replaces the byte 1 in a constant part.")
       .def("relay_logprobs", &ResponseStream::relay_logprobs, "output"_a, "before"_a, "between"_a,
            "after"_a, "vocabulary"_a, "top"_a, "write"_a,
            nb::sig("def relay_logprobs(self, output: str, before: bytes, between: bytes, after: "
@@ -994,9 +1032,12 @@ void bind_inference(nb::module_& module) {
            "between `between` and `after`. Responses with a token that `add_token` has not added "
            "to the vocabulary are not written.")
       .def("relay_segments", &ResponseStream::relay_segments, "output"_a, "write"_a,
+           "numbers"_a.none() = nb::none(),
            nb::sig("def relay_segments(self, output: str, write: "
-                   "collections.abc.Callable[[bytes], bool]) -> None"),
-           "From now on, write the text of the segments that `relay_text` and `relay_json` begin.")
+                   "collections.abc.Callable[[bytes], bool], numbers: object | None = None) -> "
+                   "None"),
+           "From now on, write the text of the segments that `relay_text` and `relay_json` begin, "
+           "numbered as by `relay`.")
       .def("relay_text", &ResponseStream::relay_text, "around"_a, "markers"_a, "room"_a,
            nb::sig("def relay_text(self, around: list[bytes], markers: list[str], room: int) -> "
                    "bool"),

@@ -65,12 +65,17 @@ struct Segment {
   uint64_t tokens = 0;  // that it was made of
 };
 
+// In a frame's constant parts: where the number of a numbered stream's event belongs. JSON has no
+// such byte.
+constexpr char kNumberSlot = '\x01';
+
 // Relays text: responses with one text and nothing else never become Python objects. Their texts
 // are gathered here, and each drain writes them as one frame.
 struct Relay {
   std::string output;               // the name of the output that holds the text
   std::vector<std::string> around;  // a frame's constant parts; the text is a JSON string between
-                                    // them. None: nothing is written
+                                    // them. None: nothing is written. Of a numbered stream, one
+                                    // part may contain kNumberSlot
   std::string text;                 // came since the last frame; valid UTF-8
   std::unique_ptr<LogprobFrames> logprobs;  // makes a frame of each response
   std::string frames;                       // that it has made since the last write
@@ -183,14 +188,16 @@ class ResponseStream {
   bool finished() const;
   bool over() const;
   uint64_t received() const;
-  void relay(std::string output, nb::bytes before, nb::bytes after, nb::object write);
+  // `numbers` is a Python object whose `next` is the number of the next frame, or None.
+  void relay(std::string output, nb::bytes before, nb::bytes after, nb::object write,
+             nb::object numbers);
   // Relays text with the log probabilities of its tokens: see `LogprobFrames`.
   void relay_logprobs(std::string output, nb::bytes before, nb::bytes between, nb::bytes after,
                       uint64_t vocabulary, size_t top, nb::object write);
   // Relays only the segments of a parsed stream, each begun by one of the two calls below it: for
   // those, `around` has the constant parts of a frame, and nothing is written if it is empty.
   // False if earlier responses wait.
-  void relay_segments(std::string output, nb::object write);
+  void relay_segments(std::string output, nb::object write, nb::object numbers);
   bool relay_text(const nb::list& around, std::vector<std::string> markers, size_t room);
   bool relay_json(const nb::list& around, std::string open, char position, size_t room);
   void resume_relay();
@@ -209,13 +216,17 @@ class ResponseStream {
   nb::object waiter = nb::none();
   nb::object release_waiter = nb::none();
   nb::object write = nb::none();
+  nb::object numbers = nb::none();
   nb::object failure = nb::none();  // the exception that the writer raised
 
  private:
-  void set_relay(std::unique_ptr<Relay> relay, nb::object writer);
+  void set_relay(std::unique_ptr<Relay> relay, nb::object writer, nb::object frame_numbers);
   bool begin_segment(const nb::list& around, std::unique_ptr<TextScanner> scanner, size_t room);
   // The text gathered since the last frame, as frames; empty without such text. Under the lock.
-  std::string next_frames(bool even_if_held);
+  std::string next_frames(bool even_if_held, std::optional<uint64_t>& number);
+  // The number of the next frame; nothing if the stream is not numbered. Not under the lock.
+  std::optional<uint64_t> next_number() const;
+  void set_next_number(const std::optional<uint64_t>& number);
   // Not under the lock: the writer may do anything. Its exception is kept for `take`.
   void write_frames(const std::string& frames);
 

@@ -148,6 +148,27 @@ class SegmentEnd:
     json: tuple[str, str] | None = None
 
 
+NUMBER_SLOT = b"\x01"  # as in native/inference.h; JSON has no such byte
+
+
+class EventNumbers:
+    """Counts the events of one stream of a dialect that numbers them.
+
+    Its writer and the relay take numbers in the order in which they write.
+    """
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next = 0  # the number of the next event; native code reads and sets it
+
+    def take(self) -> int:
+        """The number of the event that is written now."""
+        number = self.next
+        self.next = number + 1
+        return number
+
+
 class SegmentRelay(Protocol):
     """The relay of a stream that a parser reads, segment by segment."""
 
@@ -162,8 +183,8 @@ class SegmentRelay(Protocol):
         """Continue after the writer has paused the relay."""
 
 
-OpenRelay = Callable[[bytes, bytes, FrameWriter], Resume]
-OpenSegments = Callable[[FrameWriter], SegmentRelay]
+OpenRelay = Callable[[bytes, bytes, FrameWriter, EventNumbers | None], Resume]
+OpenSegments = Callable[[FrameWriter, EventNumbers | None], SegmentRelay]
 # Adds the JSON of a token before and after its log probability
 AddToken = Callable[[int, bytes, bytes], None]
 OpenLogprobs = Callable[[tuple[bytes, bytes, bytes], int, FrameWriter], tuple[AddToken, Resume]]
@@ -208,17 +229,22 @@ class TextRelay:
         """
         return None if self._open_logprobs is None else self._open_logprobs(around, top, write)
 
-    def take_segments(self, write: FrameWriter) -> SegmentRelay | None:
+    def take_segments(
+        self, write: FrameWriter, numbers: EventNumbers | None = None
+    ) -> SegmentRelay | None:
         """Like `take`, for output that is parsed: only the segments that are begun are relayed."""
-        return None if self._open_segments is None else self._open_segments(write)
+        return None if self._open_segments is None else self._open_segments(write, numbers)
 
-    def take(self, before: bytes, after: bytes, write: FrameWriter) -> Resume | None:
+    def take(
+        self, before: bytes, after: bytes, write: FrameWriter, numbers: EventNumbers | None = None
+    ) -> Resume | None:
         """Write deltas that contain only text as frames from now on: the text, joined if several
-        deltas come together, as a JSON string between `before` and `after`.
+        deltas come together, as a JSON string between `before` and `after`. With `numbers`, each
+        frame takes one, which replaces `NUMBER_SLOT`.
 
         Returns the function that resumes a paused relay, or None if no relay was offered.
         """
-        return None if self._open is None else self._open(before, after, write)
+        return None if self._open is None else self._open(before, after, write, numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -299,9 +299,9 @@ class ResponseStream:
         Asks Triton to end the request. Returns the bytes of inputs that it still holds; None if the last response has come.
         """
 
-    def relay(self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool]) -> None:
+    def relay(self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool], numbers: object | None = None) -> None:
         """
-        From now on, write responses that hold this one text and nothing else as frames.
+        From now on, write responses that hold this one text and nothing else as frames. Each takes its number from `numbers.next`: it replaces the byte 1 in a constant part.
         """
 
     def relay_logprobs(self, output: str, before: bytes, between: bytes, after: bytes, vocabulary: int, top: int, write: Callable[[bytes], bool]) -> None:
@@ -309,9 +309,9 @@ class ResponseStream:
         From now on, write responses that hold a text and the log probabilities of its tokens as frames: the text between `before` and `between`, `top` alternatives for each token between `between` and `after`. Responses with a token that `add_token` has not added to the vocabulary are not written.
         """
 
-    def relay_segments(self, output: str, write: Callable[[bytes], bool]) -> None:
+    def relay_segments(self, output: str, write: Callable[[bytes], bool], numbers: object | None = None) -> None:
         """
-        From now on, write the text of the segments that `relay_text` and `relay_json` begin.
+        From now on, write the text of the segments that `relay_text` and `relay_json` begin, numbered as by `relay`.
         """
 
     def relay_text(self, around: list[bytes], markers: list[str], room: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.generation import (
     AddToken,
+    EventNumbers,
     FrameWriter,
     Resume,
     SegmentEnd,
@@ -211,7 +212,14 @@ class ResponseStream:
         errors = [response.error for response in self._native.take()]
         return any(error is None or error[0] == error_codes.CANCELLED for error in errors)
 
-    def relay(self, output: str, before: bytes, after: bytes, write: FrameWriter) -> Resume:
+    def relay(
+        self,
+        output: str,
+        before: bytes,
+        after: bytes,
+        write: FrameWriter,
+        numbers: EventNumbers | None = None,
+    ) -> Resume:
         """Pass responses with only a text named `output` to `write` instead of the iterator.
 
         Each call of `write` gets the text since the last call, as a JSON string between `before`
@@ -220,9 +228,9 @@ class ResponseStream:
         returned function is called, or 64 KiB have come, and then gets all text since. Its
         exceptions are raised by the iterator.
 
-        A `StreamWriter` is called without Python.
+        A `StreamWriter` is called without Python. `numbers`: see `TextRelay.take`.
         """
-        self._native.relay(output, before, after, write)
+        self._native.relay(output, before, after, write, numbers)
         return self._native.resume_relay
 
     def relay_logprobs(
@@ -241,13 +249,15 @@ class ResponseStream:
         self._native.relay_logprobs(output, *around, vocabulary, top, write)
         return partial(_core.add_token, vocabulary), self._native.resume_relay
 
-    def relay_segments(self, output: str, write: FrameWriter) -> "SegmentRelay":
+    def relay_segments(
+        self, output: str, write: FrameWriter, numbers: EventNumbers | None = None
+    ) -> "SegmentRelay":
         """Like `relay`, but only for the segments that the returned object begins.
 
         Once a segment has ended, the iterator returns all of its text in one response, with the
         number of its tokens in `relayed`, and then what follows.
         """
-        self._native.relay_segments(output, write)
+        self._native.relay_segments(output, write, numbers)
         return SegmentRelay(self._native)
 
     def __aiter__(self) -> "ResponseStream":

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Generic
 
+from openai_frontend.generation import EventNumbers
 from openai_frontend.serving.dialects.response_fields import (
     finish_reason,
     leading_fields,
@@ -16,6 +17,8 @@ from openai_frontend.sse import DONE, ChunkFrames, ChunkShape, Logprobs
 
 class ChunkWriter(Generic[Form]):
     """The common part of the writers of chats and completions; see `output.stream.Writer`."""
+
+    numbers: EventNumbers | None = None  # chunks have none
 
     def __init__(self, job: CompletionJob, shape: ChunkShape, form: type[Form]) -> None:
         """`form` is the endpoint's form of log probabilities."""

@@ -10,6 +10,7 @@ from typing import Protocol
 from openai_frontend.generation import (
     AddToken,
     CompletionDelta,
+    EventNumbers,
     FrameWriter,
     Resume,
     SegmentEnd,
@@ -94,6 +95,10 @@ class UnreportedTokens:
 class Writer(Protocol):
     """Writes the events of one stream in a dialect's form. Choices are numbered from 0."""
 
+    @property
+    def numbers(self) -> EventNumbers | None:
+        """Numbers the events; None if the dialect does not."""
+
     def opening(self) -> bytes:
         """The beginning of the stream."""
 
@@ -125,7 +130,7 @@ class Writer(Protocol):
         self, choice: int, event: ContentText | ReasoningText | ToolCallArguments
     ) -> list[bytes] | None:
         """The constant parts of what is written for such an event, between which its text belongs
-        as a JSON string. None if it is more than that.
+        as a JSON string, with `NUMBER_SLOT` where its number belongs. None if it is more than that.
         """
 
     def around_logprobs(self, choice: int) -> tuple[bytes, bytes, bytes] | None:
@@ -186,8 +191,8 @@ class StreamDriver:
             around = self._writer.around(0, ContentText(""))
             if around is None or len(around) != 2:  # its text occurs once
                 return None
-            return relay.take(around[0], around[1], write)
-        self._segments = relay.take_segments(write)
+            return relay.take(around[0], around[1], write, self._writer.numbers)
+        self._segments = relay.take_segments(write, self._writer.numbers)
         return None if self._segments is None else self._segments.resume
 
     def _relay_logprobs(self, relay: TextRelay, write: FrameWriter) -> Resume | None:

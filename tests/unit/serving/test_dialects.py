@@ -1,15 +1,24 @@
 """A dialect of its own, whose events are numbered: what another API has to write, and no more."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import AddToken, CompletionDelta, TokenLogprobs
+from openai_frontend.generation import (
+    NUMBER_SLOT,
+    AddToken,
+    CompletionDelta,
+    EventNumbers,
+    FrameWriter,
+    TextRelay,
+    TokenLogprobs,
+)
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
@@ -53,11 +62,10 @@ class NumberedWriter:
     """One line of JSON for each event."""
 
     def __init__(self) -> None:
-        self._number = 0
+        self.numbers = EventNumbers()
 
     def _line(self, *values: Any) -> bytes:
-        self._number += 1
-        return orjson.dumps([self._number, *values]) + b"\n"
+        return orjson.dumps([self.numbers.take(), *values]) + b"\n"
 
     def opening(self) -> bytes:
         return self._line("begins")
@@ -85,7 +93,8 @@ class NumberedWriter:
     def around(
         self, choice: int, event: ContentText | ReasoningText | ToolCallArguments
     ) -> list[bytes] | None:
-        return None  # a number is more than a text
+        kind, _ = written(event)
+        return [b"[" + NUMBER_SLOT + b"," + orjson.dumps(kind) + b",", b"]\n"]
 
     def around_logprobs(self, choice: int) -> None:
         return None
@@ -151,7 +160,7 @@ async def test_another_dialect_streams_reasoning_text_and_calls():
 
     assert job.id.startswith("numbered-")
     assert model.requests[0].sampling_params.temperature == 0.5
-    assert [number for number, *_ in lines] == list(range(1, len(lines) + 1))
+    assert [number for number, *_ in lines] == list(range(len(lines)))
     assert [line[1:] for line in lines] == [
         ["begins"],
         ["thought", "hm"],
@@ -164,6 +173,27 @@ async def test_another_dialect_streams_reasoning_text_and_calls():
         ["ends", "calls"],
         ["usage", 3, 7],
     ]
+
+
+async def test_relayed_text_of_another_dialect_is_numbered():
+    """The relay takes numbers from the dialect's writer and fills them in."""
+    relay, offered = TextRelay(), []
+
+    def open_relay(
+        before: bytes, after: bytes, write: FrameWriter, numbers: EventNumbers | None
+    ) -> Callable[[], None]:
+        offered.append((before, after, numbers))
+        return lambda: None
+
+    relay.offer(open_relay)
+    job = await CONVERSATIONS.job(conversation("hi"), FakeModel([]))  # type: ignore[arg-type]
+    [request] = job.requests
+    job.requests = [replace(request, relay=relay)]
+    job.parser = None
+    writer = NumberedWriter()
+
+    assert StreamDriver(job, writer).relay(lambda _: False) is not None
+    assert offered == [(b"[" + NUMBER_SLOT + b',"text",', b"]\n", writer.numbers)]
 
 
 async def test_whole_answer_of_another_dialect_is_the_fold_of_the_same_events():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from openai_frontend.generation import (
     CompletionDelta,
+    EventNumbers,
     FrameWriter,
     GenerationRequest,
     SamplingParams,
@@ -38,7 +39,10 @@ class Way:
         self.opened = 0
         self.resumed = 0
 
-    def _open(self, before: bytes, after: bytes, write: FrameWriter) -> Callable[[], None]:
+    def _open(
+        self, before: bytes, after: bytes, write: FrameWriter, numbers: EventNumbers | None
+    ) -> Callable[[], None]:
+        assert numbers is None  # chunks have no numbers
         self.opened += 1
         self._around, self._write = (before, after), write
         return self._resume

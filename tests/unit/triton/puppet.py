@@ -75,6 +75,9 @@ class Request:
     def relay(self, write: Callable[[bytes], bool] | None = None) -> Callable[[], None]:
         return self.stream.relay("text_output", BEFORE, AFTER, write or self.write)
 
+    def relay_numbered(self, around: tuple[bytes, bytes], numbers: Any) -> Callable[[], None]:
+        return self.stream.relay("text_output", *around, self.write, numbers)
+
     def write(self, frame: bytes) -> bool:
         self.frames.append(frame)
         return self.hold

@@ -1,7 +1,8 @@
 """Texts framed in native code: complete and in order."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend import errors
+from openai_frontend.generation import NUMBER_SLOT, EventNumbers, SegmentEnd
 from openai_frontend.triton import _core, error_codes, inprocess
 from tests.unit.triton import puppet
 from tests.unit.triton.generation_inputs import collect, text
@@ -176,6 +178,108 @@ async def test_each_stream_has_its_frames(ask):
     requests[0].turn()
 
     assert [[f"{number};"] for number in range(20)] == [request.texts for request in requests]
+
+
+# ---- numbers ----
+
+NUMBERED = b'{"number":' + NUMBER_SLOT + b',"text":', b"}\n"
+
+
+def numbered(frames: Iterable[bytes]) -> list[tuple[int, str]]:
+    """Number and text of each event."""
+    events = [orjson.loads(line) for line in b"".join(frames).splitlines()]
+    return [(event["number"], event["text"]) for event in events]
+
+
+async def test_frames_and_other_events_share_the_numbers(ask):
+    """Numbers rise in the order of the events, whoever writes them."""
+    request, numbers = await ask(), EventNumbers()
+    request.relay_numbered(NUMBERED, numbers)
+
+    taken = [numbers.take()]
+    request.send("a", "b")
+    request.turn()
+    request.send("c")
+    request.turn()
+    taken.append(numbers.take())
+    request.send("d")
+    request.turn()
+
+    assert (numbered(request.frames), taken) == ([(1, "ab"), (2, "c"), (4, "d")], [0, 3])
+    assert numbers.take() == 5
+
+
+@pytest.mark.parametrize("around", [NUMBERED, (b'{"text":', b',"number":' + NUMBER_SLOT + b"}\n")])
+async def test_each_frame_of_a_long_text_has_a_number(ask, around):
+    """The slot may be on either side of the text."""
+    request, numbers = await ask(), EventNumbers()
+    request.relay_numbered(around, numbers)
+
+    request.send("é" * FRAME_BYTES)
+    request.turn()
+
+    assert [number for number, _ in numbered(request.frames)] == [0, 1]
+    assert "".join(text for _, text in numbered(request.frames)) == "é" * FRAME_BYTES
+
+
+async def test_number_belongs_to_a_frame_once_it_is_written(ask):
+    """A slow client's text becomes one frame, after the events that are written meanwhile."""
+    request, numbers = await ask(), EventNumbers()
+    resume = request.relay_numbered(NUMBERED, numbers)
+    request.hold = True
+    request.send("a")
+    request.turn()
+    request.send("b")
+    request.turn()
+    meanwhile = numbers.take()
+    request.send("c")
+    request.turn()
+    request.hold = False
+    resume()
+
+    assert (numbered(request.frames), meanwhile) == ([(0, "a"), (2, "bc")], 1)
+
+
+async def test_frames_of_segments_are_numbered(ask):
+    """Each segment has constant parts of its own, and the numbers go on."""
+    request, numbers = await ask(), EventNumbers()
+    relay = request.stream.relay_segments("text_output", request.write, numbers)
+    thought = b'{"text":', b',"number":' + NUMBER_SLOT + b"}\n"
+
+    for around, sent in ((thought, "hm"), (NUMBERED, "yes")):
+        assert relay.begin(around, SegmentEnd(max_bytes=100, markers=("<",)))
+        request.send(sent, "<")
+        request.turn()
+        assert request.taken() == [sent.encode(), b"<"]
+
+    assert numbered(request.frames) == [(0, "hm"), (1, "yes")]
+
+
+async def test_text_with_the_byte_of_the_slot_is_unchanged(ask):
+    """Within text, JSON escapes it; without numbers, a constant part may have it."""
+    plain, request = await ask(), await ask()
+    plain.relay_numbered((NUMBER_SLOT, NUMBER_SLOT), None)
+    request.relay_numbered(NUMBERED, EventNumbers())
+
+    for each in (plain, request):
+        each.send("\1")
+        each.turn()
+
+    assert plain.frames == [NUMBER_SLOT + b'"\\u0001"' + NUMBER_SLOT]
+    assert numbered(request.frames) == [(0, "\1")]
+
+
+@pytest.mark.parametrize("wrong", [SimpleNamespace(), SimpleNamespace(next="7")])
+async def test_numbers_that_cannot_be_read_end_the_stream(ask, wrong):
+    """The iterator raises the error, and no frame is written."""
+    request = await ask()
+    request.relay_numbered(NUMBERED, wrong)
+    request.send("a")
+    request.turn()
+
+    with pytest.raises((AttributeError, TypeError)):
+        await anext(request.stream)
+    assert request.frames == []
 
 
 # ---- responses that are not relayed ----

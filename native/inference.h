@@ -56,8 +56,8 @@ struct TextResponse {
   LogprobRows logprobs;
 };
 
-// Part of a stream that a parser reads later: its text is shown as far as the scanner is sure, and
-// recorded, so that the parser reads all of it once the segment ends.
+// A segment of a parsed stream: its text is written as far as the scanner is sure, and recorded, so
+// that the parser reads all of it once the segment ends.
 struct Segment {
   std::unique_ptr<TextScanner> scanner;
   size_t room;          // bytes that may still be recorded
@@ -69,8 +69,9 @@ struct Segment {
 // such byte.
 constexpr char kNumberSlot = '\x01';
 
-// Relays text: responses with one text and nothing else never become Python objects. Their texts
-// are gathered here, and each drain writes them as one frame.
+// The relay of one stream: a text relay, a logprob relay if it has `logprobs`, or a segment relay
+// if it is `parsed` (docs/relays.md). Responses that it takes never become Python objects: their
+// texts are gathered here, and each drain writes them as frames.
 struct Relay {
   std::string output;               // the name of the output that holds the text
   std::vector<std::string> around;  // a frame's constant parts; the text is a JSON string between

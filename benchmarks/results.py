@@ -1,4 +1,4 @@
-"""Stores a run below benchmarks/results."""
+"""Stores a run below benchmarks/results: its figures as JSON, which git ignores, and a table."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,6 @@
-"""Draws docs/images/peers.svg: the gateway and vLLM's servers, from the stored results."""
+"""Draws docs/images/peers.svg: the gateway and vLLM's servers, from the results that
+`python -m benchmarks.peers --store` has written before.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -82,9 +84,5 @@ def _bar(figure: Mapping[str, float], scale: float, x: int, number: int) -> Iter
     yield f'<text x="{middle}" y="{high - 4:.1f}" text-anchor="middle">{label}</text>'
 
 
-def page() -> str:
-    return image(json.loads(RESULTS.read_text(encoding="utf-8")))
-
-
 if __name__ == "__main__":
-    IMAGE.write_text(page(), encoding="utf-8")
+    IMAGE.write_text(image(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")

@@ -8,7 +8,6 @@ alone. The same conversations also go to one gateway, whose cache is as large as
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import sys
@@ -254,7 +253,9 @@ def _head() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.scale.measure", description=__doc__)
     parser.add_argument(
-        "--store", action="store_true", help="write scale.json and scale.md to benchmarks/results"
+        "--store",
+        action="store_true",
+        help="write JSON and table to benchmarks/results",
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
@@ -300,13 +301,8 @@ def _measure_goals(*, store: bool) -> int:
 
 
 def _store(part: str, values: Mapping[str, Any], text: str) -> None:
-    """Replace this part of the stored results, and keep the others."""
-    file = results.FOLDER / "scale.json"
-    stored: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    about = {"commit": machine.commit(), "machine": machine.describe(), "table": text}
-    stored = {**stored, part: {**about, **values}}
-    tables = "\n".join(each["table"] for each in stored.values())
-    results.store(results.FOLDER, "scale", stored, tables)
+    about = {"commit": machine.commit(), "machine": machine.describe()}
+    results.store(results.FOLDER, f"scale_{part}", {**about, **values}, text)
 
 
 def _say(text: str) -> None:

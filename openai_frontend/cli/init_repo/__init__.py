@@ -43,31 +43,26 @@ _VALUES: Mapping[str, Mapping[str, Any]] = {
     "--gpu-memory-utilization": {"type": float, "metavar": "SHARE"},
     "--instances": {"type": int, "metavar": "NUMBER"},
     "--decoupled": {"action": argparse.BooleanOptionalAction},
-    "--engine-dir": {"type": Path, "metavar": "PATH"},
     "--nvidia-models": {"type": Path, "metavar": "PATH"},
     "--lora": {"action": "append", "metavar": "NAME=PATH"},
     "--force": {"action": "store_true", "default": False},
 }
 _HELP = {
     "--kind": "Backend: vLLM in this process (inprocess, default), NVIDIA's vLLM backend (vllm), "
-    "a TensorRT-LLM engine with NVIDIA's five models (tensorrt_llm), or TensorRT-LLM's LLM API "
-    "(llmapi).",
+    "or TensorRT-LLM's LLM API (llmapi).",
     "--repository": "Folder of the repository. Default: model_repository.",
     "--name": "Name in requests. Default: the last component of MODEL.",
     "--tokenizer": "Folder or name on the hub of the tokenizer. Default: MODEL.",
     "--max-model-len": "Context length in tokens, prompt and output. Default: the model's.",
-    "--max-batch-size": "Maximum requests per batch. Default: the backend's, or that of the built "
-    "TensorRT-LLM engine.",
+    "--max-batch-size": "Maximum requests per batch. Default: the backend's.",
     "--tensor-parallel-size": "Number of GPUs per model. Default: 1.",
     "--dtype": "Data type of the weights. Default: chosen by the backend.",
     "--gpu-memory-utilization": "Share of GPU memory, above 0 and at most 1: for vLLM in total, or "
     "of the free memory for TensorRT-LLM's KV cache.",
-    "--instances": "Instances of the model, or of the models around a TensorRT-LLM engine. "
-    "Default: 1.",
+    "--instances": "Instances of the model. Default: 1.",
     "--decoupled": "Allow streaming with TensorRT-LLM. Default: yes.",
-    "--engine-dir": "Folder of the TensorRT-LLM engine (--kind tensorrt_llm).",
     "--nvidia-models": "Folder all_models of NVIDIA's image, with the Python files that --kind "
-    f"tensorrt_llm and llmapi need. Default: {IMAGE_MODELS}, if it exists.",
+    f"llmapi needs. Default: {IMAGE_MODELS}, if it exists.",
     "--lora": "Name and folder of a LoRA adapter; repeatable.",
     "--force": "Overwrite the files of an existing model; other files in its folder remain.",
 }

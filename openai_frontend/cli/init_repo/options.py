@@ -9,7 +9,7 @@ from typing import Any
 
 from openai_frontend.errors import did_you_mean
 
-KINDS = ("inprocess", "vllm", "tensorrt_llm", "llmapi")
+KINDS = ("inprocess", "vllm", "llmapi")
 DTYPES = ("auto", "float16", "bfloat16", "float32")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -19,12 +19,9 @@ _WEIGHTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 # Options that only some kinds support
 _KINDS_OF: Mapping[str, Sequence[str]] = {
-    "engine_dir": ("tensorrt_llm",),
-    "nvidia_models": ("tensorrt_llm", "llmapi"),
-    "tensor_parallel_size": ("inprocess", "vllm", "llmapi"),
-    "dtype": ("inprocess", "vllm", "llmapi"),
-    "instances": ("vllm", "tensorrt_llm", "llmapi"),
-    "decoupled": ("tensorrt_llm", "llmapi"),
+    "nvidia_models": ("llmapi",),
+    "instances": ("vllm", "llmapi"),
+    "decoupled": ("llmapi",),
 }
 
 
@@ -52,7 +49,6 @@ class RepositoryOptions:
     tensor_parallel_size: int = 1
     dtype: str | None = None  # None: chosen by the backend
     gpu_memory_utilization: float | None = None
-    engine_dir: Path | None = None  # TensorRT-LLM's, absolute
     max_batch_size: int | None = None
     instances: int = 1
     decoupled: bool = True
@@ -63,12 +59,6 @@ class RepositoryOptions:
     engine_arguments: Mapping[str, Any] = field(
         default_factory=dict
     )  # further engine arguments of vLLM
-
-    def engine(self) -> Path:
-        """TensorRT-LLM's engine folder. Raises InvalidOption if it is missing."""
-        if self.engine_dir is None:
-            raise InvalidOption("--engine-dir", f"required by --kind {self.kind}")
-        return self.engine_dir
 
     def tokenizer_folder(self) -> str | None:
         """The tokenizer's folder, if it is on this machine."""
@@ -84,8 +74,6 @@ def parse_options(arguments: Mapping[str, Any]) -> RepositoryOptions:
     tokenizer = values.pop("tokenizer", None)
     if "dtype" in values:
         _one_of("--dtype", values["dtype"], DTYPES)
-    if "engine_dir" in values:
-        values["engine_dir"] = _folder("--engine-dir", values["engine_dir"], contains="config.json")
     if "nvidia_models" in values:
         values["nvidia_models"] = _folder("--nvidia-models", values["nvidia_models"])
     return RepositoryOptions(
@@ -178,11 +166,9 @@ def _weights(option: str, model: str) -> tuple[str, Path | None]:
     return model, None
 
 
-def _folder(option: str, path: Path, contains: str = "") -> Path:
+def _folder(option: str, path: Path) -> Path:
     if not path.is_dir():
         raise InvalidOption(option, f"{path} is not a folder")
-    if not (path / contains).exists():
-        raise InvalidOption(option, f"{path} contains no {contains}")
     return path.resolve()
 
 

@@ -4,23 +4,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from openai_frontend.cli.init_repo import llmapi, tensorrt_llm, vllm
+from openai_frontend.cli.init_repo import llmapi, vllm
 from openai_frontend.cli.init_repo.model import RepositoryModel
 from openai_frontend.cli.init_repo.options import RepositoryOptions
 
 _MODELS: Mapping[str, Callable[[RepositoryOptions], list[RepositoryModel]]] = {
     "inprocess": vllm.inprocess,
     "vllm": vllm.nvidias,
-    "tensorrt_llm": tensorrt_llm.models,
     "llmapi": llmapi.models,
 }
 
 
 def models(options: RepositoryOptions) -> list[RepositoryModel]:
-    """All models of the kind; requests name the first. Raises InvalidOption."""
-    first, *others = _MODELS[options.kind](options)
-    first = replace(first, options={**_aliases(options), **first.options})
-    return [_completed(options, model) for model in (first, *others)]
+    """The models of the kind. Raises InvalidOption."""
+    return [_completed(options, model) for model in _MODELS[options.kind](options)]
 
 
 def _aliases(options: RepositoryOptions) -> dict[str, Any]:
@@ -33,10 +30,13 @@ def _aliases(options: RepositoryOptions) -> dict[str, Any]:
 
 
 def _completed(options: RepositoryOptions, model: RepositoryModel) -> RepositoryModel:
-    """Adds what in-process engines report themselves: tokenizer, context length, LoRA."""
-    if not model.serves or options.kind == "inprocess":
-        return model
-    values: dict[str, Any] = {"contract": options.kind}
+    """Adds aliases, and what in-process engines report themselves: tokenizer, context length,
+    LoRA.
+    """
+    values = _aliases(options)
+    if options.kind == "inprocess":
+        return replace(model, options={**values, **model.options})
+    values["contract"] = options.kind
     if (folder := options.tokenizer_folder()) is not None:
         values["tokenizer"] = folder
     if options.loras and options.kind != "vllm":  # it reads multi_lora.json

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openai_frontend.cli import pbtxt as model_config_text
-from openai_frontend.cli.init_repo import tensorrt_llm_tables as tables
+from tests.backends.standins import ensemble_steps
 from tests.gateway_process import ROOT
 
 NVIDIAS = json.loads((ROOT / "tests" / "data" / "nvidia_tensors.json").read_text())
@@ -37,9 +37,9 @@ SPEECH: Mapping[str, Tensors] = {
 }
 
 _STEPS = {
-    "preprocessing": tables.PREPROCESSING_MAPS,
-    "tensorrt_llm": tables.ENGINE_MAPS,
-    "postprocessing": tables.POSTPROCESSING_MAPS,
+    "preprocessing": ensemble_steps.PREPROCESSING_MAPS,
+    "tensorrt_llm": ensemble_steps.ENGINE_MAPS,
+    "postprocessing": ensemble_steps.POSTPROCESSING_MAPS,
 }
 
 

@@ -12,39 +12,15 @@ from openai_frontend.cli import main, pbtxt
 from openai_frontend.cli.init_repo import presets
 from openai_frontend.cli.init_repo.options import KINDS, parse_options
 from tests.gateway_process import ROOT
-from tests.unit.prompting import tiny_tokenizer
 
 DEMO = ROOT / "model_repository" / "demo" / "1" / "weights"
 FACTS = json.loads((ROOT / "tests" / "data" / "nvidia_tensors.json").read_text())
-OPEN_VALUES = {
-    "logits_datatype": "TYPE_FP32",
-    "encoder_input_features_data_type": "TYPE_FP16",
-    "prompt_embedding_table_data_type": "TYPE_FP16",
-}
-ENGINE = {
-    "pretrained_config": {"dtype": "float16", "logits_dtype": "float32"},
-    "build_config": {"max_batch_size": 16, "max_seq_len": 4096, "max_beam_width": 2},
-}
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Path:
-    """The parts of a TensorRT-LLM engine that the command reads."""
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(ENGINE))
-    return folder
 
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """A folder with the layout of all_models in NVIDIA's image."""
     for name in (
-        "inflight_batcher_llm/preprocessing/1/model.py",
-        "inflight_batcher_llm/postprocessing/1/model.py",
-        "inflight_batcher_llm/tensorrt_llm_bls/1/model.py",
-        "inflight_batcher_llm/tensorrt_llm_bls/1/lib/decode.py",
-        "inflight_batcher_llm/tensorrt_llm_bls/1/lib/triton_decoder.py",
         "llmapi/tensorrt_llm/1/model.py",
         "llmapi/tensorrt_llm/1/helpers.py",
     ):
@@ -81,30 +57,6 @@ def by_name(tensors: list[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def facts(model: str, side: str) -> dict[str, Any]:
-    """As NVIDIA declares them; the engine's datatype where NVIDIA leaves it open."""
-    return {
-        name: {**tensor, "data_type": OPEN_VALUES.get(tensor["data_type"], tensor["data_type"])}
-        for name, tensor in FACTS[model][side].items()
-    }
-
-
-@pytest.mark.parametrize("side", ["input", "output"])
-@pytest.mark.parametrize(
-    "model",
-    ["ensemble", "tensorrt_llm_bls", "preprocessing", "tensorrt_llm", "postprocessing"],
-)
-def test_tensors_of_the_ensemble_equal_nvidias(
-    tmp_path: Path, engine: Path, model: str, side: str
-) -> None:
-    """Every name, datatype, shape and option of TensorRT-LLM's five models."""
-
-    given = {"model": str(DEMO), "name": "ensemble", "repository": tmp_path}
-    asked = parse_options({**given, "kind": "tensorrt_llm", "engine_dir": engine})
-    [made] = [each for each in presets.models(asked) if each.name == model]
-    assert by_name(made.config[side]) == facts(model, side)
-
-
 @pytest.mark.parametrize("side", ["input", "output"])
 @pytest.mark.parametrize("kind", ["vllm", "llmapi"])
 def test_tensors_of_vllm_and_llmapi_equal_nvidias(tmp_path: Path, kind: str, side: str) -> None:
@@ -113,25 +65,7 @@ def test_tensors_of_vllm_and_llmapi_equal_nvidias(tmp_path: Path, kind: str, sid
     [made] = presets.models(
         parse_options({"model": str(DEMO), "kind": kind, "repository": tmp_path})
     )
-    assert by_name(made.config[side]) == facts(kind, side)
-
-
-def test_ensemble_connects_existing_tensors(tmp_path: Path, engine: Path) -> None:
-    """Each step uses tensors of its model; each tensor between steps is the output of one step."""
-
-    given = {"model": str(DEMO), "repository": tmp_path, "engine_dir": engine}
-    made = {
-        each.name: each for each in presets.models(parse_options({**given, "kind": "tensorrt_llm"}))
-    }
-    ensemble = made["weights"].config
-    known = {tensor["name"] for tensor in ensemble["input"]}
-    for step in ensemble["ensemble_scheduling"]["step"]:
-        part = made[step["model_name"]].config
-        assert step["input_map"].keys() <= by_name(part["input"]).keys()
-        assert step["output_map"].keys() <= by_name(part["output"]).keys()
-        assert set(step["input_map"].values()) <= known
-        known |= set(step["output_map"].values())
-    assert {tensor["name"] for tensor in ensemble["output"]} <= known
+    assert by_name(made.config[side]) == FACTS[kind][side]
 
 
 def test_repository_for_in_process_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,73 +104,6 @@ def test_hub_model_gets_its_full_name_as_alias(tmp_path: Path) -> None:
     assert options(folder) == {"aliases": ["org/Some-Model"], "contract": "vllm"}
 
 
-def test_limits_come_from_the_built_engine(tmp_path: Path, engine: Path, programs: Path) -> None:
-    """Batch size, context and beams of the engine, and the tokenizer file for constraints."""
-
-    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
-    repository = init(
-        tmp_path / "r",
-        tokenizer,
-        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
-        *("--name", "llama", "--no-decoupled", "--gpu-memory-utilization", 0.5),
-    )
-
-    names = ["llama", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"]
-    assert sorted(path.name for path in repository.iterdir()) == names
-    for name in names:
-        assert config(repository / name)["max_batch_size"] == 16
-        assert (repository / name / "1").is_dir()
-    said = parameters(repository / "tensorrt_llm")
-    assert said["gpt_model_path"] == str(engine)
-    assert said["max_beam_width"] == "2"
-    assert said["kv_cache_free_gpu_mem_fraction"] == "0.5"
-    assert config(repository / "tensorrt_llm")["model_transaction_policy"] == {"decoupled": False}
-    assert parameters(repository / "preprocessing")["tokenizer_dir"] == str(tokenizer)
-    assert parameters(repository / "tensorrt_llm_bls")["tensorrt_llm_model_name"] == "tensorrt_llm"
-    for name in ("llama", "tensorrt_llm_bls"):
-        assert options(repository / name) == {
-            "max_model_len": 4096,
-            "contract": "tensorrt_llm",
-            "tokenizer": str(tokenizer),
-        }
-
-
-def test_guided_decoding_gets_its_tokenizer_file(
-    tmp_path: Path, engine: Path, programs: Path
-) -> None:
-    """In the format of TensorRT-LLM's C++ backend: the token of each id, and the end token ids."""
-
-    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
-    repository = init(
-        tmp_path / "r",
-        tokenizer,
-        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
-    )
-
-    said = parameters(repository / "tensorrt_llm")
-    info = json.loads(Path(said["xgrammar_tokenizer_info_path"]).read_text())
-    assert said["guided_decoding_backend"] == "xgrammar"
-    vocabulary = json.loads(info["tokenizer_str"])["model"]["vocab"]
-    assert all(info["encoded_vocab"][number] == token for token, number in vocabulary.items())
-    assert [info["encoded_vocab"][number] for number in info["stop_token_ids"]] == ["<|im_end|>"]
-
-
-def test_guided_decoding_without_a_tokenizer(
-    tmp_path: Path, engine: Path, programs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The file cannot be made for a tokenizer on a hub; the command's last lines say so."""
-
-    init(
-        tmp_path / "r",
-        "org/m",
-        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
-    )
-
-    shown = capsys.readouterr().out
-    assert "constraints    none\n" in shown
-    assert "guided_decoding_backend of the engine is not set" in shown
-
-
 def test_repository_for_the_llm_api(tmp_path: Path, programs: Path) -> None:
     """NVIDIA's model.py reads two fields of the config from model.yaml."""
 
@@ -263,15 +130,10 @@ def test_repository_for_the_llm_api(tmp_path: Path, programs: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_template_variable_remains(
-    tmp_path: Path, engine: Path, programs: Path, kind: str
-) -> None:
+def test_no_template_variable_remains(tmp_path: Path, programs: Path, kind: str) -> None:
     """Every value of NVIDIA's templates is set."""
 
-    extra = {
-        "tensorrt_llm": ["--engine-dir", engine, "--nvidia-models", programs],
-        "llmapi": ["--nvidia-models", programs],
-    }
+    extra = {"llmapi": ["--nvidia-models", programs]}
     repository = init(tmp_path / "r", DEMO, "--kind", kind, *extra.get(kind, []))
 
     texts = [path.read_text() for path in repository.rglob("config.pbtxt")]
@@ -280,12 +142,10 @@ def test_no_template_variable_remains(
 
 
 def lora(folder: Path, name: str, rank: int) -> Path:
-    """An adapter in PEFT's and in TensorRT-LLM's layout, as far as the command reads it."""
+    """An adapter in PEFT's layout, as far as the command reads it."""
     path = folder / name
     path.mkdir()
     (path / "adapter_config.json").write_text(json.dumps({"r": rank}))
-    for file in ("model.lora_weights.npy", "model.lora_config.npy"):
-        (path / file).write_text("")
     return path
 
 
@@ -316,20 +176,3 @@ def test_lora_adapters_of_the_llm_api(tmp_path: Path, programs: Path) -> None:
     said = yaml.safe_load((repository / "m" / "1" / "model.yaml").read_text())
     assert said["lora_config"]["max_lora_rank"] == 8
     assert options(repository / "m")["adapters"] == {"a": str(one)}
-
-
-def test_lora_adapters_of_a_tensorrt_llm_engine(tmp_path: Path, programs: Path) -> None:
-    """Both served models get them if the engine was built with LoRA."""
-
-    build = {"plugin_config": {"lora_plugin": "auto"}, "lora_config": {"max_lora_rank": 16}}
-    (tmp_path / "config.json").write_text(json.dumps({"build_config": build}))
-    one = lora(tmp_path, "one", 8)
-    repository = init(
-        tmp_path / "r",
-        *("org/m", "--kind", "tensorrt_llm", "--engine-dir", tmp_path),
-        *("--nvidia-models", programs, "--lora", f"a={one}"),
-    )
-
-    assert parameters(repository / "tensorrt_llm")["lora_cache_max_adapter_size"] == "16"
-    for name in ("m", "tensorrt_llm_bls"):
-        assert options(repository / name)["adapters"] == {"a": str(one)}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openai_frontend.cli import main
-from tests.unit.cli.test_init_repo import DEMO, ENGINE, init
+from tests.unit.cli.test_init_repo import DEMO, init
 
 
 @pytest.mark.parametrize(
@@ -23,20 +23,9 @@ from tests.unit.cli.test_init_repo import DEMO, ENGINE, init
         (["org/m", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float16"),
         (["org/m", "--max-model-len", "0"], "--max-model-len: must be at least 1, not 0"),
         (["org/m", "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization: must be above"),
-        (["org/m", "--instances", "2"], "--instances: only valid for --kind vllm or tensorrt_llm"),
-        (
-            ["org/m", "--engine-dir", "x"],
-            "--engine-dir: only valid for --kind tensorrt_llm, not inprocess",
-        ),
-        (["org/m", "--kind", "tensorrt_llm"], "--engine-dir: required by --kind tensorrt_llm"),
-        (
-            ["org/m", "--kind", "tensorrt_llm", "--engine-dir", "tests"],
-            "--engine-dir: tests contains no config.json",
-        ),
-        (
-            ["org/m", "--kind", "tensorrt_llm", "--tensor-parallel-size", "2"],
-            "--tensor-parallel-size: only valid for --kind inprocess or vllm or llmapi",
-        ),
+        (["org/m", "--kind", "tensorrt_llm"], "--kind: 'tensorrt_llm' is not one of inprocess,"),
+        (["org/m", "--instances", "2"], "--instances: only valid for --kind vllm or llmapi"),
+        (["org/m", "--no-decoupled"], "--decoupled: only valid for --kind llmapi, not inprocess"),
         (
             ["org/m", "--kind", "vllm", "--instances", "2", "--tensor-parallel-size", "2"],
             "--instances: NVIDIA's vLLM backend has no instances",
@@ -143,32 +132,6 @@ def test_missing_nvidia_files_are_reported(
     assert "serve" not in said.out
 
 
-def test_name_of_an_ensemble_step_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The ensemble needs a different name."""
-
-    (tmp_path / "config.json").write_text(json.dumps(ENGINE))
-    choice = ["--kind", "tensorrt_llm", "--engine-dir", tmp_path, "--name", "preprocessing"]
-
-    init(tmp_path / "r", "org/m", *choice, code=2)
-
-    assert "--name: 'preprocessing' is the name of one of" in capsys.readouterr().err
-
-
-def test_batch_size_beyond_the_built_engine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The command reads the engine's own limit and reports it."""
-
-    (tmp_path / "config.json").write_text(json.dumps(ENGINE))
-    choice = ["--kind", "tensorrt_llm", "--engine-dir", tmp_path, "--max-batch-size", 17]
-
-    init(tmp_path / "r", "org/m", *choice, code=2)
-
-    assert "--max-batch-size: the engine was built for 16, not for 17" in capsys.readouterr().err
-
-
 def test_different_tensors_in_nvidias_image_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,24 +154,3 @@ def test_different_tensors_in_nvidias_image_are_reported(
     assert len(notes) == 2
     assert notes[0].startswith(f"note: {folder}/config.pbtxt differs in input image_url, lora_")
     assert ", new, " in notes[0]
-
-
-@pytest.mark.parametrize(
-    ("plugin", "message"),
-    [
-        (None, "--lora: the engine in "),
-        ("auto", "--lora a: "),
-    ],
-)
-def test_lora_adapter_that_the_engine_does_not_support(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str | None, message: str
-) -> None:
-    """The engine was built without LoRA, or TensorRT-LLM cannot read the files."""
-
-    build = {"build_config": {"plugin_config": {"lora_plugin": plugin}}}
-    (tmp_path / "config.json").write_text(json.dumps(build))
-    choice = ["--kind", "tensorrt_llm", "--engine-dir", tmp_path, "--lora", f"a={tmp_path}"]
-
-    init(tmp_path / "r", "org/m", *choice, code=2)
-
-    assert message in capsys.readouterr().err

@@ -138,11 +138,11 @@ class StreamWriter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnd:
-    """Where a segment of parsed text ends: before one of the markers, or with a JSON value."""
+    """The end of a segment of parsed text: before one of the markers, or with a JSON value."""
 
     max_bytes: int  # of the segment's text
     markers: tuple[str, ...] = ()  # white space before one is not part of the text
-    # Of a JSON value: the closing brackets of what is open, and what the next character belongs to:
+    # JSON: the closing brackets of open values, and the kind of token at the next character:
     # "v" a value, "f" a first element, "k" a key, "c" a colon, "a" what follows a value, "K" the
     # inside of a key, "V" the inside of a string. None: text
     json: tuple[str, str] | None = None

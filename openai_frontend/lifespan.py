@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _LAG_EVERY_S = 0.25
 _REMOTE_PREFILL_TIMEOUT_S = 30.0  # after which a decode server computes the prompt itself
-# Of one audio file: 25 minutes of Opus take 10 to 20 s, 150 million samples 600 MiB
+# Limits for one audio file: 25 minutes of Opus take 10 to 20 s, 150 million samples 600 MiB
 _CODEC_TIMEOUT_S, _CODEC_MEMORY_MIB = 60.0, 1024
 
 

@@ -27,7 +27,7 @@ class ModelFacts:
     # Prompt and output together, in tokens. None: unknown; an engine always reports it
     max_model_len: int | None
     tokenizer: str | None = None  # folder with tokenizer and chat template; None: no chat
-    # Of "generate", "embed", "score"; None: all that the model's tensors allow
+    # Some of "generate", "embed", "score"; None: all that the model's tensors allow
     tasks: tuple[str, ...] | None = ("generate",)
     owned_by: str = "openai-frontend"
     vocab_size: int | None = None  # upper bound (exclusive) of token ids; None: unknown
@@ -39,7 +39,7 @@ class ModelFacts:
     images: ImageSupport | None = None  # None: it takes no images
     audio: AudioSupport | None = None  # None: its prompts contain no audio
     transcription: TranscriptionSupport | None = None  # None: no transcription model
-    # What this installation of the engine lacks, one sentence each
+    # Features that this installation of the engine lacks, one sentence each
     limitations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -50,8 +50,8 @@ SUPPORTED_RAY = "2.60"
 _WITHOUT_RAYS_RECEIVE = ("x-request-disconnect-disabled", "?1")
 _POLL_S = 0.05
 _FOLLOW_S, _FOLLOW_TIMEOUT_S = 2.0, 10.0
-# Of the engines' side channels: between Ray's ports for workers (up to 19,999) and for replicas
-# (from 30,000), and not a port that the system gives to a connection.
+# Ports of the engines' side channels: between Ray's ports for workers (up to 19,999) and for
+# replicas (from 30,000), and not a port that the system gives to a connection.
 _SIDE_CHANNELS = range(21_000, 30_000)
 
 
@@ -185,7 +185,7 @@ class PrefillReplica(_Worker):
         await self._lifespan.__aenter__()
 
     def transfer_url(self) -> str:
-        """Where decode replicas ask."""
+        """The URL at which decode replicas request prefills."""
         return self._url
 
     async def __del__(self) -> None:

@@ -20,7 +20,7 @@ KEEP_ALIVE = b": keep-alive\n\n"  # a comment, so that proxies do not close an i
 # Padding makes a frame's length exceed that of an empty one by a multiple of this many bytes.
 _PADDED_TO = 32
 
-TEXT = "\0"  # stands for the text of a delta whose frame is split
+TEXT = "\0"  # placeholder of a delta's text in a frame that is split there
 _JSON_TEXT = dumps(TEXT)
 
 _NO_REASON = b',"logprobs":null,"finish_reason":null}]'
@@ -33,7 +33,7 @@ class ChunkShape:
     object: str
     before_text: bytes
     after_text: bytes
-    opening: bytes | None  # the first frame of a choice; None: there is none
+    opening: bytes | None  # the first frame of a choice; None: it has no such frame
     opening_of_calls: bytes | None  # the same if the output may be calls without text
     ending: bytes  # replaces the text next to a finish reason
 

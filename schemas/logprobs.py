@@ -5,7 +5,7 @@ from typing_extensions import TypedDict
 
 
 class TopLogprob(TypedDict):
-    """One of the most likely tokens at a position. -9999 stands for minus infinity."""
+    """One of the most likely tokens at a position. -9999 means minus infinity."""
 
     token: str
     logprob: float

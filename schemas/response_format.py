@@ -8,8 +8,8 @@ from typing_extensions import TypedDict
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 MAX_CONSTRAINT_BYTES = 256 * 1024  # of its JSON
-# Of a grammar that the gateway writes: it contains the request's tools, at most 1 MiB, in one or
-# two forms, and at most 1 MiB of repeated parts.
+# Limit of a grammar that the gateway writes: it contains the request's tools, at most 1 MiB, in
+# one or two forms, and at most 1 MiB of repeated parts.
 MAX_TAG_CHARACTERS = 4 * 1024 * 1024
 
 Pattern = Annotated[str, Field(min_length=1, max_length=65_536)]

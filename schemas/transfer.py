@@ -32,7 +32,7 @@ class PrefillRequest(RequestFields):
 
 
 class PrefillResponse(BaseModel):
-    """Where the KV cache of the prompt is, and for how long."""
+    """The place of the prompt's KV cache, and how long it stays there."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

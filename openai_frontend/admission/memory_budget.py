@@ -65,7 +65,7 @@ class RequestMemory:
         self.held_bytes -= length
 
     def release(self) -> None:
-        """Give back the rest. May be called repeatedly."""
+        """Release the rest. May be called repeatedly."""
         held, self.held_bytes = self.held_bytes, 0
         if self._deferred is None:
             self._budget.give_back(held)

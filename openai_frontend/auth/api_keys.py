@@ -20,7 +20,7 @@ from openai_frontend.errors import NotAuthenticated, NotPermitted
 KeyScope = Literal["inference", "models", "metrics", "admin", "transfer"]
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
-# What a route is for. `public` routes never need a key; `health` and `docs` can be made public.
+# The purpose of a route. `public` routes never need a key; `health` and `docs` can be made public.
 RouteScope = Literal[
     "inference", "models", "metrics", "admin", "transfer", "health", "docs", "public"
 ]

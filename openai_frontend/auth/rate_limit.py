@@ -75,7 +75,7 @@ class TokenBucket:
         return lacking / self._per_s if lacking > 0 else 0.0
 
     def take(self, amount: int) -> None:
-        """Subtracts `amount` even if it is not available; a negative amount gives back."""
+        """Subtracts `amount` even if it is not available; a negative amount is a refund."""
         self._level = min(self._level - amount, self.per_minute)
 
     def status(self, kind: Literal["requests", "tokens"], now_s: float) -> RateLimitStatus:
@@ -100,7 +100,7 @@ class Reservation:
         self._rate_limiter = rate_limiter
         self._tokens = 0
         self._begun = False
-        # A key without limits has nothing to give back
+        # A key without limits has nothing to return
         self.deferred_release = DeferredRelease() if rate_limiter.is_limited else None
 
     def take(self, tokens: int) -> None:

@@ -334,7 +334,7 @@ def _install_core(given: dict[str, Any]) -> int:
     return 0 if failure is None else _refuse(failure, FAILED)
 
 
-# Those that have no settings; each gets its options
+# Commands without settings; each gets its options
 _COMMANDS: Mapping[str, Callable[[dict[str, Any]], int]] = {
     "version": _version,
     "keys": _keys,

@@ -18,7 +18,7 @@ from openai_frontend.config.settings import Settings
 
 GATEWAY, ENVIRONMENT = "gateway.yaml", ray_application.ENVIRONMENT_FILE
 
-# What Ray's processes must have in their environment (`ray_application.check_environment`)
+# Environment variables that Ray's processes need (`ray_application.check_environment`)
 _RAY = {
     "RAY_SERVE_ENABLE_HA_PROXY": ("1", "Clients reach the replicas through HAProxy, not Python."),
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": ("0", "No token changes threads."),
@@ -58,9 +58,9 @@ _BUFFERED = "\n    option http-buffer-request"
 # If a replica has twice the mean of requests, the next ones go to another replica
 # (docs/decisions/0021-routing-and-replicas.md).
 _BOUNDED = f"\n    hash-type consistent\n    hash-balance-factor 200{_BUFFERED}"
-# What comes before the first answer in a chat's body is the same in all turns of a conversation:
-# cut at the end of a list, as `messages` of the first turn, or before the assistant's message. A
-# request without a body has no first word, so it is not hashed, but goes to one after the other.
+# All turns of a conversation share the body up to the first assistant message: cut there, or at
+# the end of a list, which is `messages` in the first turn. A request without a body has no first
+# word, so it is not hashed, but goes to the replicas in rotation.
 _BEGINNING = r"""(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*"""
 _ROUTING = {
     "least": f"leastconn{_BUFFERED}",

@@ -94,7 +94,7 @@ class _FileExample:
         return f"print(client.{method}.create({arguments}).text)"
 
 
-_DATA = "PICTURE"  # stands for the base64 of the file
+_DATA = "PICTURE"  # placeholder of the file's base64
 
 
 @dataclass(frozen=True, slots=True)

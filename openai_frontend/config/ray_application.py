@@ -29,7 +29,7 @@ ENVIRONMENT_FILE = "ray.env"
 # Ray's own limit of requests at a replica, beyond which it would answer without OpenAI's envelope.
 # The gateway's limits are `max_concurrent_requests` and `max_queue_size`.
 _NO_LIMIT = 1_000_000
-# A replica stays reachable for this long after Ray has told HAProxy to send it nothing, and then
+# A replica stays reachable for this long after Ray has removed it from HAProxy, and then
 # finishes its requests (the default of RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S).
 _DEREGISTRATION_S = 30
 _STOP_CORE_S = 15
@@ -58,7 +58,7 @@ def _with_names_of_their_own(resources: dict[str, float]) -> dict[str, float]:
     return resources
 
 
-# Of which nodes have some by `ray start --resources`, so they decide where a replica runs
+# Nodes have them by `ray start --resources`, so they decide where a replica runs
 CustomResources = Annotated[
     dict[str, Annotated[float, Field(gt=0)]], AfterValidator(_with_names_of_their_own)
 ]

@@ -17,7 +17,7 @@ from openai_frontend.generation import (
     TokenLogprobs,
 )
 
-# What can be derived -> how
+# Name of a derived output -> how it is derived
 DERIVED: Mapping[str, str] = {
     "deltas": "Each response has the complete text so far; the delta is its new part.",
     "prompt": "A prompt at the start of the answer is removed.",

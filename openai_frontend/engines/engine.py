@@ -75,7 +75,7 @@ class EngineStats:
     gauges: Mapping[str, float] = field(default_factory=dict)
 
 
-# As in Prometheus: name, labels in addition to the model's, value
+# A Prometheus sample: name, labels in addition to the model's, value
 Sample = tuple[str, Mapping[str, str], float]
 
 

@@ -17,7 +17,7 @@ _BOUND = ("*", "::", "ipc://", "inproc://")
 
 
 class KVEventPublisher:
-    """Sends the events of one cache, numbered from 0, and drops them while nobody listens."""
+    """Sends the events of one cache, numbered from 0, and drops them without a listener."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any] | None, *, has_blocks: bool) -> Self | None:

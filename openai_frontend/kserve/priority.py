@@ -1,5 +1,5 @@
-"""The priority of a client with a key, which is no better than the key's: 0, as only such keys may
-send tensors. Below /v1 the same limit applies.
+"""The priority of a client with a key, at most the key's own: 0, as only such keys may send
+tensors. Below /v1 the same limit applies.
 """
 
 import struct

@@ -147,8 +147,8 @@ def _through_spectrum(block: Samples, up: int, down: int) -> numpy.ndarray[Any, 
 
 
 def quiet_cuts(samples: Samples, rate: int, window: int) -> list[int]:
-    """Where the pieces begin, each of at most `window` samples: at the quietest place near the end
-    of the window before it.
+    """The first sample of each piece of at most `window` samples: at the quietest place near the
+    end of the window before it.
     """
     hop = max(1, int(rate * _HOP_S))
     cuts = [0]

@@ -36,8 +36,8 @@ _CHUNKS_AT_ONCE = 64  # between two turns of the event loop
 _PORT = 443
 _MAX_URL = 8192
 
-# A name has at least one dot and ends with a letter, so it is no address in any notation. The URL
-# has no user name, no other port, no backslash and nothing that is not printable ASCII.
+# A name has at least one dot and ends with a letter, so it cannot be an address in any notation.
+# The URL has no user name, no other port, no backslash and only printable ASCII.
 _URL = re.compile(
     r"https://((?:[a-z0-9_-]{1,63}\.)+[a-z][a-z0-9-]{0,62})(?::443)?"
     r"((?:/[!-\"$-\[\]-~]*)?(?:\?[!-\"$-\[\]-~]*)?)(?:#[!-\[\]-~]*)?",
@@ -181,8 +181,8 @@ class MediaFetcher:
     def __init__(
         self, domains: Sequence[str], network: Network, on_result: Callable[[str], None]
     ) -> None:
-        """`domains`: names, and `*.example.com` for all subdomains. `on_result` is told how each
-        fetch ended.
+        """`domains`: names, and `*.example.com` for all subdomains. `on_result` gets the
+        result of each fetch.
         """
         self._names = frozenset(each for each in domains if not each.startswith("*."))
         self._endings = tuple(each[1:] for each in domains if each.startswith("*."))
@@ -203,7 +203,7 @@ class MediaFetcher:
     async def fetch(
         self, url: MediaURL, *, accept: str, max_bytes: int, take: Callable[[int], None]
     ) -> str:
-        """The body in base64. `take` is told of each piece of it and may refuse it by raising.
+        """The body in base64. `take` gets the length of each piece and refuses it by raising.
 
         Raises FetchTooLarge, FetchesBusy, or FetchFailed for everything else.
         """
@@ -251,7 +251,7 @@ class MediaFetcher:
                 await response.aclose()
 
     async def _addresses(self, host: str) -> Sequence[str]:
-        """Where the host may be reached. One address that is not public refuses them all."""
+        """The host's addresses. One address that is not public refuses them all."""
         try:
             addresses = list(dict.fromkeys(await self._network.resolve(host)))
         except OSError as error:

@@ -2,7 +2,7 @@
 
 It imports what the work needs once, then forks a worker for each socket that it gets, in
 milliseconds. A worker can open neither files nor sockets, and has a memory limit; it may crash or
-hang, and is then replaced. Whoever sends it a task has the time limit.
+hang, and is then replaced. The sender of a task enforces the time limit.
 
 Messages of its socket (one per packet): to the parent, facts or an error as JSON; from the parent,
 `fork` with a socket, answered with the process id, and `kill ID`, answered with the exit code.

@@ -1,7 +1,7 @@
 """The format and the size of an image, from its header. Nothing is decoded, so a decompression bomb
 costs as much as any other image.
 
-Where a file states its size twice, decoders disagree on which one counts: such a file is refused.
+A file that states its size twice is refused, because decoders disagree on which one counts.
 PNG: https://www.w3.org/TR/png-3/ JPEG: ITU-T T.81, annex B. GIF: GIF89a specification.
 WebP: RFC 9649.
 """

@@ -24,7 +24,7 @@ class ImageSupport:
 
     max_per_request: int | None = None  # None: only the server's limit
     max_tokens_per_image: int | None = None  # None: unknown
-    # What stands for an image in a prompt, for templates that write nothing
+    # Placeholder of an image in prompts, for templates that write none
     placeholder: str | None = None
     details: Sequence[str] = ("auto", "high")  # values of `ImageInput.detail`
     # The model applies a chat template itself, to one question
@@ -56,7 +56,7 @@ def expanded(
 
 
 def positions(prompt: Sequence[int], target: Sequence[int]) -> list[int]:
-    """Where the target begins in a prompt, without overlaps."""
+    """First indices of the target in a prompt, without overlaps."""
     first, size = target[0], len(target)
     found, start = [], 0
     try:
@@ -91,7 +91,7 @@ class AudioSupport:
     max_per_request: int | None = None  # None: only the server's limit
     max_seconds: float | None = None  # of one file; None: only the server's limit
     max_tokens_per_audio: int | None = None  # None: unknown
-    # What stands for audio in a prompt, for templates that write nothing
+    # Placeholder of audio in prompts, for templates that write none
     placeholder: str | None = None
     # Token ids of a placeholder, and those that replace it if they are the same for all audio
     target: Sequence[int] = ()
@@ -117,8 +117,8 @@ class TranscriptionSupport:
 
     sample_rate: int  # Hz
     window_seconds: float  # the longest audio of one request
-    # Of the model's language tokens, such as "en" of `<|en|>`. Empty: English only, and prompts
-    # have neither a language nor a task.
+    # The model's language tokens, such as "en" of `<|en|>`. Empty: English only, and prompts have
+    # neither a language nor a task.
     languages: Sequence[str]
     timestamps: bool  # whether it writes times, in steps of 0.02 s
     translation: bool  # whether it translates into English

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-_MAX_REQUESTS = 1024  # whose stages nobody has taken
+_MAX_REQUESTS = 1024  # with stages that were not yet taken
 _MAX_STAGES = 256  # of an id, which clients of other protocols may repeat
 
 

@@ -147,7 +147,7 @@ class GenerationTimer:
 
 
 class PrefillMetrics:
-    """Where the prompts of a decode server were computed."""
+    """Prompts of a decode server, by the server that computed them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._remote = catalog.counter(registry, catalog.REMOTE_PREFILLS)

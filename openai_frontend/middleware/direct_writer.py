@@ -1,4 +1,4 @@
-"""Where responses go: to uvicorn's transport, without ASGI's `send`, or through it."""
+"""Writes responses to uvicorn's transport without ASGI's `send`, or through it."""
 
 import asyncio
 import functools
@@ -28,7 +28,7 @@ _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 class Connection(Protocol):
     """The server's protocol object of one connection."""
 
-    # Of the response that is being streamed: the connection pauses, resumes and closes it
+    # Writer of the current stream: the connection pauses, resumes and closes it
     stream_writer: StreamWriter | None
 
     def disconnect_slow_client(self) -> None:

@@ -94,7 +94,7 @@ def _values(headers: Iterable[tuple[bytes, bytes]], header: bytes) -> list[str]:
 
 
 def _nearest(lines: Iterable[str]) -> Iterator[str]:
-    """The nodes, nearest first. The last one is no address if more would follow."""
+    """The nodes, nearest first. Beyond MAX_NODES, the last item is the rest of the header."""
     return (node.strip() for node in reversed(",".join(lines).rsplit(",", MAX_NODES)))
 
 

@@ -21,8 +21,8 @@ PREFILL_PATH, HEALTH_PATH = "/internal/prefill", "/internal/health"
 
 _PROBE_EVERY_S = 1.0
 _PROBE_TIMEOUT_S = 5.0
-# Of an engine's side channel. vLLM would wait 5 s for an address without a listener, and all other
-# handshakes with it (docs/decisions/0024-disaggregation.md).
+# Limit for an engine's side channel. vLLM would wait 5 s for an address without a listener, and
+# all other handshakes with it (docs/decisions/0024-disaggregation.md).
 _CONNECT_TIMEOUT_S = 1.0
 _RESOLVE_EVERY_S = 5.0  # as long as CoreDNS lets Kubernetes' names be cached by default
 # Servers behind one name. Each is probed, so as many as the client keeps idle connections.

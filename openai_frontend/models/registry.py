@@ -72,17 +72,17 @@ class ModelRegistry:
         # Awaited by `refresh` before it publishes the models
         self.on_refresh: list[Callable[[], Awaitable[None]]] = []
 
-    async def refresh(self, *, anew: str | None = None) -> None:
+    async def refresh(self, *, reloaded: str | None = None) -> None:
         """Read the server's index. Tokenizers are loaded in a thread.
 
-        `anew` names a model that was loaded again: its files are read again even if they seem
-        unchanged, and its adapters' weights are sent again.
+        `reloaded` names a model whose files are read even if they seem unchanged, and whose
+        adapters' weights are sent again.
         """
         async with self._lock:
             before = self._snapshot
             known = before or Snapshot()
-            if anew is not None:
-                known = known.without(anew)
+            if reloaded is not None:
+                known = known.without(reloaded)
             now = await asyncio.to_thread(self._snapshot_builder.build, known)
             if before is None:
                 self._warn_of_unknown_models(now)
@@ -152,7 +152,7 @@ class ModelRegistry:
             try:
                 await self._server.load_model(name, config=config, model_files=model_files)
             finally:
-                await self.refresh(anew=name)
+                await self.refresh(reloaded=name)
 
     async def unload(self, name: str, *, dependents: bool = True) -> None:
         """Unload a model after its requests, and wait until it is gone (explicit mode only).

@@ -1,6 +1,6 @@
 """Has prompts computed by prefill servers, and answers by itself whenever that fails.
 
-vLLM reads whatever KV cache it is told to (docs/decisions/0024-disaggregation.md). So a transfer
+vLLM reads any KV cache that a request names (docs/decisions/0024-disaggregation.md). So a transfer
 is used only for the prompt, adapter and cache salt for which it was made, and only in the first
 half of its lease.
 """

@@ -6,7 +6,7 @@ from typing import Literal
 
 from openai_frontend.contracts.select import SelectedContracts
 
-# What a path can need of a model, of the members of `schemas.models.Capabilities`
+# Abilities of a model that a path can need: members of `schemas.models.Capabilities`
 Capability = Literal["chat", "completions", "embeddings", "rerank", "transcription", "speech"]
 
 

@@ -31,12 +31,12 @@ _NUMBER_FORMATS = ("int", "uint", "float", "double", "decimal")
 
 @dataclass(frozen=True, slots=True)
 class _AnyOf:
-    """Stands for all values of a kind."""
+    """All values of a kind."""
 
     kind: str
 
 
-ANY = {kind: _AnyOf(kind) for kind in _KINDS}  # what stands for all values of each type
+ANY = {kind: _AnyOf(kind) for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)

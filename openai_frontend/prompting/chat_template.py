@@ -20,7 +20,7 @@ from openai_frontend.prompting.message_shape import Message, detect
 
 logger = logging.getLogger(__name__)
 
-# What rendering a template may raise; its own raise_exception is a TemplateError
+# Exceptions of rendering a template; its own raise_exception is a TemplateError
 _TEMPLATE_FAILURES = (
     TemplateError,
     TypeError,

@@ -16,7 +16,7 @@ from openai_frontend.prompting.call_ids import with_short_ids
 
 Message = Mapping[str, Any]
 
-# Of a content: a text, a list of which only the first part is written, or a list
+# Forms of content: a text, a list of which only the first part is written, or a list
 Form = Literal["text", "part", "parts"]
 
 
@@ -30,7 +30,7 @@ class MessageShape:
     arguments_as_mapping: bool
     developer: bool  # otherwise a developer becomes a system message
     short_ids: bool  # of calls: nine letters and digits
-    # Kind of media -> what stands for an item. The template itself writes those of `media_parts`
+    # Kind of media -> placeholder of an item. The template itself writes those of `media_parts`
     # in messages of the role, so it needs the parts of the content.
     media: Mapping[str, str] = field(default_factory=dict)
     media_parts: Mapping[str, frozenset[str]] = field(default_factory=dict)

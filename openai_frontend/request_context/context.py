@@ -22,7 +22,7 @@ Deadline = tuple[float, Callable[[Literal["total"]], None]]
 
 
 class Sink(Protocol):
-    """Where the body of a stream goes."""
+    """Receives the body of a stream."""
 
     def open(self, writer: StreamWriter, /) -> None:
         """Lets the writer write: the headers are sent."""

@@ -11,7 +11,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.routers.request import read_body
 
-# It logs a line for each malformed body, which the client is told
+# It logs a line for each malformed body, which the response already reports
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 MAX_FIELDS = 64

@@ -40,7 +40,7 @@ LOCKED_STUB = "Failed to obtain the health mutex."  # and holds a lock
 # The core puts it before the error of a step
 IN_ENSEMBLE = "in ensemble '{ensemble}', "
 
-# Of the core's own queue, at the end of an error whose code is UNAVAILABLE; the request's id may
+# Errors of the core's own queue end with these; their code is UNAVAILABLE, and the request's id may
 # come first
 QUEUE_FULL = "Exceeds maximum queue size"
 QUEUE_TIMEOUT = "Request timeout expired"

@@ -26,8 +26,8 @@ _GENERIC = "The server had an error while processing your request."
 _REFUSED = "The model refuses the request; the reason is for the server's operator to see."
 _FAILED = "The model cannot serve now; the reason is for the server's operator to see."
 
-# What messages of Triton, an engine or a library may contain and clients must not see: a memory
-# address, a path on the server, a traceback, the repr of an object.
+# Parts of messages of Triton, an engine or a library that clients must not see: a memory address,
+# a path on the server, a traceback, the repr of an object.
 _SEGMENT = r"[\w.@+-]+"
 _START = r"(?<![\w.@+-])"  # of a segment: a search from each of its characters is quadratic
 _POINTER = r"(?!(?:properties|items|\$?defs|definitions|v[12])\b)"  # of a schema, or of the API

@@ -237,7 +237,7 @@ def _texts(sent: Texts, param: str) -> list[Text]:
     return [Text(each, f"{param}[{index}]") for index, each in enumerate(sent)]
 
 
-# As keys: within a JSON string, quotes are escaped.
+# These match keys only: within a JSON string, quotes are escaped.
 _TEXTS = re.compile(rb'"texts"\s*:')
 _DOCUMENTS = re.compile(rb'"documents"\s*:')
 

@@ -34,7 +34,7 @@ Sample = tuple[str, Mapping[str, str], float]
 class EngineHandle(Protocol):
     """A loaded engine, as this module needs it."""
 
-    # What the gateway needs to know about the model: context length, tokenizer, ...
+    # Facts that the gateway needs: context length, tokenizer, ...
     facts: ModelFacts
 
     def start(self, execution: _core.Execution) -> None:

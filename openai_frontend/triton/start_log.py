@@ -75,7 +75,7 @@ def capture(
     core = core_log(server_options.triton_option)
     path = folder / _FILE
     core_options.log_file(str(path))
-    # Verbose lines have the level of information and could not be told apart
+    # Verbose lines have the level of information too, so they could not be separated
     for_phases = not core.info and not core.verbose
     core_options.log_info(core.info or for_phases)
     try:

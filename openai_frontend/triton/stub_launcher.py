@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 _VARIABLE = "LD_LIBRARY_PATH"
-# As Triton does it. The stub removes the first folder again and rejects a path without a colon.
+# Triton does the same. The stub removes the first folder again and rejects a path without a colon.
 _ACTIVATE = 'source "$0" && export LD_LIBRARY_PATH="$1:${LD_LIBRARY_PATH-}" && shift && exec "$@"'
 
 
@@ -54,7 +54,7 @@ def _main(file: str, library_path: str, *arguments: str) -> None:
     with open(file, "rb") as launch_file:
         launch = json.load(launch_file)
     program, environment = command(launch, library_path, list(arguments))
-    # Latin-1 stands for the bytes, which need not be valid in any encoding
+    # Latin-1 keeps the bytes, which need not be valid in any encoding
     encoded = {
         name.encode("latin-1"): value.encode("latin-1") for name, value in environment.items()
     }

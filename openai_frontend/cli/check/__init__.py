@@ -23,7 +23,7 @@ from openai_frontend.errors import ModelUnavailable
 logging.getLogger("openai_frontend").addHandler(logging.NullHandler())
 
 
-# What a model serves that no endpoint of OpenAI's API matches
+# Shown for a model that no endpoint of OpenAI's API serves
 _TENSORS = "/v2 only"
 
 

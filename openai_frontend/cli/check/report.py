@@ -29,7 +29,7 @@ class Report:
     tokenizer: str = ""
     max_model_len: int | None = None  # tokens of prompt and output together; None: unknown
     chat_template: str = ""
-    images: str = ""  # how many a request may have, and what stands for one in the prompt
+    images: str = ""  # limit per request, and the placeholder of one in the prompt
     input_audio: str = ""  # the same for audio in chats; empty if a model takes none
     media_urls: str = ""  # from which hosts images and audio are fetched; empty if from none
     audio: str = ""  # what a transcription model takes; empty for other models

@@ -50,7 +50,7 @@ def argument(flag: str) -> str:
 
 
 def read(words: Sequence[str]) -> tuple[Mapping[str, Any], Sequence[str]]:
-    """The engine arguments of one flag, and words that are no values of it. Raises ValueError."""
+    """The engine arguments of one flag, and the words after its values. Raises ValueError."""
     result: tuple[Mapping[str, Any], Sequence[str]] = _vllm().read(words)
     return result
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from openai_frontend.engines.vllm import arguments, versions
 
 _MODULE = "vllm/engine/arg_utils.py"
-# Where versions of vLLM have FlexibleArgumentParser
+# Modules of FlexibleArgumentParser, by version of vLLM
 _PARSER_MODULES = ("vllm.utils.argparse_utils", "vllm.utils")
 
 

@@ -150,7 +150,7 @@ def max_bad_words_tokens() -> int:
 
 
 def allows_invalid_utf8() -> bool:
-    """Whether xgrammar counts bytes that are no character as one, as that of vLLM 0.31 does."""
+    """Whether xgrammar counts invalid UTF-8 as a character, as the version of vLLM 0.31 does."""
     numbers = re.findall(r"\d+", importlib.metadata.version("xgrammar"))
     return tuple(map(int, numbers[:3])) < (0, 2, 8)
 

@@ -122,7 +122,7 @@ class OutputReader:
         self._on_step = on_step
         self.decoder = decoder
         self._socket = client.resources.output_socket
-        # As numbers: an operation on zmq's enumerations takes longer than asking the socket.
+        # Numbers, because an operation on zmq's enumerations takes longer than asking the socket.
         self._events, self._readable = int(zmq.EVENTS), int(zmq.POLLIN)
         self._at_once = int(zmq.NOBLOCK)
         self._ended: asyncio.Future[None] | None = None

@@ -126,7 +126,7 @@ class LoRAModels:
 
 
 def _latest(snapshot: Snapshot) -> dict[str, LoadedModel]:
-    """The version of each model that its name stands for: the latest."""
+    """The latest version of each model, to which its name refers."""
     return {
         name: snapshot.loaded_models[name, version]
         for name, version in sorted(snapshot.loaded_models)

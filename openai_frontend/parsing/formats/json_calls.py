@@ -19,8 +19,8 @@ _BARE_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"function", "type", "id", "tool_call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonCalls:
-    """Where the objects are. A bare object is a call only if it names an offered tool; with
-    `offered_only`, so is any other.
+    """The markers around the objects. A bare object is a call only if it names an offered tool;
+    with `offered_only`, this holds for every object.
     """
 
     summary: str

@@ -40,7 +40,7 @@ ReadDeltas = Callable[[Deltas, GenerationRequest], Deltas]
 
 def queue_key(context: RequestContext, priority: int = 0) -> QueueKey:
     """The caller's place in queues: requests of one key wait for each other, and their priority is
-    no better than the key's. Requests without a key share one place.
+    at most the key's. Requests without a key share one place.
     """
     principal = context.principal
     if principal is not None:

@@ -52,7 +52,7 @@ class Usage:
     audio_tokens: int = 0  # of the prompts
     completion_tokens: int = 0
     reasoning_tokens: int = 0  # of the outputs
-    # Of each choice that reported some: the model's own measurements
+    # The model's own measurements, one of each choice that reported some
     performance_metrics: Sequence[Mapping[str, int | float]] = ()
 
 

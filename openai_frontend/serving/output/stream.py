@@ -32,7 +32,7 @@ from openai_frontend.serving.request.response_options import ResponseOptions
 
 Join = Callable[[Sequence[CompletionDelta]], CompletionDelta]
 
-# Of output that the relay writes before it is parsed. The parser takes 0.1 ms for as much text, and
+# Limits of a relayed segment, which is parsed later. The parser takes 0.1 ms for as much text, and
 # up to 4 ms for as much JSON of short numbers.
 _MAX_TEXT_BYTES, _MAX_JSON_BYTES = 16 * 1024, 2 * 1024
 

@@ -95,7 +95,7 @@ class AudioLimits:
 
 
 class AudioObserver(Protocol):
-    """Told of each file."""
+    """Receives the facts of each file."""
 
     def decoded(self, model: str, size: int, seconds: float, took_s: float) -> None:
         """A file of so many bytes and seconds was decoded for a model of Triton."""

@@ -52,7 +52,7 @@ NEUTRAL_IN_COMPLETIONS: Neutral = {
     "max_completion_tokens": (),
 }
 
-# Of vLLM's pooling models
+# Fields of vLLM's pooling models
 _NEUTRAL_IN_POOLING: Neutral = {
     "cache_salt": (),
     "chat_template": (),

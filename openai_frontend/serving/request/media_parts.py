@@ -136,7 +136,7 @@ class PartReader(ABC, Generic[Item]):
         max_bytes: int,
         fetching: Fetching | None,
     ) -> None:
-        """`on_read` is told of the items of each request, with the model's name in Triton.
+        """`on_read` gets the items of each request, with the model's name in Triton.
         `max_bytes` limits one item. `fetching`: None if nothing is fetched.
         """
         self._fetching = fetching
@@ -290,7 +290,7 @@ class DataURLs:
     unsupported_code: str = ""
 
     def start(self, url: str, param: str) -> int:
-        """Where the base64 text begins. Raises InvalidRequest for any other URL."""
+        """The offset of the base64 text. Raises InvalidRequest for any other URL."""
         head, comma, _ = url[:_HEAD].partition(",")
         scheme = head[:8].lower()
         if is_remote(url):

@@ -26,7 +26,7 @@ from schemas.sampling import RequestFields
 Fields = TypeVar("Fields", bound=RequestFields)
 Plan = TypeVar("Plan")
 
-# Where a member of a JSON object begins and ends in its text; None if there is not exactly one
+# Begin and end of a JSON object's member in its text; None if there is not exactly one
 FindMember = Callable[[bytes, bytes], tuple[int, int] | None]
 
 # Bodies up to this size are parsed without pauses: 0.2 ms for one of token ids.

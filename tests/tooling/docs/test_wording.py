@@ -6,8 +6,11 @@ A failure names the text and the replacement.
 import argparse
 import ast
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -20,8 +23,8 @@ from tests.gateway_process import ROOT
 
 # Pattern -> replacement
 WORDS = {
-    r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|more\b)": "is not a, has no",
-    r"\b(?:is|are) none\b(?! of\b)": "is not one, is missing",
+    r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|more\b|better\b)": "is not a, has no",
+    r"(?<!there )\b(?:is|are) (?-i:none)\b(?! of\b)": "is not one, is missing",
     r"\btold\b": "returned, reported, set",
     r"\btells? of\b": "reports",
     r"\bwhoever\b": "anyone who, clients that",
@@ -42,6 +45,8 @@ WORDS = {
     r"\bturns? by key\b": "fair between keys",
 }
 BANNED = {re.compile(pattern, re.IGNORECASE): advice for pattern, advice in WORDS.items()}
+
+PACKAGES = ("openai_frontend", "schemas", "chat_templates")
 
 # Sources of texts that are not rewritten yet: paths of the package, settings and options by name.
 NOT_YET_CLEAN: set[str] = set()
@@ -112,14 +117,36 @@ def literals(node: ast.AST) -> Iterator[str]:
             yield part.value
 
 
-def native_comments() -> Iterator[Text]:
-    """Comments of `native/`; neighbouring lines are one text."""
+def package_files() -> list[Path]:
+    return sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+
+
+def docstrings() -> Iterator[Text]:
+    documentable = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for path in package_files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, documentable) and (text := ast.get_docstring(node)) is not None:
+                yield Text(str(path.relative_to(ROOT)), " ".join(text.split()))
+
+
+def comments() -> Iterator[Text]:
+    """Comments of the package, and of `native/`."""
+    for path in package_files():
+        with tokenize.open(path) as file:
+            tokens = list(tokenize.generate_tokens(file.readline))
+        found = [(*each.start, each.string) for each in tokens if each.type == tokenize.COMMENT]
+        yield from blocks(path, found)
     for path in sorted((ROOT / "native").glob("*.[ch]*")):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        for is_comment, group in groupby(lines, key=lambda line: "//" in line):
-            if is_comment:
-                text = " ".join(line.partition("//")[2].strip() for line in group)
-                yield Text(str(path.relative_to(ROOT)), text)
+        lines = enumerate(path.read_text(encoding="utf-8").splitlines())
+        found = [(row, line.find("//"), line.partition("//")[2]) for row, line in lines]
+        yield from blocks(path, [each for each in found if each[1] >= 0])
+
+
+def blocks(path: Path, found: list[tuple[int, int, str]]) -> Iterator[Text]:
+    """Comments of neighbouring lines that begin in the same column are one text."""
+    for _, lines in groupby(enumerate(found), key=lambda each: (each[1][0] - each[0], each[1][1])):
+        text = " ".join(line.lstrip("#/ ") for _, (_, _, line) in lines)
+        yield Text(str(path.relative_to(ROOT)), text)
 
 
 SOURCES = {
@@ -128,11 +155,18 @@ SOURCES = {
     "fields": field_texts,
     "metrics": metric_texts,
     "messages": messages,
-    "native": native_comments,
+    "docstrings": docstrings,
+    "comments": comments,
 }
 
 
-def hits(texts: Iterator[Text]) -> Iterator[str]:
+@cache
+def texts_of(name: str) -> Sequence[Text]:
+    """Reading comments takes seconds."""
+    return list(SOURCES[name]())
+
+
+def hits(texts: Iterable[Text]) -> Iterator[str]:
     for source, text in texts:
         for pattern, advice in BANNED.items():
             if source not in NOT_YET_CLEAN and (match := pattern.search(text)):
@@ -141,17 +175,17 @@ def hits(texts: Iterator[Text]) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_texts_avoid_banned_words(name: str) -> None:
-    assert list(hits(SOURCES[name]())) == []
+    assert list(hits(texts_of(name))) == []
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_each_source_has_texts(name: str) -> None:
     """Otherwise the check above would pass trivially."""
-    assert len(list(SOURCES[name]())) > 20
+    assert len(texts_of(name)) > 20
 
 
 def test_banned_word_is_found() -> None:
-    found = list(hits(iter([Text("page", "The server is no gateway."), Text("page", "It runs.")])))
+    found = list(hits([Text("page", "The server is no gateway."), Text("page", "It runs.")]))
 
     assert len(found) == 1
     assert "is no" in found[0]
@@ -160,20 +194,10 @@ def test_banned_word_is_found() -> None:
 _NOUN_CLAUSES = re.compile(r"(?:What|Those|The same|Of|As|That|Who) ")
 
 
-def test_no_docstring_or_native_comment_begins_with_a_noun_clause() -> None:
+@pytest.mark.parametrize("name", ["docstrings", "comments"])
+def test_no_text_begins_with_a_noun_clause(name: str) -> None:
     """A noun says it: not "What a model takes of images", but "Image support of a model"."""
-    documentable = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [
-        f"{path.relative_to(ROOT)}: {docstring}"
-        for package in ("openai_frontend", "schemas")
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, documentable) and (docstring := ast.get_docstring(node)) is not None
-        if is_clause(docstring)
-    ]
-    found += [f"{each.source}: {each.text}" for each in native_comments() if is_clause(each.text)]
-
-    assert found == []
+    assert [f"{each.source}: {each.text}" for each in texts_of(name) if is_clause(each.text)] == []
 
 
 def is_clause(text: str) -> bool:

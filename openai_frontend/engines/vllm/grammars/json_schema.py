@@ -21,7 +21,7 @@ from openai_frontend.engines.vllm.grammars.schema_overlap import are_disjoint
 # OpenAI allows as many in total.
 MAX_OPTIONAL = 1000
 
-# Of `anyOf` and `oneOf`: 2,000 objects take xgrammar 8 s, and the time grows with the square.
+# Limit of `anyOf` and `oneOf`: 2,000 objects take xgrammar 8 s, and the time grows with the square.
 MAX_ALTERNATIVES = 2000
 
 # llguidance counts remainders: 9,973 of them take it 0.1 s, 999,983 take 3 s, 9,999,991 minutes and

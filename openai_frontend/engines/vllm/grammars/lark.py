@@ -14,8 +14,8 @@ from openai_frontend.engines.vllm.grammars.regex_search import Search, whole_tex
 from openai_frontend.engines.vllm.grammars.regex_text import for_llguidance
 from openai_frontend.engines.vllm.grammars.regex_tree import Node
 
-# Every grammar for llguidance begins with it. Where only one text may follow, llguidance would read
-# it ahead, and never return if it has no end: `start: x`, `x: "a" x`.
+# First line of every grammar for llguidance. Without it, llguidance reads ahead while only one text
+# may follow, and never returns if that text has no end: `start: x`, `x: "a" x`.
 HEADER = '%llguidance {"no_forcing": true}\n'
 _ANY = "(?s:.*)"
 

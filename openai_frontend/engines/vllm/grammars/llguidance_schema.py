@@ -98,7 +98,7 @@ class _LLGuidanceRewriter:
                 for key in names
             }
         elif self._closed and node.get("properties"):
-            # As with xgrammar: a model is not led to invent more properties.
+            # xgrammar does the same: a model is not led to invent more properties.
             node.setdefault("additionalProperties", False)
         return _rewrite_text(node)
 

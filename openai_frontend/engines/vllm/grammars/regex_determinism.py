@@ -1,4 +1,4 @@
-"""Whether the next character always decides how an expression goes on, and what it costs if not.
+"""Whether the next character always decides how an expression continues, and the cost if not.
 
 xgrammar 0.2.8 misreads some expressions in which it does not: for `a|a{1,2}` it accepts `aaa`.
 llguidance 1.7 follows all readings of a text, and fails within an answer if they become too many.

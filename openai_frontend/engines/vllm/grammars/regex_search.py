@@ -41,7 +41,7 @@ _FREE, _AT_START, _AT_END, _WHOLE = (False, False), (True, False), (False, True)
 
 
 class Search(enum.Enum):
-    """Where the pattern may match."""
+    """Positions at which the pattern may match."""
 
     ANYWHERE = "anywhere"  # as JSON Schema defines it
     ANCHORED = "anchored"  # the same, but the whole text if there is no anchor, as authors mean it

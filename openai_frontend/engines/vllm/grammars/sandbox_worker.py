@@ -39,11 +39,11 @@ STACK_MIB = 4  # half of the engine's thread stacks
 MAX_FORKS = 4  # so that a slow grammar does not block others
 NICENESS = 10
 _ENDED = float("inf")  # deadline of a fork that was killed at its deadline
-# Of each trial answer: the tokens where the text had alternatives, and all. Of all: CPU time.
+# Tokens with alternatives and all tokens of each trial answer, and the CPU time of all answers.
 # With a large vocabulary, ambiguous grammars take seconds per token, usual ones 10 to 30 us. The
 # engine allows a grammar more (grammar_masks.py).
 _TRIAL_TOKENS, _TRIAL_LENGTH, _TRIAL_S = 32, 1024, 2.5
-# What the tokens of each consist of: anything, letters that many expressions read in several ways,
+# Characters of each answer's tokens: any, letters that many expressions read in several ways, or
 # separators
 _TRIAL_ALPHABETS = (None, b"ab ", b",./-")
 _END = -1

@@ -1,7 +1,7 @@
 """Prepares the EBNF and Lark grammars that clients write.
 
 Lark with schemas or expressions is for llguidance: xgrammar would not limit the whitespace of the
-first, and misreads some of the others. Where only xgrammar runs, as beside tools and reasoning, it
+first, and misreads some of the others. If only xgrammar can run, as with tools or reasoning, it
 gets them in forms that it enforces.
 """
 

@@ -20,7 +20,7 @@ from openai_frontend.media.fork_server import Refused
 from openai_frontend.media.modalities import salted
 
 LOW_DETAIL_SIDE = 512  # pixels of the longest edge
-MAX_PIXELS = 25_000_000  # of an image whose size nobody has checked
+MAX_PIXELS = 25_000_000  # of an image without a checked size
 _MAX_TOLD = 4096  # tokens of an image: facts are one message
 # Modes that Pillow reduces without a filter, or (greyscale of 16 bits) not at all if they are large
 _NOT_REDUCED = ("P", "1", "I", "I;16", "I;16B", "I;16L")
@@ -91,7 +91,7 @@ class _Processor:
         return int(self.info.data_parser.audio_resampler.target_sr)
 
     def apply(self, item: Any, key: str) -> Outcome:
-        """Return what stands for the item in the prompt, and the model's input as vLLM encodes it.
+        """Return the item's placeholder tokens, and the model's input as vLLM encodes it.
 
         `target` are the tokens of the model's own prompt that are replaced. `stages` have their
         begin and end in nanoseconds of the monotonic clock, which all processes share.
@@ -104,7 +104,7 @@ class _Processor:
         found = self._processor.apply(inputs, TimingContext(enabled=False))
         (place,) = found["mm_placeholders"][modality]
         (kwargs,) = found["mm_kwargs"][modality]
-        # Of a model with an encoder of its own, the encoder's prompt has the placeholder.
+        # If a model has an encoder of its own, the encoder's prompt has the placeholder.
         ids = found.get("encoder_prompt_token_ids") or found["prompt_token_ids"]
         replaced = len(self._prompt) - (len(ids) - place.length)
         mask = None if place.is_embed is None else place.is_embed.tolist()

@@ -23,7 +23,7 @@ from openai_frontend.engines.vllm.processes.failures import ReportingProcess, Re
 from openai_frontend.runtime import helper_process
 from openai_frontend.runtime.helper_process import HelperProcess
 
-# What these processes import. It need not be complete: the rest is imported in each process.
+# Modules that these processes import. The list need not be complete: each process imports the rest.
 _PRELOADED = [
     "vllm.v1.engine.core",
     "vllm.v1.executor.uniproc_executor",
@@ -109,13 +109,13 @@ def end_with_parent() -> None:
     with the memory of their GPUs, in the way of the gateway that a supervisor starts next.
     """
     parent = multiprocessing.parent_process()
-    if parent is not None:  # in the gateway's own process there is none
+    if parent is not None:  # None in the gateway's own process
         Thread(target=_end_after, args=(parent,), name="end-with-parent", daemon=True).start()
 
 
 def _end_after(parent: Any) -> None:
     parent.join()
-    os._exit(1)  # nobody is left to answer; vLLM's worker processes end with this one
+    os._exit(1)  # no client is left; vLLM's worker processes end with this one
 
 
 def _call(function: str, connection: socket.socket, arguments: tuple[Any, ...]) -> None:

@@ -25,8 +25,8 @@ CPU_DEFAULTS = {
     "OMP_NUM_THREADS": "1",
     "VLLM_HOST_IP": "127.0.0.1",
 }
-# What a load of vLLM leaves in the environment, beside its own variables (VLLM_...), which it reads
-# whenever it needs them. It sets everything else again at the next load.
+# Variables that remain after a load of vLLM, beside its own (VLLM_...), which it reads at any time.
+# It sets all others again at the next load.
 KEPT = {
     *DEFAULTS,  # for engines and helper processes, which start at any time
     *CPU_DEFAULTS,

@@ -156,7 +156,7 @@ def _mark_broken(output: Any) -> None:
 # Long enough for most answers. The gateway sees meanwhile that the engine works, and counts what a
 # cancelled request has generated.
 MAX_HOLD_S = 0.5
-# Of an output with nothing but tokens, all of these are None.
+# An output with nothing but tokens has None in all of these fields.
 _others = attrgetter(
     *set(EngineCoreOutput.__struct_fields__)
     - {"request_id", "new_token_ids", "trace_headers", "num_nans_in_logits"}

@@ -8,7 +8,7 @@ BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 # These have targets of their own, as the scale tests have: a short run of the benchmark beside
 # vLLM, and the clients that need environments of their own.
-PEERS := tests/tooling/benchmarks/test_peers_engine.py
+PEERS := tests/api/benchmarks/test_peers_engine.py
 CLIENTS := tests/clients/environments
 
 .DEFAULT_GOAL := help

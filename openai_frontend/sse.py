@@ -2,7 +2,7 @@
 
 The constant parts of a frame are rendered once per stream and choice, so a token costs one
 `orjson.dumps` of its text: 0.5 us, not the 12.7 us of building and dumping the schema's model.
-`tests/unit/test_sse.py` proves that the bytes equal the schema's own dump.
+`tests/medium/test_sse.py` proves that the bytes equal the schema's own dump.
 """
 
 import secrets

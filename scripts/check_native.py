@@ -13,9 +13,9 @@ def main() -> int:
     build()
     command = [sys.executable, "-m", "pytest", "-p", "scripts.sanitized_core"]
     # NumPy, which that test needs, and NVIDIA's Python backend keep memory until the process ends.
-    tests = ["tests/unit/triton", "--ignore=tests/unit/triton/test_python_backend.py"]
-    tests += ["tests/unit/serving/test_relay_segments.py"]
-    tests += ["tests/unit/serving/test_relay_logprobs.py"]
+    tests = ["tests/core/triton", "--ignore=tests/core/triton/test_python_backend.py"]
+    tests += ["tests/core/serving/test_relay_segments.py"]
+    tests += ["tests/core/serving/test_relay_logprobs.py"]
     return subprocess.run(
         [*command, *tests, *sys.argv[1:]], env=environment(), check=False
     ).returncode

@@ -244,7 +244,7 @@ async def request_figures() -> dict[str, str]:
     """What one streamed chat of 20 tokens touches, with a key and without tools."""
     sys.path.insert(0, str(ROOT))
     from tests import mock_models
-    from tests.unit.models.conftest import live
+    from tests.api.models.conftest import live
 
     requests: list[set[CodeType]] = []
 

@@ -13,7 +13,7 @@ from openai_frontend.config import model_options
 from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.media.modalities import ImageSupport
-from tests.backends import repository
+from tests.api.backends import repository
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "backends.md"

@@ -29,10 +29,10 @@ ENVIRONMENTS = VENV / "compat"
 # The capabilities that `--public` keeps: no part of the path of a request.
 PUBLIC_ONLY = "cpu_worker,logging"
 
-FULL = ("tests/vllm", "tests/unit/engines")
+FULL = ("tests/vllm", "tests/core/engines", "tests/fast/engines", "tests/medium/engines")
 # Both generation paths, sampling parameters, grammars and seeds: two minutes.
 SHORT = (
-    "tests/unit/engines/test_vllm_versions.py",
+    "tests/medium/engines/test_vllm_versions.py",
     "tests/vllm/test_engine.py",
     "tests/vllm/test_seeds.py",
     "tests/vllm/test_sampling.py",

@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.flaky",
     "tests.process_state",
     "tests.blocking_calls",
+    "tests.loop_clock",
     "tests.api.conformance.plugin",
     "tests.api.conformance.wire",
     "tests.api.conformance.gateway",

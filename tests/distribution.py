@@ -12,17 +12,18 @@ from xdist.workermanage import WorkerController
 # Their tests share the engines of a core in the worker.
 _IN_PROCESS = "tests/vllm/"
 # Their tests share the engines of a gateway; others name the mark themselves.
-_WITH_GATEWAYS = ("tests/backends/", "tests/clients/")
+_WITH_GATEWAYS = ("tests/api/backends/", "tests/clients/")
 ENGINES = ("engines in process", "engines of gateways")
 # A gateway for the session costs 2 s of CPU time per worker that uses it.
 _SESSION_GATEWAYS = {
-    "tests/api/": "mock gateway",
+    "tests/api/conformance/": "mock gateway",
+    "tests/api/test_": "mock gateway",
     "tests/resilience/faults/test_invariants.py": "mock gateway",
-    "tests/unit/middleware/test_headers.py": "mock gateway",
-    "tests/unit/routers/test_documentation.py": "mock gateway",
-    "tests/unit/routers/test_tokenization.py": "mock gateway",
+    "tests/api/middleware/test_headers.py": "mock gateway",
+    "tests/api/routers/test_documentation.py": "mock gateway",
+    "tests/api/routers/test_tokenization.py": "mock gateway",
     "tests/security/": "guarded gateway",
-    "tests/unit/tracing/": "traced gateway",
+    "tests/api/tracing/": "traced gateway",
 }
 # It measures times, best when the engines of other workers have ended
 _LAST = "tests/resilience/faults/test_overload.py"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from openai_frontend.config import model_options
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.triton import Options, Server
-from tests.unit.prompting import tiny_tokenizer
+from tests.fast.prompting import tiny_tokenizer
 
 if TYPE_CHECKING:  # imports NumPy, whose memory a sanitizer reports as leaks in the core's tests
     from openai_frontend.models.registry import ModelRegistry

@@ -21,7 +21,7 @@ State = dict[str, object]
 _OWN = "openai_frontend"
 _PYTESTS = ("PYTEST_CURRENT_TEST",)
 # vLLM or torch runs in the test process there; their libraries set variables on import.
-_WITH_ENGINES = ("vllm", "backends", "tooling/demo_model")
+_WITH_ENGINES = ("vllm", "api/backends", "medium/demo_model")
 _SET_BY_ENGINES = ("$", "sys.path:")
 # The first test of a worker that imports torch or transformers sets them, in any folder.
 _SET_BY_TORCH = ("$KMP_", "$TORCHINDUCTOR_CACHE_DIR:")

@@ -1,7 +1,7 @@
 """Properties of Triton, besides its C API, on which the gateway relies: file layouts and texts of
 messages.
 
-None of it is a documented interface. tests/unit/triton/test_interface.py provokes each with the
+None of it is a documented interface. tests/core/triton/test_interface.py provokes each with the
 core that is installed, so that a release which changes one is found there.
 """
 

@@ -8,7 +8,7 @@ from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.serving.request.request_body import BodyReader
 from scripts.fuzz import loop
 from scripts.fuzz.outcome import refusal
-from tests.unit.serving.fake_model import FakeModel
+from tests.fast.serving.fake_model import FakeModel
 
 
 def prepared(reader: BodyReader[Any], endpoint: Any, start: bytes, data: bytes) -> Any | None:

@@ -15,8 +15,8 @@ import jsonschema
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.api.lora.trained import ANSWERS, QUESTION
 from tests.gateway_process import ROOT, GatewayProcess
-from tests.unit.lora.trained import ANSWERS, QUESTION
 
 MODELS = ("demo", "demo-embedding")
 # Both engines share the GPU, and compiling models of a million weights would take most of the time

@@ -9,10 +9,10 @@ from typing import Any
 
 from scripts.soak import leaking_engine
 from tests import mock_models
+from tests.api.routers import test_tools
+from tests.core.triton import python_models
+from tests.fast.lora.files import write_peft
 from tests.gateway_process import ROOT
-from tests.unit.lora.files import write_peft
-from tests.unit.routers import test_tools
-from tests.unit.triton import python_models
 
 TEXT = " token"
 ANSWER_TOKENS = 24

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.core.triton import python_models
 from tests.gateway_process import GatewayProcess
-from tests.unit.triton import python_models
 
 DOUBLE = "def answer(given):\n    return given * 2"
 

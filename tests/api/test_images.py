@@ -10,9 +10,9 @@ import openai
 import pytest
 
 from tests import images, mock_models
+from tests.docs.documented_commands import BLOCK
+from tests.fast.prompting import tiny_tokenizer
 from tests.gateway_process import ROOT, GatewayProcess
-from tests.tooling.docs.documented_commands import BLOCK
-from tests.unit.prompting import tiny_tokenizer
 
 honours, accepts, refuses = pytest.mark.honours, pytest.mark.accepts, pytest.mark.refuses
 USER = "chat.messages.user.content.image_url"

@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from tests import audio, images, mock_models
+from tests.docs.documented_commands import BLOCK
 from tests.gateway_process import ROOT, GatewayProcess
-from tests.tooling.docs.documented_commands import BLOCK
 
 honours, accepts, refuses = pytest.mark.honours, pytest.mark.accepts, pytest.mark.refuses
 FIELD = "chat.messages.user.content.input_audio"

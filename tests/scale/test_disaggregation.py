@@ -13,9 +13,9 @@ import httpx
 import psutil
 import pytest
 
+from tests.fast.auth import key_files
 from tests.scale import prefill_decode
 from tests.scale.prefill_decode import BLOCK, LEASE_S, OTHER_KEY, Pair
-from tests.unit.auth import key_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

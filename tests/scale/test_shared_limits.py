@@ -13,9 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import mock_models
+from tests.fast.auth import key_files
 from tests.gateway_process import GatewayProcess, free_port
 from tests.scale.routers import VENV
-from tests.unit.auth import key_files
 
 pytestmark = pytest.mark.slow
 

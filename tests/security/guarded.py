@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 
 from tests import mock_models
+from tests.api.routers.mock_gateway import RawResponse, exchange, request
+from tests.fast.auth import key_files
+from tests.fast.prompting import tiny_tokenizer
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.invariants import MIB, TRACES
 from tests.security import engines
-from tests.unit.auth import key_files
-from tests.unit.prompting import tiny_tokenizer
-from tests.unit.routers.mock_gateway import RawResponse, exchange, request
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 KEY = "sk-canary-key-5d1f0c"  # every scope; must not appear in a log or an answer

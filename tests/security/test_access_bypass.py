@@ -1,7 +1,7 @@
 """No spelling of a path, host or method bypasses API keys (CVE-2026-48710, CVE-2026-24206,
 CVE-2026-24207).
 
-tests/unit/routers/test_access.py tries every route without a key, with an unknown key and with a
+tests/medium/routers/test_access.py tries every route without a key, with an unknown key and with a
 key of each wrong scope, in process. These tests send raw bytes to a real gateway process.
 """
 
@@ -10,8 +10,8 @@ import re
 
 import pytest
 
+from tests.api.routers.mock_gateway import RawResponse, exchange
 from tests.security.guarded import KEY, Guarded, check_refused
-from tests.unit.routers.mock_gateway import RawResponse, exchange
 
 OPEN = {
     "/", "/favicon.ico", "/health", "/healthz", "/ping",

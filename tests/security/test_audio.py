@@ -9,8 +9,8 @@ import pytest
 import soundfile
 
 from tests import audio, images
+from tests.api.routers.mock_gateway import RawResponse, request
 from tests.security.guarded import CHAT, KEY, TENANTS, Guarded, check_refused
-from tests.unit.routers.mock_gateway import RawResponse, request
 
 ROUTE = "/v1/audio/transcriptions"
 FORM = f"content-type: multipart/form-data; boundary={audio.BOUNDARY}"

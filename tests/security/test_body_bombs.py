@@ -1,7 +1,7 @@
 """The server counts request bodies as they arrive and never decompresses them (Triton's
 CVE-2025-23310, CVE-2025-23311, CVE-2025-33201, #8570, #8770).
 
-tests/unit/middleware/test_request_body.py tests the counting, and
+tests/fast/middleware/test_request_body.py tests the counting, and
 tests/security/test_framework_dos.py tests wrong Content-Length headers.
 """
 
@@ -12,10 +12,10 @@ import zlib
 import psutil
 import pytest
 
+from tests.api.routers.mock_gateway import RawResponse
 from tests.cpu_time import budget
 from tests.resilience.faults.invariants import no_trace_left
 from tests.security.guarded import CHAT, KEY, MAX_BODY_BYTES, Guarded, check_refused
-from tests.unit.routers.mock_gateway import RawResponse
 
 HEAD = (
     f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"

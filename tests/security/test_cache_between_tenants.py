@@ -1,7 +1,7 @@
 """Tenants with separate caches cannot detect each other's prompts (CVE-2025-46570, CVE-2025-46722):
 the salts of a key with `isolate_prefix_cache` begin with an owner that no other request can write.
 
-tests/unit/test_cache_salts.py has the property over all keys and salts;
+tests/medium/test_cache_salts.py has the property over all keys and salts;
 tests/api/test_request_fields.py shows with vLLM that a salt separates prefixes: no token is cached,
 so response times reveal nothing.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.fast.auth.key_files import key as key_of
 from tests.security.guarded import CHAT, COMPLETIONS, KEY, TENANTS, Guarded
-from tests.unit.auth.key_files import key as key_of
 
 ALICE, BOB = TENANTS
 GENERATE = "/v2/models/mirror/generate"

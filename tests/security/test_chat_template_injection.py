@@ -1,7 +1,8 @@
 """No request can supply a template or set the variables that the gateway passes to templates
 (CVE-2026-42203, CVE-2025-61620, CVE-2025-62426).
 
-tests/unit/prompting/test_template_environment.py tests the sandbox and its limits on time and size.
+tests/medium/prompting/test_template_environment.py tests the sandbox and its limits on time and
+size.
 """
 
 import json

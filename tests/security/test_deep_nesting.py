@@ -1,5 +1,5 @@
 """The gateway refuses deeply nested input before a parser recurses into it: no recursion error, no
-stack overflow (orjson's CVE-2025-67221, Triton's limit of 100). tests/unit/test_json_limits.py
+stack overflow (orjson's CVE-2025-67221, Triton's limit of 100). tests/medium/test_json_limits.py
 tests the exact limits.
 """
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from openai_frontend.runtime import triton_interface
 from openai_frontend.runtime.triton_interface import STUB, STUB_INSTANCE_AT
+from tests.core.triton import python_models
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.asking import client_of, unready
-from tests.unit.triton import python_models
 
 pytestmark = pytest.mark.slow
 

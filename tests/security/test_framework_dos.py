@@ -12,10 +12,10 @@ from functools import partial
 import psutil
 import pytest
 
+from tests.api.routers.mock_gateway import exchange
 from tests.cpu_time import budget
 from tests.resilience.faults.invariants import no_trace_left
 from tests.security.guarded import CHAT, KEY, REQUIRED, Guarded, check_refused
-from tests.unit.routers.mock_gateway import exchange
 
 AUTH = f"Authorization: Bearer {KEY}\r\n"
 BODY = json.dumps(REQUIRED[CHAT])

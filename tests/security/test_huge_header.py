@@ -1,7 +1,8 @@
 """A request head has a size limit, and the server stores nothing beyond it (CVE-2025-48956:
 httptools has no limit).
 
-tests/unit/server/test_http_protocol.py tests every way to split a head into pieces, and slow heads.
+tests/medium/server/test_http_protocol.py tests every way to split a head into pieces, and slow
+heads.
 """
 
 import pytest

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests import images
+from tests.api.routers.mock_gateway import RawResponse
 from tests.security.guarded import CHAT, EMBEDDINGS, TENANTS, Guarded, check_refused
-from tests.unit.routers.mock_gateway import RawResponse
 
 ALICE, BOB = TENANTS
 

@@ -1,14 +1,14 @@
 """The gateway compares keys by digest in constant time (CVE-2025-59425) and gives every invalid key
 the same response.
 
-tests/unit/auth/test_api_keys.py tests the comparison, and
-tests/unit/middleware/test_authentication.py tests arbitrary headers.
+tests/fast/auth/test_api_keys.py tests the comparison, and
+tests/medium/middleware/test_authentication.py tests arbitrary headers.
 """
 
 import pytest
 
+from tests.api.routers.mock_gateway import request
 from tests.security.guarded import CHAT, KEY, check_refused
-from tests.unit.routers.mock_gateway import request
 
 WRONG = {
     "nobody's": b"Bearer sk-nobody",

@@ -2,8 +2,8 @@
 nothing, so redirects, DNS rebinding and URL parser tricks have no effect. If an operator allows
 hosts from which media is fetched, it connects to nothing else.
 
-tests/backends/test_images.py shows that no model gets an address either, and
-tests/unit/media/test_fetch.py how redirects and DNS rebinding fail.
+tests/api/backends/test_images.py shows that no model gets an address either, and
+tests/medium/media/test_fetch.py how redirects and DNS rebinding fail.
 """
 
 import json

@@ -18,9 +18,9 @@ from openai_frontend.config.settings import Settings
 from openai_frontend.routers.examples import EXAMPLES
 from openai_frontend.routers.routing import all_routes
 from openai_frontend.triton import Options, Server
+from tests.api.routers.mock_gateway import RawResponse
 from tests.resilience.faults.world import World
 from tests.security.guarded import Guarded, guarded_gateway
-from tests.unit.routers.mock_gateway import RawResponse
 
 VALUES = {"version": "1", "rest": "status", "repository": "models", "action": "load"}
 EXPLICIT = "--model-control-mode=explicit", "--load-model=*"

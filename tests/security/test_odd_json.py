@@ -1,7 +1,7 @@
 """JSON that parsers read differently: NaN, lone surrogates, byte order marks, huge numbers,
 duplicate keys.
 
-tests/unit/routers/test_refusals.py tests one chat endpoint; these tests cover every endpoint.
+tests/api/routers/test_refusals.py tests one chat endpoint; these tests cover every endpoint.
 """
 
 import json

@@ -1,13 +1,13 @@
 """Special tokens in a client's text stay text (CVE-2026-44222: placeholders in plain text killed
-the worker). tests/unit/prompting/test_special_tokens.py covers every field of a chat.
+the worker). tests/medium/prompting/test_special_tokens.py covers every field of a chat.
 """
 
 import json
 
 import pytest
 
+from tests.fast.prompting.tiny_tokenizer import SPECIAL_TOKENS
 from tests.security.guarded import CHAT, COMPLETIONS, EMBEDDINGS, check_refused
-from tests.unit.prompting.tiny_tokenizer import SPECIAL_TOKENS
 
 PLACEHOLDERS = [
     "<|image_pad|>",

@@ -1,7 +1,7 @@
 """Only reviewed packages are installed (compare LiteLLM's packages of March 2026): they are few,
 each has its reason, each file is pinned by hash, and nothing runs when Python starts.
 
-tests/tooling/setup/test_lock.py tests the locks. pip-audit and the SBOM need the network, so they
+tests/deploy/setup/test_lock.py tests the locks. pip-audit and the SBOM need the network, so they
 are commands of their own.
 """
 

@@ -14,7 +14,7 @@ from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 from openai_frontend.triton import Server
 from schemas.chat_completions import ChatCompletionRequest
-from tests.unit.parsing.samples import complete
+from tests.fast.parsing.samples import complete
 from tests.vllm.requests import answer
 
 QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"

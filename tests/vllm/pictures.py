@@ -12,8 +12,8 @@ from openai_frontend.engines.media import base64_digest
 from openai_frontend.generation import CompletionDelta, merge_deltas
 from openai_frontend.triton import Server
 from openai_frontend.triton.responses import TensorInput
+from tests.core.triton import generation_inputs
 from tests.gateway_process import ROOT
-from tests.unit.triton import generation_inputs
 from tests.vllm.requests import collect, contract, request
 
 MODEL = "demo-vision"

@@ -16,8 +16,8 @@ from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.vllm import arguments, capabilities, versions
 from tests import hugging_face_cache, mock_models
+from tests.fast.prompting import tiny_tokenizer
 from tests.gateway_process import ROOT
-from tests.unit.prompting import tiny_tokenizer
 from tests.vllm.conftest import needs_step_loop
 
 pytestmark = pytest.mark.engine

@@ -20,9 +20,9 @@ from openai_frontend.media.modalities import TranscriptionSupport
 from openai_frontend.triton import Server, inprocess
 from openai_frontend.triton.responses import TensorInput
 from tests import recordings
+from tests.core.triton import generation_inputs
 from tests.gateway_process import ROOT
 from tests.recordings import Recording
-from tests.unit.triton import generation_inputs
 from tests.vllm.conftest import Models, needs
 from tests.vllm.requests import collect, contract, request
 

@@ -16,7 +16,7 @@ from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
-from tests.unit.parsing.samples import complete
+from tests.fast.parsing.samples import complete
 from tests.vllm.calls import calls_of
 from tests.vllm.random_answers import LLGuidanceAnswers, PossibleAnswers, RandomAnswers
 

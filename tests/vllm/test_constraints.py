@@ -23,7 +23,7 @@ from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import Tools
 from openai_frontend.triton import Server
-from tests.unit.parsing.samples import complete
+from tests.fast.parsing.samples import complete
 from tests.vllm.calls import calls_of
 from tests.vllm.conftest import needs_grammar_engines
 from tests.vllm.constrained_answers import PERSON, QUESTION, answers, held, offered, read

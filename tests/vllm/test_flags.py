@@ -8,7 +8,7 @@ import pytest
 from openai_frontend.cli.flags import engine, engine_names
 from openai_frontend.cli.flags.command_line import CommandLine, rewrite
 from openai_frontend.engines.vllm import flags
-from tests.unit.cli.test_flags import OWN
+from tests.medium.cli.test_flags import OWN
 
 
 def read(*words: str) -> CommandLine:

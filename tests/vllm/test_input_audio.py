@@ -21,8 +21,8 @@ from openai_frontend.generation import merge_deltas
 from openai_frontend.triton import Server, inprocess
 from openai_frontend.triton.responses import TensorInput
 from tests import audio
-from tests.unit.kserve.conftest import listening
-from tests.unit.triton import generation_inputs
+from tests.api.kserve.conftest import listening
+from tests.core.triton import generation_inputs
 from tests.vllm import tiny_audio_model
 from tests.vllm.conftest import Models, needs, needs_step_loop
 from tests.vllm.requests import collect, contract, request

@@ -17,8 +17,8 @@ from openai.types import Completion
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_frontend.engines.vllm.stats import lora_adapter_name
+from tests.api.lora.trained import ANSWERS, BASE, QUESTION, connected, say
 from tests.gateway_process import ROOT, GatewayProcess
-from tests.unit.lora.trained import ANSWERS, BASE, QUESTION, connected, say
 from tests.vllm.conftest import needs_statistics
 
 pytestmark = [

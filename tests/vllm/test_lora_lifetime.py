@@ -16,7 +16,7 @@ from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm.engine import _WarmUpSink
 from openai_frontend.engines.vllm.lora import LoRALoader
 from openai_frontend.generation import Adapter
-from tests.unit.lora.files import write_peft
+from tests.fast.lora.files import write_peft
 
 pytestmark = pytest.mark.engine
 

@@ -18,8 +18,8 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models.parser_selection import ModelFiles, select_parser
 from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.output_format import OutputFormat
-from tests.unit.parsing.samples import FILES, FOLDER, TOOLS, Answer, answer, outputs
-from tests.unit.prompting import tiny_tokenizer
+from tests.fast.parsing.samples import FILES, FOLDER, TOOLS, Answer, answer, outputs
+from tests.fast.prompting import tiny_tokenizer
 from tests.vllm.conftest import locked_vllm
 
 pytestmark = pytest.mark.engine

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.unit.prompting import tiny_tokenizer
+from tests.fast.prompting import tiny_tokenizer
 
 BOS, AUDIO, EOS = "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"
 RATE, MAX_SECONDS = 16_000, 30

@@ -7,7 +7,7 @@ from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
 from scripts.fuzz.prepared import prepared
 from scripts.fuzz.targets import json_body
-from tests.unit.serving.fake_model import chat_completions
+from tests.fast.serving.fake_model import chat_completions
 
 CHATS = chat_completions(policy=FieldPolicy("ignore"))
 READER = BodyReader(ChatCompletionRequest)

@@ -6,7 +6,7 @@ from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.completions import CompletionRequest
 from scripts.fuzz.prepared import prepared
-from tests.unit.serving.fake_model import admission
+from tests.fast.serving.fake_model import admission
 
 COMPLETIONS = Completions(InferenceLimits(), FieldPolicy("ignore"), admission())
 READER = BodyReader(CompletionRequest)

@@ -11,7 +11,7 @@ from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.auth.jwt_verifier import InvalidJWKS, JWTVerifier
 from openai_frontend.errors import NotAuthenticated
 from scripts.fuzz.draw import Draw
-from tests.unit.auth.tokens import AUDIENCE, ISSUER, jwks
+from tests.fast.auth.tokens import AUDIENCE, ISSUER, jwks
 
 _PROVIDER = jwks("EdDSA", "ES256")
 _SIGNED = "EdDSA"
@@ -91,7 +91,7 @@ _RING = _ring()
 
 
 def _key() -> Any:
-    from tests.unit.auth.tokens import _KEYS
+    from tests.fast.auth.tokens import _KEYS
 
     return _KEYS[_SIGNED]
 

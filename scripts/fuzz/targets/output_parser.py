@@ -10,8 +10,8 @@ from typing import Any
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.registry import FAMILIES
 from scripts.fuzz.draw import Draw, pieces
-from tests.unit.parsing.samples import FILES, Answer, outputs, parser_for, replay
-from tests.unit.parsing.test_fuzz import PIECES, markers_of
+from tests.fast.parsing.samples import FILES, Answer, outputs, parser_for, replay
+from tests.medium.parsing.test_fuzz import PIECES, markers_of
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},

@@ -11,7 +11,7 @@ from openai_frontend.parsing.registry import FAMILIES
 from scripts.fuzz.draw import Draw
 from scripts.fuzz.targets import output_parser
 from tests.cpu_time import budget
-from tests.unit.parsing.samples import parser_for
+from tests.fast.parsing.samples import parser_for
 
 _SHORT, _LONG = 1_000, 8_000
 _PIECES = (3, _LONG)

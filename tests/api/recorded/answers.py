@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 
+from tests.api.models.conftest import live
 from tests.api.recorded import models
 from tests.api.recorded.requests import Request, requests
 from tests.gateway_process import ROOT
-from tests.unit.models.conftest import live
 
 FILE = ROOT / "tests" / "data" / "recorded_answers.json"
 HEADERS = ("content-type", "cache-control", "retry-after", "allow", "www-authenticate")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests import mock_models
-from tests.unit.routers import test_tools
+from tests.api.routers import test_tools
 
 CALL = test_tools.tool_call("get_weather", city="Paris", days=2)
 REASONING = "<think>\nIt is a greeting.\n</think>\n\nHello."

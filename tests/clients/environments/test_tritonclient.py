@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from openai_frontend.triton import Server
+from tests.api.kserve.conftest import ALL, KServe, running, write_models
 from tests.clients.environments import Environment
-from tests.unit.kserve.conftest import ALL, KServe, running, write_models
-from tests.unit.triton.generation_inputs import collect
+from tests.core.triton.generation_inputs import collect
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 

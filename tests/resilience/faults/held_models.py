@@ -10,7 +10,7 @@ from openai_frontend.engines.engine import EngineError, ModelFacts, ModelSpec
 from openai_frontend.generation import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.triton import error_codes
 from tests import mock_models
-from tests.backends.standins import configs
+from tests.api.backends.standins import configs
 from tests.resilience.faults.gate import Gate
 from tests.resilience.faults.gated_engine import GatedEngine
 

@@ -14,11 +14,11 @@ import pytest
 
 from openai_frontend.engines.vllm.processes import environment
 from tests import mock_models
+from tests.core.triton import python_models
 from tests.gateway_process import ROOT, GatewayProcess
 from tests.resilience.faults import environment_engine
 from tests.resilience.faults.asking import chat, client_of, serves, starts, until
 from tests.resilience.faults.test_stub_faults import known_abort, stub
-from tests.unit.triton import python_models
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

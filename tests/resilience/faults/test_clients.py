@@ -14,11 +14,11 @@ from openai_frontend.auth.api_keys import digest_of
 from openai_frontend.auth.jwks_watcher import JWKSWatcher
 from openai_frontend.auth.jwt_verifier import JWTVerifier
 from tests import mock_models
+from tests.fast.auth import tokens
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.asking import slow_gateway
 from tests.resilience.faults.invariants import no_trace_left
 from tests.resilience.faults.raw_stream import RawStream
-from tests.unit.auth import tokens
 
 CLIENTS = 500
 LONG = 3000  # tokens, at 20 per second

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from tests import mock_models
+from tests.core.triton import python_models
+from tests.core.triton.newer_core import NewerCore
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.asking import client_of, serves, starts, unready, until
-from tests.unit.triton import python_models
-from tests.unit.triton.newer_core import NewerCore
 
 pytestmark = pytest.mark.slow
 

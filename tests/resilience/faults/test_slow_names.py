@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from tests import mock_models
+from tests.fast.auth import key_files, tokens
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.asking import client_of
 from tests.resilience.faults.invariants import no_trace_left
 from tests.resilience.faults.world import World
-from tests.unit.auth import key_files, tokens
 
 pytestmark = pytest.mark.slow
 

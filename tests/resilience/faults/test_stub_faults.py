@@ -14,6 +14,8 @@ import httpx
 import psutil
 import pytest
 
+from tests.core.triton import python_models
+from tests.core.triton.python_models import ECHO
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.asking import (
     client_of,
@@ -26,8 +28,6 @@ from tests.resilience.faults.asking import (
 )
 from tests.resilience.faults.gate import Gate
 from tests.resilience.faults.invariants import TRACES, _in_hand
-from tests.unit.triton import python_models
-from tests.unit.triton.python_models import ECHO
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests import mock_models
+from tests.api.models.conftest import EXPLICIT, live
+from tests.fast.prompting import tiny_tokenizer
 from tests.resilience.faults.asking import unready
-from tests.unit.models.conftest import EXPLICIT, live
-from tests.unit.prompting import tiny_tokenizer
 
 GOOD, CORRUPT, MISSING = "good", "corrupt", "missing"
 

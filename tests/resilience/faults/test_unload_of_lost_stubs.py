@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.core.triton import python_models
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.asking import client_of, error_of, events_of, serves, unready, until
 from tests.resilience.faults.test_stub_faults import (
@@ -24,7 +25,6 @@ from tests.resilience.faults.test_stub_faults import (
     known_abort,
     stub,
 )
-from tests.unit.triton import python_models
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,41 @@
+"""In-process models with an engine, models that echo their inputs, and one that sends parts."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.engines import loader
+from openai_frontend.engines.loader import interrupt_loads
+from openai_frontend.model_facts import ModelFacts
+from openai_frontend.triton import _core
+from tests.core.triton import echo_runtime
+from tests.core.triton.echo_runtime import EchoHost
+
+__all__ = ["interrupt_loads", "load"]
+
+
+PARTS = "OUT", "AGAIN"
+
+
+class PartsHost(EchoHost):
+    """Sends each element in a response of its own, in two outputs."""
+
+    facts = ModelFacts(max_model_len=None)
+
+    def start(self, execution: _core.Execution) -> None:
+        tensor = execution.inputs()["IN"]
+        data = bytes(memoryview(tensor))  # type: ignore[arg-type]  # it has the buffer protocol
+        while data:
+            size = 4 + struct.unpack_from("<I", data)[0]
+            part, data = bytes.fromhex(data[4:size].decode()), data[size:]
+            element = struct.pack("<I", len(part)) + part
+            execution.send([(name, "BYTES", (1,), element) for name in PARTS], final=not data)
+
+
+def load(name: str, version: int, folder: Path, config: dict[str, Any], loop: Any) -> Any:
+    """An engine if the config names one, else an echo model."""
+    if name == "parts":
+        outputs = [{"name": each, "data_type": "TYPE_STRING", "dims": [1]} for each in PARTS]
+        return PartsHost(), {**config, "output": outputs}
+    module = loader if "engine" in config.get("parameters", {}) else echo_runtime
+    return module.load(name, version, folder, config, loop)

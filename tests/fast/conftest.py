@@ -1,0 +1,37 @@
+"""Tests that start no process and no core, and take seconds together. These hooks enforce it."""
+
+import multiprocessing.process
+import subprocess
+import time
+from collections.abc import Generator
+from typing import NoReturn
+
+import pytest
+
+from openai_frontend.triton import Server
+from tests.fork_server import ForkedProcess
+
+_MAX_CPU_S = 5.0  # per test: a busy machine makes a test wait, but takes little more CPU time
+
+
+def _refused(*_: object, **__: object) -> NoReturn:
+    pytest.fail("a test in tests/fast starts no process and no core (docs/testing.md)")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", _refused)
+        patch.setattr(multiprocessing.process.BaseProcess, "start", _refused)
+        patch.setattr(ForkedProcess, "__init__", _refused)  # a gateway
+        patch.setattr(Server, "start", _refused)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    begun = time.process_time()
+    result = yield
+    took_s = time.process_time() - begun
+    assert took_s <= _MAX_CPU_S, f"{took_s:.1f} s of CPU, at most {_MAX_CPU_S} s in tests/fast"
+    return result

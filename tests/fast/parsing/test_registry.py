@@ -1,0 +1,159 @@
+"""Which family is chosen for a model, and with what evidence."""
+
+import pytest
+
+from openai_frontend.parsing.events import ReasoningText, ToolCallArguments, ToolCallStart
+from openai_frontend.parsing.output_format import constrained_to_calls, constrained_to_function
+from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.parsing.registry import BY_NAME, FAMILIES, combined, family_for
+from tests.fast.parsing.samples import TOOLS, complete, replay
+
+# What the published chat templates have that no other family's has.
+EXCERPTS = [
+    ("hermes", "{%- if tools %}<tool_call>\n{{ call | tojson }}\n</tool_call>"),
+    ("qwen3", "{%- if tools %}<tool_call>{% endif %}{{ content.split('</think>') }}"),
+    ("qwen3_coder", "{%- if tools %}<tool_call>\n<function=f>\n<parameter=a>"),
+    ("qwen3_xml", "{%- if tools %}<tool_call>\n<function=f>\n<parameter=a>{% endif %}</think>"),
+    ("seed_oss", "<seed:tool_call>\n<function=f>\n<parameter=a>"),
+    ("glm45", "<tool_call>{{ name }}\n<arg_key>a</arg_key>\n<arg_value>1</arg_value></think>"),
+    ("minimax_m2", '<minimax:tool_call>\n<invoke name="f"></think>'),
+    ("deepseek_v32", "{% set mark = '｜DSML｜' %}<{{ mark }}function_calls></think>"),  # noqa: RUF001
+    ("deepseek_v4", "{% set mark = '｜DSML｜' %}<{{ mark }}tool_calls></think>"),  # noqa: RUF001
+    ("deepseek_v3", "<｜tool▁calls▁begin｜>function\n```json\n"),  # noqa: RUF001
+    ("deepseek_r1", "<｜tool▁calls▁begin｜>function\n```json\n</think>"),  # noqa: RUF001
+    ("deepseek_v31", "<｜tool▁calls▁begin｜>{{ name }}<｜tool▁sep｜></think>"),  # noqa: RUF001
+    ("kimi_k2", "<|tool_calls_section_begin|><think></think>"),
+    ("mistral", "[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]"),
+    ("gemma4", "{{ '<|tool_call>call:' + name }}{{ '<|channel>thought' }}"),
+    ("functiongemma", "<start_function_call>call:{{ name }}"),
+    ("granite", "<|start_of_role|>assistant<|end_of_role|><|tool_call|>"),
+    ("hermes", "<|start_of_role|>assistant<|end_of_role|><tool_call>"),
+    ("nemotron", "<TOOLCALL>[{{ calls }}]</TOOLCALL><think></think>"),
+    ("phi4", "<|tool|>{{ tools | tojson }}<|/tool|>"),
+    ("command_r7b", "<|START_THINKING|><|START_ACTION|>[\n```json"),
+    ("internlm", "<|action_start|><|plugin|>"),
+    ("jamba", "<tool_calls>{{ calls }}</tool_calls>"),
+    ("longcat", "<longcat_tool_call><longcat_think>"),
+    ("llama3_json", '<|start_header_id|>{% if tools %}{"name": f, "parameters": {}}'),
+    ("llama3_function_tag", "<|start_header_id|>{% if tools %}<function=f>{}</function>"),
+    ("pythonic", "<|start_header_id|>{% if tools %}[func_name1(a=1)]"),
+    ("llama4_pythonic", "<|header_start|>{% if tools %}[func_name1(a=1)]"),
+    ("olmo3", "<|im_start|><function_calls>\nf(a=1)"),
+    ("lfm2", "<|tool_list_start|>{{ tools }}"),
+    ("gpt_oss", "<|start|>assistant<|channel|>final<|message|>"),
+    ("think", "{{ content.split('</think>') }}"),
+    ("json", "{% if tools %}{{ tools | tojson }} Think in <think></think>."),
+    ("json", "{% if tools %}Answer with JSON.{% endif %}"),
+    ("text", "{{ raise_exception('This model knows no tools.') }}"),
+]
+
+
+@pytest.mark.parametrize(("family", "template"), EXCERPTS)
+def test_template_decides(family: str, template: str) -> None:
+    """A family's own markers in the chat template select it."""
+
+    assert family == family_for(template).family.name
+
+
+@pytest.mark.parametrize("template", [template for _, template in EXCERPTS[:-3]])
+def test_the_evidence_is_in_the_template(template: str) -> None:
+    """The evidence quotes text of the template."""
+
+    for reason in family_for(template).evidence:
+        assert reason.removeprefix("The chat template contains '").removesuffix("'.") in template
+
+
+@pytest.mark.parametrize(
+    ("family", "model_type"),
+    [("llama3_json", "llama"), ("kimi_k2", "kimi_k2"), ("gpt_oss", "gpt_oss"), ("text", "gpt2")],
+)
+def test_the_model_type_decides_without_a_template(family: str, model_type: str) -> None:
+    """Without a chat template, the config's model_type decides."""
+
+    assert family == family_for(None, model_type).family.name
+
+
+def test_the_template_wins_over_the_model_type() -> None:
+    """A Llama that was trained on Hermes' format is a Hermes."""
+
+    assert family_for("{% if tools %}<tool_call>", "llama").family.name == "hermes"
+
+
+def test_template_without_tools() -> None:
+    """A model that is not shown tools calls none, whatever its type."""
+
+    assert family_for("{{ messages[0].content }}", "llama").family.name == "text"
+
+
+def test_model_types_are_unique() -> None:
+    """No model_type belongs to two families."""
+
+    types = [model_type for family in FAMILIES for model_type in family.model_types]
+
+    assert len(types) == len(set(types))
+
+
+def test_names_are_unique() -> None:
+    """No name or alias belongs to two families."""
+
+    assert len(BY_NAME) == sum(1 + len(family.aliases) for family in FAMILIES)
+
+
+def test_aliases() -> None:
+    """Names that other servers use are known."""
+
+    assert BY_NAME["hermes"] is BY_NAME["qwen2.5"]
+
+
+def test_combined() -> None:
+    """One family's calls can be combined with another's reasoning."""
+
+    family = combined(BY_NAME["hermes"], BY_NAME["deepseek_r1"])
+    text = 'Hm.</think><tool_call>{"name": "now", "arguments": {}}</tool_call>'
+
+    answer = replay(FamilyParser(family, TOOLS), [text])
+
+    assert (answer.reasoning, [call.name for call in answer.calls]) == ("Hm.", ["now"])
+
+
+def test_constrained_to_function() -> None:
+    """If the request allows only one function's arguments, the output is those arguments."""
+
+    family = constrained_to_function(BY_NAME["qwen3"], "now")
+
+    events = complete(FamilyParser(family, TOOLS), '<think>\nHm.\n</think>\n\n{"zone": "CET"}\n')
+
+    assert ReasoningText("Hm.") == events[0]
+    assert isinstance(events[1], ToolCallStart)
+    assert ToolCallArguments(0, '{"zone": "CET"}') == events[2]
+    assert len(events) == 4
+
+
+def test_constrained_to_calls() -> None:
+    """If the request allows only calls, a call in the family's own format is text."""
+
+    own = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    family = constrained_to_calls(BY_NAME["hermes"])
+
+    assert replay(FamilyParser(family, TOOLS), [own]).content == own
+    listed = replay(FamilyParser(family, TOOLS), ['[{"name": "now", "parameters": {"a": 1}}]'])
+    assert [(call.name, call.arguments) for call in listed.calls] == [("now", '{"a": 1}')]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [("<|im_start|>assistant\n<think>\n", True), ("<think>\n\n</think>\n\n", False), ("", False)],
+)
+def test_prompt_opens_reasoning(prompt: str, is_open: bool) -> None:
+    """The prompt's end shows whether the output starts within reasoning."""
+
+    assert is_open == BY_NAME["qwen3"].reasoning.is_open_after(prompt)
+
+
+def test_reasoning_that_starts_open() -> None:
+    """Some models continue as if the prompt had opened reasoning, unless it has closed it."""
+
+    reasoning = BY_NAME["deepseek_r1"].reasoning
+
+    assert reasoning.is_open_after("<｜Assistant｜>")  # noqa: RUF001
+    assert not reasoning.is_open_after("<think>\n</think>\n")

@@ -1,0 +1,84 @@
+"""The distribution of the tests over xdist's workers."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from xdist.remote import Producer
+
+from tests import distribution
+
+
+def test_what_shares_engines_or_a_gateway_is_in_one_worker():
+    """A core's in one, a gateway's in another, by folder or by mark; other files are alone."""
+    of_gateways = ("tests/api/backends/test_api.py", "tests/api/test_openai_sdk.py")
+
+    assert distribution.scope("tests/vllm/test_engine.py") == "engines in process"
+    assert {distribution.scope(file) for file in of_gateways} == {"engines of gateways"}
+    assert distribution.scope("tests/api/test_limits.py") == "mock gateway"
+    assert distribution.scope("tests/security/test_odd_json.py") == "guarded gateway"
+    assert distribution.scope("tests/medium/test_sse.py") == "tests/medium/test_sse.py"
+
+
+def test_what_shares_engines_begins_first():
+    """Each in a worker of its own; the third worker has the first other file."""
+    tests = [
+        "tests/medium/test_sse.py::test_a",
+        "tests/medium/test_sse.py::test_b",
+        "tests/fast/test_background_tasks.py::test_c",
+        "tests/clients/test_openai.py::test_d",
+        "tests/vllm/test_engine.py::test_e",
+    ]
+    config: Any = SimpleNamespace(
+        option=SimpleNamespace(loadscopereorder=True), getvalue=lambda _: ["popen"] * 3
+    )
+    scheduler = distribution.pytest_xdist_make_scheduler(config, Producer("test"))
+    nodes = [Worker() for _ in range(3)]
+    for node in nodes:
+        scheduler.add_node(node)
+        scheduler.add_node_collection(node, tests)
+    scheduler.schedule()
+
+    assert [tests[node.sent[0]] for node in nodes] == [tests[4], tests[3], tests[0]]
+
+
+class Worker:
+    """Records the indexes of the tests that the scheduler sends."""
+
+    def __init__(self) -> None:
+        self.gateway = SimpleNamespace(id="worker")
+        self.sent: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indexes: list[int]) -> None:
+        self.sent += indexes
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keyword", "parallel"),
+    [
+        (["tests"], "", True),
+        (["tests/fast"], "", True),
+        (["tests/fast", "tests/medium/test_sse.py"], "", True),
+        (["tests/medium/test_sse.py", "tests/medium/test_sse.py::test_any"], "", False),
+        (["tests"], "name", False),
+    ],
+)
+def test_few_tests_run_without_workers(arguments, keyword, parallel):
+    option = SimpleNamespace(keyword=keyword, markexpr="")
+    config: Any = SimpleNamespace(args=arguments, option=option)
+
+    assert bool(distribution.pytest_xdist_auto_num_workers(config)) == parallel
+
+
+def test_without_engines_there_is_one_worker_more():
+    """The quick selection waits more and needs less memory."""
+    workers = []
+    for marks in ("", "not slow and not engine"):
+        option = SimpleNamespace(keyword="", markexpr=marks)
+        config: Any = SimpleNamespace(args=["tests"], option=option)
+        workers.append(distribution.pytest_xdist_auto_num_workers(config))
+    assert workers[1] == workers[0] + 1

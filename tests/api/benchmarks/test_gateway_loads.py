@@ -1,19 +1,16 @@
 """Short loads against the real gateway: each scenario is what its name says."""
 
-import base64
 import http.client
 import json
-import struct
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from benchmarks import request, scenario
+from benchmarks import request
 from benchmarks.client import Client
 from benchmarks.client_process import ClientFailed
 from benchmarks.connection import connect
-from benchmarks.idle_streams import IdleStreams
 from benchmarks.load import Load, Measured
 from benchmarks.measurement import Bench
 from benchmarks.plan import QUICK
@@ -77,45 +74,6 @@ def test_four_tokens_per_step_arrive_as_one_chunk(gateway):
     assert answer["choices"][0]["message"]["content"] == " token" * 10
 
 
-def test_vectors_come_from_the_engine(gateway):
-    """As many as inputs, with the budget's length, equal in both encodings."""
-
-    numbers, text = (
-        ask(gateway, request.request(kind, request.EMBEDDING_MODEL, stream=False, tokens=1))["data"]
-        for kind in ("embeddings_float", "embeddings_base64")
-    )
-
-    assert len(numbers) == len(text) == request.EMBEDDING_INPUTS
-    for one, other in zip(numbers, text, strict=True):
-        vector = one["embedding"]
-        decoded = struct.unpack(
-            f"<{request.EMBEDDING_DIMENSIONS}f", base64.b64decode(other["embedding"])
-        )
-        assert vector == pytest.approx(decoded)
-        assert vector[1] > 0
-
-
-def test_paced_streams_keep_their_pace(gateway):
-    """The time between two tokens is set by the pace, not by the event loop."""
-
-    def mean_gap_s() -> float:
-        measured = run(gateway, **{**scenario.PACED.options, "connections": 4, "measured_s": 0.5})
-        return sum(measured.gap_s) / max(1, len(measured.gap_s))
-
-    # Of some loads: another program may have the processor as long as one of them takes
-    gap_s = 1 / request.PACE_PER_S
-    assert any(mean_gap_s() == pytest.approx(gap_s, rel=0.5) for _ in range(6))
-
-
-def test_prompt_of_one_megabyte_is_accepted(gateway):
-    """Neither the body limit nor the context refuses it."""
-
-    [chosen] = [each for each in SCENARIOS if each.name == "prompt_1mb"]
-    measured = run(gateway, **{**chosen.options, "warm_up_s": 0, "measured_s": 0.1})
-
-    assert measured.responses >= 1
-
-
 def test_refusal_is_the_servers_message(gateway):
     """An accepted scenario has none; a refused one has the message of the 400."""
 
@@ -123,15 +81,6 @@ def test_refusal_is_the_servers_message(gateway):
 
     assert refusal(gateway.port, {"kind": "chat"}) is None
     assert "4096" in str(refusal(gateway.port, long))
-
-
-def test_idle_streams_wait(gateway):
-    """They are open and get nothing; an answered stream is not idle."""
-
-    with IdleStreams(gateway.port, gateway.pid) as idle:
-        idle.add(5)
-        idle.check()
-        assert len(idle) == 5
 
 
 def test_saturated_client_fails_the_run(bench, gateway, monkeypatch):

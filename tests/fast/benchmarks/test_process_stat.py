@@ -7,24 +7,6 @@ import pytest
 from benchmarks import process_stat
 
 
-def test_wait_is_the_second_number():
-    """The numbers are time on a CPU, time waiting for one, and time slices."""
-
-    assert process_stat.parse_wait_ns("152194 2636284 2\n") == 2636284
-
-
-def test_running_process_is_read():
-    """What the kernel counts for this process matches what the process knows itself."""
-
-    end_s = time.process_time() + 0.05
-    while time.process_time() < end_s:
-        pass
-
-    assert abs(process_stat.cpu_s(os.getpid()) - time.process_time()) < 0.1
-    assert process_stat.resident_bytes(os.getpid()) > 1_000_000
-    assert process_stat.wait_s(os.getpid()) >= 0
-
-
 def test_cpu_time_is_summed_by_role():
     end_s = time.process_time() + 0.05
     while time.process_time() < end_s:
@@ -47,13 +29,3 @@ def test_cpu_time_without_waiting_counts_as_busy(monkeypatch):
     monkeypatch.setattr(psutil, "cpu_times", lambda: times)
 
     assert process_stat.machine_cpu_s() == pytest.approx(1.71)
-
-
-def test_server_and_client_have_different_cores(monkeypatch):
-    """The first two cores that this process may use, whatever their numbers; None with one core."""
-
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 3, 5})
-    assert process_stat.Cores.available() == process_stat.Cores(3, 5)
-
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
-    assert process_stat.Cores.available() == process_stat.Cores(None, None)

@@ -38,30 +38,6 @@ def test_chunks_and_tokens_are_counted_at_every_split(stream, chunks, tokens):
         assert counted == (chunks, tokens, True, True), split
 
 
-@pytest.mark.parametrize(("stream", "chunks", "tokens"), STREAMS.values(), ids=STREAMS.keys())
-def test_chunks_and_tokens_are_counted_byte_by_byte(stream, chunks, tokens):
-    """Pieces shorter than the searched markers are counted too."""
-
-    reader = StreamReader()
-    for byte in stream:
-        reader.feed(bytes([byte]))
-
-    assert (reader.chunks, reader.tokens, reader.finished) == (chunks, tokens, True)
-
-
-def test_completions_text_has_another_name():
-    """An empty text, as in the last frame, is not a chunk."""
-
-    frames = (
-        b'data: {"choices":[{"text":" token","finish_reason":null}]}\n\n',
-        b'data: {"choices":[{"text":"","finish_reason":"length"}]}\n\n',
-    )
-    reader = StreamReader(b"text")
-    reader.feed(chunked(*frames, DONE))
-
-    assert (reader.chunks, reader.tokens, reader.finished) == (1, 1, True)
-
-
 def usage_reader() -> StreamReader:
     return StreamReader(usage=True)
 
@@ -80,25 +56,6 @@ def test_tokens_by_usage_at_every_split():
         assert (reader.chunks, reader.tokens, reader.finished) == (2, 5, True), split
 
 
-def test_comments_are_not_counted():
-    """Some servers keep a connection alive with them."""
-
-    reader = usage_reader()
-    reader.feed(chunked(OPENING, b": still here\n\n", TOKEN, FINISH, USAGE, DONE))
-
-    assert (reader.chunks, reader.finished) == (1, True)
-
-
-def test_stream_ends_with_its_last_chunk():
-    """[DONE] alone does not end a chunked body."""
-
-    reader = usage_reader()
-    reader.feed(chunked(*REAL, FINISH, USAGE, DONE).removesuffix(b"0\r\n\r\n"))
-    assert not reader.finished
-    reader.feed(b"0\r\n\r\n")
-    assert reader.finished
-
-
 @pytest.mark.parametrize(
     ("writes", "reason"),
     [
@@ -113,18 +70,6 @@ def test_bad_stream_with_usage_fails_the_run(writes, reason):
 
     with pytest.raises(BadResponse, match=reason):
         usage_reader().feed(chunked(*writes))
-
-
-def test_empty_content_does_not_begin_a_stream():
-    """The opening frame comes before any token, so it is not the first token."""
-
-    reader = StreamReader()
-    opening = chunked(OPENING)[: -len(b"0\r\n\r\n")]
-
-    reader.feed(opening)
-    assert not reader.began
-    reader.feed(b"%x\r\n%s\r\n" % (len(TOKEN), TOKEN))
-    assert reader.began
 
 
 @pytest.mark.parametrize(
@@ -165,13 +110,6 @@ def test_complete_response_ends_at_its_length():
     assert reader.finished
 
 
-def test_complete_response_needs_a_finish_reason():
-    """Without it the answer is truncated, whatever its length says."""
-
-    with pytest.raises(BadResponse, match="with 0 b'\"finish_reason"):
-        WholeReader(b'"finish_reason":"').feed(WHOLE)
-
-
 def test_refusal_fails_the_run():
     """A 503 is fast but not an answer."""
 
@@ -182,19 +120,6 @@ def test_refusal_fails_the_run():
 VECTORS = (
     b'{"data":[{"object":"embedding","embedding":[1,2]},{"object":"embedding","embedding":[3]}]}'
 )
-
-
-@pytest.mark.parametrize("cut", [20, VECTORS.index(b'mbedding":')])
-def test_vectors_in_chunks_are_counted_at_every_split(cut):
-    """A field may be cut by the marks of the chunked encoding."""
-
-    data = chunked(VECTORS[:cut], VECTORS[cut:])
-    for at in range(1, len(data)):
-        reader = WholeReader(b'"embedding":', 2)
-        reader.feed(data[:at])
-        assert not reader.finished, at
-        reader.feed(data[at:])
-        assert reader.finished, at
 
 
 @pytest.mark.parametrize(

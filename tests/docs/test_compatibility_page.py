@@ -1,15 +1,8 @@
-"""docs/compatibility.md, and the results of `make compat` that it shows."""
+"""The results of `make compat` in docs/compatibility.md."""
 
 from pathlib import Path
 
-from scripts.setup.install import VENV, site_packages
-from scripts.vllm_versions import PAGE, counted, folder_of_vllm, page, table
-
-
-def test_page_is_current() -> None:
-    """`python -m scripts.vllm_versions --store` would change nothing."""
-
-    assert PAGE.read_text(encoding="utf-8") == page()
+from scripts.vllm_versions import counted, table
 
 
 def test_results_in_the_table() -> None:
@@ -37,13 +30,3 @@ def test_counts_of_a_report(tmp_path: Path) -> None:
     )
 
     assert counted(report) == {"passed": 3, "failed": 3, "skipped": 1}
-
-
-def test_version_of_the_gateways_environment_is_found(tmp_path: Path) -> None:
-    """pip does not install it again in the environment of a version."""
-    own = site_packages(tmp_path)
-    own.mkdir(parents=True)
-
-    assert folder_of_vllm(tmp_path) == site_packages(VENV).resolve()
-    (own / "vllm").mkdir()
-    assert folder_of_vllm(tmp_path) == own.resolve()

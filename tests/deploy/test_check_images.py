@@ -42,24 +42,3 @@ def test_wheel_for_another_python_or_machine_is_reported(index, monkeypatch, tag
     [*_, last] = check_images.check(IMAGE)
 
     assert last == "ERROR: No matching distribution found for thing==1.0"
-
-
-def test_unmet_requirement_is_reported(monkeypatch) -> None:
-    """One for the image's Python, whichever Python resolves."""
-    monkeypatch.setattr(check_images, "pins", lambda image: ["thing==1.0", "six==1.15"])
-    package = {"name": "thing", "requires_dist": ['six>=1.16; python_version > "3.11"']}
-
-    line = "thing requires six>=1.16, which the lock does not meet"
-    assert list(check_images.unmet(IMAGE, [package])) == [line]
-    assert list(check_images.unmet(IMAGE._replace(python="3.11"), [package])) == []
-
-
-def test_packages_that_are_not_asked_for_are_named(monkeypatch, capsys) -> None:
-    """Nothing is left out in silence."""
-    monkeypatch.setattr(check_images, "check", lambda image: [])
-
-    assert check_images.main() == 0
-    lines = capsys.readouterr().out.splitlines()
-    [line] = [line for line in lines if "not asked" in line]
-    assert line.startswith("cpu: ")
-    assert "torch==" in line

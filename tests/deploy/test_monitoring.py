@@ -115,23 +115,3 @@ def test_alerts_are_complete(rule):
     assert re.fullmatch(r"\d+m", rule["for"])
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
-
-
-def test_panels_are_described_below_rows():
-    """The first row has numbers. A row has no description, everything else has one."""
-    first, *others = DASHBOARD["panels"]
-    numbers = [panel["title"] for panel in others if panel["type"] == "stat"]
-
-    assert first["type"] == "row"
-    assert numbers[:3] == ["Gateways", "Failed requests", "Time to first token (p99)"]
-    assert [each["type"] for each in others[: len(numbers)]] == ["stat"] * len(numbers)
-    plain = [panel["title"] for panel in others if panel["type"] != "row"]
-    assert len(plain) == sum(panel.get("description", "").endswith(".") for panel in others)
-
-
-def test_panels_do_not_overlap():
-    """Each panel has its own area and id."""
-    places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in DASHBOARD["panels"]]
-
-    assert len(set(places)) == len(places)
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)

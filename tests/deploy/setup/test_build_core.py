@@ -11,7 +11,7 @@ import pytest
 from openai_frontend.runtime.triton_interface import STUB
 from openai_frontend.triton import library, python_backend
 from scripts import build_core
-from scripts.setup.progress import CommandFailed, Progress
+from scripts.setup.progress import Progress
 
 
 @pytest.fixture
@@ -40,64 +40,25 @@ def test_complete_machine(sources, complete):
     assert [*build_core.problems(sources)] == []
 
 
-@pytest.mark.parametrize("name", build_core.CHECKOUTS)
-def test_wrong_checkout(sources, complete, name):
-    """One line has the folder, the repository that belongs there, and the missing file."""
-    repository, file = build_core.CHECKOUTS[name]
-    (sources / name / file).unlink()
-
-    assert [*build_core.problems(sources)] == [
-        f"{sources / name} is no checkout of {repository}: {file} is missing"
-    ]
-
-
-def test_core_that_is_too_old(sources, complete):
-    """Its C API is compared with the one that the extension requires."""
-    header = sources / "core" / build_core.CHECKOUTS["core"][1]
-    header.write_text("#define TRITONSERVER_API_VERSION_MINOR 32\n")
-
-    [line] = build_core.problems(sources)
-    assert line.endswith("declares C API 1.32; the gateway needs 1.33 or later")
-
-
-@pytest.mark.parametrize("tool", build_core.TOOLS)
-def test_missing_tool(sources, complete, tool):
-    """One line has its name and how to install it."""
+def test_each_lack_is_one_line(sources, complete):
+    """With the name of what is missing or too old, and what to do."""
+    repository, header = build_core.CHECKOUTS["core"]
+    tool = next(iter(build_core.TOOLS))
+    (sources / "core" / header).write_text("#define TRITONSERVER_API_VERSION_MINOR 32\n")
     complete.setattr(build_core, "program", lambda name: None if name == tool else name)
-
-    [line] = build_core.problems(sources)
-    assert line == f"{tool} is not installed: {build_core.TOOLS[tool]}"
-
-
-def test_missing_compiler(sources, complete):
     complete.setattr(build_core, "find_compiler", lambda: None)
 
-    [line] = build_core.problems(sources)
-    assert line == "no C++ compiler (g++ or clang++) was found: apt-get install g++"
-
-
-def test_missing_library(sources, complete):
-    """One line has its header and the package that has it."""
-    complete.setattr(build_core, "missing_headers", lambda _: ["numa.h"])
-
-    [line] = build_core.problems(sources)
-    assert line == "numa.h does not exist: apt-get install libnuma-dev"
-
-
-def test_headers_are_looked_up_by_the_compiler(monkeypatch):
-    """Only those that it does not find are reported."""
-    monkeypatch.setattr(build_core, "HEADERS", {"vector": "-", "no/such.h": "libno-dev"})
-
-    assert build_core.missing_headers("c++") == ["no/such.h"]
-
-
-def test_python_without_a_shared_library(sources, complete):
-    def missing() -> Path:
-        raise python_backend.PythonBackendUnavailable("no libpython")
-
-    complete.setattr(python_backend, "shared_library", missing)
-
-    assert [*build_core.problems(sources)] == ["no libpython"]
+    assert {
+        f"{tool} is not installed: {build_core.TOOLS[tool]}",
+        "no C++ compiler (g++ or clang++) was found: apt-get install g++",
+    } <= {*build_core.problems(sources)}
+    assert any(
+        line.endswith("declares C API 1.32; the gateway needs 1.33 or later")
+        for line in build_core.problems(sources)
+    )
+    (sources / "core" / header).unlink()
+    missing = f"{sources / 'core'} is no checkout of {repository}: {header} is missing"
+    assert missing in [*build_core.problems(sources)]
 
 
 def test_command_reports_each_problem(tmp_path, capsys):
@@ -139,19 +100,6 @@ def test_output_is_a_server_folder(sources, tmp_path, monkeypatch):
     assert (tmp_path / "python" / STUB).is_file()
     assert "-DTRITON_VERSION=2.70.0" in commands[0]
     assert [command[1] for command in commands] == ["--fresh", "--build"] * 2
-
-
-def test_failed_compiler_is_reported(sources, complete, tmp_path, capsys):
-    """Its last lines are the message."""
-
-    def run(*_: object) -> None:
-        raise CommandFailed("error: no\nfailed: cmake")
-
-    complete.setattr(Progress, "run", run)
-    complete.setattr(build_core, "FOR_CMAKE", tmp_path / "cmake")
-
-    assert build_core.main([f"--sources={sources}", f"--output={tmp_path / 'out'}"]) == 1
-    assert capsys.readouterr().err == "build_core: error: no\nbuild_core: failed: cmake\n"
 
 
 def test_library_that_cannot_be_used(tmp_path):

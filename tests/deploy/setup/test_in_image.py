@@ -50,14 +50,6 @@ def test_new_clashes_fail_the_build(monkeypatch, capsys, tmp_path):
     assert line in capsys.readouterr().err
 
 
-def test_packages_of_the_image_are_kept(monkeypatch):
-    """pip may not replace the vLLM and the torch of the image."""
-    versions = {"torch": "2.12.0a0+nv26.7", "vllm": "0.24.0+nv26.7"}
-    monkeypatch.setattr(in_image, "version_of", versions.get)
-
-    assert in_image.kept() == versions
-
-
 def test_requirements_of_the_image_limit_what_pip_chooses(monkeypatch):
     """pip's newest transformers could be one that the image's vLLM does not take."""
     requires = {
@@ -78,14 +70,3 @@ def test_requirements_of_the_image_limit_what_pip_chooses(monkeypatch):
         "vllm==0.27.1+nv",
         "fastapi<0.137,>=0.133",
     ]
-
-
-def test_clashes_are_read_from_pip(tmp_path):
-    """`pip check` is silent about an environment in which all requirements are met."""
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\necho 'a 1 requires b, which is not installed.'\nexit 1\n")
-    program.chmod(0o755)
-
-    assert in_image.reported(str(program)) == ["a 1 requires b, which is not installed."]
-    program.write_text("#!/bin/sh\necho 'No broken requirements found.'\n")
-    assert in_image.reported(str(program)) == []

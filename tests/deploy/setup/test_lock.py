@@ -111,30 +111,6 @@ def test_cuda_engine_is_pinned():
     assert unmet(CUDA, requirements) == []
 
 
-def test_requirements_of_every_python_are_resolved():
-    """A marker that holds on another supported Python counts; that of an extra does not."""
-    package = {
-        "requires_dist": [
-            'six; python_version > "3.11"',
-            'tomli; python_version < "3.11"',
-            'pandas; extra == "bench"',
-        ]
-    }
-
-    assert [str(each) for each in lock.required([package])] == ["six"]
-    assert list(lock.required([package], ["3.11"])) == []
-
-
-def test_versions_are_compared_with_requirements():
-    """A build's local version counts as its release."""
-
-    torch, six = Requirement("torch==2.13.0"), Requirement("six>=1.16")
-
-    assert lock.is_met(torch, {"torch": "2.13.0+cpu"})
-    assert not lock.is_met(six, {"six": "1.15"})
-    assert not lock.is_met(six, {})
-
-
 def test_every_line_is_an_exact_pin():
     """A lock has no ranges, URLs or paths."""
 
@@ -183,14 +159,6 @@ def test_locked_files(filename, fits):
     """Those for Linux and the supported Python versions."""
 
     assert hashes.fits(filename) == fits
-
-
-def test_files_of_a_release():
-    """Separators in names vary, and one version may be a prefix of another."""
-
-    files = ["a_b-1.0.tar.gz", "a.b-1-py3-none-any.whl", "a_b-1.0.1.tar.gz", "a_b-1.0.exe"]
-
-    assert [f for f in files if hashes.is_of(f, "a-b", Version("1.0"))] == files[:2]
 
 
 def test_installed_versions_are_the_locked_ones():

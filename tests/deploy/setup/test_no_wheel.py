@@ -29,12 +29,10 @@ FILES = [
 
 @pytest.fixture
 def index(monkeypatch):
-    """Answers with these files, or with an error."""
+    """Answers with these files."""
 
-    def answer(*files: str, error: OSError | None = None) -> None:
+    def answer(*files: str) -> None:
         def urlopen(request, timeout):
-            if error is not None:
-                raise error
             return io.BytesIO(json.dumps({"files": [{"filename": f} for f in files]}).encode())
 
         monkeypatch.setattr("urllib.request.urlopen", urlopen)
@@ -54,44 +52,6 @@ def test_wheels_for_other_pythons_are_named(index):
         "; there are cp312-cp312-manylinux_2_28_x86_64, cp313-cp313-manylinux_2_28_x86_64:"
         " use make PYTHON=python3.12"
     )
-
-
-@pytest.mark.parametrize(
-    ("files", "error", "said"),
-    [
-        ((), None, "has none at all: set PIP_INDEX_URL"),
-        (("thing-1.0-py3-none-linux_riscv64.whl",), None, "use a machine that one of them fits"),
-        ((), OSError("refused"), "(refused): check the network and PIP_INDEX_URL"),
-    ],
-)
-def test_other_reasons_are_not_blamed_on_the_python(index, files, error, said):
-    """The index may lack the release, or be out of reach."""
-    index(*files, error=error)
-
-    assert said in str(no_wheel.explained(NOT_FOUND))
-
-
-def test_file_for_another_python_is_named():
-    """pip's own message does not say what this Python needs."""
-    name = "openai_frontend-0.1.0-cp39-cp39-linux_x86_64.whl"
-
-    line = no_wheel.explained(f"ERROR: {name} is not a supported wheel on this platform.")
-
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}, {platform.machine()}"
-    assert str(line).startswith(
-        f"{name} is a wheel for another Python or machine; {tag} is needed for {HERE}"
-    )
-
-
-def test_build_of_torch_for_processors_has_its_own_line():
-    """PyPI has CUDA builds only."""
-    line = no_wheel.explained("ERROR: No matching distribution found for torch==2.13.0+cpu")
-
-    assert "point PIP_EXTRA_INDEX_URL to PyTorch's CPU index" in str(line)
-
-
-def test_other_errors_keep_their_lines():
-    assert no_wheel.explained("error: command 'g++' failed") is None
 
 
 def failing(text: str, folder: Path) -> Step:

@@ -59,23 +59,6 @@ def test_complete_machine_passes():
     assert preflight.first_problem(GOOD, 3_000_000_000) is None
 
 
-def test_tools_run_on_other_machines():
-    """An environment of a tool needs no compiler and no Triton; it needs disk."""
-
-    machine = GOOD._replace(processor="aarch64", compiler=None, free_bytes=900_000_000)
-
-    assert preflight.first_problem(machine, 0, preflight.TOOL_CHECKS) is None
-    assert "0.9 GB is there" in str(preflight.first_problem(machine, 10**9, preflight.TOOL_CHECKS))
-
-
-def test_only_the_first_fault_is_reported():
-    """The message stays one line."""
-
-    line = preflight.first_problem(GOOD._replace(make=None, compiler=None, free_bytes=0), 1)
-
-    assert line == "make is not installed: apt-get install make"
-
-
 @pytest.mark.parametrize("version", [(3, 11, 0), (3, 12, 7), (3, 13, 1)])
 def test_supported_pythons_pass(version):
     """Python 3.11 to 3.13 are accepted."""
@@ -90,23 +73,6 @@ def test_unsupported_python_is_refused(version):
     found = ".".join(map(str, version))
 
     assert f"this is {found}:" in python_problem(version)
-
-
-def test_this_machine_passes():
-    """The same checks set up the environment of this test."""
-
-    machine = preflight.read_machine(Path.cwd())
-
-    assert preflight.first_problem(machine, 0) is None
-
-
-def test_compiler_without_cxx20_is_detected():
-    """A source that does not compile is detected."""
-
-    compiler = str(preflight.find_compiler())
-
-    assert preflight.compiles(compiler, preflight.CXX20_PROBE)
-    assert not preflight.compiles(compiler, "static_assert(__cplusplus < 0);\n")
 
 
 def test_unsupported_python_is_one_line():

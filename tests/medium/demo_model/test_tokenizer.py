@@ -84,15 +84,6 @@ def test_tool_call_markers_are_text(tokenizer):
     assert tokenizer.decode(ids, skip_special_tokens=True) == "<tool_call>\n</tool_call>"
 
 
-def test_capitalized_word_has_one_spelling(tokenizer):
-    """A name has the same tokens in a sentence and in JSON: a narrow model copies by token."""
-    paris = tokenizer.encode("Kathmandu")
-    sentence, quoted = tokenizer.encode("in Kathmandu?"), tokenizer.encode('{"city": "Kathmandu"}')
-
-    assert sentence[-1 - len(paris) : -1] == paris
-    assert quoted[-1 - len(paris) : -1] == paris
-
-
 def test_tools_call_and_result_in_hermes_format(tokenizer):
     """The template renders tools, a call and its result exactly."""
     messages = [
@@ -116,26 +107,3 @@ def test_arguments_may_be_text(tokenizer):
     ]
 
     assert prompts[0] == prompts[1]
-
-
-def test_text_parts_are_joined(tokenizer):
-    """Content may be a list of text parts."""
-    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "Triton?"}]
-
-    in_parts = render(tokenizer, [{"role": "user", "content": parts}])
-
-    assert in_parts == render(tokenizer, [{"role": "user", "content": "What is Triton?"}])
-
-
-def test_no_system_message_is_added(tokenizer):
-    """The prompt of a plain question has only the question."""
-    prompt = render(tokenizer, [{"role": "user", "content": "Hello!"}])
-
-    assert prompt == "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_template_is_the_training_template(tokenizer):
-    """The committed copy equals its source."""
-    from scripts.demo_model.tokenizer import chat_template  # imports transformers
-
-    assert tokenizer.chat_template == chat_template()

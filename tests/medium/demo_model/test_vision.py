@@ -1,7 +1,6 @@
 """The committed demo vision model and its pictures."""
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -30,49 +29,6 @@ def test_answers_about_new_pictures_are_right(one_torch_thread):
 
     for result in results:
         assert result.right.total() >= 0.95 * result.asked.total(), result.wrong
-
-
-def test_held_out_pairs_are_never_drawn_in_training():
-    """A scene of the other split has at least one of them."""
-    from scripts.demo_vision.pictures import COLOURS, SHAPES, Shape, draw_scene
-
-    rng = random.Random(3)
-    pairs = [Shape(colour, kind) for colour in COLOURS for kind in SHAPES]
-    held_out = {pair for pair in pairs if pair.is_held_out}
-
-    assert 0 < len(held_out) < len(pairs) / 8
-    for _ in range(300):
-        assert not held_out & set(draw_scene(rng, "train"))
-        assert held_out & set(draw_scene(rng, "held_out"))
-
-
-def test_seed_reproduces_pictures_and_chats():
-    """Two runs with one seed train on equal pictures and chats; another seed gives others."""
-    from scripts.demo_vision.pictures import paint
-    from scripts.demo_vision.questions import chat
-
-    def drawn(seed: int) -> list[object]:
-        rng = random.Random(seed)
-        chats = [chat(rng) for _ in range(20)]
-        return [*chats, *(paint(rng, each.scenes[0], 64, 64).tobytes() for each in chats)]
-
-    assert drawn(7) == drawn(7) != drawn(8)
-
-
-def test_answers_follow_from_the_scene():
-    """One answer of each kind."""
-    from scripts.demo_vision.pictures import Shape
-    from scripts.demo_vision.questions import KINDS
-
-    scene = (Shape("red", "circle"), None, Shape("orange", "star"), Shape("red", "star"))
-    answers = {kind: ask(random.Random(1), scene) for kind, ask in KINDS.items()}
-
-    assert {kind: found and found[1] for kind, found in answers.items()} == {
-        "colour": "The circle is red.",
-        "count": "There are 3 shapes.",
-        "shape": "The star is orange.",
-        "description": "I see a red circle, an orange star and a red star.",
-    }
 
 
 def test_weights_are_small():

@@ -99,3 +99,11 @@ def test_image_has_the_base_of_its_builder(stage: str) -> None:
     """The environment is copied, so the interpreter and the C library must be the same."""
 
     assert STAGES[stage][0].text.split()[0] == STAGES[f"{stage}-build"][0].text.split()[0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_apt_lists_are_removed(stage: str) -> None:
+    """The instruction that fetches them removes them, so that no layer contains them."""
+
+    fetching = [text for text in texts(stage, "RUN") if "apt-get update" in text]
+    assert [text for text in fetching if not text.endswith("rm -rf /var/lib/apt/lists/*")] == []

@@ -14,7 +14,6 @@ from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import vllm as vllm_metrics
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels
 from openai_frontend.metrics.vllm import FROM_ENGINE, VLLMModel
-from tests.api.backends.test_metrics import NVIDIA
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/openai-frontend.json").read_text())
@@ -27,8 +26,12 @@ SELECTED = re.compile(r"((?:openai_frontend_|vllm:|nv_)\w+)\{([^}]*)\}")
 # Triton's own, with its labels (docs/user_guide/metrics.md of triton-inference-server/server)
 TRITON = {"nv_inference_pending_request_count": {"model", "version"}}
 
-# TensorRT-LLM's, passed through unchanged (tests/api/backends/test_metrics.py)
-TENSORRT_LLM = {family: {"model", "version", words.split()[0]} for family, words in NVIDIA.items()}
+# TensorRT-LLM's, passed through unchanged (custom_metrics_reporter.cc of NVIDIA/TensorRT-LLM)
+TENSORRT_LLM = {
+    "nv_trt_llm_request_metrics": {"model", "version", "request_type"},
+    "nv_trt_llm_runtime_memory_metrics": {"model", "version", "memory_type"},
+    "nv_trt_llm_kv_cache_block_metrics": {"model", "version", "kv_cache_block_type"},
+}
 
 
 def known() -> dict[str, set[str]]:

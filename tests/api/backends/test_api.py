@@ -263,23 +263,6 @@ def test_bad_words_and_min_tokens(client, model):
     assert longer.usage.completion_tokens >= 60
 
 
-ERRORS: list[tuple[dict[str, Any], int, str]] = [
-    ({"extra_body": {"model": "nobody"}}, 404, "model"),
-    ({"temperature": 7}, 400, "temperature"),
-    ({"n": 0}, 400, "n"),
-    ({"messages": []}, 400, "messages"),
-]
-
-
-@pytest.mark.parametrize(("fields", "status", "param"), ERRORS)
-def test_invalid_input(client, model, fields, status, param):
-    """Invalid input gets OpenAI's error with the field's name."""
-    with pytest.raises(openai.APIStatusError) as raised:
-        chat(client, model, **fields)
-
-    assert (raised.value.status_code, raised.value.param) == (status, param)
-
-
 def test_prompt_longer_than_the_context(client, model):
     """It is refused before the model sees it."""
     card = client.models.retrieve(model.name)

@@ -80,13 +80,6 @@ def test_model_with_a_template_of_its_own_gets_the_question(gateway, model, tens
     assert "a single message of the role 'user'" in message
 
 
-def test_text_chats_with_a_model_that_sees_are_rendered_as_before(gateway):
-    for model in ("nvidia_vllm", "mllama", "llmapi", "qwen2_vl"):
-        assert told(gateway, model, "hi") == {
-            "prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-        }
-
-
 @pytest.mark.parametrize("model", ["llmapi_blind", "vila"])
 def test_model_that_would_drop_images_refuses_them(gateway, model):
     """In OpenAI's words for a model of text."""
@@ -94,20 +87,6 @@ def test_model_that_would_drop_images_refuses_them(gateway, model):
 
     assert param == "messages[0].content[1].type"
     assert message == "Invalid content type. image_url is only supported by certain models."
-
-
-def test_model_with_one_image_refuses_two(gateway):
-    param, message = refused(gateway, "qwen2_vl", TWO)
-
-    assert (param, "at most 1 images" in message) == ("messages", True)
-
-
-def test_detail_that_has_no_tensor_is_refused(gateway):
-    content = [images.part(images.png(), detail="low")]
-
-    param, _ = refused(gateway, "nvidia_vllm", content)
-
-    assert param == "messages[0].content[0].image_url.detail"
 
 
 def test_placeholders_in_text_are_refused_where_the_backend_would_read_them(gateway):

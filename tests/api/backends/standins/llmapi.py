@@ -7,8 +7,8 @@ import triton_python_backend_utils as pb_utils
 import yaml
 from tokenizers import Tokenizer
 
+from tests.api.backends.standins import scheduler
 from tests.api.backends.standins.llama import Llama
-from tests.api.backends.standins.scheduler import Scheduler
 from tests.api.backends.standins.sequence import Sampling, Sequence
 from tests.api.backends.standins.tensors import FINAL, failure, scalar, strings, texts
 
@@ -35,18 +35,14 @@ class TritonPythonModel:
         weights = Path(said["model"])
         self.llama = Llama(weights)
         self.tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
-        self.scheduler = Scheduler()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             try:
-                self.scheduler.add(self.answer(request))
+                scheduler.start(self.answer(request))
             except ValueError as error:
                 told = failure(f"Error generating request: {error}")
                 request.get_response_sender().send(told, flags=FINAL)
-
-    def finalize(self) -> None:
-        self.scheduler.stop()
 
     def answer(self, request: Any) -> "Answer":
         streams = bool(scalar(request, "streaming", False))

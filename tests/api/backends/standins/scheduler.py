@@ -1,6 +1,5 @@
-"""Round-robin over the answers of one model: each gets one token per round."""
+"""Answers on threads: one for each request."""
 
-import queue
 import threading
 import time
 from typing import Protocol
@@ -21,41 +20,16 @@ class Job(Protocol):
         """Ends it."""
 
 
-class Scheduler:
-    """One thread that works on all jobs."""
+def start(job: Job) -> None:
+    """Work on a job until it ends or its caller leaves."""
+    threading.Thread(target=_run, args=(job,), daemon=True).start()
 
-    def __init__(self) -> None:
-        self._new: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._jobs: list[Job] = []
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
 
-    def add(self, job: Job) -> None:
-        self._new.put(job)
-
-    def stop(self) -> None:
-        """Returns when the thread has ended; jobs in flight stay unfinished."""
-        self._new.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        looked = time.monotonic()
-        while self._take():
-            if time.monotonic() - looked > CANCEL_CHECK_S:
-                self._drop_cancelled()
-                looked = time.monotonic()
-            self._jobs = [job for job in self._jobs if not job.advance()]
-
-    def _take(self) -> bool:
-        """Takes every new job; waits if there is no other work. False at the end."""
-        while not self._jobs or not self._new.empty():
-            job = self._new.get()
-            if job is None:
-                return False
-            self._jobs.append(job)
-        return True
-
-    def _drop_cancelled(self) -> None:
-        for job in [each for each in self._jobs if each.is_cancelled()]:
-            job.cancel()
-            self._jobs.remove(job)
+def _run(job: Job) -> None:
+    looked = time.monotonic()
+    while not job.advance():
+        if time.monotonic() - looked > CANCEL_CHECK_S:
+            if job.is_cancelled():
+                job.cancel()
+                return
+            looked = time.monotonic()

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from tests.api.backends.standins import scheduler
 from tests.api.backends.standins.adapters import Adapters
 from tests.api.backends.standins.guides import Guides
 from tests.api.backends.standins.llama import Llama
-from tests.api.backends.standins.metrics import BLOCK_TOKENS, Reporter
-from tests.api.backends.standins.scheduler import Scheduler
 from tests.api.backends.standins.sequence import Sampling, Sequence, beams
 from tests.api.backends.standins.tensors import FINAL, array, failure, parameter, scalar, text
 
@@ -32,10 +31,6 @@ _NUMBERS = {
 }
 
 
-MAX_REQUESTS = 8
-MAX_BLOCKS = 256
-
-
 class TritonPythonModel:
     """Decoupled; every tensor has a batch dimension of one."""
 
@@ -48,48 +43,16 @@ class TritonPythonModel:
         self.adapters = Adapters(self.llama, int(parameter(config, "lora_cache_tasks", "2")))
         self.max_beam_width = int(parameter(config, "max_beam_width", "1"))
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
-        self.jobs: dict[str, Answer] = {}
-        self.reporter = Reporter(args["model_name"], args["model_version"])
-        self.scheduler = Scheduler()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
-            if scalar(request, "stop", False):
-                if (job := self.jobs.get(request.request_id())) is not None:
-                    job.stopped = True
-                sender.send(pb_utils.InferenceResponse([]), flags=FINAL)
-                continue
             try:
                 answer = self.answer(request)
             except (ValueError, KeyError, LookupError) as error:
                 sender.send(failure(_of_executor(error)), flags=FINAL)
                 continue
-            self.jobs = {name: job for name, job in self.jobs.items() if not job.over}
-            self.jobs[request.request_id()] = answer
-            self.report(answer)
-            self.scheduler.add(answer)
-
-    def finalize(self) -> None:
-        self.scheduler.stop()
-
-    def report(self, answer: "Answer") -> None:
-        """NVIDIA's backend reports four times a second; this one with each request."""
-        self.reporter.set(
-            "nv_trt_llm_request_metrics", {"active": len(self.jobs), "max": MAX_REQUESTS}
-        )
-        used = sum(job.blocks() for job in self.jobs.values())
-        self.reporter.set(
-            "nv_trt_llm_kv_cache_block_metrics",
-            {
-                "max": MAX_BLOCKS,
-                "used": used,
-                "free": MAX_BLOCKS - used,
-                "tokens_per": BLOCK_TOKENS,
-                "fraction": used / MAX_BLOCKS,
-            },
-        )
-        self.reporter.observe("nv_llm_input_token_len", answer.prompt_tokens)
+            scheduler.start(answer)
 
     def answer(self, request: Any) -> "Answer":
         length = scalar(request, "input_lengths")
@@ -164,41 +127,27 @@ class Answer:
         self._request = request
         self._sender = request.get_response_sender()
         self._sequences = sequences
-        self.prompt_tokens = int(scalar(request, "input_lengths"))
         self._beams = finished
         self._streams = bool(scalar(request, "streaming", False))
         self._without_input = bool(scalar(request, "exclude_input_in_output", False))
         self._arrived = self._first = time.time_ns()
         self._told = [0] * len(sequences)
-        self.stopped = False
-        self.over = False
-
-    def blocks(self) -> int:
-        """The number of cache blocks in use."""
-        answers = [len(each.token_ids) for each in self._sequences]
-        return sum(-(-(self.prompt_tokens + tokens) // BLOCK_TOKENS) for tokens in answers)
 
     def advance(self) -> bool:
         """One token of each sequence."""
-        self.over = self._advance()
-        return self.over
-
-    def _advance(self) -> bool:
         if self._beams is not None:
             self._send(self._beams, 0, final=True)
             return True
         running = [each for each in self._sequences if each.finish_reason is None]
         for number, sequence in enumerate(self._sequences):
-            if sequence.finish_reason is None and not self.stopped:
+            if sequence.finish_reason is None:
                 sequence.step()
                 self._first = self._first if self._told[0] else time.time_ns()
                 ended = sequence.finish_reason is not None
                 last = ended and running[-1] is sequence
                 if self._streams or ended:
                     self._send([sequence], number, final=last)
-        if self.stopped:
-            self.cancel()
-        return self.stopped or all(each.finish_reason for each in self._sequences)
+        return all(each.finish_reason for each in self._sequences)
 
     def is_cancelled(self) -> bool:
         cancelled: bool = self._request.is_cancelled()
@@ -206,7 +155,6 @@ class Answer:
 
     def cancel(self) -> None:
         """The executor ends a cancelled request with its tokens so far, without an error."""
-        self.over = True
         if not self._streams:
             self._send(self._sequences[:1], 0, final=True)
         else:
@@ -256,29 +204,17 @@ class Answer:
         if scalar(flags, "return_generation_logits", False):
             tensors["generation_logits"] = np.array([[each.logits for each in told]], np.float32)
         if scalar(flags, "return_perf_metrics", False):
-            tensors.update(self._performance(told[0]))
+            tensors.update(self._performance())
         return tensors
 
-    def _performance(self, sequence: Sequence) -> dict[str, Any]:
-        blocks = -(-(len(sequence.prompt) + len(sequence.token_ids)) // BLOCK_TOKENS)
+    def _performance(self) -> dict[str, Any]:
         times = {
             "arrival_time_ns": self._arrived,
             "first_scheduled_time_ns": self._arrived,
             "first_token_time_ns": self._first,
             "last_token_time_ns": time.time_ns(),
         }
-        counts = {
-            "kv_cache_alloc_new_blocks": blocks,
-            "kv_cache_reused_blocks": 0,
-            "kv_cache_alloc_total_blocks": blocks,
-            "total_accepted_draft_tokens": 0,
-            "total_draft_tokens": 0,
-        }
-        return {
-            **{name: np.array([[value]], np.int64) for name, value in times.items()},
-            **{name: np.array([[value]], np.int32) for name, value in counts.items()},
-            "acceptance_rate": np.array([[0.0]], np.float32),
-        }
+        return {name: np.array([[value]], np.int64) for name, value in times.items()}
 
 
 def _of_executor(error: Exception) -> str:

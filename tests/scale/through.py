@@ -92,9 +92,6 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         f"{_METRICS}test_requests_are_counted": _OWN_METRICS,
         f"{_METRICS}test_unknown_model_name_is_not_a_label": _OWN_METRICS,
         "tests/api/test_openai_sdk.py::test_bad_request_names_the_field[change3": _OWN_VALIDATION,
-        "tests/api/test_request_fields.py::test_obfuscation": "drops fields of stream_options",
-        "tests/api/test_request_fields.py::test_usage_on_every_chunk": "drops fields of "
-        "stream_options",
         "tests/api/test_request_fields.py::test_empty_prompt_begins_a_document[None]": (
             _OWN_VALIDATION
         ),

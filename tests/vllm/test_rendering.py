@@ -8,7 +8,7 @@ import pytest
 
 from schemas.tokenization import RenderedPrompt
 from tests.fast.serving.test_rendered_requests import MESSAGES, of_chat, of_completion
-from tests.medium.routers.test_fields_reach_the_model import SAMPLING
+from tests.fields import SAMPLING
 from tests.vllm.conftest import locked_vllm
 
 if TYPE_CHECKING:  # each collection of the tests would import vLLM, which takes seconds

@@ -66,24 +66,6 @@ def text(deltas: list[CompletionDelta]) -> list[str]:
     return [delta.text for delta in deltas]
 
 
-@pytest.mark.parametrize("empty_end", [False, True])
-def test_deltas_from_complete_texts(empty_end: bool) -> None:
-    """Each response has the text so far. An incomplete character waits for its other bytes."""
-
-    whole = [CompletionDelta(each) for each in ("a", "a\ufffd", "a✓", "a✓ b")]
-    deltas = answers({"deltas"}, whole, empty_end=empty_end)
-    assert text(deltas)[:4] == ["a", "", "✓", " b"]
-
-
-def test_incomplete_character_is_sent_at_the_end() -> None:
-    """It stays incomplete if no more bytes come."""
-
-    assert text(answers({"deltas"}, [CompletionDelta("a"), CompletionDelta("a\ufffd")])) == [
-        "a",
-        "\ufffd",
-    ]
-
-
 @pytest.mark.parametrize(
     ("params", "pieces", "expected"),
     [

@@ -115,20 +115,6 @@ def test_other_extra_args_are_refused_by_name(args: dict[str, Any]) -> None:
     assert refused.value.param == f"vllm_xargs.{next(iter(args))}"
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        "allowed_token_ids", "bad_words", "cache_salt", "ignore_eos", "include_stop_str_in_output",
-        "logit_bias", "logprobs", "min_p", "min_tokens", "priority", "prompt_logprobs",
-        "repetition_penalty", "return_token_ids", "stop_token_ids", "structured_outputs",
-    ],
-)  # fmt: skip
-def test_fields_without_a_tensor_are_not_supported(field: str) -> None:
-    """Serving refuses them by name."""
-
-    assert not contract(CONSTRAINED_LLMAPI).supports(field)
-
-
 def test_stream_of_cumulative_texts_becomes_deltas() -> None:
     """Each response has the text so far, and the finish reason "None" until the end; the tokenizer
     counts the tokens.

@@ -119,15 +119,6 @@ def test_required_unknown_input_makes_a_model_unavailable() -> None:
         select_contracts(PYTHON)
 
 
-@pytest.mark.parametrize("field", ["max_tokens", "temperature", "seed", "logprobs", "adapter"])
-def test_fields_without_an_input_are_not_supported(field: str) -> None:
-    """Serving refuses them by name."""
-
-    contract = chosen("text_input:STRING").generation
-    assert contract is not None
-    assert not contract.supports(field)
-
-
 def test_text_alone_gives_a_complete_answer() -> None:
     """Token counts, finish reason and stop strings are derived from the text."""
 

@@ -1,9 +1,14 @@
+import json
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
+from schemas.completions import CompletionRequest
+from schemas.embeddings import EmbeddingRequest
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -88,6 +93,37 @@ def test_every_number_has_a_minimum_and_a_maximum(name, least, most):
     for beyond in (least - 1, most + 1):
         with pytest.raises(ValidationError):
             read(beyond)
+
+
+VALUES: dict[str, Any] = {
+    "a string": "3",
+    "a boolean": True,
+    "a decimal": 1.5,
+    "an array": [1],
+    "an object": {},
+}
+KINDS = {"integer": "an integer", "number": "a decimal", "boolean": "a boolean"}
+
+
+@pytest.mark.parametrize("schema", [ChatCompletionRequest, CompletionRequest, EmbeddingRequest])
+def test_types_are_strict(schema):
+    """No value is converted: "3" is not a number, true is not 1."""
+    expected, errors = {}, {}
+    for name, field in schema.model_json_schema()["properties"].items():
+        forms = [form for form in field.get("anyOf", ()) if form.get("type") != "null"]
+        if len(forms) != 1 or (kind := KINDS.get(forms[0].get("type"))) is None:
+            continue
+        for got, value in VALUES.items():
+            if got != kind:
+                body = {"messages": [USER], "prompt": "a", "input": "a", name: value}
+                expected[name, got] = f"expected {kind}, but got {got} instead."
+                with pytest.raises(InvalidRequest) as refused:
+                    BodyReader(schema).parse(json.dumps(body).encode())
+                assert (refused.value.param, refused.value.code) == (name, "invalid_type")
+                errors[name, got] = refused.value.message.partition(": ")[2]
+
+    assert len(expected) > 8
+    assert errors == expected
 
 
 def test_every_number_and_list_is_bounded():

@@ -26,6 +26,7 @@ from tests.fast.contracts.recorded import (
     Letters,
 )
 from tests.fast.serving.fake_model import FakeModel, admission, chat_completions
+from tests.fields import CONSTRAINTS, REQUEST, SAMPLING
 
 CONFIGS: Mapping[str, tuple[dict[str, Any], dict[str, str]]] = {
     "in-process": (INPROCESS, {}),
@@ -39,45 +40,16 @@ CONFIGS: Mapping[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 # Field -> a request that uses it; the model gets these
 TO_MODEL: Mapping[str, dict[str, Any]] = {
-    "allowed_token_ids": {"allowed_token_ids": [97]},
-    "bad_words": {"bad_words": ["x"]},
-    "cache_salt": {"cache_salt": "x"},
-    "ebnf": {"ebnf": 'root ::= "a"'},
-    "frequency_penalty": {"frequency_penalty": 0.5},
-    "guided_choice": {"guided_choice": ["a", "b"]},
-    "guided_grammar": {"guided_grammar": 'root ::= "a"'},
-    "guided_json": {"guided_json": {"type": "object"}},
-    "guided_regex": {"guided_regex": "a"},
+    **{next(iter(fields)): fields for fields, _, _ in reversed(CONSTRAINTS)},
+    **{next(iter(fields)): fields for fields, _ in (*SAMPLING, *REQUEST)},
     "guided_whitespace_pattern": {
         "guided_json": {"type": "object"},
         "guided_whitespace_pattern": " ?",
     },
-    "ignore_eos": {"ignore_eos": True},
     "length_penalty": {"length_penalty": 2.0},
-    "logit_bias": {"logit_bias": {97: 2.0}},
-    "max_tokens": {"max_tokens": 5},
-    "min_p": {"min_p": 0.5},
-    "min_tokens": {"min_tokens": 2},
-    "presence_penalty": {"presence_penalty": 0.5},
-    "priority": {"priority": 3},
-    "prompt_logprobs": {"prompt_logprobs": 0},
-    "regex": {"regex": "a"},
-    "repetition_detection": {"repetition_detection": {"max_pattern_size": 4, "min_count": 2}},
-    "repetition_penalty": {"repetition_penalty": 1.5},
     "response_format": {"response_format": {"type": "json_object"}},
-    "return_token_ids": {"return_token_ids": True},
-    "seed": {"seed": 5},
-    "skip_special_tokens": {"skip_special_tokens": False},
-    "spaces_between_special_tokens": {"spaces_between_special_tokens": False},
-    "stop": {"stop": ["x"]},
-    "stop_token_ids": {"stop_token_ids": [97]},
     "structured_outputs": {"structured_outputs": {"regex": "a"}},
-    "temperature": {"temperature": 0.5},
-    "thinking_token_budget": {"thinking_token_budget": 5},
-    "top_k": {"top_k": 3},
-    "top_p": {"top_p": 0.5},
     "use_beam_search": {"use_beam_search": True, "n": 2},
-    "vllm_xargs": {"vllm_xargs": {"logits_processor": "x"}},
 }
 OF_COMPLETIONS = {
     "best_of": {"best_of": 2},

@@ -11,27 +11,6 @@ FUNCTION = {"name": "f", "arguments": "{}"}
 CALL = {"id": "c", "type": "function", "function": FUNCTION}
 POLICY = FieldPolicy("reject")
 
-CONVERSATIONS: list[list[Any]] = [
-    [{"role": "user", "content": "hi"}],
-    [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi", "name": "A"}],
-    [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
-    [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}],
-    [{"role": "assistant", "content": None, "tool_calls": [CALL]}],
-    [{"role": "assistant", "content": None, "tool_calls": [{**CALL, "index": 0}]}],
-    [{"role": "assistant", "content": "x", "annotations": []}],
-    [{"role": "assistant", "content": None, "tool_calls": []}],
-    [{"role": "assistant", "content": []}],
-    [{"role": "assistant"}],
-    [{"role": "tool", "content": "1", "tool_call_id": "c"}],
-    [{"role": "assistant", "content": "x", "reasoning_content": "hm", "reasoning": "hm"}],
-]
-
-
-@pytest.mark.parametrize("messages", CONVERSATIONS)
-def test_text_messages_reach_the_template_unchanged(messages):
-    assert messages == template_messages(messages, POLICY, [])
-
-
 REFUSED = [
     ({"role": "user"}, "messages[0].content", "missing_required_parameter"),
     ({"role": "user", "content": None}, "messages[0].content", "missing_required_parameter"),

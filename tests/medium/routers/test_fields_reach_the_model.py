@@ -3,57 +3,18 @@
 tests/vllm and tests/api show that the engines honour these parameters.
 """
 
-import json
 from typing import Any
 
 import pytest
 
 from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
+from tests.fields import CONSTRAINTS, JSON_SCHEMA, REQUEST, SAMPLING, SCHEMA
 
 honours = pytest.mark.honours
 ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
     "completions": ("/v1/completions", {"prompt": "hi"}),
 }
-SCHEMA = {"type": "object"}
-JSON_SCHEMA = {"name": "n", "description": "d", "schema": SCHEMA, "strict": True}
-TAG = {"type": "structural_tag", "structures": [{"begin": "<", "schema": {}, "end": ">"}],
-       "triggers": ["<"]}  # fmt: skip
-FORMAT = {"type": "structural_tag", "format": {"type": "any_text"}}
-REPETITION = {"max_pattern_size": 4, "min_pattern_size": 1, "min_count": 3}
-
-# request field -> the engine's parameter, if it differs
-SAMPLING: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
-    ({"temperature": 0.5}, None),
-    ({"top_p": 0.5}, None),
-    ({"top_k": 5}, None),
-    ({"min_p": 0.1}, None),
-    ({"min_tokens": 2}, None),
-    ({"presence_penalty": 1.0}, None),
-    ({"frequency_penalty": -1.0}, None),
-    ({"repetition_penalty": 1.5}, None),
-    ({"seed": 7}, None),
-    ({"stop": ["a", "b"]}, None),
-    ({"stop": "a"}, {"stop": ["a"]}),
-    ({"stop_token_ids": [3]}, None),
-    ({"ignore_eos": True}, None),
-    ({"include_stop_str_in_output": True}, None),
-    ({"bad_words": ["a"]}, None),
-    ({"allowed_token_ids": [3, 4]}, None),
-    ({"logit_bias": {"5": -100}}, {"logit_bias": {5: -100}}),
-    ({"skip_special_tokens": False}, None),
-    ({"spaces_between_special_tokens": False}, None),
-    ({"thinking_token_budget": 9}, None),
-    ({"max_tokens": 9}, None),
-    ({"repetition_detection": REPETITION}, None),
-    ({"vllm_xargs": {"a": 1}}, {"extra_args": {"a": 1}}),
-    ({"prompt_logprobs": 2}, None),
-]
-REQUEST = [
-    ({"priority": 3}, {"priority": 3}),
-    ({"cache_salt": "s"}, {"cache_salt": "s"}),
-    ({"return_token_ids": True}, {"return_token_ids": True}),
-]
 
 
 def paths(field: str, value: Any) -> list[str]:
@@ -108,14 +69,6 @@ async def test_logprob_token_ids_reach_the_engine_with_logprobs(world, prefix, l
     assert request.sampling_params.logprob_token_ids == [3]
 
 
-@honours("chat.max_completion_tokens")
-async def test_max_completion_tokens_overrides_max_tokens(world):
-    """OpenAI's newer name has priority over the older one."""
-    request = await reached(world, "chat", max_completion_tokens=5, max_tokens=9)
-
-    assert request.sampling_params.max_tokens == 5
-
-
 @honours("chat.n", "completions.n")
 @pytest.mark.parametrize("prefix", ENDPOINTS)
 async def test_each_choice_is_a_request_to_the_model(world, prefix):
@@ -125,57 +78,6 @@ async def test_each_choice_is_a_request_to_the_model(world, prefix):
     response = await world.client.post(path, json={"model": "fake", **required, "n": 3})
 
     assert (len(response.json()["choices"]), len(model.requests)) == (3, 3)
-
-
-CONSTRAINTS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
-    (
-        {"response_format": {"type": "json_schema", "json_schema": JSON_SCHEMA}},
-        {"json": SCHEMA},
-        ["response_format", "response_format.json_schema", "response_format.json_schema.schema"],
-    ),
-    (
-        {"response_format": {"type": "json_object"}},
-        {"json_object": True},
-        ["response_format.json_object"],
-    ),
-    (
-        {"response_format": TAG},
-        {"structural_tag": json.dumps(TAG, separators=(",", ":"))},
-        ["response_format.structural_tag", "response_format.structural_tag.structures",
-         "response_format.structural_tag.triggers"],
-    ),
-    (
-        {"response_format": FORMAT},
-        {"structural_tag": json.dumps(FORMAT, separators=(",", ":"))},
-        ["response_format.structural_tag", "response_format.structural_tag.format"],
-    ),
-    *(
-        ({"structured_outputs": {name: value}}, {name: value},
-         ["structured_outputs", f"structured_outputs.{name}"])
-        for name, value in {
-            "json": SCHEMA, "regex": "a+", "choice": ["a", "b"], "grammar": "root ::= 'a'",
-            "json_object": True, "structural_tag": "{}",
-        }.items()
-    ),
-    *(
-        ({name: value}, {kind: value}, [name])
-        for name, kind, value in [
-            ("guided_json", "json", SCHEMA), ("guided_regex", "regex", "a+"),
-            ("guided_choice", "choice", ["a", "b"]), ("guided_grammar", "grammar", "root ::= 'a'"),
-            ("regex", "regex", "a+"), ("ebnf", "grammar", "root ::= 'a'"),
-        ]
-    ),
-    (
-        {"guided_json": SCHEMA, "guided_whitespace_pattern": " "},
-        {"json": SCHEMA, "whitespace_pattern": " "},
-        ["guided_whitespace_pattern"],
-    ),
-    *(
-        ({"structured_outputs": {"json": SCHEMA, name: value}}, {"json": SCHEMA, name: value},
-         [f"structured_outputs.{name}"])
-        for name, value in {"disable_any_whitespace": True, "whitespace_pattern": " "}.items()
-    ),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -254,6 +156,11 @@ IN_MESSAGES: list[tuple[dict[str, Any], list[str]]] = [
      ["reasoning", "reasoning_content"]),
     ({"role": "tool", "content": "hi", "tool_call_id": "c"}, ["tool.content", "tool.tool_call_id"]),
     ({"role": "tool", "content": PARTS, "tool_call_id": "c"}, ["tool.content.text"]),
+    ({"role": "user", "content": PARTS * 2}, []),
+    ({"role": "assistant", "content": None, "tool_calls": [{**CALL, "index": 0}]}, []),
+    ({"role": "assistant", "content": None, "tool_calls": []}, []),
+    ({"role": "assistant", "content": []}, []),
+    ({"role": "assistant"}, []),
 ]  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 from typing import Any
 
-import openai.types.chat
-import orjson
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
@@ -85,6 +83,7 @@ MAX_TOKENS = [
 ]
 
 
+@pytest.mark.honours("chat.max_completion_tokens")
 @pytest.mark.parametrize(("fields", "expected"), MAX_TOKENS)
 async def test_max_completion_tokens_wins_over_max_tokens(fields, expected):
     """Without either field, or with -1, an answer may fill the context."""
@@ -275,16 +274,9 @@ async def test_echo_puts_the_prefilled_text_before_the_answer():
 
 
 REFUSED = [
-    ({"n": 9}, "n"),
-    ({"messages": [{"role": "user", "content": "hi"}] * 5}, "messages"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ({"tool_choice": "required"}, "tool_choice"),
-    ({"nonsense": 1}, "nonsense"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
-    ({"stream_options": {}}, "stream_options"),
     ({"top_logprobs": 1}, "top_logprobs"),
     ({"top_logprobs": 0, "logprobs": False}, "top_logprobs"),
-    ({"modalities": ["text", "audio"]}, "modalities"),
     ({"continue_final_message": True}, "continue_final_message"),
     (
         {"messages": PREFILLED, "continue_final_message": True, "add_generation_prompt": True},
@@ -302,24 +294,6 @@ async def test_invalid_request_is_refused_before_rendering(fields, param):
 
     assert param == refused.value.param
     assert model.rendered == []
-
-
-UNSUPPORTED = [
-    ({"logprobs": True}, "logprobs"),
-    ({"prompt_logprobs": 1}, "prompt_logprobs"),
-    ({"priority": -1}, "priority"),
-    ({"cache_salt": "a"}, "cache_salt"),
-    ({"return_token_ids": True}, "return_token_ids"),
-    ({"logit_bias": {5: 1.0}}, "logit_bias"),
-]
-
-
-@pytest.mark.parametrize(("fields", "param"), UNSUPPORTED)
-async def test_field_without_a_tensor_is_refused(fields, param):
-    with pytest.raises(InvalidRequest) as refused:
-        await prepare(FakeModel(unsupported=frozenset({param})), **fields)
-
-    assert (param, "unsupported_parameter") == (refused.value.param, refused.value.code)
 
 
 async def test_prompt_logprobs_come_once_per_chat():
@@ -342,12 +316,6 @@ async def test_prompt_logprobs_that_would_exhaust_memory_are_refused():
     assert refused.value.param == "prompt_logprobs"
 
 
-async def test_priority_and_cache_salt_reach_the_engine_unchanged():
-    answer = await prepare(FakeModel(), priority=-1, cache_salt="a")
-
-    assert (answer.requests[0].priority, answer.requests[0].cache_salt) == (-1, "a")
-
-
 LOGPROBS: list[tuple[dict[str, Any], int | None]] = [
     ({}, None),
     ({"logprobs": False}, None),
@@ -364,6 +332,7 @@ async def test_engine_gets_the_requested_number_of_logprobs(fields, expected):
     assert expected == answer.requests[0].sampling_params.logprobs
 
 
+@pytest.mark.honours("chat.service_tier", "chat.metadata")
 async def test_answer_repeats_service_tier_and_metadata():
     """They appear if the request had them. The system fingerprint always appears."""
     plain = await complete(await prepare(FakeModel()))
@@ -375,25 +344,6 @@ async def test_answer_repeats_service_tier_and_metadata():
     assert (told["service_tier"], told["metadata"]) == ("default", {"a": "b"})
     assert told["system_fingerprint"] == plain["system_fingerprint"]
     assert told["system_fingerprint"].startswith("fp_")
-
-
-async def test_complete_answer_parses_with_openai_python():
-    """It has every choice, its finish reason, and the usage."""
-    answer = await prepare(FakeModel(), n=2)
-
-    completion = await complete(answer)
-
-    read = openai.types.chat.ChatCompletion.model_validate_json(orjson.dumps(completion))
-    assert [
-        (choice.index, choice.message.content, choice.finish_reason) for choice in read.choices
-    ] == [(0, "Hello", "stop"), (1, "Hello", "stop")]
-    assert read.usage is not None
-    assert (
-        read.usage.prompt_tokens,
-        read.usage.completion_tokens,
-        read.usage.total_tokens,
-    ) == (3, 4, 7)
-    assert (answer.id, "fake", "chat.completion") == (read.id, read.model, read.object)
 
 
 async def test_prompt_length_limit_of_the_server():

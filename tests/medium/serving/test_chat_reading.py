@@ -270,14 +270,6 @@ async def test_parallel_tool_calls_false_stops_after_the_first_call(stream):
     assert of.requests[0].stream  # otherwise the engine returns nothing before its own end
 
 
-async def test_choice_that_ends_early_does_not_end_the_others():
-    of = model([CALL, CALL, "text"])
-
-    completion = await whole(of, parallel_tool_calls=False, n=3)
-
-    assert [len(each["calls"]) for each in choices_of(completion)] == [1, 1, 1]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_endless_call_is_cut(stream):
     """The answer ends with `length`, like any answer without an end, and the engine stops."""

@@ -37,35 +37,6 @@ def test_empty_request_leaves_every_value_to_the_model():
     assert SamplingParams() == params()
 
 
-SAID = [
-    {"temperature": 0.0},
-    {"top_p": 0.5},
-    {"top_k": -1},
-    {"min_p": 0.1},
-    {"presence_penalty": -2.0},
-    {"frequency_penalty": 2.0},
-    {"repetition_penalty": 1.1},
-    {"seed": -1},
-    {"stop_token_ids": [1, 2]},
-    {"ignore_eos": True},
-    {"min_tokens": 3},
-    {"include_stop_str_in_output": True},
-    {"bad_words": ["no"]},
-    {"allowed_token_ids": [1]},
-    {"logit_bias": {5: -100.0}},
-    {"logprob_token_ids": [3]},
-    {"skip_special_tokens": False},
-    {"spaces_between_special_tokens": False},
-    {"thinking_token_budget": 0},
-]
-
-
-@pytest.mark.parametrize("fields", SAID)
-def test_sampling_fields_pass_unchanged(fields):
-    """These are vLLM's fields and OpenAI's fields with the same meaning."""
-    assert SamplingParams(**fields) == params(**fields)
-
-
 @pytest.mark.parametrize(
     "key", ["01", " 1", "1.0", "1_0", "-0", "+1", "\u0661", "1e0", "", "9" * 20]
 )
@@ -87,12 +58,6 @@ def test_token_id_as_a_name(key):
     assert sampling_parameters.read({"logit_bias": {key: 1.0}})[0].logit_bias == {int(key): 1.0}
 
 
-def test_repetition_detection_passes_whole():
-    detection = {"max_pattern_size": 5, "min_pattern_size": 0, "min_count": 3}
-
-    assert detection == params(repetition_detection=detection).repetition_detection
-
-
 @pytest.mark.parametrize("value", [1, "x", 1.5, True, [1]])
 @pytest.mark.parametrize("name", sorted(RESERVED_ARGS))
 def test_arguments_of_the_gateway_are_refused_in_vllm_xargs(name, value):
@@ -101,11 +66,6 @@ def test_arguments_of_the_gateway_are_refused_in_vllm_xargs(name, value):
         params(vllm_xargs={"a": 1, name: value})
 
     assert (refused.value.status, refused.value.param) == (400, f"vllm_xargs.{name}")
-
-
-def test_vllm_xargs_become_extra_args():
-    """The engine passes them to its plug-ins."""
-    assert params(vllm_xargs={"a": [1]}).extra_args == {"a": [1]}
 
 
 @pytest.mark.parametrize(
@@ -128,27 +88,6 @@ def test_token_id_beyond_the_vocabulary_is_refused(name, value):
     )
 
 
-RENAMED = [
-    ("extra_args", {"vllm_xargs": {"a": 1}}, "vllm_xargs"),
-    ("structured_outputs", {"response_format": {"type": "json_object"}}, "response_format"),
-    ("structured_outputs", {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-    ("structured_outputs", {"guided_regex": "a"}, "guided_regex"),
-]
-
-
-@pytest.mark.parametrize(("field", "fields", "param"), RENAMED)
-def test_refusal_names_the_request_field(field, fields, param):
-    with pytest.raises(InvalidRequest) as refused:
-        params(unsupported=field, **fields)
-
-    assert param == refused.value.param
-
-
-@pytest.mark.parametrize(("stop", "expected"), [("a", ["a"]), (["a", "b"], ["a", "b"]), (None, ())])
-def test_stop_becomes_a_list(stop, expected):
-    assert expected == params(stop=stop).stop
-
-
 def test_top_p_of_zero_becomes_top_k_of_one():
     """OpenAI's `top_p` of 0 selects the likeliest token."""
     assert SamplingParams(top_k=1) == params(top_p=0.0)
@@ -161,10 +100,6 @@ def test_field_without_a_tensor_is_refused():
         params(unsupported="seed", seed=1)
 
     assert (refused.value.param, refused.value.code) == ("seed", "unsupported_parameter")
-
-
-def test_unused_field_needs_no_tensor():
-    assert params(unsupported="seed", seed=None, temperature=1.0).temperature == 1.0
 
 
 NEUTRAL: dict[str, Any] = {

@@ -49,22 +49,6 @@ def test_vectors_equal_those_of_sentence_transformers(client, reference):
     assert (ours.shape, bool(cosines.min() >= 0.999)) == ((4, 384), True)
 
 
-def test_similar_sentences_have_close_vectors(client):
-    """Two phrasings of one question are closer than two different questions."""
-    cat, same_cat, rates, _ = vectors(client.embeddings.create(model=MODEL, input=SENTENCES))
-
-    assert cat @ same_cat > 0.8
-    assert abs(cat @ rates) < 0.2
-
-
-def test_base64_and_float_vectors_are_equal(client):
-    """The SDK's default, base64, and numbers give the same vector to the last bit."""
-    default = client.embeddings.create(model=MODEL, input=SENTENCES[0])
-    numbers = client.embeddings.create(model=MODEL, input=SENTENCES[0], encoding_format="float")
-
-    assert np.array_equal(vectors(default), vectors(numbers))
-
-
 async def test_concurrent_requests(gateway):
     """Each of many concurrent requests gets its own vector."""
     url = f"{gateway.url}/v1"
@@ -76,23 +60,6 @@ async def test_concurrent_requests(gateway):
     found = np.concatenate([vectors(answer) for answer in answers])
     assert np.allclose(found[:4], found[-4:], atol=1e-3)
     assert (found[0] @ found[1] > 0.8, abs(found[0] @ found[2]) < 0.2) == (True, True)
-
-
-def test_2048_inputs_in_order(client):
-    """A full batch is answered completely, each vector at its sentence's index."""
-    texts = [f"{SENTENCES[at % 3]} Number {at}." for at in range(2048)]
-
-    patient = client.with_options(timeout=600)
-    answer = patient.embeddings.create(model=MODEL, input=texts)
-
-    alone = [
-        vectors(client.embeddings.create(model=MODEL, input=texts[at]))[0] for at in (0, 7, 2047)
-    ]
-    together = vectors(answer)
-    assert [each.index for each in answer.data] == list(range(2048))
-    assert (
-        min(float(one @ together[at]) for one, at in zip(alone, (0, 7, 2047), strict=True)) > 0.999
-    )
 
 
 def test_usage_counts_the_models_tokens(client, reference):
@@ -135,22 +102,6 @@ def test_truncation(client, reference):
     assert (answer.usage.prompt_tokens, vectors(answer)[0] @ theirs > 0.999) == (256, True)
 
 
-REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"input": ["ok", "cat " * 300]}, "input[1]", "context_length_exceeded"),
-    ({"input": [[101, 30522, 102]]}, "input[0]", "invalid_value"),
-    ({"dimensions": 128}, "dimensions", "unsupported_parameter"),
-]
-
-
-@pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
-def test_unsupported_request_is_refused(client, fields, param, code):
-    """The SDK raises BadRequestError with param and code."""
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.embeddings.create(**{"model": MODEL, "input": "a", **fields})
-
-    assert (refused.value.param, refused.value.code) == (param, code)
-
-
 def post(gateway: GatewayProcess, path: str, **body: Any) -> Any:
     response = httpx.post(f"{gateway.url}{path}", json=body, timeout=60)
     assert response.status_code == 200, response.text
@@ -177,25 +128,3 @@ def test_cross_encoder_scores(gateway, tmp_path):
     assert [each["score"] for each in scores["data"]] == pytest.approx(expected, abs=0.01)
     order = sorted(range(3), key=lambda at: -expected[at])
     assert [each["index"] for each in ranked["results"]] == order
-
-
-def test_embedding_model_ranks_by_similarity(gateway):
-    """A model without a scoring head ranks by meaning."""
-    answer = post(
-        gateway,
-        "/v2/rerank",
-        model=MODEL,
-        query="Where is the cat?",
-        documents=[SENTENCES[2], SENTENCES[0], SENTENCES[3]],
-        top_n=1,
-    )
-
-    assert [each["index"] for each in answer["results"]] == [1]
-
-
-def test_rerank_without_a_model_name(gateway):
-    """In text-embeddings-inference's form, the only cross-encoder answers."""
-    ranks = post(gateway, "/rerank", query=QUERY, texts=DOCUMENTS)
-
-    assert sorted(each["index"] for each in ranks) == [0, 1, 2]
-    assert ranks == sorted(ranks, key=lambda each: -each["score"])

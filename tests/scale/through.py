@@ -86,7 +86,6 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         "tests/api/test_embeddings.py::test_truncation": "drops fields of embeddings that it does "
         "not know",
         "tests/api/test_embeddings.py::test_cross_encoder_scores": "has another shape of rerank",
-        "tests/api/test_embeddings.py::test_rerank_without_a_model_name": "needs the model's name",
         f"{_METRICS}test_running_stream_is_visible": _OWN_METRICS,
         f"{_METRICS}test_time_to_first_token_without_streaming": _OWN_METRICS,
         f"{_METRICS}test_requests_are_counted": _OWN_METRICS,

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.conformance.endpoints import Endpoint
 from tests.api.conformance.page import PAGE, WRITE, Claim, Conformance
 from tests.api.conformance.plugin import CLAIMS
+from tests.api.conformance.request_fields import RequestField
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,3 +44,17 @@ def test_page_agrees_with_the_marks(request, conformance):
         pytest.skip("this run writes the page")
 
     assert PAGE.read_text() == conformance.page(), WRITE
+
+
+def sample(*claims: tuple[str, str]) -> Conformance:
+    fields = [RequestField(name, name) for name in ("a", "a.b", "c")]
+    return Conformance([Claim(*claim, "a test") for claim in claims], [Endpoint("x", "X", fields)])
+
+
+def test_field_without_a_mark_is_a_gap():
+    """A mark on the enclosing field does not show how the inner field is handled."""
+    assert sample(("x.a", "honoured")).gaps() == ["x.a.b", "x.c"]
+
+
+def test_mark_with_a_misspelt_name_is_reported():
+    assert sample(("x.d", "honoured"), ("y.a", "refused")).unknown() == ["x.d", "y.a"]

@@ -46,29 +46,6 @@ U_BEGIN, U_END = chunk(ROLE, **NULL), chunk(reason="stop", **NULL)
 FIRST_CALL = call(id="c", type="function", function={"name": "f", "arguments": "{"})
 SECOND_CALL = call(1, id="d", type="function", function={"name": "f", "arguments": "{}"})
 
-KEPT = [
-    ({}, [BEGIN, A, A, END, DONE]),
-    ({}, [BEGIN, A, ERROR]),
-    ({}, [ERROR]),
-    ({"n": 2}, [BEGIN, chunk(ROLE, index=1), chunk(index=1, reason="length"), END, DONE]),
-    ({"n": 2}, [BEGIN, END, ERROR]),
-    (WITH_USAGE, [U_BEGIN, U_END, LAST, DONE]),
-    (CONTINUOUS, [chunk(ROLE, usage=USAGE), chunk(reason="stop", usage=USAGE), LAST, DONE]),
-    (PADDED, [chunk(ROLE, obfuscation="x"), chunk(reason="stop", obfuscation="y"), DONE]),
-    ({}, [BEGIN, FIRST_CALL, call(function={"arguments": "}"}), SECOND_CALL,
-          chunk(reason="tool_calls"), DONE]),
-    ({}, [BEGIN, chunk({"function_call": {"name": "f", "arguments": ""}}),
-          chunk({"function_call": {"arguments": "{}"}}), chunk(reason="function_call"), DONE]),
-    ({}, [BEGIN, chunk({"reasoning": "a", "reasoning_content": "a"}), A, END, DONE]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("asked", "events"), KEPT, ids=range(len(KEPT)))
-def test_stream_in_order_passes(asked, events):
-    """A stream as OpenAI sends it breaks no rule."""
-    assert run(asked, *events) == ("an error" if ERROR in events else "[DONE]")
-
-
 BROKEN = {
     "begins without": [A, END, DONE],
     "has content ''": [chunk({"role": "assistant"}), END, DONE],
@@ -137,20 +114,6 @@ def test_unrequested_logprobs_are_detected():
 
 
 SECOND_TEXT, LAST_TEXT = text_chunk(index=1, reason="stop"), text_chunk(reason="stop")
-
-
-@pytest.mark.parametrize(
-    ("asked", "events"),
-    [
-        ({"prompt": "a"}, [text_chunk(), text_chunk(reason="stop"), DONE]),
-        ({"prompt": [1, 2]}, [text_chunk(reason="length"), DONE]),
-        ({"prompt": ["a", "b"]}, [SECOND_TEXT, LAST_TEXT, DONE]),
-        ({"prompt": [[1]], "n": 2}, [SECOND_TEXT, LAST_TEXT, DONE]),
-    ],
-)  # fmt: skip
-def test_completions_stream_in_order_passes(asked, events):
-    """Completions have no roles, and their choices may begin in any order."""
-    assert run(asked, *events, chat=False) == "[DONE]"
 
 
 @pytest.mark.parametrize(

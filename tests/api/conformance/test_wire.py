@@ -43,19 +43,6 @@ async def violations(
     return found
 
 
-SOUND = [
-    ("/v1/chat/completions", CHAT),
-    ("/v1/embeddings", VECTORS),
-    ("/v1/models", {"object": "list", "data": []}),
-]
-
-
-@pytest.mark.parametrize(("path", "body"), SOUND)
-async def test_valid_response(path, body):
-    """A response of the SDK's types passes, also with fields of our own."""
-    assert await violations(path, {**body, "ours": 1}) == []
-
-
 BROKEN = [
     ("/v1/chat/completions", {**CHAT, "created": "1"}),
     ("/v1/chat/completions", {**CHAT, "choices": [{**CHOICE, "finish_reason": None}]}),
@@ -81,11 +68,6 @@ async def test_invalid_response(path, body, http):
 async def test_invalid_error(body):
     """An error without its envelope or one of its four members is a violation."""
     assert len(await violations("/v1/nothing", body, status=400)) == 1
-
-
-async def test_valid_error():
-    """An envelope with all four members passes."""
-    assert await violations("/v1/nothing", {"error": ERROR}, status=404) == []
 
 
 STREAMS = [

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.contracts.select import SelectedContracts, select_contracts
+from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.engines.engine import Engine, ModelFacts
-from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
@@ -18,10 +18,8 @@ from openai_frontend.generation import (
     ScorePairRequest,
 )
 from openai_frontend.media.modalities import ImageInput, ImageSupport
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models
-from tests.fast.contracts.recorded import NVIDIA_VLLM, tensors
 from tests.mock_models import serving
 
 EMBEDDING = EmbedRequest(request_id="e", prompt_token_ids=[1, 2, 3])
@@ -70,17 +68,6 @@ async def test_tasks_of_the_engine(tmp_path: Path, tasks: list[str]) -> None:
     mock_models.write(tmp_path, "m", tasks=tasks)
     async with serving(tmp_path) as registry:
         assert registry.get("m").tasks == set(tasks)
-
-
-def test_tasks_by_tensors() -> None:
-    """For another backend's model the tensors decide."""
-
-    plain = {"input": tensors("text_input:STRING"), "output": tensors("text_output:STRING")}
-    found = [select_contracts(config) for config in (NVIDIA_VLLM, plain)]
-    assert [chosen.generation is not None for chosen in found] == [True, True]
-    assert [chosen.embedding is not None for chosen in found] == [True, False]
-    with pytest.raises(ModelUnavailable):
-        select_contracts({"input": tensors("x:FP32"), "output": tensors("y:FP32")})
 
 
 async def test_unsupported_tasks(tmp_path: Path) -> None:
@@ -303,18 +290,3 @@ async def test_priorities(tmp_path: Path) -> None:
             request = GenerationRequest(request_id="r", prompt="a", priority=priority)
             [[delta]] = [burst async for burst in registry.get("m").generate(request)]
             assert delta.finish_reason == "stop"
-
-
-async def test_invalid_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A response without a score is the model's fault, not the client's."""
-
-    mock_models.write(tmp_path, "m")
-    async with serving(tmp_path) as registry:
-        model: ServedModel = registry.get("m")
-        contract = model.contracts.score
-        assert contract is not None
-        pair = contract.encode([PAIR])
-        pair["embedding_request"] = pair.pop("score_request")
-        monkeypatch.setattr(type(contract), "encode", lambda *_: pair)
-        with pytest.raises(InferenceFailed, match="no score"):
-            await model.score([PAIR])

@@ -198,15 +198,3 @@ def test_batch_of_another_size_is_an_error() -> None:
 @pytest.mark.parametrize(("config", "takes"), [(INPROCESS, True), (NVIDIA_VLLM, False)])
 def test_only_inprocess_models_take_batches(config: Any, takes: bool) -> None:
     assert EmbeddingContract(config).takes_batches is takes
-
-
-def test_decode_score() -> None:
-    """The score and the number of input tokens."""
-
-    outputs = RecordedOutputs(score=0.0, num_input_tokens=4)
-    assert ScoreContract(INPROCESS).decode(outputs, 1) == [ScoreResult(0.0, 4)]
-
-
-def test_missing_score_is_an_error() -> None:
-    with pytest.raises(InferenceFailed, match="no score"):
-        ScoreContract(INPROCESS).decode(RecordedOutputs(text_output=b"x"), 1)

@@ -30,15 +30,6 @@ def cross_encoder() -> Any:
     return model_for("score")
 
 
-async def test_results_are_sorted_by_relevance():
-    """Each has its index in the request."""
-    answer = await RERANKING.create(request(), cross_encoder())
-
-    results = [(result.index, result.relevance_score) for result in answer.results]
-    assert results == [(1, 2), (3, 2), (2, 1), (0, 0)]
-    assert (answer.model, answer.usage.prompt_tokens) == ("fake", 14)
-
-
 @pytest.mark.parametrize(("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (9, 4)])
 async def test_top_n_keeps_the_best_documents(top_n, expected):
     """0 means all, as in vLLM."""
@@ -60,13 +51,6 @@ async def test_return_documents_defaults_by_dialect(method, return_documents, ex
 
     texts = [result.document and result.document.text for result in answer.results]
     assert texts == ([DOCUMENTS[at] for at in BEST_FIRST] if expected else [None] * 4)
-
-
-async def test_cohere_has_its_token_counts_under_meta():
-    answer = await RERANKING.create_for_cohere(request(), cross_encoder())
-
-    assert [result.index for result in answer.results] == BEST_FIRST
-    assert (answer.meta.api_version.version, answer.meta.tokens.input_tokens) == ("2", 14)
 
 
 async def test_text_embeddings_inference_gets_a_bare_list():

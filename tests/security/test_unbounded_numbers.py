@@ -1,6 +1,6 @@
 """Every number, list and text of a request has a limit (CVE-2026-34756, CVE-2024-8939).
 
-tests/api/test_limits.py tests every limit of OpenAI's API, one below and one above it, and the cost
+tests/api/test_limits.py tests limits of OpenAI's API, one below and one above each, and the cost
 of a refusal; these tests cover less common fields and the limits of machine integers.
 """
 

@@ -191,15 +191,6 @@ def test_stream_has_the_text_and_usage_of_a_complete_response(gateway, path, mod
     ] == ["stop"]
 
 
-def test_usage_is_null_on_every_frame_before_the_last(gateway):
-    """Directly written frames included."""
-    *chunks, _, _ = streamed(gateway, CHAT, "steady", **USAGE)
-
-    assert len(chunks) > 3
-    assert {None} == {chunk["usage"] for chunk in chunks}
-    assert len({chunk["id"] for chunk in chunks}) == 1
-
-
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 PARSED_OPTIONS: dict[str, dict[str, Any]] = {
     "tools": {"tools": [TOOL]},
@@ -366,16 +357,6 @@ def test_continuous_usage_rises_by_one_with_each_token(gateway):
     # The token "" makes no frame; the next frame counts it.
     told = {number for number in range(1, 41) if TOKENS[(number - 1) % len(TOKENS)]}
     assert told <= set(counts)
-
-
-@pytest.mark.parametrize("path", [CHAT, TEXT])
-def test_failed_stream_has_its_text_then_the_error(gateway, path):
-    """Without a finish reason or `[DONE]`."""
-    *chunks, last = streamed(gateway, path, "fails")
-
-    assert "".join((TOKENS * 3)[:25]) == texts(chunks)[0]
-    assert list(last) == ["error"]
-    assert {None} == {choice["finish_reason"] for each in chunks for choice in each["choices"]}
 
 
 def test_concurrent_streams_do_not_mix_their_text(gateway):

@@ -20,8 +20,6 @@ from openai_frontend.generation import (
 )
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.dialects import chat, completions
-from openai_frontend.serving.dialects.completion_output import CompletionText
-from openai_frontend.serving.output.collect import Collector
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.response_options import ResponseOptions
 from tests import mock_models
@@ -114,22 +112,6 @@ def timeless(stream: bytes) -> list[bytes]:
     ]
 
 
-def test_relay_passes_backpressure_in_both_directions():
-    """The relay gets the writer's return value, and the callable that `relay` returns resumes
-    the relay.
-    """
-    way = Way()
-    answers = [True, False]
-    stream = KINDS["chat"](answer(way.relay))
-
-    resume = stream.relay(lambda frame: answers.pop(0))
-
-    assert resume is not None
-    assert [way.put("a"), way.put("b")] == [True, False]
-    resume()
-    assert (way.opened, way.resumed) == (1, 1)
-
-
 LONG: dict[str, ResponseOptions] = {
     "log probabilities": ResponseOptions(logprobs=0),
     "token ids": ResponseOptions(token_ids=True),
@@ -168,63 +150,6 @@ def request(*, relay: TextRelay, **fields: Any) -> GenerationRequest:
     return GenerationRequest(
         request_id="r", prompt_token_ids=[1], stream=True, relay=relay, **fields
     )
-
-
-@pytest.mark.usefixtures("nothing_left")
-async def test_model_relays_texts_as_frames(tmp_path: Path) -> None:
-    """All else still arrives as deltas, including the counts."""
-    mock_models.write(tmp_path, "m", tokens=["a", '"'], answer_tokens=40, tokens_per_second=1000)
-    frames: list[bytes] = []
-    relay = TextRelay()
-    job = answer(None)
-    fed = Collector(job, CompletionText)
-
-    def write(frame: bytes) -> bool:
-        frames.append(frame)
-        return False
-
-    async with (
-        mock_models.serving(tmp_path) as registry,
-        aclosing(registry.get("m").generate(request(relay=relay))) as bursts,
-    ):
-        before = await anext(bursts)
-        feed(fed, job, 0, before)
-        assert relay.take(b"<", b">", write) is not None
-        async for burst in bursts:
-            feed(fed, job, 0, burst)
-    del bursts, burst
-    [whole], usage = fed.finish()
-
-    relayed = "".join(orjson.loads(frame[1:-1]) for frame in frames)
-    first = "".join(delta.text for delta in before)
-    assert whole.output.text == first + whole.output.text[-1]
-    assert first + relayed + whole.output.text[-1] == 'a"' * 20
-    assert (usage.completion_tokens, whole.end) == (40, "stop")
-
-
-async def test_closed_generation_writes_no_more_frames(tmp_path: Path) -> None:
-    """The engine may still be generating."""
-    mock_models.write(tmp_path, "m", tokens_per_second=1000)
-    frames: list[bytes] = []
-    relay = TextRelay()
-
-    def write(frame: bytes) -> bool:
-        frames.append(frame)
-        return False
-
-    async with mock_models.serving(tmp_path) as registry:
-        model = registry.get("m")
-        async with aclosing(model.generate(request(relay=relay))) as bursts:
-            await anext(bursts)
-            resume = relay.take(b"", b"", write)
-        assert resume is not None
-        written = len(frames)
-        resume()
-        short = request(relay=TextRelay(), sampling_params=SamplingParams(max_tokens=20))
-        async for _ in model.generate(short):
-            pass
-
-        assert written == len(frames)
 
 
 OFFERED: dict[str, tuple[bool, dict[str, Any]]] = {

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import socket
 import weakref
 
 import pytest
@@ -28,32 +27,6 @@ async def ask(puppet_server):
     """Sends a request."""
     async with puppet.model(puppet_server) as asked:
         yield asked
-
-
-async def test_stream_writer(ask):
-    """Frames go to a socket without Python. While the client is slow, text is gathered."""
-    request = await ask()
-    server, client = socket.socketpair()
-    writer = StreamWriter(1 << 20, print)
-    through_transport: list[bytes] = []
-    with server, client:
-        writer.on_drained = request.relay(writer)
-        writer.open(through_transport.append, int, fd=server.fileno())
-
-        for sent in "abcd":
-            request.send(sent)
-            request.turn()
-            if sent == "a":
-                writer.pause()
-        received = client.recv(4096)
-        writer.resume()
-        resumed = client.recv(4096)
-
-    frames = [BEFORE + text + AFTER for text in (b'"a"', b'"b"', b'"cd"')]
-    chunks = [b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames]
-    assert received == chunks[0]
-    assert resumed == chunks[1] + chunks[2]  # "b" waited in the writer
-    assert through_transport == []
 
 
 async def test_stream_writer_whose_transport_fails(ask):
@@ -104,38 +77,6 @@ async def test_text_beyond_a_limit_is_not_gathered(ask):
         request.turn()
 
     assert request.texts == ["a", "b" * 65_535 + "c"]
-
-
-async def test_writer_pauses_again(ask):
-    """A writer may pause at every frame, even at the one delivered by a resume."""
-    request = await ask()
-    request.hold = True
-    resume = request.relay()
-
-    for sent in "abc":
-        request.send(sent, sent)
-        request.turn()
-        request.send("-")
-        request.turn()
-        resume()
-
-    assert ["aa", "-", "bb-cc-"][:2] == request.texts[:2]
-    assert "".join(request.texts) == "aa-bb-cc-"
-
-
-async def test_end_while_paused(ask):
-    """If the stream ends meanwhile, the writer gets the rest before the end is reported."""
-    request = await ask()
-    request.hold = True
-    request.relay()
-
-    request.send("a")
-    request.turn()
-    request.send("b", "c")
-    request.execution.finish()
-    await collect(request.stream)
-
-    assert request.texts == ["a", "bc"]
 
 
 async def test_redundant_resumes(ask):

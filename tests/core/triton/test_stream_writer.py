@@ -176,19 +176,6 @@ def test_headers_behind_a_full_transport():
     connection.close()
 
 
-def test_transport_with_buffered_data(connection):
-    """Its data comes first: pieces go through it until it is idle."""
-    connection.buffer += b"1\r\n-\r\n"
-    connection.writer(b"a")
-    assert connection.through_transport == [b"1\r\na\r\n"]
-    connection.flush()
-
-    connection.writer(b"b")
-
-    assert connection.through_transport == [b"1\r\na\r\n"]
-    assert connection.all_of_it() == b"-ab"
-
-
 def test_full_socket(connection):
     """Data without room in the socket goes through the transport, including the rest of a chunk,
     and waits once that is full too.

@@ -9,51 +9,6 @@ from openai_frontend.parsing.argument_schema import argument_types
 from openai_frontend.parsing.arguments import Expected, typed_json
 from tests.cpu_time import budget
 
-ROOT: dict[str, Any] = {
-    "properties": {
-        "text": {"type": "string"},
-        "listed": {"type": ["integer", "null"]},
-        "choice": {"enum": ["a", 1, None]},
-        "fixed": {"const": "a"},
-        "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-        "free": {"anyOf": [{"type": "string"}, {}]},
-        "place": {"$ref": "#/$defs/place"},
-        "loop": {"$ref": "#/properties/loop"},
-        "list": {"$ref": "#/$defs/list"},
-        "twice": {"anyOf": [{"$ref": "#/$defs/place"}, {"$ref": "#/$defs/place"}]},
-        "nowhere": {"$ref": "https://example.com/schema"},
-        "any": True,
-    },
-    "$defs": {
-        "place": {"type": "object"},
-        "list": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/list"}]},
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "types"),
-    [
-        ("text", {"string"}),
-        ("listed", {"integer", "null"}),
-        ("choice", {"string", "integer", "null"}),
-        ("fixed", {"string"}),
-        ("optional", {"string", "null"}),
-        ("free", set()),
-        ("place", {"object"}),
-        ("loop", set()),
-        ("list", {"null"}),
-        ("twice", {"object"}),
-        ("nowhere", set()),
-        ("any", set()),
-        ("absent", set()),
-    ],
-)
-def test_types_of_a_property(name: str, types: set[str]) -> None:
-    """Types are found in lists, alternatives, enumerations and references."""
-
-    assert types == argument_types(ROOT, name)
-
 
 @pytest.mark.parametrize("schema", [None, {}, {"properties": []}, {"properties": {"a": 1}}])
 def test_schemas_without_types(schema: Any) -> None:

@@ -62,15 +62,30 @@ def parsed(family: Family, *pieces: str) -> Answer:
     return replay(parser_for(family.name, {}), pieces)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(outputs())
+@example((FAMILIES[0], ["<|channel|>commentary to=functions.now<|message|>[1]"]))
 def test_any_text_parses_the_same_in_any_pieces(output: tuple[Family, list[str]]) -> None:
-    """No text makes a parser raise, and splitting it makes no difference."""
+    """No text makes a parser raise, and splitting it makes no difference. Every call has a name and
+    an id, and a complete one's arguments are a JSON object. All characters of content and of
+    reasoning occur in the output, in the same order. Without a call, they are the text, but for
+    markers and the white space that touches them.
+    """
 
     family, pieces = output
     text = "".join(pieces)
+    answer = parsed(family, text)
 
-    assert parsed(family, text) == parsed(family, *pieces) == parsed(family, *text)
+    assert answer == parsed(family, *pieces) == parsed(family, *text)
+    for call in answer.calls:
+        assert call.name
+        assert call.id
+        assert not call.complete or isinstance(json.loads(call.arguments), dict)
+    for part in (answer.content, answer.reasoning):
+        characters = iter(text)
+        assert all(character in characters for character in part)
+    if not answer.calls and family.name != "gpt_oss":
+        assert _is_left_of(_squeezed(text), _squeezed(answer.text), _text_markers(family))
 
 
 @settings(max_examples=300, deadline=None)
@@ -88,47 +103,6 @@ def test_constrained_output_parses_the_same_in_any_pieces(
     assert whole == replay(parser_for(family.name, held), text)
     for call in whole.calls:
         assert not call.complete or isinstance(json.loads(call.arguments), dict)
-
-
-@settings(max_examples=500, deadline=None)
-@given(outputs())
-def test_complete_calls_have_valid_arguments(output: tuple[Family, list[str]]) -> None:
-    """A complete call's arguments are a JSON object; every call has a name and an id."""
-
-    for call in parsed(output[0], *output[1]).calls:
-        assert call.name
-        assert call.id
-        if call.complete:
-            assert isinstance(json.loads(call.arguments), dict)
-
-
-@settings(max_examples=500, deadline=None)
-@given(outputs())
-@example((FAMILIES[0], ["<|channel|>commentary to=functions.now<|message|>[1]"]))
-def test_text_without_calls_is_kept(output: tuple[Family, list[str]]) -> None:
-    """Without a call, content and reasoning are the text, but for markers and the white space
-    that touches them.
-    """
-
-    family, pieces = output
-    answer = parsed(family, *pieces)
-
-    if not answer.calls and family.name != "gpt_oss":
-        left = _squeezed(answer.text)
-        assert _is_left_of(_squeezed("".join(pieces)), left, _text_markers(family))
-
-
-@settings(max_examples=500, deadline=None)
-@given(outputs())
-def test_nothing_is_invented(output: tuple[Family, list[str]]) -> None:
-    """All characters of content and of reasoning occur in the output, in the same order."""
-
-    family, pieces = output
-    answer = parsed(family, *pieces)
-
-    for part in (answer.content, answer.reasoning):
-        characters = iter("".join(pieces))
-        assert all(character in characters for character in part)
 
 
 @settings(max_examples=300, deadline=None)

@@ -34,7 +34,13 @@ HOSTILE = [
     ("gemma4", '<|tool_call>call:now{a:<|"|>'),
     ("gpt_oss", "<|channel|>"),
 ]
-each_hostile = pytest.mark.parametrize(("family", "unit"), HOSTILE)
+CONSTRAINED = [
+    (constrained_to_calls(BY_NAME["hermes"]), '[{"name":"now","parameters":{"a":'),
+    (constrained_to_calls(BY_NAME["hermes"]), '[{"name":"now"},'),
+    (constrained_to_calls(BY_NAME["qwen3"]), "[ "),
+    (constrained_to_function(BY_NAME["hermes"], "now"), '{"a":"'),
+    (constrained_to_function(BY_NAME["qwen3"], "now"), "{"),
+]
 
 
 def seconds(family: Family | str, unit: str, length: int, piece: int) -> float:
@@ -49,53 +55,16 @@ def seconds(family: Family | str, unit: str, length: int, piece: int) -> float:
     return time.process_time() - start
 
 
-@each_hostile
-def test_whole_texts(family: str, unit: str) -> None:
-    """Ten times the text takes about ten times as long."""
-
-    short, long = (seconds(family, unit, length, length) for length in (10_000, 100_000))
-
-    assert long < 30 * short + 0.1
-
-
-@each_hostile
-def test_texts_in_small_pieces(family: str, unit: str) -> None:
-    """The same for pieces as small as tokens."""
-
-    short, long = (seconds(family, unit, length, 3) for length in (10_000, 100_000))
-
-    assert long < 30 * short + 0.1
-
-
-@pytest.mark.parametrize(
-    ("family", "unit"),
-    [
-        (constrained_to_calls(BY_NAME["hermes"]), '[{"name":"now","parameters":{"a":'),
-        (constrained_to_calls(BY_NAME["hermes"]), '[{"name":"now"},'),
-        (constrained_to_calls(BY_NAME["qwen3"]), "[ "),
-        (constrained_to_function(BY_NAME["hermes"], "now"), '{"a":"'),
-        (constrained_to_function(BY_NAME["qwen3"], "now"), "{"),
-    ],
-    ids=range(5),
-)
+@pytest.mark.parametrize(("family", "unit"), [*HOSTILE, *CONSTRAINED])
 @pytest.mark.parametrize("piece", [3, 100_000])
-def test_constrained_output(family: Family, unit: str, piece: int) -> None:
-    """The same if the request allows only calls."""
+def test_ten_times_the_text_takes_about_ten_times_as_long(
+    family: Family | str, unit: str, piece: int
+) -> None:
+    """Whole, and in pieces as small as tokens; also if the request allows only calls."""
 
     short, long = (seconds(family, unit, length, piece) for length in (10_000, 100_000))
 
     assert long < 30 * short + 0.1
-
-
-@pytest.mark.parametrize(
-    ("family", "unit"), [("hermes", '<tool_call>{"name":'), ("glm45", "<tool_call>x")]
-)
-def test_a_million_characters(family: str, unit: str) -> None:
-    """A hundred times the text takes about a hundred times as long."""
-
-    short, long = (seconds(family, unit, length, length) for length in (10_000, 1_000_000))
-
-    assert long < 300 * short + 0.1
 
 
 def test_deep_arguments_end_the_call() -> None:

@@ -209,21 +209,6 @@ async def test_failure_before_the_first_byte_has_an_error_status(
     assert "0xdeadbeef" in caplog.text
 
 
-@pytest.mark.parametrize(("failure", "code"), FAILURES)
-async def test_failure_in_the_middle_ends_the_stream_with_an_error_event(
-    world, caplog, failure, code
-):
-    """Exactly one, without a finish reason or `[DONE]`."""
-    world.model([[CompletionDelta("a")]], failure=failure)
-
-    response = await world.chat(stream=True)
-
-    *chunks, error = [json.loads(event) for event in events(response)]
-    assert code == error["error"]["code"]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None]
-    assert response.headers["x-request-id"] in caplog.text
-
-
 async def test_requests_get_503_while_the_models_load(starting):
     """The `retry-after` header asks clients to retry."""
 

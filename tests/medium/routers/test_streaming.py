@@ -76,22 +76,6 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_bodies_for_a_slow_client_are_joined():
-    """`write` returns True while one is sent. Bodies written meanwhile are sent as one."""
-    client, drained = Client(slow=True), []
-    writer, _ = opened(client)
-    writer.on_drained = lambda: drained.append(b"".join(client.bodies))
-
-    assert [writer(body) for body in (b"a", b"b", b"c")] == [True, True, True]
-    await turns()
-    assert (client.bodies, drained) == ([], [])
-    client.open.set()
-    await turns()
-
-    assert (client.bodies, drained) == ([b"a", b"bc"], [b"abc"])
-    assert not writer.paused
-
-
 async def test_close_cancels_the_send_and_drops_what_waits():
     client = Client(slow=True)
     writer, sink = opened(client)

@@ -157,16 +157,6 @@ def test_stream_and_complete_answer_have_the_same_text(bursts):
     assert wholes[0].output.text == "".join(chunk["choices"][0]["text"] for chunk in events(sent))
 
 
-def test_chunks_have_no_usage_without_include_usage():
-    """genai-perf fails on a usage chunk."""
-    job = answer()
-    stream = chat.chunks(job)
-
-    sent = stream.start() + feed(stream, job, 0, [last("x")]) + stream.finish()
-
-    assert all("usage" not in event for event in events(sent))
-
-
 def test_continuous_usage_counts_up_to_each_chunk():
     """The field is `continuous_usage_stats`."""
     stream = chat_stream(ResponseOptions(continuous_usage=True))
@@ -330,13 +320,6 @@ def test_stream_interval_merges_tokens_into_one_event():
     assert [len((chunk["logprobs"] or {"content": []})["content"]) for chunk in chunks] == [
         1, 2, 2, 0, 0,
     ]  # fmt: skip
-
-
-def test_obfuscation_pads_every_chunk_of_a_choice():
-    """The padding appears only if the request asks for it."""
-    sent = chat_stream(ResponseOptions(obfuscate=True)).feed(0, [token("a"), last("b")])
-
-    assert ["obfuscation" in event for event in events(sent)] == [True, True, True]
 
 
 def test_echoed_prompt_comes_with_its_logprobs_before_the_answer():

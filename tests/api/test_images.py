@@ -113,13 +113,6 @@ def test_uuid_stands_for_the_image_that_was_sent_with_it(client):
     assert seen(client, user(again, images.part(JPEG))) == ["png 4x5 auto", "jpeg 6x7 auto"]
 
 
-def test_url_may_be_a_plain_string(client):
-    """vLLM's form."""
-    part = {"type": "image_url", "image_url": images.data_url(PNG)}
-
-    assert seen(client, user(part)) == ["png 4x5 auto"]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_usage_counts_the_tokens_of_images(client, stream):
     """They are part of the prompt's tokens. A chat without images has no such count."""
@@ -146,16 +139,6 @@ def test_each_choice_gets_the_images(client):
     }
     assert answer.choices[0].message.content.startswith("png 4x5 auto ")
     assert answer.usage.prompt_tokens_details.image_tokens == 16
-
-
-def test_model_without_images_says_so(client):
-    """In OpenAI's words."""
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model="writer", messages=user(images.part(PNG)))
-
-    assert refused.value.param == "messages[0].content[0].type"
-    words = "Invalid content type. image_url is only supported by certain models."
-    assert words in refused.value.message
 
 
 @refuses(f"{USER}.url")

@@ -158,13 +158,6 @@ def test_tokens_have_one_placeholder_for_each_file(gateway):
     assert text.json()["prompt"].count("<|audio|>") == 2
 
 
-def test_placeholder_in_text_is_text(client):
-    """One file arrives, for its own placeholder."""
-    parts = images.text("a <|audio|> b"), audio.part(ONE)
-
-    assert heard(client, *parts) == [described(ONE)]
-
-
 LONG = audio.wav(["one"] * 7)  # 112,044 bytes
 NOT_BASE64 = {"type": "input_audio", "input_audio": {"data": "@@@@", "format": "wav"}}
 REFUSED = {

@@ -62,7 +62,6 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         f"{_IMAGES}test_images_and_texts_reach_the_engine_in_order": _NO_TOKENS,
         f"{_IMAGES}test_tokens_have_one_placeholder_for_each_image": _NO_TOKENS,
         f"{_IMAGES}test_uuid_stands_for_the_image_that_was_sent_with_it": "drops fields of images",
-        f"{_IMAGES}test_model_without_images_says_so": _ONE_MODEL,
         f"{_IMAGES}test_models_state_capability_and_limits": _ONE_MODEL,
     },
     "vllm-router": {
@@ -77,9 +76,8 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         **{
             f"{_SPEECH}test_{test}": _NO_FILES
             for test in (
-                *("digits_", "fresh_utterances_are_right", "translation_is_english"),
-                *("segments_have_the_times_of_the_speech", "long_audio_is_cut_at_pauses"),
-                *("subtitles_are_in_srt_and_webvtt", "stream_has_deltas_and_the_whole_text"),
+                *("digits_", "segments_have_the_times_of_the_speech"),
+                *("long_audio_is_cut_at_pauses", "subtitles_are_in_srt_and_webvtt"),
                 *("log_probabilities_are_those_of_the_text", "prompt_and_its_special_tokens"),
             )
         },

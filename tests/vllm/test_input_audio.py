@@ -241,11 +241,6 @@ async def test_unusable_audio_fails_its_request_alone(client, data, words):
     assert engine().stats().running == 0
 
 
-async def test_too_many_files_are_refused(client):
-    with pytest.raises(openai.BadRequestError, match="at most 3 audio files"):
-        await ask(client, *[audio.part(ONE)] * 4)
-
-
 async def test_prompt_of_ids_needs_audio_for_each_placeholder(client):
     """A completion has none."""
     placeholder = engine()._media.audio_files.target

@@ -244,42 +244,6 @@ async def test_on_core_runs_before_the_models_are_known(starting):
     assert starting.server.live
 
 
-NOW = {"type": "function", "function": {"name": "now"}}
-REFUSED = [
-    ({"model": "nobody"}, 404, "model_not_found", "model"),
-    ({"messages": []}, 400, "empty_array", "messages"),
-    ({"temperature": 9}, 400, "decimal_above_max_value", "temperature"),
-    ({"tools": [NOW]}, 400, "unsupported_parameter", "tools"),
-    ({"user": "x" * 20_000}, 413, "request_too_large", None),
-]
-
-
-@pytest.mark.parametrize(("fields", "status", "code", "param"), REFUSED)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_invalid_request_gets_the_openai_envelope(world, fields, status, code, param, stream):
-    """Streamed or not. The model gets no request."""
-    model = world.model()
-
-    response = await world.chat(stream=stream, **fields)
-
-    error = response.json()["error"]
-    assert (status, code, param) == (response.status_code, error["code"], error["param"])
-    assert model.requests == []
-
-
-async def test_error_for_a_long_prompt_has_the_token_counts(world):
-    """OpenAI's 400, `context_length_exceeded`."""
-
-    world.model(max_model_len=10)
-
-    response = await world.chat(max_tokens=9)
-
-    error = response.json()["error"]
-    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
-    assert "maximum context length is 10 tokens" in error["message"]
-    assert "11 tokens (2 in the messages, 9 in the completion)" in error["message"]
-
-
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"stream": True, "n": 3}], ids=str)
 @pytest.mark.parametrize("bursts", [[], [[CompletionDelta("a")]]], ids=["before", "after"])
 async def test_disconnect_ends_the_generation(world, fields, bursts):
@@ -355,23 +319,6 @@ async def test_client_that_leaves_while_its_prompt_is_tokenized(world, monkeypat
             await ended.wait()
 
     assert model.requests == []
-
-
-async def test_openai_python_raises_if_a_stream_fails(world):
-    world.model([[CompletionDelta("a")]], failure=InferenceFailed("x"))
-
-    async with (
-        served(world) as (_, url),
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-") as client,
-    ):
-        stream = await client.chat.completions.create(
-            model="fake", messages=[{"role": "user", "content": "hi"}], stream=True
-        )
-        with pytest.raises(openai.APIError) as raised:
-            async for _ in stream:
-                pass
-
-    assert raised.value.code == "inference_failed"
 
 
 async def test_openai_python_gets_the_413_while_it_sends_the_body(world):

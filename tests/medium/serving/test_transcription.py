@@ -201,6 +201,12 @@ async def test_language_is_detected_among_those_of_the_model():
     assert found["language"] == "german"
 
 
+async def test_language_of_a_translation_is_english():
+    fields: dict[str, Any] = {"task": "translate", "response_format": "verbose_json"}
+
+    assert (await answered(Model(), language="German", **fields))["language"] == "english"
+
+
 async def test_times_are_asked_for_unless_tokens_are_reported():
     """Log probabilities are of each token, and times would be among them. A model without times is
     told so.

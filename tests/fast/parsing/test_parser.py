@@ -207,12 +207,6 @@ def test_deeply_nested_arguments() -> None:
     assert last == ToolCallEnd(0)
 
 
-def test_without_tools_calls_are_text() -> None:
-    """A request without tools gets the text unchanged."""
-
-    assert [ContentText(CALL)] == complete(FamilyParser(BY_NAME["hermes"]), CALL)
-
-
 def test_white_space_alone_is_not_content() -> None:
     """Line breaks around reasoning and calls are not content."""
 
@@ -235,6 +229,21 @@ def test_reasoning_between_calls() -> None:
     answer = replay(parser("qwen3"), [f"<think>a</think>{CALL}<think>b</think>{CALL}c"])
 
     assert (answer.reasoning, answer.content, len(answer.calls)) == ("ab", "c", 2)
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "reasoning", "content"),
+    [
+        ("command_r7b", "Hi.<|START_THINKING|>a<|END_THINKING|>b", "a", "Hi.b"),
+        ("qwen3", "Hi.<think>a</think>b", "", "Hi.<think>a</think>b"),
+    ],
+)
+def test_reasoning_within_text(family: str, text: str, reasoning: str, content: str) -> None:
+    """Only a special token starts it there; other markers are text."""
+
+    answer = replay(parser(family), [*text])
+
+    assert (answer.reasoning, answer.content) == (reasoning, content)
 
 
 def test_call_that_ends_reasoning() -> None:
@@ -295,15 +304,6 @@ def test_reasoning_can_be_counted(family: str, pieces: list[str]) -> None:
         states.append(reading.in_reasoning)
 
     assert states == [True, True, False, False]
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-def test_prompt_decides_the_initial_state(is_open: bool) -> None:
-    """Before the first token, the parser is in the state that the prompt ends in."""
-
-    reading = FamilyParser(BY_NAME["qwen3"], TOOLS, reasoning_open=is_open)
-
-    assert is_open == reading.in_reasoning
 
 
 def test_token_ids_make_no_difference() -> None:

@@ -2,11 +2,10 @@
 
 import pytest
 
-from openai_frontend.parsing.events import ReasoningText, ToolCallArguments, ToolCallStart
-from openai_frontend.parsing.output_format import constrained_to_calls, constrained_to_function
+from openai_frontend.parsing.output_format import constrained_to_calls
 from openai_frontend.parsing.parser import FamilyParser
 from openai_frontend.parsing.registry import BY_NAME, FAMILIES, combined, family_for
-from tests.fast.parsing.samples import TOOLS, complete, replay
+from tests.fast.parsing.samples import TOOLS, replay
 
 # What the published chat templates have that no other family's has.
 EXCERPTS = [
@@ -116,19 +115,6 @@ def test_combined() -> None:
     assert (answer.reasoning, [call.name for call in answer.calls]) == ("Hm.", ["now"])
 
 
-def test_constrained_to_function() -> None:
-    """If the request allows only one function's arguments, the output is those arguments."""
-
-    family = constrained_to_function(BY_NAME["qwen3"], "now")
-
-    events = complete(FamilyParser(family, TOOLS), '<think>\nHm.\n</think>\n\n{"zone": "CET"}\n')
-
-    assert ReasoningText("Hm.") == events[0]
-    assert isinstance(events[1], ToolCallStart)
-    assert ToolCallArguments(0, '{"zone": "CET"}') == events[2]
-    assert len(events) == 4
-
-
 def test_constrained_to_calls() -> None:
     """If the request allows only calls, a call in the family's own format is text."""
 
@@ -138,16 +124,6 @@ def test_constrained_to_calls() -> None:
     assert replay(FamilyParser(family, TOOLS), [own]).content == own
     listed = replay(FamilyParser(family, TOOLS), ['[{"name": "now", "parameters": {"a": 1}}]'])
     assert [(call.name, call.arguments) for call in listed.calls] == [("now", '{"a": 1}')]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "is_open"),
-    [("<|im_start|>assistant\n<think>\n", True), ("<think>\n\n</think>\n\n", False), ("", False)],
-)
-def test_prompt_opens_reasoning(prompt: str, is_open: bool) -> None:
-    """The prompt's end shows whether the output starts within reasoning."""
-
-    assert is_open == BY_NAME["qwen3"].reasoning.is_open_after(prompt)
 
 
 def test_reasoning_that_starts_open() -> None:

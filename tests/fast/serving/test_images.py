@@ -216,15 +216,6 @@ def named(uuid: str, image: bytes | None = None) -> dict[str, Any]:
     return {"type": "image_url", "image_url": given, "uuid": uuid}
 
 
-async def test_uuid_alone_names_the_image_that_the_caller_sent():
-    reader = ImageReader(ImageLimits())
-    [sent] = await read(named("u", images.png()), reader=reader)
-
-    [again] = await read(named("u"), reader=reader)
-
-    assert (again.digest, again.base64) == (sent.digest, sent.base64)
-
-
 async def test_uuid_alone_keeps_the_detail():
     """Of the request that sent the data. A model that does not know it refuses the image."""
     reader = ImageReader(ImageLimits())
@@ -253,16 +244,6 @@ async def test_uuid_of_another_caller_names_nothing(request_context):
 
     assert param == f"{PLACE}.uuid"
     assert (other.format, own.format) == ("gif", "png")
-
-
-async def test_uuid_cannot_name_two_images():
-    reader = ImageReader(ImageLimits())
-    await read(named("u", images.png()), reader=reader)
-
-    param, code, message = await refusal(named("u", images.gif()), reader=reader)
-
-    assert (f"{PLACE}.uuid", "invalid_value") == (param, code)
-    assert "names another image" in message
 
 
 async def test_stored_images_are_bounded_and_the_oldest_is_dropped():

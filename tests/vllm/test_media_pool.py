@@ -15,7 +15,6 @@ import psutil
 import pytest
 from PIL import Image
 
-from benchmarks import media_workers
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.media import base64_digest
 from openai_frontend.engines.vllm import arguments
@@ -250,15 +249,3 @@ def test_close_ends_all_processes(pool):
 
     _, alive = psutil.wait_procs([last, parent], timeout=60)
     assert not alive
-
-
-def test_rate_of_one_and_two_workers_is_measured(monkeypatch, capsys):
-    """The benchmark processes its images; CI publishes no rates."""
-    monkeypatch.setattr(media_workers, "_ROUNDS", 1)
-    monkeypatch.setattr(media_workers, "_IMAGES", 4)
-
-    media_workers.main()
-
-    told = re.search(r"1: (\d+) images/s .*\n2: (\d+) .*\ntwo workers: ", capsys.readouterr().out)
-    assert told is not None
-    assert all(int(rate) > 0 for rate in told.groups())

@@ -1,7 +1,7 @@
 """Reading an engine's output from a real socket; the test is the engine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,49 +67,6 @@ def step(number: int) -> Any:
     from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 
     return EngineCoreOutputs(outputs=[EngineCoreOutput(f"r{number}", [number])])
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not met():  # noqa: ASYNC110  the socket has no event for it
-            await asyncio.sleep(0.001)
-
-
-async def test_steps_arrive_in_order(engine):
-    """Some were sent before the reader started, some together, and some one by one."""
-    seen: list[int] = []
-    engine.send(*map(step, range(3)))
-    await asyncio.sleep(0.05)
-    zmq_io.OutputReader(
-        engine.client,
-        lambda step: seen.append(step.outputs[0].new_token_ids[0]),
-        zmq_io.StepDecoder(),
-    ).start()
-    await until(lambda: len(seen) == 3)
-
-    engine.send(*map(step, range(3, 200)))
-    await until(lambda: len(seen) == 200)
-    engine.send(step(200))
-    await until(lambda: len(seen) == 201)
-
-    assert seen == list(range(201))
-
-
-async def test_utility_call_results_arrive(engine):
-    """The results of the client's other calls to the engine come through the same socket."""
-    from vllm.v1.engine import EngineCoreOutputs, UtilityOutput, UtilityResult
-
-    result = asyncio.get_running_loop().create_future()
-    engine.client.utility_results[7] = result
-    seen: list[Any] = []
-    zmq_io.OutputReader(engine.client, seen.append, zmq_io.StepDecoder()).start()
-
-    engine.send(
-        EngineCoreOutputs(utility_output=UtilityOutput(7, result=UtilityResult("slept"))), step(1)
-    )
-
-    assert await asyncio.wait_for(result, 60) == "slept"
-    await until(lambda: len(seen) == 1)
 
 
 async def test_dead_engine_is_reported(engine):

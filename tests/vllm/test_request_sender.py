@@ -77,22 +77,6 @@ def request(text: str) -> Any:
     )
 
 
-async def test_requests_are_sent_in_order(client):
-    """Each message equals what the client itself would send."""
-    from vllm.v1.engine import EngineCoreRequest
-    from vllm.v1.serial_utils import MsgpackDecoder
-
-    writer = RequestSender(client)
-    decoder = MsgpackDecoder(EngineCoreRequest)
-    for name in ("a", "b", "c"):
-        assert writer.add(request(name))
-        kind, *frames = await client.engine.recv_multipart(copy=False)
-        read = decoder.decode(frames)
-        assert kind.bytes == b"\x00"
-        assert (read.request_id, read.prompt_token_ids, read.client_index) == (name, [1, 2], 3)
-        assert read.sampling_params.max_tokens == 3
-
-
 async def test_full_socket_falls_back_to_the_client(client):
     """The client sends the requests that would have to wait."""
     writer = RequestSender(client)

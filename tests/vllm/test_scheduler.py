@@ -268,15 +268,12 @@ def output(*token_ids: int, **fields: Any) -> Any:
     return EngineCoreOutput("a", list(token_ids), **fields)
 
 
-def first_and_last() -> tuple[Any, Any]:
+def steps_of(scheduler: Any) -> list[list[int]]:
     from vllm.v1.engine import FinishReason
     from vllm.v1.metrics.stats import PrefillStats
 
-    return output(1, prefill_stats=PrefillStats()), output(4, finish_reason=FinishReason.LENGTH)
-
-
-def steps_of(scheduler: Any) -> list[list[int]]:
-    first, last = first_and_last()
+    first = output(1, prefill_stats=PrefillStats())
+    last = output(4, finish_reason=FinishReason.LENGTH)
     found = []
     for each in (first, output(2), output(3), last):
         step = scheduler.update_from_output(each)
@@ -284,28 +281,33 @@ def steps_of(scheduler: Any) -> list[list[int]]:
     return found
 
 
-def test_tokens_of_a_whole_answer_are_sent_with_its_end() -> None:
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, [[1], [2, 3, 4]]),
+        ({"stop": ["x"]}, [[1], [2], [3], [4]]),
+        ({"output_kind": 1}, [[1], [2], [3], [4]]),  # RequestOutputKind.DELTA
+    ],
+)
+def test_tokens_of_a_whole_answer_are_sent_with_its_end(
+    params: dict[str, Any], expected: list[list[int]]
+) -> None:
     """The first token is sent at once, because it has the statistics of the prompt; a step that
-    sends nothing has no message at all.
+    sends nothing has no message at all. Only the gateway sees a stop string, and a stream sends
+    each token.
     """
-    assert steps_of(holding()) == [[1], [2, 3, 4]]
+    from vllm.sampling_params import RequestOutputKind
+
+    if "output_kind" in params:
+        params = {"output_kind": RequestOutputKind(params["output_kind"])}
+
+    assert steps_of(holding(**params)) == expected
 
 
 def test_whole_answer_is_not_held_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai_frontend.engines.vllm.processes.scheduler.MAX_HOLD_S", 0)
 
     assert steps_of(holding()) == [[1], [2, 3], [4]]
-
-
-@pytest.mark.parametrize("params", [{"stop": ["x"]}, {"output_kind": "DELTA"}])
-def test_tokens_that_the_gateway_waits_for_are_not_held(params: dict[str, Any]) -> None:
-    """Only the gateway sees a stop string, and a stream sends each token."""
-    from vllm.sampling_params import RequestOutputKind
-
-    if "output_kind" in params:
-        params = {"output_kind": RequestOutputKind.DELTA}
-
-    assert steps_of(holding(**params)) == [[1], [2], [3], [4]]
 
 
 def test_output_with_more_than_tokens_is_sent_with_its_step() -> None:

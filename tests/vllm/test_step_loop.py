@@ -4,7 +4,6 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from openai_frontend.engines.engine import ConstraintError, EngineError
@@ -72,42 +71,29 @@ STEPS = [
 ]
 
 
+@pytest.mark.parametrize("collected", [False, True])
 @pytest.mark.parametrize(("token_ids", "stop_reason", "kind"), STEPS)
-def test_streamed_request_failed_by_the_engine(tokenizer, token_ids, stop_reason, kind):
-    """The constraint is at fault only if the engine's scheduler says so, also before a token."""
+def test_request_failed_by_the_engine(tokenizer, token_ids, stop_reason, kind, collected):
+    """The constraint is at fault only if the engine's scheduler says so, also before a token: the
+    same if vLLM's OutputProcessor collects the request.
+    """
     from vllm.v1.engine import EngineCoreOutput, FinishReason
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
     sink, request = Sink(), constrained()
-    stream = request_state.TextRequestState(
-        sink, request, FastIncrementalDetokenizer(tokenizer, request), 2
-    )
-    for ids in token_ids:
-        stream.advance(EngineCoreOutput(request_id="r", new_token_ids=ids))
-
-    stream.advance(
-        EngineCoreOutput(
-            request_id="r",
-            new_token_ids=[],
-            finish_reason=FinishReason.ERROR,
-            stop_reason=stop_reason,
-        )
-    )
+    if collected:
+        collector = request_state.DeltaCollector(sink, request)
+        for each in [*map(output, token_ids), output([], "error", stop_reason)]:
+            collector.put(each)
+    else:
+        detokenizer = FastIncrementalDetokenizer(tokenizer, request)
+        stream = request_state.TextRequestState(sink, request, detokenizer, 2)
+        for ids in token_ids:
+            stream.advance(EngineCoreOutput("r", ids))
+        ended = {"finish_reason": FinishReason.ERROR, "stop_reason": stop_reason}
+        stream.advance(EngineCoreOutput("r", [], **ended))
 
     assert len(sink.deltas) == len(token_ids)
-    assert type(sink.error) is kind
-
-
-@pytest.mark.parametrize(("token_ids", "stop_reason", "kind"), STEPS)
-def test_collected_request_failed_by_the_engine(token_ids, stop_reason, kind):
-    """The same for a request that vLLM's OutputProcessor collects."""
-    sink = Sink()
-    collector = request_state.DeltaCollector(sink, constrained())
-    for ids in token_ids:
-        collector.put(output(ids))
-
-    collector.put(output([], "error", stop_reason))
-
     assert type(sink.error) is kind
 
 
@@ -305,27 +291,3 @@ async def test_collected_request_fails_alone(tokenizer, finished):
     assert [delta.token_ids for delta in sinks["good"].deltas] == [[40]]
     assert set(loop._collected) == set(loop._processor.request_states) == {"good"}
     assert aborted == ([] if finished else ["bad"])
-
-
-async def test_log_probabilities_as_the_engine_sends_them(tokenizer):
-    """vLLM's OutputProcessor gets its own arrays, and outputs of unknown requests are ignored."""
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
-    from vllm.v1.engine.output_processor import OutputProcessor
-    from vllm.v1.outputs import LogprobsLists
-    from vllm.v1.serial_utils import MsgpackEncoder
-
-    loop, sink, decoder = step_loop(), Sink(), zmq_io.StepDecoder()
-    loop._processor, loop._logprobs = OutputProcessor(tokenizer, log_stats=False), decoder.logprobs
-    loop._register(with_logprobs("known"), sink, [1, 2])
-    found = LogprobsLists(
-        np.array([[40]], np.int32), np.array([[-0.5]], np.float32), np.array([0], np.int32)
-    )
-    outputs = [EngineCoreOutput(name, [40], new_logprobs=found) for name in ("gone", "known")]
-
-    loop._step(decoder.decode(MsgpackEncoder().encode(EngineCoreOutputs(outputs=outputs))))
-
-    [delta] = sink.deltas
-    assert delta.logprobs is not None
-    assert [{id: entry["logprob"] for id, entry in each.items()} for each in delta.logprobs] == [
-        {40: -0.5}
-    ]

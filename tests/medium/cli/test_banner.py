@@ -177,14 +177,6 @@ def test_model_name_is_quoted_for_the_shell() -> None:
     assert '"model": "it\'s \\"m\\""' in shown.stdout.splitlines()[-1]
 
 
-def test_python_lines_compile() -> None:
-    """The example has three lines of Python."""
-
-    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"m": ["chat"]})
-    snippet = "\n".join(text.splitlines()[-3:])
-    assert len(ast.parse(snippet).body) == 3
-
-
 @pytest.mark.parametrize(
     ("models", "examples"),
     [
@@ -246,13 +238,6 @@ def test_examples_read_the_key_from_the_environment() -> None:
     text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"m": ["chat"]}, keys=True)
     assert ' -H "Authorization: Bearer $OPENAI_API_KEY" -d ' in text
     assert 'client = OpenAI(base_url="http://h:9/v1")\n' in text
-
-
-def test_model_without_an_example() -> None:
-    """Only its name is printed."""
-
-    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"a": ["rerank"]})
-    assert text == "Ready on http://h:9/v1 with a.\n"
 
 
 def test_example_with_a_picture_encodes_its_file(tmp_path: Path) -> None:

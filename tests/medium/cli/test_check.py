@@ -1,7 +1,6 @@
 """What `check` reports of a model from its files alone."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -207,30 +206,6 @@ def test_backend_that_the_core_chooses_is_checked_too(
     assert report(capsys, "inner", *options)["problem"] is None
 
 
-@pytest.mark.parametrize("size", ["many", "[1]"])
-def test_invalid_batch_size_in_model_yaml(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str
-) -> None:
-    """Values that NVIDIA's LLM API reads from model.yaml are checked too."""
-
-    version = mock_models.write(tmp_path, "m", config='name: "m"\nbackend: "python"\n')
-    (version / "model.yaml").write_text(f"triton_config: {{max_batch_size: {size}}}\n")
-
-    found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
-
-    assert found["problem"].endswith("model.yaml: max_batch_size is not a number")
-
-
-def test_missing_model_py(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Python backend could not load the model."""
-
-    mock_models.write(tmp_path, "m", config='backend: "python"')
-
-    found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
-
-    assert found["problem"] == f"{tmp_path}/m/1/model.py is missing"
-
-
 def test_derived_and_refused_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The report has derived fields, refused request fields, and how the model streams."""
 
@@ -280,27 +255,6 @@ def test_model_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["will_not_work"][0] == ("Chat and tools: they need a tokenizer.")
 
 
-@pytest.mark.parametrize(
-    ("model", "problem"),
-    [
-        ("./nothing", "/nothing does not exist"),
-        ("/nothing", "/nothing does not exist"),
-        ("org/m", None),
-    ],
-)
-def test_missing_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, problem: str | None
-) -> None:
-    """A missing path is a problem; a name on a hub is downloaded when the model loads."""
-
-    mock_models.write(tmp_path, "m", config=VLLM, model=model)
-
-    found = report(capsys, str(tmp_path / "m"), code=0 if problem is None else 1)
-
-    assert (found["problem"] or "").endswith(problem or "")
-    assert problem or found["tokenizer"] == "org/m, not downloaded yet"
-
-
 def test_endpoints_of_a_hub_model_are_unknown_before_the_download(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -310,6 +264,7 @@ def test_endpoints_of_a_hub_model_are_unknown_before_the_download(
 
     found = report(capsys, str(tmp_path / "m"))
 
+    assert (found["problem"], found["tokenizer"]) == (None, "org/m, not downloaded yet")
     unknown = "unknown until its files are downloaded"
     assert (found["serves"], found["tool_calls"], found["reasoning"]) == (
         [unknown], unknown, unknown,
@@ -424,57 +379,58 @@ def test_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "problem"),
-    [
-        ("config.pbtxt", "parameters { key", "config.pbtxt: line 1, column 17: Expected"),
-        ("config.pbtxt", "\nmax_batch: 1", "config.pbtxt: line 2, column 1: Message type"),
-        ("config.pbtxt", "max_batch_size: x", "line 1, column 17: Couldn't parse integer: x"),
-        ("config.pbtxt", 'name: "n"', "config.pbtxt: name is 'n', but the folder is 'm'"),
-        ("openai_frontend.yaml", "alias: x", "unknown option 'alias'; did you mean 'aliases'?"),
-        ("1/model.json", "{", "model.json: Expecting property name"),
-        ("1/model.json", "[]", "model.json: not a JSON object"),
-        ("1/weights/tokenizer.json", "{", "its tokenizer cannot be loaded"),
-        ("1/weights/config.json", "{", "cannot read its config.json"),
-    ],
-)
+PROBLEMS: list[tuple[dict[str, str], str]] = [
+    ({"config.pbtxt": "parameters { key"}, "config.pbtxt: line 1, column 17: Expected"),
+    ({"config.pbtxt": "\nmax_batch: 1"}, "config.pbtxt: line 2, column 1: Message type"),
+    ({"config.pbtxt": "max_batch_size: x"}, "line 1, column 17: Couldn't parse integer: x"),
+    ({"config.pbtxt": 'name: "n"'}, "config.pbtxt: name is 'n', but the folder is 'm'"),
+    ({"config.pbtxt": 'backend: "python"'}, "/m/1/model.py is missing"),
+    (
+        {"config.pbtxt": VLLM.replace('"vllm"', '"vlm"')},
+        "engine: 'vlm': expected one of vllm, mock",
+    ),
+    (
+        {"config.pbtxt": VLLM.replace('"vllm"', '"absent_x:Y"')},
+        "config.pbtxt: parameters: engine: No module named 'absent_x'",
+    ),
+    ({"openai_frontend.yaml": "alias: x"}, "unknown option 'alias'; did you mean 'aliases'?"),
+    ({"1/model.json": "{"}, "model.json: Expecting property name"),
+    ({"1/model.json": "[]"}, "model.json: not a JSON object"),
+    ({"1/model.json": '{"model": "./nothing"}'}, "/nothing does not exist"),
+    ({"1/model.json": '{"model": "/nothing"}'}, "/nothing does not exist"),
+    ({"1/weights/tokenizer.json": "{"}, "its tokenizer cannot be loaded"),
+    ({"1/weights/config.json": "{"}, "cannot read its config.json"),
+    (
+        {
+            "1/model.json": '{"model": "./weights", "max_model_len": 100000}',
+            "1/weights/config.json": '{"max_position_embeddings": 2048}',
+        },
+        "max_model_len is 100000, but the model's",
+    ),
+    *(
+        (
+            {
+                "config.pbtxt": 'name: "m"\nbackend: "python"\n',
+                "1/model.yaml": f"triton_config: {{max_batch_size: {size}}}\n",
+            },
+            "model.yaml: max_batch_size is not a number",
+        )
+        for size in ("many", "[1]")
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "problem"), PROBLEMS)
 def test_problems_that_prevent_serving(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    file: str,
-    content: str,
-    problem: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], problem: str
 ) -> None:
-    """The report has the problem, and the exit code is 1."""
+    """The report has the problem, and the exit code is 1, without starting the model."""
 
     vllm_model(tmp_path, model="./weights")
-    (tmp_path / "m" / file).write_text(content)
+    for file, content in files.items():
+        (tmp_path / "m" / file).write_text(content)
 
     assert problem in report(capsys, str(tmp_path / "m"), code=1)["problem"]
-
-
-@pytest.mark.parametrize(
-    ("engine", "arguments", "problem"),
-    [
-        ("vlm", {}, "engine: 'vlm': expected one of vllm, mock"),
-        ("vllm", {"max_model_len": 100_000}, "max_model_len is 100000, but .* allows 2048 tokens"),
-    ],
-)
-def test_problems_that_prevent_loading_an_engine(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    engine: str,
-    arguments: dict[str, Any],
-    problem: str,
-) -> None:
-    """An unknown engine and an invalid context length are found without starting the model."""
-
-    version = vllm_model(tmp_path, model="./weights", **arguments)
-    (tmp_path / "m" / "config.pbtxt").write_text(VLLM.replace('"vllm"', f'"{engine}"'))
-    (version / "weights" / "config.json").write_text('{"max_position_embeddings": 2048}')
-
-    told = report(capsys, str(tmp_path / "m"), code=1)
-    assert re.search(problem, told["problem"])
 
 
 def test_vllm_is_not_installed(
@@ -599,17 +555,3 @@ def test_an_engine_describes_its_models_itself(
     [report] = json.loads(capsys.readouterr().out)
 
     assert report["serves"] == ["embeddings"]
-
-
-def test_an_engine_that_is_not_installed_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = (
-        'backend: "inprocess"\nparameters { key: "engine" value: { string_value: "absent_x:Y" } }'
-    )
-    mock_models.write(tmp_path, "m", config=config)
-
-    assert main(["check", "--json", f"--model-repository={tmp_path}"]) == 1
-    [report] = json.loads(capsys.readouterr().out)
-
-    assert report["problem"] == "config.pbtxt: parameters: engine: No module named 'absent_x'"

@@ -10,7 +10,7 @@ import yaml
 
 from openai_frontend.cli import main, pbtxt
 from openai_frontend.cli.init_repo import presets
-from openai_frontend.cli.init_repo.options import KINDS, parse_options
+from openai_frontend.cli.init_repo.options import parse_options
 from tests.gateway_process import ROOT
 
 DEMO = ROOT / "model_repository" / "demo" / "1" / "weights"
@@ -127,18 +127,6 @@ def test_repository_for_the_llm_api(tmp_path: Path, programs: Path) -> None:
     }
     assert parameters(folder) == {"gpu_device_ids": "0,1;2,3"}
     assert (folder / "1" / "helpers.py").read_text() == "# llmapi/tensorrt_llm/1/helpers.py\n"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_template_variable_remains(tmp_path: Path, programs: Path, kind: str) -> None:
-    """Every value of NVIDIA's templates is set."""
-
-    extra = {"llmapi": ["--nvidia-models", programs]}
-    repository = init(tmp_path / "r", DEMO, "--kind", kind, *extra.get(kind, []))
-
-    texts = [path.read_text() for path in repository.rglob("config.pbtxt")]
-    assert texts
-    assert not any("${" in text for text in texts)
 
 
 def lora(folder: Path, name: str, rank: int) -> Path:

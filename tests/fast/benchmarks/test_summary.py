@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.summary import Summary, moved, percentile, slope
+from benchmarks.summary import Summary, percentile, slope
 
 
 @pytest.mark.parametrize(
@@ -13,13 +13,6 @@ def test_percentile_is_the_nearest_rank(percent, expected):
     assert percentile(list(range(100, 0, -1)), percent) == expected
 
 
-def test_no_values_have_no_percentile():
-    """No default replaces what was not measured."""
-
-    with pytest.raises(ValueError, match="no values"):
-        percentile([], 50)
-
-
 def test_summary_is_median_and_range():
     """The mean is not used: one bad round does not move the median."""
 
@@ -30,10 +23,3 @@ def test_slope_ignores_constant_memory():
     """Memory in use without any stream is not attributed to the streams."""
 
     assert slope([(100, 51_000), (200, 52_000), (300, 53_000)]) == pytest.approx(10)
-
-
-@pytest.mark.parametrize(("before", "after"), [(8, 10), (10, 8)])
-def test_movement_has_no_direction(before, after):
-    """A factor faster and the same factor slower are equal movements."""
-
-    assert moved(before, after) == pytest.approx(0.25)

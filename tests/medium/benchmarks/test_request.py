@@ -1,8 +1,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from benchmarks import request
 from benchmarks.request import Prompt
 
@@ -11,26 +9,6 @@ def body(message: bytes) -> Any:
     head, _, content = message.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(content)}".encode() in head
     return json.loads(content)
-
-
-@pytest.mark.parametrize(
-    ("kind", "path", "field"),
-    [
-        ("chat", "/v1/chat/completions", "messages"),
-        ("completion", "/v1/completions", "prompt"),
-        ("json_schema", "/v1/chat/completions", "response_format"),
-        ("tools", "/v1/chat/completions", "tools"),
-    ],
-)
-def test_each_kind_uses_its_endpoint(kind, path, field):
-    """With the field of this kind, and an answer of the requested size."""
-
-    message = request.request(kind, "m", stream=True, tokens=7)
-
-    assert message.startswith(f"POST {path} HTTP/1.1\r\n".encode())
-    told = body(message)
-    assert field in told
-    assert (told["model"], told["stream"], told["max_tokens"]) == ("m", True, 7)
 
 
 def test_questions_differ_by_number_and_ask_for_usage():

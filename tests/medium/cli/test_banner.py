@@ -310,3 +310,10 @@ def test_tensor_model_without_a_short_request(metadata: dict[str, object]) -> No
     assert text.splitlines()[-1] == (
         'curl http://h:9/v2/models/t -H "Authorization: Bearer $OPENAI_API_KEY"'
     )
+
+
+def test_model_without_an_example() -> None:
+    """Only its name is printed."""
+
+    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"a": ["rerank"]})
+    assert text == "Ready on http://h:9/v1 with a.\n"

@@ -142,22 +142,18 @@ def test_frame_with_usage_so_far(usage, text):
     assert chat_event("m", [ended], usage=usage) == each.finish(1, "stop")
 
 
-def test_opening_frames():
-    """Each choice of a chat opens with its role and an empty text, in ascending order."""
+@pytest.mark.parametrize("may_call", [False, True])
+@pytest.mark.parametrize("prompts", [[], [{"prompt_token_ids": [1, each]} for each in range(3)]])
+def test_opening_frames(prompts, may_call):
+    """Each choice of a chat opens with its role and its prompt's fields, in ascending order. Its
+    content is null if it may call tools, because some clients show an empty text before a call.
+    """
 
-    opening = frames(sse.CHAT_COMPLETION_CHUNK).opening()
+    opening = frames(sse.CHAT_COMPLETION_CHUNK).opening(prompts, may_call=may_call)
 
-    delta = ChoiceDelta(role="assistant", content="")
-    assert b"".join(chat_event("m", [chat_choice(i, delta)]) for i in range(3)) == opening
-
-
-def test_opening_frame_of_output_that_may_call_tools():
-    """Its content is null, because some clients show an empty text before a call."""
-
-    opening = frames(sse.CHAT_COMPLETION_CHUNK).opening(may_call=True)
-
-    delta = ChoiceDelta(role="assistant", content=None)
-    assert b"".join(chat_event("m", [chat_choice(i, delta)]) for i in range(3)) == opening
+    delta = ChoiceDelta(role="assistant", content=None if may_call else "")
+    each = zip(range(3), prompts or [{}] * 3, strict=True)
+    assert b"".join(chat_event("m", [chat_choice(i, delta)], **tops) for i, tops in each) == opening
 
 
 def test_completions_have_no_opening_frame():
@@ -238,17 +234,6 @@ def test_detailed_completion_frame():
 
     choice = CompletionChoice(index=1, text="a", logprobs=logprobs, finish_reason=None)
     assert completion_event("m", [choice]) == frame
-
-
-def test_opening_frames_with_prompts():
-    """Prompt fields are in each choice's opening frame."""
-    prompts = [{"prompt_token_ids": [1, choice]} for choice in range(3)]
-
-    opening = frames(sse.CHAT_COMPLETION_CHUNK).opening(prompts)
-
-    delta = ChoiceDelta(role="assistant", content="")
-    expected = [chat_event("m", [chat_choice(i, delta)], **prompts[i]) for i in range(3)]
-    assert b"".join(expected) == opening
 
 
 @given(text=texts)

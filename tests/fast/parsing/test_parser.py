@@ -108,56 +108,74 @@ def test_truncated_call_is_not_content(end: str) -> None:
     assert replay(parser(), [text]).content == ""
 
 
-MALFORMED = [
-    ("hermes", '<tool_call>{"name": "now", "arguments": {"a": ]}}}</tool_call>', '{"a": ]}}}'),
-    ("llama3_json", '{"name": "now", "parameters": {"a": ]}}}', '{"a": ]}}}'),
-    ("mistral", '[TOOL_CALLS]now[ARGS]{"a": no}', '{"a": no}'),
-]
-
-
-@pytest.mark.parametrize(("family", "text", "arguments"), MALFORMED)
-def test_malformed_arguments_are_passed_on_as_written(
-    family: str, text: str, arguments: str
-) -> None:
-    """What follows the mistake, up to the end of the call, belongs to its arguments."""
-
-    answer = replay(parser(family), [*text])
-
-    assert [call.arguments for call in answer.calls] == [arguments]
-    assert answer.content == ""
-
-
-def test_call_after_a_malformed_one() -> None:
-    """It is parsed, and so is the content around both."""
-
-    malformed = '<tool_call>{"name": "now", "arguments": {"a": ]}}</tool_call>'
-    answer = replay(parser(), [*f"Well.{malformed}{CALL}Done."])
-
-    assert [call.complete for call in answer.calls] == [False, True]
-    assert answer.content == "Well.Done."
-
-
-BRACKETS = [
-    ("hermes", '<tool_call>{"name": "now", "arguments": {}}}}</tool_call>'),
-    ("hermes", '<tool_call>{"name": "now", "arguments": {}]}</tool_call>'),
-    ("hermes", '<tool_call>{"name": "now", "arguments": {}</tool_call>'),
-    ("granite", '<|tool_call|>[{"name": "now", "arguments": {}}}]'),
-    ("llama3_json", '{"name": "now", "parameters": {}}}'),
-    (
-        "kimi_k2",
-        "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}}<|tool_call_end|>",
+NOW = '<tool_call>{"name": "now", "arguments": %s</tool_call>'
+KIMI = "<|tool_call_begin|>functions.now:0"
+NO_CALL_YET = f"<|tool_calls_section_begin|>{KIMI}"
+# Family, output -> content, reasoning and calls: their arguments and whether they are complete
+ANSWERS = {
+    # What follows a mistake, up to the end of the call, belongs to its arguments
+    "malformed": ("hermes", NOW % '{"a": ]}}}', "", "", [('{"a": ]}}}', False)]),
+    "malformed JSON": (
+        "llama3_json", '{"name": "now", "parameters": {"a": ]}}}', "", "", [('{"a": ]}}}', False)],
     ),
-]
+    "malformed, no end": (
+        "mistral", '[TOOL_CALLS]now[ARGS]{"a": no}', "", "", [('{"a": no}', False)],
+    ),
+    "a call after a malformed one": (
+        "hermes", "Well." + NOW % '{"a": ]}}' + CALL + "Done.", "Well.Done.", "",
+        [('{"a": ]}}', False), ('{"city": "Paris"}', True)],
+    ),
+    # Wrong brackets after the arguments are not content, and the call is complete
+    "bracket": ("hermes", NOW % "{}}}}", "", "", [("{}", True)]),
+    "other bracket": ("hermes", NOW % "{}]}", "", "", [("{}", True)]),
+    "no bracket": ("hermes", NOW % "{}", "", "", [("{}", True)]),
+    "bracket in a list": (
+        "granite", '<|tool_call|>[{"name": "now", "arguments": {}}}]', "", "", [("{}", True)],
+    ),
+    "bracket alone": (
+        "llama3_json", '{"name": "now", "parameters": {}}}', "", "", [("{}", True)],
+    ),
+    "bracket before a marker": (
+        "kimi_k2", KIMI + "<|tool_call_argument_begin|>{}}<|tool_call_end|>", "", "",
+        [("{}", True)],
+    ),
+    "white space around reasoning and calls": (
+        "qwen3", f"<think>\n\n</think>\n\n\n{CALL}\n{CALL}\n", "", "",
+        [('{"city": "Paris"}', True)] * 2,
+    ),
+    "white space between texts": (
+        "hermes", f"One.\n\n{CALL}\n\nTwo.\n", "One.\n\nTwo.\n", "",
+        [('{"city": "Paris"}', True)],
+    ),
+    "reasoning between calls": (
+        "qwen3", f"<think>a</think>{CALL}<think>b</think>{CALL}c", "c", "ab",
+        [('{"city": "Paris"}', True)] * 2,
+    ),
+    # Only a special token starts reasoning within text
+    "reasoning within text": (
+        "command_r7b", "Hi.<|START_THINKING|>a<|END_THINKING|>b", "Hi.b", "a", [],
+    ),
+    "a marker within text": (
+        "qwen3", "Hi.<think>a</think>b", "Hi.<think>a</think>b", "", [],
+    ),
+    "a call that ends reasoning, after what only looks like one": (
+        "kimi_k2",
+        f"<think>a {NO_CALL_YET} b{NO_CALL_YET}<|tool_call_argument_begin|>{{}}<|tool_call_end|>c",
+        "c", f"a {NO_CALL_YET} b", [("{}", True)],
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "text"), BRACKETS)
-def test_wrong_brackets_after_the_arguments(family: str, text: str) -> None:
-    """The call is complete, and the brackets are not content."""
+@pytest.mark.parametrize(
+    ("family", "text", "content", "reasoning", "calls"), ANSWERS.values(), ids=ANSWERS
+)
+def test_answer(family: str, text: str, content: str, reasoning: str, calls: object) -> None:
+    """What an odd output means, character by character."""
 
     answer = replay(parser(family), [*text])
 
-    assert [(call.arguments, call.complete) for call in answer.calls] == [("{}", True)]
-    assert answer.content == ""
+    assert (answer.content, answer.reasoning) == (content, reasoning)
+    assert [(call.arguments, call.complete) for call in answer.calls] == calls
 
 
 def test_repeated_ids() -> None:
@@ -205,56 +223,6 @@ def test_deeply_nested_arguments() -> None:
     *_, last = complete(parser(), call % arguments)
 
     assert last == ToolCallEnd(0)
-
-
-def test_white_space_alone_is_not_content() -> None:
-    """Line breaks around reasoning and calls are not content."""
-
-    answer = replay(parser("qwen3"), [f"<think>\n\n</think>\n\n\n{CALL}\n{CALL}\n"])
-
-    assert (answer.content, answer.reasoning, len(answer.calls)) == ("", "", 2)
-
-
-def test_white_space_between_texts_is_kept() -> None:
-    """Text before and after a call stays separated."""
-
-    answer = replay(parser(), [f"One.\n\n{CALL}\n\nTwo.\n"])
-
-    assert answer.content == "One.\n\nTwo.\n"
-
-
-def test_reasoning_between_calls() -> None:
-    """A model may reason again after a call."""
-
-    answer = replay(parser("qwen3"), [f"<think>a</think>{CALL}<think>b</think>{CALL}c"])
-
-    assert (answer.reasoning, answer.content, len(answer.calls)) == ("ab", "c", 2)
-
-
-@pytest.mark.parametrize(
-    ("family", "text", "reasoning", "content"),
-    [
-        ("command_r7b", "Hi.<|START_THINKING|>a<|END_THINKING|>b", "a", "Hi.b"),
-        ("qwen3", "Hi.<think>a</think>b", "", "Hi.<think>a</think>b"),
-    ],
-)
-def test_reasoning_within_text(family: str, text: str, reasoning: str, content: str) -> None:
-    """Only a special token starts it there; other markers are text."""
-
-    answer = replay(parser(family), [*text])
-
-    assert (answer.reasoning, answer.content) == (reasoning, content)
-
-
-def test_call_that_ends_reasoning() -> None:
-    """If the family says so, a call ends the reasoning; what only looks like a call does not."""
-
-    section = "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0"
-    whole = f"<think>a {section} b{section}<|tool_call_argument_begin|>{{}}<|tool_call_end|>c"
-
-    answer = replay(parser("kimi_k2"), [whole])
-
-    assert (f"a {section} b", "c") == (answer.reasoning, answer.content)
 
 
 @pytest.mark.parametrize(

@@ -63,25 +63,22 @@ def test_the_evidence_is_in_the_template(template: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "model_type"),
-    [("llama3_json", "llama"), ("kimi_k2", "kimi_k2"), ("gpt_oss", "gpt_oss"), ("text", "gpt2")],
+    ("family", "template", "model_type"),
+    [
+        ("llama3_json", None, "llama"),
+        ("kimi_k2", None, "kimi_k2"),
+        ("gpt_oss", None, "gpt_oss"),
+        ("text", None, "gpt2"),
+        ("hermes", "{% if tools %}<tool_call>", "llama"),  # trained on Hermes' format
+        ("text", "{{ messages[0].content }}", "llama"),  # is not shown tools, so calls none
+    ],
 )
-def test_the_model_type_decides_without_a_template(family: str, model_type: str) -> None:
-    """Without a chat template, the config's model_type decides."""
+def test_model_type_decides_without_a_template(
+    family: str, template: str | None, model_type: str
+) -> None:
+    """The config's model_type; a template wins over it."""
 
-    assert family == family_for(None, model_type).family.name
-
-
-def test_the_template_wins_over_the_model_type() -> None:
-    """A Llama that was trained on Hermes' format is a Hermes."""
-
-    assert family_for("{% if tools %}<tool_call>", "llama").family.name == "hermes"
-
-
-def test_template_without_tools() -> None:
-    """A model that is not shown tools calls none, whatever its type."""
-
-    assert family_for("{{ messages[0].content }}", "llama").family.name == "text"
+    assert family == family_for(template, model_type).family.name
 
 
 def test_model_types_are_unique() -> None:

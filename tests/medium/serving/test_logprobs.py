@@ -75,24 +75,6 @@ def test_rendered_logprobs_equal_the_dump(positions, top, requested, as_ids):
     assert orjson.dumps(writer.tokens(given)) == orjson.dumps(writer.fragment(given))
 
 
-def test_chat_without_top_logprobs_has_an_empty_list():
-    [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([position((97, -0.5), (98, -1.0))])[
-        "content"
-    ]
-
-    assert entry["top_logprobs"] == []
-
-
-def test_requested_token_ids_appear_next_to_the_sampled_token():
-    asked = Alternatives(token_ids=[99, 100])
-
-    [entry] = ChatLogprobs(NAMES, asked).tokens([position((97, -0.5), (100, -9.0), (99, -8.0))])[
-        "content"
-    ]
-
-    assert [top["token"] for top in entry["top_logprobs"]] == ["a", "c", "d"]
-
-
 def test_character_split_into_three_tokens():
     """Each token has its own byte and a text that names it."""
     tokens = [position((byte, -1.0)) for byte in "✓".encode()]
@@ -114,27 +96,37 @@ def test_completion_names_partial_tokens_as_openai_does():
     assert written["text_offset"] == [0, 1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("logprob", [float("-inf"), None])
-def test_impossible_token_has_logprob_minus_9999(logprob):
-    """JSON has no infinity; OpenAI uses the same number."""
-    [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([{97: {"logprob": logprob}}])["content"]
+AS_IDS = TokenNames(token_bytes, as_ids=True)
+NO_TOP = Alternatives(0)
+ENTRIES: dict[str, tuple[TokenNames, Alternatives, TokenLogprobs, dict[str, Any]]] = {
+    "no top": (NAMES, NO_TOP, position((97, -0.5), (98, -1.0)), {"top_logprobs": []}),
+    # JSON has no infinity; OpenAI uses the same number
+    "impossible": (NAMES, NO_TOP, position((97, float("-inf"))), {"logprob": -9999.0}),
+    "impossible, none": (NAMES, NO_TOP, position((97, None)), {"logprob": -9999.0}),
+    # `return_tokens_as_token_ids` changes the name; the bytes stay
+    "as ids": (AS_IDS, NO_TOP, position((97, -1.0)), {"token": "token_id:97", "bytes": [97]}),
+    # unknown to the tokenizer: the engine's text
+    "unknown": (
+        NAMES, NO_TOP, position((300, -1.0)), {"token": "<300>", "bytes": list(b"<300>")},
+    ),
+}  # fmt: skip
 
-    assert entry["logprob"] == -9999.0
+
+@pytest.mark.parametrize(("names", "top", "given", "expected"), ENTRIES.values(), ids=ENTRIES)
+def test_entry_of_a_chat_token(names, top, given, expected):
+    [entry] = ChatLogprobs(names, top).tokens([given])["content"]
+
+    assert entry.items() >= expected.items()
 
 
-def test_return_tokens_as_token_ids_changes_the_name():
-    """The bytes stay."""
-    [entry] = ChatLogprobs(TokenNames(token_bytes, as_ids=True), Alternatives(0)).tokens(
-        [position((97, -1.0))]
-    )["content"]
+def test_requested_token_ids_appear_next_to_the_sampled_token():
+    asked = Alternatives(token_ids=[99, 100])
 
-    assert (entry["token"], entry["bytes"]) == ("token_id:97", [97])
+    [entry] = ChatLogprobs(NAMES, asked).tokens([position((97, -0.5), (100, -9.0), (99, -8.0))])[
+        "content"
+    ]
 
-
-def test_token_unknown_to_the_tokenizer_has_the_engine_text():
-    [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([position((300, -1.0))])["content"]
-
-    assert (entry["token"], entry["bytes"]) == ("<300>", list(b"<300>"))
+    assert [top["token"] for top in entry["top_logprobs"]] == ["a", "c", "d"]
 
 
 def test_completion_logprobs_are_parallel_lists():

@@ -104,13 +104,6 @@ def test_named_tools_are_the_only_ones_shown_to_the_model(choice, mode, names):
     assert names == {each["function"]["name"] for each in tools.for_template}
 
 
-def test_tool_choice_none_hides_the_tools_from_the_model():
-    """The model would call tools that it sees."""
-    tools = read(tools=[WEATHER], tool_choice="none")
-
-    assert (tools.in_use, list(tools.for_template)) == (False, [])
-
-
 def test_template_gets_functions_without_strict():
     """`strict` is for the engine."""
     strict = {**WEATHER["function"], "strict": True}  # type: ignore[dict-item]
@@ -322,10 +315,3 @@ def test_any_model_accepts_tools_with_tool_choice_none():
 
     require_tool_support(unused, PLAIN, shown=False)  # raises for a model that cannot call them
     assert not unused.in_use
-
-
-def test_tools_are_accepted_if_the_template_shows_them():
-    offered = read(tools=[NOW])
-
-    require_tool_support(offered, HERMES, shown=True)
-    assert offered.in_use

@@ -160,43 +160,24 @@ def test_ensemble_keeps_prompts_with_other_images_apart():
     assert 1 <= first < 2**63
 
 
-NOT_TAKEN = [
-    (INPROCESS, None),
-    (VLLM, None),
-    (LLMAPI, None),
-    (ENSEMBLE, None),
-    (nvidias("ensemble", platform="ensemble", max_batch_size=8), ImageSupport()),
-    (
-        {**VLLM, "input": [each for each in VLLM["input"] if each["name"] != "image"]},
-        ImageSupport(),
-    ),
+NO_INPUT = {**VLLM, "input": [each for each in VLLM["input"] if each["name"] != "image"]}
+ONE_URL = {"name": "image_url_input", "data_type": "TYPE_STRING", "dims": [1], "optional": True}
+# Config, ability of the model -> the most images of a request; None: any number
+MOST = [
+    *((each, None, 0) for each in (INPROCESS, VLLM, LLMAPI, ENSEMBLE)),
+    (nvidias("ensemble", platform="ensemble", max_batch_size=8), SEES, 0),
+    (NO_INPUT, SEES, 0),
+    *((each, SEES, None) for each in (INPROCESS, VLLM, LLMAPI, ENSEMBLE)),
+    ({**BLS, "input": [*BLS["input"], ONE_URL]}, SEES, 1),
 ]
 
 
-@pytest.mark.parametrize(("config", "support"), NOT_TAKEN)
-def test_model_without_the_input_or_the_ability_takes_none(config, support):
+@pytest.mark.parametrize(("config", "support", "most"), MOST)
+def test_model_takes_as_many_images_as_its_input_and_its_ability_allow(config, support, most):
+    """None without one of both. The BLS model's input has one element."""
     made = contract(config, support)
 
-    assert made.supports("images") is False
-    assert made.max_images == 0
-
-
-ONE_URL = {"name": "image_url_input", "data_type": "TYPE_STRING", "dims": [1], "optional": True}
-LENGTHS = [
-    (INPROCESS, None),
-    (VLLM, None),
-    (LLMAPI, None),
-    (ENSEMBLE, None),
-    ({**BLS, "input": [*BLS["input"], ONE_URL]}, 1),
-]
-
-
-@pytest.mark.parametrize(("config", "most"), LENGTHS)
-def test_declared_length_limits_the_number_of_images(config, most):
-    """The BLS model's input has one element."""
-    made = contract(config)
-
-    assert made.supports("images") is True
+    assert made.supports("images") is (most != 0)
     assert made.max_images == most
 
 

@@ -140,37 +140,28 @@ async def sent_by(world: World, **fields: Any) -> list[Any]:
     return messages
 
 
-async def test_each_burst_is_one_write(world):
-    """The role comes with the first burst, `[DONE]` with the last."""
-    texts = [CompletionDelta(letter) for letter in "abcd"]
-    world.model([texts[:3], texts[3:], [last("e")]])
+USAGE = {"stream_options": {"include_usage": True}}
+# The model's bursts -> the number of events in each write
+WRITES: dict[str, tuple[list[list[CompletionDelta]], dict[str, Any], list[int]]] = {
+    "each burst": ([[*map(CompletionDelta, "abc")], [CompletionDelta("d")], [last("e")]], USAGE,
+                   [4, 1, 4]),
+    "all in one burst": ([[CompletionDelta("a"), last("b")]], {}, [5]),
+    "half a character": ([[CompletionDelta("a")], [CompletionDelta("")], [last("b")]], {}, [2, 3]),
+}  # fmt: skip
 
-    start, *writes = await sent_by(world, stream_options={"include_usage": True})
+
+@pytest.mark.parametrize(("bursts", "fields", "events"), WRITES.values(), ids=WRITES)
+async def test_each_burst_is_one_write(world, bursts, fields, events):
+    """The role comes with the first, `[DONE]` with the last. A burst without text is none."""
+    world.model(bursts)
+
+    start, *writes = await sent_by(world, **fields)
 
     assert start["type"] == "http.response.start"
-    assert [write["body"].count(b"data: ") for write in writes] == [4, 1, 4]
-    assert [write["more_body"] for write in writes] == [True, True, False]
+    assert [write["body"].count(b"data: ") for write in writes] == events
+    assert [write["more_body"] for write in writes] == [True] * (len(events) - 1) + [False]
     assert b'"role":"assistant"' in writes[0]["body"]
     assert writes[-1]["body"].endswith(b"data: [DONE]\n\n")
-
-
-async def test_answer_in_one_burst_is_one_write(world):
-    world.model([[CompletionDelta("a"), last("b")]])
-
-    _, *writes = await sent_by(world)
-
-    assert [(write["body"].count(b"data: "), write["more_body"]) for write in writes] == [
-        (5, False)
-    ]
-
-
-async def test_tokens_without_text_cause_no_write(world):
-    """Half a character, for example."""
-    world.model([[CompletionDelta("a")], [CompletionDelta("")], [last("b")]])
-
-    _, *writes = await sent_by(world)
-
-    assert len(writes) == 2
 
 
 @pytest.mark.honours("chat.n")

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.generation import StructuredOutputs, TokenLogprobs
+from openai_frontend.generation import CompletionDelta, StructuredOutputs, TokenLogprobs
 from openai_frontend.triton import Server
 from tests.vllm.conftest import needs_step_loop
 from tests.vllm.requests import answer, completion_tokens
@@ -21,6 +21,8 @@ streamed = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whol
 
 QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"
 PROMPT_IDS = list(range(100, 140))
+Parameters = Callable[[CompletionDelta], dict[str, Any]]
+Effect = Callable[[CompletionDelta, CompletionDelta], bool]
 
 
 def told(logprobs: Sequence[TokenLogprobs | None] | None) -> list[TokenLogprobs]:
@@ -35,49 +37,51 @@ async def first_token(server: Server, model: str) -> int:
     return result.token_ids[0]
 
 
+# Parameters for a given usual answer, and what is true of the two answers
+EFFECTS: dict[str, tuple[Parameters, Effect]] = {
+    "a bias against a token and for another": (
+        lambda usual: {"logit_bias": {usual.token_ids[0]: -100.0, 7: 100.0}, "max_tokens": 1},
+        lambda usual, result: result.token_ids == [7],
+    ),
+    "allowed tokens": (
+        lambda usual: {"allowed_token_ids": [40, 41], "max_tokens": 8, "ignore_eos": True},
+        lambda usual, result: set(result.token_ids) <= {40, 41},
+    ),
+    "a bad word": (
+        lambda usual: {"bad_words": [usual.text.split()[1]]},
+        lambda usual, result: usual.text.split()[1] not in result.text.split(),
+    ),
+    "a stop string in the text": (
+        lambda usual: {"stop": [usual.text[6:16]], "include_stop_str_in_output": True},
+        lambda usual, result: result.text == usual.text[: usual.text.index(usual.text[6:16]) + 10],
+    ),
+    "special tokens, and the stop token in the text": (
+        lambda usual: {"skip_special_tokens": False, "include_stop_str_in_output": True},
+        lambda usual, result: result.text == usual.text + "<|im_end|>",
+    ),
+    "an answer that repeats itself": (
+        lambda usual: {
+            "logit_bias": {40: 100.0},
+            "ignore_eos": True,
+            "max_tokens": 100,
+            "repetition_detection": {"max_pattern_size": 2, "min_count": 4},
+        },
+        lambda usual, result: result.finish_reason == "stop" and completion_tokens(result) < 100,
+    ),
+}
+
+
 @both
-async def test_logit_bias(server: Server, model: str):
-    """A token with a negative bias is not chosen; one with a positive bias is."""
-    usual = await first_token(server, model)
+@streamed
+@pytest.mark.parametrize(("parameters", "effect"), EFFECTS.values(), ids=EFFECTS)
+async def test_effect(server: Server, model: str, stream: bool, parameters, effect):
+    """Each parameter changes the usual answer in its own way."""
+    asked = {"return_token_ids": True, "stream": stream}
+    usual = await answer(server, model, QUESTION, **asked)
 
-    biased = await answer(
-        server,
-        model,
-        QUESTION,
-        max_tokens=1,
-        logit_bias={usual: -100.0, 7: 100.0},
-        return_token_ids=True,
-    )
+    result = await answer(server, model, QUESTION, **asked, **parameters(usual))
 
-    assert biased.token_ids == [7]
-
-
-@both
-async def test_allowed_token_ids(server: Server, model: str):
-    """No other token is chosen."""
-    result = await answer(
-        server,
-        model,
-        QUESTION,
-        max_tokens=8,
-        ignore_eos=True,
-        allowed_token_ids=[40, 41],
-        return_token_ids=True,
-    )
-
-    assert set(result.token_ids) <= {40, 41}
-
-
-@both
-async def test_bad_words(server: Server, model: str):
-    """The answer does not contain an excluded word."""
-    usual = await answer(server, model, QUESTION)
-    word = usual.text.split()[1]
-
-    without = await answer(server, model, QUESTION, bad_words=[word])
-
-    assert word in usual.text.split()
-    assert word not in without.text.split()
+    assert effect(usual, result), result
 
 
 @pytest.mark.parametrize(
@@ -107,36 +111,6 @@ async def test_bad_words_do_not_block_the_event_loop(
 
     assert threads
     assert threading.get_ident() not in threads
-
-
-@both
-@streamed
-async def test_stop_string_can_be_included(server: Server, model: str, stream: bool):
-    """The text ends with the stop string instead of before it."""
-    usual = await answer(server, model, QUESTION)
-    stop = usual.text[6:16]
-
-    result = await answer(
-        server, model, QUESTION, stop=[stop], include_stop_str_in_output=True, stream=stream
-    )
-
-    assert result.text == usual.text[: usual.text.index(stop) + len(stop)]
-
-
-@both
-async def test_special_tokens_can_be_shown(server: Server, model: str):
-    """The end-of-turn token is text if special tokens are not skipped and stops are included."""
-    usual = await answer(server, model, QUESTION)
-
-    shown = await answer(
-        server,
-        model,
-        QUESTION,
-        skip_special_tokens=False,
-        include_stop_str_in_output=True,
-    )
-
-    assert shown.text == usual.text + "<|im_end|>"
 
 
 @both
@@ -197,23 +171,6 @@ async def test_structured_outputs(server: Server, model: str, structured, holds)
     result = await answer(server, model, QUESTION, structured_outputs=structured, max_tokens=64)
 
     assert holds(result.text), result.text
-
-
-@both
-async def test_repetition_detection(server: Server, model: str):
-    """An answer that repeats itself ends with finish_reason `stop`."""
-    result = await answer(
-        server,
-        model,
-        QUESTION,
-        logit_bias={40: 100.0},
-        ignore_eos=True,
-        max_tokens=100,
-        repetition_detection={"max_pattern_size": 2, "min_count": 4},
-    )
-
-    assert result.finish_reason == "stop"
-    assert completion_tokens(result) < 100
 
 
 @both

@@ -10,7 +10,6 @@ import pytest
 from openai_frontend.contracts import Contract
 from openai_frontend.contracts.pooling import EmbeddingContract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
-from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.engines.tensors import completed_config
 from openai_frontend.generation import EmbedRequest, GenerationRequest, SamplingParams
 from openai_frontend.media.modalities import ImageInput, ImageSupport, salted_digest
@@ -192,8 +191,3 @@ def test_request_without_images_has_the_same_tensors_as_before():
         asked = request(given=())
 
         assert contract(config).encode(asked) == contract(config, None).encode(asked)
-
-
-def test_constructor_alone_takes_no_images():
-    """An engine must report that its model does."""
-    assert VLLMContract(INPROCESS).supports("images") is False

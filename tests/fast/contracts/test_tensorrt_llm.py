@@ -316,25 +316,6 @@ def test_metrics_and_logits_are_returned_on_request() -> None:
     )
 
 
-def test_required_unknown_input_makes_a_model_unavailable() -> None:
-    """Every request would fail; the reason names the input."""
-
-    config = {**ENSEMBLE, "input": [*ENSEMBLE["input"], *tensors("mood:FP32")]}
-    with pytest.raises(ModelUnavailable, match="'mood' is required"):
-        contract(config)
-
-
-def test_unsupported_datatype_makes_a_model_unavailable() -> None:
-    """No request value can be encoded in it."""
-
-    kinds = [
-        {**each, "data_type": "TYPE_BF16"} if each["name"] == "temperature" else each
-        for each in ENSEMBLE["input"]
-    ]
-    with pytest.raises(ModelUnavailable, match="'temperature' has the unsupported type BF16"):
-        contract({**ENSEMBLE, "input": kinds})
-
-
 def test_engine_without_text_input_is_not_served() -> None:
     """Its requests go to the ensemble or BLS model."""
 

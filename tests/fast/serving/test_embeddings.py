@@ -80,13 +80,6 @@ async def test_encoding_format_defaults_to_float(encoding_format):
     assert answer.data[0].embedding == [1, 1, 2]
 
 
-@pytest.mark.accepts("embeddings.user")
-async def test_user_is_accepted():
-    answer = await create(FakePoolingModel(), user="somebody")
-
-    assert len(answer.data) == 1
-
-
 @pytest.mark.honours("embeddings.dimensions")
 async def test_matryoshka_model_gives_shorter_vectors():
     answer = await create(FakePoolingModel(matryoshka=True), dimensions=2)

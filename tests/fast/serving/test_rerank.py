@@ -72,16 +72,6 @@ async def test_query_and_documents_may_be_objects_with_text():
     assert [(each.index, each.document.text) for each in answer.results] == [(1, "ab"), (0, "a")]
 
 
-async def test_embedding_model_ranks_by_cosine_similarity():
-    model: Any = FakePoolingModel(
-        vectors={"ab": [1, 0], "x": [0, 1], "a": [1, 0.2], "ba": [1, 0.1]}
-    )
-
-    answer = await RERANKING.create(request(), model)
-
-    assert [result.index for result in answer.results] == [1, 3, 2, 0]
-
-
 async def test_unsupported_field_is_refused_by_name():
     """The request does not reach the model."""
     model = cross_encoder()

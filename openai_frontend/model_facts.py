@@ -56,3 +56,6 @@ _SUPPORTS: Mapping[str, type[Any]] = {
     "audio": AudioSupport,
     "transcription": TranscriptionSupport,
 }
+
+# A model of another backend, before anything about it is read
+OTHER_BACKEND = ModelFacts(max_model_len=None, tasks=None, owned_by="triton")

@@ -13,8 +13,9 @@ from openai_frontend.cli.init_repo.options import holds_weights
 from openai_frontend.config import model_folders, model_options, strict_yaml
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import ModelUnavailable, did_you_mean
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import model_files
-from openai_frontend.models.model_files import ModelFileFacts, ModelSource
+from openai_frontend.models.model_files import ModelSource
 
 Config = dict[str, Any]
 
@@ -96,7 +97,7 @@ class ModelDirectory:
         """The folder of the latest version."""
         return self.path / str(max(self.versions)) if self.versions else None
 
-    def facts(self) -> ModelFileFacts:
+    def facts(self) -> ModelFacts:
         """Tokenizer and context length, as far as files contain them."""
         if self.engine is not None:
             return self._engine_facts()
@@ -117,12 +118,16 @@ class ModelDirectory:
         found = (self._part(name) for name in names)
         return [dict(each.config) for each in found if each is not None]
 
-    def _engine_facts(self) -> ModelFileFacts:
+    def _engine_facts(self) -> ModelFacts:
         """Facts that an in-process engine would report itself."""
         keys = ("tokenizer", "model") if self.engine == "vllm" else ("tokenizer",)
         found = (self._place(key) for key in keys)
         place = next((each for each in found if each is not None), None)
-        return ModelFileFacts(tokenizer=place, max_model_len=self.arguments.get("max_model_len"))
+        return ModelFacts(
+            max_model_len=self.arguments.get("max_model_len"),
+            tokenizer=None if place is None else str(place),
+            tasks=None,
+        )
 
     def weights(self) -> Path | None:
         """vLLM's argument `model`: a folder, or a name on a hub."""

@@ -28,6 +28,7 @@ from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import model_files
 from openai_frontend.models.lora.weights_upload import UploadLog, WeightsUploader
 from openai_frontend.models.model_files import ModelSource
+from openai_frontend.models.model_use import ModelUses
 from openai_frontend.models.parser_selection import (
     SETTINGS,
     ModelFiles,
@@ -38,7 +39,6 @@ from openai_frontend.models.parser_selection import (
 from openai_frontend.models.remote_prefill import RemotePrefill, role_problem
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import LoadedModel, Unservable
-from openai_frontend.models.triton_model import ModelUses
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.prompting import chat_template, tokenizer
@@ -100,12 +100,15 @@ class ModelLoader:
             version_label=str(version),
             created=int(time.time()),
             fingerprint=self._fingerprint(name, version, config),
-            facts=facts,
+            facts=replace(
+                facts,
+                images=_image_support(name, facts, contracts, prompts),
+                audio=_audio_support(name, facts, contracts, prompts),
+                transcription=contracts.transcription,
+            ),
             in_process=engine_facts is not None,
             contracts=contracts,
             prompts=prompts,
-            images=_image_support(name, facts, contracts, prompts),
-            audio=_audio_support(name, facts, contracts, prompts),
             output_format=_output_format(name, files, options) if contracts.generation else PLAIN,
             pool=self._pool,
             server=self._server,
@@ -142,20 +145,13 @@ class ModelLoader:
         engine_facts: ModelFacts | None,
         options: ModelOptions,
     ) -> ModelFacts:
-        """Facts from the engine; for another backend's model, from its files."""
+        """The engine's facts; for another backend's model, those in its files."""
         if engine_facts is not None:
             _check_context(options, engine_facts)
             self._check_role(engine_facts)
             return engine_facts
         source = self._version_source(name, version, config)
-        known = model_files.read_facts(source, self._source)
-        return ModelFacts(
-            max_model_len=known.max_model_len,
-            tokenizer=None if known.tokenizer is None else str(known.tokenizer),
-            tasks=None,
-            owned_by="triton",
-            images=known.images,
-        )
+        return model_files.read_facts(source, self._source)
 
     def _check_role(self, engine_facts: ModelFacts) -> None:
         """Raises ModelUnavailable if the engine generates text, but not for this server's role."""

@@ -19,8 +19,9 @@ from openai_frontend.errors import (
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.models.lora.files import NAME
 from openai_frontend.models.lora.models import SEPARATOR
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.served_model import ServedModel
 
 MayName = Callable[[str], bool]  # whether the caller's key allows the model
 

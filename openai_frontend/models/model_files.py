@@ -16,15 +16,7 @@ import numpy
 from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.media.modalities import ImageSupport, TranscriptionSupport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFileFacts:
-    """Facts from a model's files; None if they do not contain them."""
-
-    tokenizer: Path | None = None  # a folder, or a name in Hugging Face's cache
-    max_model_len: int | None = None  # prompt and completion together, in tokens
-    images: ImageSupport | None = None  # None: it takes none, or would drop them
+from openai_frontend.model_facts import OTHER_BACKEND, ModelFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +49,7 @@ _TENSORRT_LLM_IMAGES = {
 }
 
 
-def read_facts(source: ModelSource, look: Look) -> ModelFileFacts:
+def read_facts(source: ModelSource, look: Look) -> ModelFacts:
     """Read the facts of a model; `look` finds its composing models.
 
     Raises ModelUnavailable with the path of a file that cannot be read.
@@ -68,8 +60,10 @@ def read_facts(source: ModelSource, look: Look) -> ModelFileFacts:
     if arguments is not None:
         return _of_llm_api(arguments)
     members = [source, *filter(None, map(look, composing_models(source.config)))]
-    return ModelFileFacts(
-        tokenizer=_first(_parameter_folder(each, "tokenizer_dir") for each in members),
+    folder = _first(_parameter_folder(each, "tokenizer_dir") for each in members)
+    return replace(
+        OTHER_BACKEND,
+        tokenizer=None if folder is None else str(folder),
         max_model_len=_first(_engine_length(each) for each in members),
         images=_tensorrt_llm_images(source, members),
     )
@@ -104,7 +98,7 @@ def model_folder(name: str, repositories: Sequence[Path]) -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
-def _of_vllm(source: ModelSource) -> ModelFileFacts:
+def _of_vllm(source: ModelSource) -> ModelFacts:
     """Read `model.json` of NVIDIA's vLLM backend: vLLM's engine arguments."""
     arguments = _read_mapping(source.folder, "model.json", json.loads) or {}
     facts = _of_hugging_face(
@@ -149,7 +143,7 @@ def transcription(folder: Path) -> TranscriptionSupport | None:
     )
 
 
-def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFileFacts:
+def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFacts:
     """Read `model.yaml` of TensorRT-LLM's LLM-API model: the arguments of its `LLM`."""
     facts = _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_seq_len")
@@ -171,13 +165,13 @@ def _tensorrt_llm_images(
     return _TENSORRT_LLM_IMAGES.get(str(kind))
 
 
-def _of_hugging_face(named: Any, said: Any) -> ModelFileFacts:
+def _of_hugging_face(named: Any, said: Any) -> ModelFacts:
     if not isinstance(named, str):
-        return ModelFileFacts(max_model_len=_length(said))
+        return replace(OTHER_BACKEND, max_model_len=_length(said))
     folder = Path(named)
     found = _read_mapping(folder, "config.json", json.loads) or {}
     length = _length(said) or _length(found.get("max_position_embeddings"))
-    return ModelFileFacts(tokenizer=folder, max_model_len=length)
+    return replace(OTHER_BACKEND, tokenizer=str(folder), max_model_len=length)
 
 
 def parameter(config: Mapping[str, Any], name: str) -> str | None:

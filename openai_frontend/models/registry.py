@@ -3,17 +3,20 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.config.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
+from openai_frontend.model_facts import OTHER_BACKEND
 from openai_frontend.models.lora.catalog import ScanResult
 from openai_frontend.models.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
-from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.model_card import ModelCard
+from openai_frontend.models.model_use import ModelUse, OnDemand
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
-from openai_frontend.models.triton_model import ModelUse, OnDemand
 from openai_frontend.triton import Server
 from openai_frontend.triton.model_control import ModelLocks
 
@@ -32,13 +35,15 @@ def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str) -> ModelCard:
     return ModelCard(
         name=name,
         created=0,
-        owned_by="triton",
         ready=False,
-        max_model_len=options.max_model_len,
+        facts=replace(
+            OTHER_BACKEND,
+            max_model_len=options.max_model_len,
+            description=options.description,
+        ),
         root=model_name,
         alias_of=None if name == model_name else model_name,
         capabilities=frozenset(options.capabilities),
-        description=options.description,
         error=reason,
         loads_on_demand=True,
     )
@@ -260,7 +265,7 @@ class ModelRegistry:
         for reasons in (snapshot.failures, snapshot.refused):
             if (reason := reasons.get(name, reasons.get(canonical))) is not None:
                 reason = self._reason(canonical, reason)
-                return ModelCard(name=name, created=0, owned_by="triton", ready=False, error=reason)
+                return ModelCard(name=name, created=0, ready=False, error=reason)
         if name not in snapshot.models:
             adapter = self._lora_models.card(name, snapshot, self._adapters)
             if adapter is not None:

@@ -1,4 +1,4 @@
-"""A model as the gateway serves it: its contracts, tokenizer, templates and card."""
+"""A model as the gateway serves it: its contracts, tokenizer and templates."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,17 +18,12 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.media.modalities import (
-    AudioSupport,
-    ImageSupport,
-    SpeechRequest,
-    SpeechSupport,
-    TranscriptionSupport,
-)
+from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
 from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import constraint_fallback
 from openai_frontend.models.engine_errors import name_input, named
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.tasks import capabilities_of, tasks_of
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
@@ -39,29 +34,6 @@ from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwar
 from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
 from openai_frontend.request_context.context import current_record
 from openai_frontend.triton import ResponseStream
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
-    """Description of a model for clients. Plain data, created for each request."""
-
-    name: str
-    created: int  # Unix time at which it became ready
-    owned_by: str
-    ready: bool
-    max_model_len: int | None = None  # prompt and completion together, in tokens
-    root: str | None = None  # the model's name in Triton, or the adapter's name
-    parent: str | None = None  # the base model of an adapter
-    alias_of: str | None = None  # the listed model whose alias or version this is
-    capabilities: frozenset[str] = frozenset()  # of `schemas.models.Capabilities`
-    description: str | None = None
-    limitations: Sequence[str] = ()  # what this installation of its engine cannot do
-    error: str | None = None  # why it cannot serve
-    loads_on_demand: bool = False  # it is not loaded, and a request loads it
-    images: ImageSupport | None = None  # None: it takes no images
-    audio: AudioSupport | None = None  # None: its prompts contain no audio
-    transcription: TranscriptionSupport | None = None  # None: it transcribes nothing
-
 
 Salted = TypeVar("Salted", GenerationRequest, EmbedRequest, ScorePairRequest)
 
@@ -92,14 +64,12 @@ class ServedModel(TritonModel):
     version_label: str  # in metrics: the version's number, even if `version` is -1 (latest)
     created: int  # Unix time at which it became ready
     fingerprint: str  # of its config and files: the same on all servers that have them
-    facts: ModelFacts  # from its engine, its files and its operator
+    facts: ModelFacts  # from its engine, files, tensors, templates and operator
     in_process: bool  # whether its engine runs in this process
     contracts: SelectedContracts
     prompts: PromptBuilder | None  # None without a tokenizer
     pool: TokenizerPool
     output_format: OutputFormat = PLAIN  # the format of its output
-    images: ImageSupport | None = None  # None: it takes no images
-    audio: AudioSupport | None = None  # None: its prompts contain no audio
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     alias_of: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # the operator's limit for one completion
@@ -113,35 +83,10 @@ class ServedModel(TritonModel):
         object.__setattr__(self, "tasks", tasks_of(self.contracts))
 
     @property
-    def max_model_len(self) -> int | None:
-        """Context length: prompt and completion together, in tokens. None if unknown."""
-        return self.facts.max_model_len
-
-    @property
-    def vocab_size(self) -> int | None:
-        """Upper bound (exclusive) of token ids. None if unknown."""
-        return self.facts.vocab_size
-
-    @property
-    def transcription(self) -> TranscriptionSupport | None:
-        """The audio that it takes instead of prompts; None if it does not transcribe."""
-        return self.contracts.transcription
-
-    @property
     def speech(self) -> SpeechSupport | None:
         """Inputs besides the text; None if the model is not a text-to-speech model."""
         contract = self.contracts.speech
         return None if contract is None else contract.support
-
-    @property
-    def dimensions(self) -> int | None:
-        """The length of the model's embeddings. None if unknown."""
-        return self.facts.dimensions
-
-    @property
-    def matryoshka(self) -> bool | None:
-        """Whether requests may ask for shorter embeddings. None if unknown."""
-        return self.facts.matryoshka
 
     async def render_chat(
         self,
@@ -166,7 +111,7 @@ class ServedModel(TritonModel):
             within_context=within_context,
             media=media,
         )
-        if media and self.images is not None and self.images.takes_question:
+        if media and self.facts.images is not None and self.facts.images.takes_question:
             return await self.tokenize(only_question(messages), param="messages")
         builder = self._builder()
         chat = partial(builder.chat, messages, options, **rendering)
@@ -193,7 +138,7 @@ class ServedModel(TritonModel):
         return await self.pool.run(work, characters=characters, inline=builder.inline_characters)
 
     async def decoder_prompt(self, start: str, previous: str = "") -> Prompt:
-        """The prompt of a transcription: the special tokens of `start`, after the end of the
+        """The prompt of a decoder of audio: the special tokens of `start`, after the end of the
         `previous` text, whose special tokens stay text.
         """
         if self.prompts is None:
@@ -294,7 +239,7 @@ class ServedModel(TritonModel):
         cut = _may_be_cut(request, contract)
         record = current_record()
         generation_record = None if record is None else record.generation(self.model_name, request)
-        if self.images is not None or self.audio is not None:
+        if self.facts.images is not None or self.facts.audio is not None:
             self._check_placeholders(request, "prompt")
         async with self.use:
             stream = self.infer(
@@ -350,7 +295,7 @@ class ServedModel(TritonModel):
             raise InvalidRequest(
                 f"The model '{self.name}' does not support embeddings.", param="model"
             )
-        if self.images is not None or self.audio is not None:
+        if self.facts.images is not None or self.facts.audio is not None:
             for each in requests:
                 self._check_placeholders(each, "input")
         try:
@@ -442,19 +387,13 @@ class ServedModel(TritonModel):
         return ModelCard(
             name=self.name,
             created=self.created,
-            owned_by=self.facts.owned_by,
             ready=ready,
-            max_model_len=self.max_model_len,
+            facts=self.facts,
             root=self.model_name if self.adapter is None else self.adapter.name,
             parent=None if self.adapter is None else self.model_name,
             alias_of=self.alias_of,
             capabilities=self.capabilities(),
-            description=self.facts.description,
-            limitations=self.facts.limitations,
             error=None if ready else self.failure(),
-            images=self.images,
-            audio=self.audio,
-            transcription=self.transcription,
         )
 
     def capabilities(self) -> frozenset[str]:
@@ -464,9 +403,9 @@ class ServedModel(TritonModel):
             able.add("chat")
             if self.output_format.tools and self.template_knows("tools"):
                 able.add("tools")
-        if self.images is not None:
+        if self.facts.images is not None:
             able.add("images")
-        if self.audio is not None:
+        if self.facts.audio is not None:
             able.add("audio")
         return frozenset(able)
 

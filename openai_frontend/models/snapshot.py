@@ -10,8 +10,8 @@ from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import model_files
+from openai_frontend.models.model_use import ModelUses
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.models.triton_model import ModelUses
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.triton import ModelIndexEntry, Server
 

@@ -10,8 +10,8 @@ from sse_starlette.sse import EventSourceResponse
 from openai_frontend.errors import GatewayError, ModelNotFound
 from openai_frontend.models.lora_management import LoRAManagement
 from openai_frontend.models.management import ModelChange, ModelManagement
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ModelCard
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import ERRORS, optional_body, request_body
 from openai_frontend.routers.request import authorized_models, read_body
@@ -133,22 +133,22 @@ async def _events(change: ModelChange) -> AsyncGenerator[Event, None]:
 
 def model_of(card: ModelCard, limits: MediaLimits) -> Model:
     """The API's description of a model."""
-    heard = card.transcription
+    facts, audio = card.facts, limits.audio
     return Model(
         id=card.name,
         created=card.created,
-        owned_by=card.owned_by,
+        owned_by=facts.owned_by,
         root=card.root,
         parent=card.parent,
-        max_model_len=card.max_model_len,
+        max_model_len=facts.max_model_len,
         capabilities=Capabilities(
             **{name: name in card.capabilities for name in Capabilities.model_fields}
         ),
-        images=None if card.images is None else limits.images.of_model(card.images),
-        input_audio=None if card.audio is None else limits.audio.in_chats(card.audio),
-        audio=None if heard is None else limits.audio.of_model(heard),
-        description=card.description,
-        limitations=list(card.limitations) or None,
+        images=None if facts.images is None else limits.images.of_model(facts.images),
+        input_audio=None if facts.audio is None else audio.in_chats(facts.audio),
+        audio=None if facts.transcription is None else audio.of_model(facts.transcription),
+        description=facts.description,
+        limitations=list(facts.limitations) or None,
         ready=card.ready,
         error=card.error,
     )

@@ -16,7 +16,7 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.tasks import Capability
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Generates, ServingModel
 from openai_frontend.serving.admission.model_lookup import find_model
 
 
@@ -43,7 +43,8 @@ async def resolve_model(
     models = authorized_models(registry)
     with CancelOnDisconnect() if _may_load(registry, name) else nullcontext():
         model = await find_model(models, name, capability, may_list=may_list_models)
-        return record_model(model)
+        record_model(model)
+        return model
 
 
 def _may_load(registry: ModelRegistry, name: str | None) -> bool:
@@ -51,13 +52,12 @@ def _may_load(registry: ModelRegistry, name: str | None) -> bool:
     return registry.uses.demand is not None and (name is None or not registry.is_loaded(name))
 
 
-def record_model(model: ServingModel) -> ServingModel:
+def record_model(model: Generates) -> None:
     """Records a request's model for the metrics, and keeps it loaded until the request ends."""
     context = current_request()
     context.model, context.model_name = model.name, model.model_name
     model.use.pin()
     context.at_end(model.use.unpin)
-    return model
 
 
 async def read_body(receive: Receive) -> bytes:

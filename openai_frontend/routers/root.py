@@ -7,8 +7,8 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ModelCard
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.request import authorized_models, may_list_models
 from openai_frontend.routers.routing import PublicRoute

@@ -15,7 +15,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.request_context.context import current_request
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Describes, Renders, ServingModel
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.constraints.grammar import is_slow_to_build, prepare_constraint
@@ -150,7 +150,7 @@ class Conversations:
                 raise renamed(error, names) from error
             raise
 
-    async def _render(self, conversation: Conversation, model: ServingModel) -> Prompt:
+    async def _render(self, conversation: Conversation, model: Renders) -> Prompt:
         """Render the conversation with the model's chat template and tokenize it."""
         fields, plan, media = conversation.fields, conversation.plan, NO_MEDIA
         if conversation.media:
@@ -171,13 +171,13 @@ class Conversations:
         return media.beside(prompt) if conversation.media else prompt
 
     def _budget(
-        self, conversation: Conversation, model: ServingModel, prompt_tokens: int
+        self, conversation: Conversation, model: Describes, prompt_tokens: int
     ) -> int | None:
         """The maximum output length in tokens; None if neither request nor model limits it."""
         max_tokens = token_budget(
             conversation.plan.max_tokens,
             prompt_tokens=prompt_tokens,
-            context=model.max_model_len,
+            context=model.facts.max_model_len,
             param=MESSAGES,
         )
         max_tokens = clamp_max_tokens(max_tokens, model)
@@ -227,7 +227,7 @@ class Conversations:
 
 def _known_params(
     conversation: Conversation,
-    model: ServingModel,
+    model: Describes,
     max_tokens: int | None,
     constrained: _Constrained,
 ) -> SamplingParams:
@@ -244,7 +244,7 @@ def _known_params(
 
 def _sampling_params(
     conversation: Conversation,
-    model: ServingModel,
+    model: Describes,
     max_tokens: int | None,
     constrained: _Constrained,
 ) -> SamplingParams:
@@ -262,9 +262,7 @@ def _sampling_params(
     return params
 
 
-async def _constrain(
-    conversation: Conversation, model: ServingModel, prompt: Prompt
-) -> _Constrained:
+async def _constrain(conversation: Conversation, model: Renders, prompt: Prompt) -> _Constrained:
     """Decide what the output must match, and how to parse it."""
     plan, continued = conversation.plan, conversation.continued
     tools, variables = plan.tools, plan.variables.values

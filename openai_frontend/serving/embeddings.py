@@ -11,7 +11,7 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.token_bytes import TiktokenDecoder
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.request_context.context import current_request
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Describes, Generates, Renders, ServingModel
 from openai_frontend.serving.admission.permit import Admission, Permit
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
@@ -78,7 +78,7 @@ class Embeddings:
         usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
         return embedding_list(data, {"model": model.name, "usage": usage})
 
-    async def _tokenize(self, request: EmbeddingRequest, model: ServingModel) -> list[Prompt]:
+    async def _tokenize(self, request: EmbeddingRequest, model: Renders) -> list[Prompt]:
         if request.input is None:
             message = "Missing required parameter: 'input'."
             raise InvalidRequest(message, param="input", code="missing_required_parameter")
@@ -101,7 +101,7 @@ class Embeddings:
         self,
         request: EmbeddingRequest,
         messages: Sequence[ChatCompletionMessageParam],
-        model: ServingModel,
+        model: Renders,
     ) -> Prompt:
         """A conversation as one input, which may have images. By default without the beginning of
         an answer, as in vLLM.
@@ -131,7 +131,7 @@ class Embeddings:
         self,
         request: EmbeddingRequest,
         prompts: Sequence[Prompt],
-        model: ServingModel,
+        model: Generates,
     ) -> tuple[list[bytes], int]:
         """Vectors as JSON, and the usage. Rendering a batch on arrival frees its tensor."""
         id = new_id("embd")
@@ -151,11 +151,13 @@ class Embeddings:
             return data
 
         ids = [prompt.token_ids for prompt in prompts]
+        own = model.facts.dimensions
+        dimensions = None if request.dimensions == own else request.dimensions
         requests = [
             embedding_request(
                 f"{id}-{at}",
                 prompt,
-                dimensions=None if request.dimensions == model.dimensions else request.dimensions,
+                dimensions=dimensions,
                 param=f"input[{at}]" if len(prompts) > 1 else None,
             )
             for at, prompt in enumerate(prompts)
@@ -178,7 +180,7 @@ class Embeddings:
         await self._slicer.take(decoding_cost_us(sent.token_ids))
         return Text(tiktoken.decode(sent.token_ids, param=sent.param), sent.param)
 
-    def _warn_about_token_ids(self, inputs: Sequence[Text | TokenIds], model: ServingModel) -> None:
+    def _warn_about_token_ids(self, inputs: Sequence[Text | TokenIds], model: Describes) -> None:
         """Ids of another tokenizer may be valid here, so the server can only warn."""
         if isinstance(inputs[0], Text) or model.name in self._warned:
             return
@@ -193,19 +195,19 @@ def _input(sent: Any, param: str) -> Text | TokenIds:
     return Text(sent, param) if isinstance(sent, str) else TokenIds(sent, param)
 
 
-def _truncation(request: EmbeddingRequest, model: ServingModel) -> Truncation | None:
+def _truncation(request: EmbeddingRequest, model: Renders) -> Truncation | None:
     return input_truncation(request.truncate_prompt_tokens, request.truncation_side, model)
 
 
 async def _vectors(
-    requests: Sequence[EmbedRequest], model: ServingModel, permit: Permit
+    requests: Sequence[EmbedRequest], model: Describes, permit: Permit
 ) -> Sequence[EmbeddingResult]:
     """A model whose length is not known may refuse `dimensions` although it is that length."""
     try:
         return await permit.embed(requests)
     except (InvalidRequest, InferenceFailed) as refused:
         asked = requests[0].dimensions
-        if asked is None or model.dimensions is not None:
+        if asked is None or model.facts.dimensions is not None:
             raise
         try:
             results = await permit.embed([replace(each, dimensions=None) for each in requests])
@@ -221,18 +223,18 @@ def _no_dimensions() -> InvalidRequest:
     return InvalidRequest(message, param="dimensions", code="unsupported_parameter")
 
 
-def _check_embeds(model: ServingModel) -> None:
+def _check_embeds(model: Describes) -> None:
     if "embed" not in model.tasks:
         message = f"The model '{model.name}' does not create embeddings."
         raise InvalidRequest(message, param="model", code="unsupported_model")
 
 
-def _check_dimensions(dimensions: int | None, model: ServingModel) -> None:
+def _check_dimensions(dimensions: int | None, model: Describes) -> None:
     """Shorter vectors are only useful from models that were trained for them."""
-    own = model.dimensions
+    own = model.facts.dimensions
     if dimensions is None or dimensions == own:
         return
-    if model.matryoshka is False:
+    if model.facts.matryoshka is False:
         raise _no_dimensions()
     if own is not None and dimensions > own:
         message = (

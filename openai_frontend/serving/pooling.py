@@ -16,7 +16,7 @@ from openai_frontend.generation import MAX_BATCH_INPUTS, EmbedRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.admission.concurrency_limit import gather_bounded
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Describes, Generates, Renders
 from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupported
 
 # For authors of clients that send ids of another tokenizer.
@@ -45,7 +45,7 @@ class TokenIds:
 
 async def tokenize_inputs(
     inputs: Sequence[Text | TokenIds],  # only texts, or only token ids
-    model: ServingModel,
+    model: Renders,
     *,
     add_special_tokens: bool = True,
     truncation: Truncation | None = None,
@@ -69,10 +69,10 @@ async def tokenize_inputs(
     return prompts
 
 
-def _checked(given: TokenIds, model: ServingModel, truncation: Truncation | None) -> Prompt:
+def _checked(given: TokenIds, model: Describes, truncation: Truncation | None) -> Prompt:
     _check_vocabulary(given, model)
     kept = given.token_ids if truncation is None else truncation.kept(given.token_ids)
-    context = model.max_model_len
+    context = model.facts.max_model_len
     if context is not None and len(kept) > context:
         message = (
             f"This model's maximum context length is {context} tokens. However, your "
@@ -82,11 +82,11 @@ def _checked(given: TokenIds, model: ServingModel, truncation: Truncation | None
     return Prompt(text=None, token_ids=kept)
 
 
-def _check_vocabulary(given: TokenIds, model: ServingModel) -> None:
-    if model.vocab_size is None:
+def _check_vocabulary(given: TokenIds, model: Describes) -> None:
+    if model.facts.vocab_size is None:
         return
     try:
-        check_in_vocabulary(given.token_ids, model.vocab_size, given.param)
+        check_in_vocabulary(given.token_ids, model.facts.vocab_size, given.param)
     except InvalidRequest as error:
         message = f"{error.message} {VOCABULARY_HINT}"
         raise InvalidRequest(message, param=given.param) from None
@@ -100,10 +100,10 @@ def _check_not_empty(prompt: Prompt, param: str) -> None:
 
 
 def input_truncation(
-    truncate_prompt_tokens: int | None, side: Literal["left", "right"] | None, model: ServingModel
+    truncate_prompt_tokens: int | None, side: Literal["left", "right"] | None, model: Renders
 ) -> Truncation | None:
     """How to truncate inputs; None if each must fit. -1 truncates to the model's context."""
-    tokens, context = truncate_prompt_tokens, model.max_model_len
+    tokens, context = truncate_prompt_tokens, model.facts.max_model_len
     if tokens is None:
         return None
     if model.prompts is None or context is None:
@@ -139,7 +139,7 @@ Pool = Callable[[range], Awaitable[Sequence[Result]]]
 
 
 async def gather_batches(
-    pool: Pool[Result], prompts: Sequence[Sequence[int]], model: ServingModel, granted: int
+    pool: Pool[Result], prompts: Sequence[Sequence[int]], model: Generates, granted: int
 ) -> list[Result]:
     """Results for all prompts, in batches if the model takes them. Each prompt takes one of the
     granted slots while it runs. The first failure cancels the rest.

@@ -14,7 +14,7 @@ from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbeddingResult, ScorePairRequest, ScoreResult
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.request_context.context import current_request
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Renders, ServingModel
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
@@ -175,12 +175,12 @@ def _prompt_tokens(
     return sum(result.prompt_tokens or len(prompt) for result, prompt in counted)
 
 
-def _truncation(request: TruncatableRequest, model: ServingModel) -> Truncation | None:
+def _truncation(request: TruncatableRequest, model: Renders) -> Truncation | None:
     """How to cut documents, and texts that are embedded alone; None if nothing can be cut here."""
     tokens = request.truncate_prompt_tokens
     if tokens is None and request.truncate:
         tokens = -1
-    if tokens == -1 and (model.prompts is None or model.max_model_len is None):
+    if tokens == -1 and (model.prompts is None or model.facts.max_model_len is None):
         return None
     direction = (request.truncation_direction or "").lower()
     side = request.truncation_side or ("left" if direction == "left" else "right")
@@ -188,7 +188,7 @@ def _truncation(request: TruncatableRequest, model: ServingModel) -> Truncation 
 
 
 async def _score_request(
-    id: str, pair: Pair, model: ServingModel, truncation: Truncation | None
+    id: str, pair: Pair, model: Renders, truncation: Truncation | None
 ) -> ScorePairRequest:
     first, second = pair
     token_ids, token_type_ids = await model.tokenize_pair(

@@ -14,7 +14,7 @@ from openai_frontend.media.audio import PCM_RATE, wav_header
 from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
 from openai_frontend.request_context.context import RequestContext, current_request
 from openai_frontend.serving.admission.concurrency_limit import merge_streams
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Generates
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.request.audio import AudioObserver, Codec, run_codec
@@ -40,7 +40,7 @@ _PIECE_BYTES = 256 * 1024  # of samples: converting them takes 0.5 ms
 class SpeechJob:
     """A text that is ready to be spoken. Its audio counts in memory until it is taken."""
 
-    model: ServingModel
+    model: Generates
     context: RequestContext
     admission: Admission
     request: SpeechRequest
@@ -139,7 +139,7 @@ class Speech:
         self._observer = observer
 
     def prepare(
-        self, request: CreateSpeechRequest, model: ServingModel, memory: RequestMemory
+        self, request: CreateSpeechRequest, model: Generates, memory: RequestMemory
     ) -> SpeechJob:
         """Raises for a full queue, and for what this model does not support."""
         support = model.speech

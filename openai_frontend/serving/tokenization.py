@@ -8,7 +8,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.media.modalities import AudioFile, ImageInput
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Describes, Renders
 from openai_frontend.serving.output.completion_job import CompletionJob, request_id
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.limits import InferenceLimits
@@ -50,7 +50,7 @@ class Tokenization:
         self._policy = policy
         self._media = media or MediaReader()
 
-    async def tokenize(self, request: TokenizeRequest, model: ServingModel) -> TokenizeResponse:
+    async def tokenize(self, request: TokenizeRequest, model: Renders) -> TokenizeResponse:
         """The tokens, even if they exceed the context. Raises for unsupported fields."""
         self._policy.check_extra(request, _NEUTRAL)
         if (request.prompt is None) == (request.messages is None):
@@ -63,15 +63,13 @@ class Tokenization:
             ids = _with_media(prompt.token_ids, model)
         return TokenizeResponse.model_construct(  # checking a million ids takes 50 ms
             count=len(ids),
-            max_model_len=model.max_model_len,
+            max_model_len=model.facts.max_model_len,
             tokens=list(ids),
             token_strs=await model.vocabulary_tokens(ids) if request.return_token_strs else None,
             uncounted_media=_uncounted(prompt, model),
         )
 
-    async def detokenize(
-        self, request: DetokenizeRequest, model: ServingModel
-    ) -> DetokenizeResponse:
+    async def detokenize(self, request: DetokenizeRequest, model: Renders) -> DetokenizeResponse:
         """The text of the tokens, including special tokens."""
         self._policy.check_extra(request, {})
         text = await model.decode(request.tokens)
@@ -81,7 +79,7 @@ class Tokenization:
             raise InvalidRequest(message, param="tokens")
         return DetokenizeResponse(prompt=text)
 
-    async def _text(self, request: TokenizeRequest, model: ServingModel) -> Prompt:
+    async def _text(self, request: TokenizeRequest, model: Renders) -> Prompt:
         for field in _ONLY_FOR_CHATS:
             if getattr(request, field) is not None:
                 message = f"Unsupported parameter: '{field}' is only supported with 'messages'."
@@ -92,7 +90,7 @@ class Tokenization:
             within_context=False,
         )
 
-    async def _chat(self, request: TokenizeRequest, model: ServingModel) -> Prompt:
+    async def _chat(self, request: TokenizeRequest, model: Renders) -> Prompt:
         messages = request.messages or []
         self._limits.check_messages(len(messages))
         if request.continue_final_message and request.add_generation_prompt:
@@ -119,20 +117,20 @@ class Tokenization:
         return media.beside(prompt)
 
 
-def _with_media(ids: Sequence[int], model: ServingModel) -> Sequence[int]:
+def _with_media(ids: Sequence[int], model: Describes) -> Sequence[int]:
     """The tokens as the engine counts them, if all images, and all audio, have the same ones."""
-    for support in (model.images, model.audio):
+    for support in (model.facts.images, model.facts.audio):
         if support is not None:
             ids = support.expanded(ids)
     return ids
 
 
-def _uncounted(prompt: Prompt | GenerationRequest, model: ServingModel) -> list[str] | None:
+def _uncounted(prompt: Prompt | GenerationRequest, model: Describes) -> list[str] | None:
     """The places of media whose tokens only the engine knows; None if there are none."""
     media: list[ImageInput | AudioFile] = []
-    if prompt.images and model.images is not None and model.images.tokens is None:
+    if prompt.images and model.facts.images is not None and model.facts.images.tokens is None:
         media += prompt.images
-    if prompt.audio_files and model.audio is not None and model.audio.tokens is None:
+    if prompt.audio_files and model.facts.audio is not None and model.facts.audio.tokens is None:
         media += prompt.audio_files
     return [each.param for each in media] or None
 
@@ -165,7 +163,7 @@ async def rendered(job: CompletionJob, request: SamplingFields) -> list[Rendered
             priority=request.priority or 0,
             prompt=await _text(first, job.model),
             count=len(ids),
-            max_model_len=job.model.max_model_len,
+            max_model_len=job.model.facts.max_model_len,
             uncounted_media=_uncounted(first, job.model),
         )
         for at, first in enumerate(firsts)
@@ -173,7 +171,7 @@ async def rendered(job: CompletionJob, request: SamplingFields) -> list[Rendered
     ]
 
 
-def _tokens(first: GenerationRequest, model: ServingModel) -> Sequence[int]:
+def _tokens(first: GenerationRequest, model: Describes) -> Sequence[int]:
     ids = first.prompt_token_ids or ()
     return _with_media(ids, model) if first.images or first.audio_files else ids
 
@@ -194,7 +192,7 @@ def _stream_options(request: SamplingFields) -> dict[str, Any] | None:
     return options.model_dump(include={"include_usage", "continuous_usage_stats"})  # vLLM's
 
 
-async def _text(first: GenerationRequest, model: ServingModel) -> str:
+async def _text(first: GenerationRequest, model: Renders) -> str:
     """The prompt's text, decoded if it was sent as tokens or truncated."""
     if first.prompt is not None:
         return first.prompt

@@ -26,7 +26,7 @@ from openai_frontend.media.modalities import TranscriptionSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.request_context.context import RequestContext, current_request
 from openai_frontend.serving.admission.concurrency_limit import Bursts
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Describes, Renders, ServingModel
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.output.logprobs import (
@@ -248,8 +248,8 @@ def _requests(
     ]
 
 
-def _support(model: ServingModel, task: Task) -> TranscriptionSupport:
-    support = model.transcription
+def _support(model: Describes, task: Task) -> TranscriptionSupport:
+    support = model.facts.transcription
     if support is None:
         message = f"The model '{model.name}' does not transcribe audio."
         raise InvalidRequest(message, param="model", code="unsupported_model")
@@ -260,7 +260,7 @@ def _support(model: ServingModel, task: Task) -> TranscriptionSupport:
 
 
 def _check_fields(
-    request: SpeechToTextRequest, format: str, support: TranscriptionSupport, model: ServingModel
+    request: SpeechToTextRequest, format: str, support: TranscriptionSupport, model: Renders
 ) -> None:
     """Refuse what the model cannot do, and fields that contradict each other."""
     if request.stream and format not in _STREAMED:
@@ -314,7 +314,7 @@ def _is_marked(request: SpeechToTextRequest, support: TranscriptionSupport) -> b
     return support.timestamps and not _wants_logprobs(request)
 
 
-def _params(request: SpeechToTextRequest, model: ServingModel) -> SamplingParams:
+def _params(request: SpeechToTextRequest, model: Describes) -> SamplingParams:
     """Sampling parameters; the temperature is 0 by default, as at OpenAI."""
     fields = {name: getattr(request, name) for name in _SAMPLING}
     given = {name: value for name, value in fields.items() if value is not None}
@@ -329,7 +329,7 @@ def _params(request: SpeechToTextRequest, model: ServingModel) -> SamplingParams
 def _sampling(
     request: SpeechToTextRequest,
     params: SamplingParams,
-    model: ServingModel,
+    model: Describes,
     prompt_tokens: int,
     *,
     timed: bool,
@@ -343,11 +343,9 @@ def _sampling(
     )
 
 
-def _max_tokens(
-    request: SpeechToTextRequest, model: ServingModel, prompt_tokens: int
-) -> int | None:
+def _max_tokens(request: SpeechToTextRequest, model: Describes, prompt_tokens: int) -> int | None:
     """For one window: what the request and the operator allow; None if the model decides."""
-    context = model.max_model_len
+    context = model.facts.max_model_len
     room = None if context is None or not prompt_tokens else context - prompt_tokens
     limits = (request.max_completion_tokens, model.max_output_tokens, room)
     known = [each for each in limits if each is not None]

@@ -118,7 +118,8 @@ async def test_pooling_tasks_follow_the_architecture(models: ModelRegistry):
     minilm, cross = models.get("minilm"), models.get("cross")
 
     assert [set(model.tasks) for model in (minilm, cross)] == [{"embed"}, {"score"}]
-    assert (minilm.dimensions, minilm.matryoshka, cross.dimensions) == (384, False, None)
+    facts = minilm.facts
+    assert (facts.dimensions, facts.matryoshka, cross.facts.dimensions) == (384, False, None)
 
 
 async def test_unsupported_dimensions_are_refused(models: ModelRegistry):

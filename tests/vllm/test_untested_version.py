@@ -189,7 +189,7 @@ async def test_card_and_metrics_report_what_is_disabled(models: ModelRegistry, s
     """One sentence and one sample per capability; the public ones are used."""
     internal = {each.name for each in capabilities.CAPABILITIES if not each.public}
 
-    limitations = models.card(MODEL).limitations
+    limitations = models.card(MODEL).facts.limitations
     used = {
         labels["capability"]: value
         for name, labels, value in inprocess.handle(MODEL).samples()

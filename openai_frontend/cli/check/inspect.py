@@ -30,7 +30,6 @@ from openai_frontend.models import model_files
 from openai_frontend.models.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.models.lora.files import LoRARequirements
 from openai_frontend.models.lora.models import SEPARATOR
-from openai_frontend.models.model_files import ModelFileFacts
 from openai_frontend.models.parser_selection import (
     SETTINGS,
     ModelFiles,
@@ -89,7 +88,8 @@ def fill(
     report.max_model_len = (
         folder.options.max_model_len or files.max_model_len or load_checks.longest(folder)
     )
-    place = Path(folder.options.tokenizer) if folder.options.tokenizer else files.tokenizer
+    tokenizer_path = folder.options.tokenizer or files.tokenizer
+    place = Path(tokenizer_path) if tokenizer_path else None
     loaded = _tokenizer(report, folder, place)
     prompts = None
     if loaded is not None and place is not None:
@@ -178,12 +178,12 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
     return f"the tokenizer's own ({purpose})", template
 
 
-def _engine_facts(folder: ModelDirectory, files: ModelFileFacts) -> ModelFacts:
+def _engine_facts(folder: ModelDirectory, files: ModelFacts) -> ModelFacts:
     """The facts that the model's engine will report, as far as its files show them."""
     if (facts := load_checks.described(folder)) is not None:
         return facts
     if folder.engine != "vllm":
-        return ModelFacts(max_model_len=files.max_model_len, tasks=None, images=files.images)
+        return files
     weights = folder.weights()
     here = weights if _is_here(weights) else None
     return ModelFacts(

@@ -13,7 +13,8 @@ from openai_frontend.generation import Adapter
 from openai_frontend.models import model_files
 from openai_frontend.models.lora.catalog import LoRACatalog, LoRASources, ScanResult
 from openai_frontend.models.lora.files import LoRARequirements
-from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.model_card import ModelCard
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import LoadedModel, Snapshot
 from openai_frontend.triton import Server
 
@@ -81,9 +82,7 @@ class LoRAModels:
             and adapter in adapters.found.get(model.model_name, ScanResult()).problems
         ):
             reason = adapters.found[model.model_name].problems[adapter]
-            return ModelCard(
-                name=name, created=0, owned_by="triton", ready=False, parent=base, error=reason
-            )
+            return ModelCard(name=name, created=0, ready=False, parent=base, error=reason)
         found = self.find(name, snapshot, adapters)
         return None if found is None else found.card()
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.errors import ModelHidden
-from openai_frontend.models.served_model import ModelCard
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.serving.admission.model import ServingModel
 
 

@@ -15,7 +15,7 @@ from openai_frontend.generation import (
     ScoreResult,
 )
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, SpeechRequest
-from openai_frontend.serving.admission.model import ServingModel, Work
+from openai_frontend.serving.admission.model import Describes, Work
 
 Pooled = TypeVar("Pooled", EmbeddingResult, ScoreResult)
 Pooling = TypeVar("Pooling", EmbedRequest, ScorePairRequest)
@@ -31,7 +31,7 @@ class Charge:
 
     __slots__ = ("_model", "_reservation")
 
-    def __init__(self, model: ServingModel, reservation: Reservation) -> None:
+    def __init__(self, model: Describes, reservation: Reservation) -> None:
         self._model = model
         self._reservation = reservation
 
@@ -102,23 +102,23 @@ class Charge:
             self._reservation.settle(reserved=reserved, used=used)
 
 
-def _cost(model: ServingModel, work: Work) -> int:
+def _cost(model: Describes, work: Work) -> int:
     """Tokens that the work may use."""
     prompt_tokens = _prompt_tokens(work)
     if not isinstance(work, ScorePairRequest | SpeechRequest) and work.images:
-        images = model.images or ImageSupport()
+        images = model.facts.images or ImageSupport()
         prompt_tokens += len(work.images) * (images.max_tokens_per_image or 0)
     if isinstance(work, GenerationRequest) and work.audio_files:
-        audio = model.audio or AudioSupport()
+        audio = model.facts.audio or AudioSupport()
         prompt_tokens += len(work.audio_files) * (audio.max_tokens_per_audio or 0)
     if not isinstance(work, GenerationRequest):
         return prompt_tokens
     return work.sequences * (prompt_tokens + _answer_tokens(model, work, prompt_tokens))
 
 
-def _answer_tokens(model: ServingModel, request: GenerationRequest, prompt_tokens: int) -> int:
+def _answer_tokens(model: Describes, request: GenerationRequest, prompt_tokens: int) -> int:
     """Few answers fill the context."""
-    max_tokens, context = request.sampling_params.max_tokens, model.max_model_len
+    max_tokens, context = request.sampling_params.max_tokens, model.facts.max_model_len
     if max_tokens is None:
         return DEFAULT_OUTPUT_TOKENS
     fills = context is not None and prompt_tokens + max_tokens >= context

@@ -1,9 +1,12 @@
-"""The model as serving uses it."""
+"""The model as serving uses it, by what the caller needs of it.
+
+`models.served_model` implements and documents all of it. `Renders` and `Generates` describe the
+model too: prompts are measured against its limits, and what runs is queued and charged by them.
+"""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
-from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -12,32 +15,24 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.media.modalities import (
-    AudioSupport,
-    ImageSupport,
-    SpeechRequest,
-    SpeechSupport,
-    TranscriptionSupport,
-)
-from openai_frontend.models.triton_model import ModelUse
+from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
+from openai_frontend.model_facts import ModelFacts
+from openai_frontend.models.model_use import ModelUse
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, TokenizeKwargs
 from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.serving.admission.concurrency_limit import LimitedModel
 
 Waveform = AsyncGenerator[memoryview, None]  # its parts, of 32-bit floats
 Work = GenerationRequest | EmbedRequest | ScorePairRequest | SpeechRequest
 
 
-class ServingModel(Protocol):
-    """The methods of a model that requests need. `models.served_model` implements and
-    documents it.
-    """
+class Describes(LimitedModel, Protocol):
+    """Name, abilities and limits of a model. Costs nothing to ask."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def model_name(self) -> str: ...
     @property
     def fingerprint(self) -> str: ...
     @property
@@ -45,30 +40,19 @@ class ServingModel(Protocol):
     @property
     def output_format(self) -> OutputFormat: ...
     @property
-    def use(self) -> ModelUse: ...
-    @property
-    def concurrency_limits(self) -> ConcurrencyLimits: ...
-    @property
-    def max_model_len(self) -> int | None: ...
+    def facts(self) -> ModelFacts: ...
     @property
     def max_output_tokens(self) -> int | None: ...
     @property
-    def vocab_size(self) -> int | None: ...
-    @property
-    def dimensions(self) -> int | None: ...
-    @property
-    def matryoshka(self) -> bool | None: ...
-    @property
-    def prompts(self) -> object | None: ...  # None without a tokenizer
-    @property
-    def images(self) -> ImageSupport | None: ...
-    @property
-    def audio(self) -> AudioSupport | None: ...
-    @property
-    def transcription(self) -> TranscriptionSupport | None: ...
-    @property
     def speech(self) -> SpeechSupport | None: ...
     def supports(self, field: str) -> bool: ...
+
+
+class Renders(Describes, Protocol):
+    """Templates and tokenizer of a model: texts to token ids and back, without the model itself."""
+
+    @property
+    def prompts(self) -> object | None: ...  # None without a tokenizer
     def template_knows(self, name: str) -> bool: ...
     def template_accepts(self, name: str, value: str) -> bool: ...
     def fill_in_the_middle(self, prefix: str, suffix: str) -> str: ...
@@ -103,11 +87,22 @@ class ServingModel(Protocol):
         param: str = "documents",
         truncation: Truncation | None = None,
     ) -> tuple[list[int], list[int]]: ...
+
+
+class Generates(Describes, Protocol):
+    """Runs requests in a model. Only a `Permit` calls these methods."""
+
+    @property
+    def use(self) -> ModelUse: ...
+    @property
+    def takes_batches(self) -> bool: ...
     def generate(
         self, request: GenerationRequest
     ) -> AsyncGenerator[list[CompletionDelta], None]: ...
-    @property
-    def takes_batches(self) -> bool: ...
     async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]: ...
     async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]: ...
     def speak(self, request: SpeechRequest) -> Waveform: ...
+
+
+class ServingModel(Renders, Generates, Protocol):
+    """A whole model, for requests that are rendered and then run."""

@@ -6,7 +6,7 @@ from heapq import nlargest
 from itertools import pairwise
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
-from openai_frontend.models.served_model import ModelCard
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.tasks import Capability
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 from openai_frontend.serving.admission.model import ServingModel

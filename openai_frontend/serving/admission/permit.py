@@ -30,7 +30,7 @@ from openai_frontend.serving.admission.concurrency_limit import (
     ModelSlots,
     merge_streams,
 )
-from openai_frontend.serving.admission.model import ServingModel, Waveform, Work
+from openai_frontend.serving.admission.model import Generates, Waveform, Work
 
 Input = TypeVar("Input", EmbedRequest, ScorePairRequest)
 
@@ -61,7 +61,7 @@ class Admission:
     def enter(
         self,
         context: RequestContext,
-        model: ServingModel,
+        model: Generates,
         first: Work | None = None,
         *,
         wanted: int = 1,
@@ -91,7 +91,7 @@ class Admission:
     async def bursts(
         self,
         context: RequestContext,
-        model: ServingModel,
+        model: Generates,
         requests: Sequence[GenerationRequest],
         read: ReadDeltas | None = None,
     ) -> Bursts:
@@ -150,7 +150,7 @@ class Permit(Slot):
     def __init__(
         self,
         context: RequestContext,
-        model: ServingModel,
+        model: Generates,
         slots: ModelSlots,
         first: Work | None,
         wanted: int,

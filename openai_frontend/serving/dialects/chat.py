@@ -4,7 +4,7 @@ from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.request_context.context import current_request
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Renders, ServingModel
 from openai_frontend.serving.conversation import Conversation, ConversationPlan, Conversations
 from openai_frontend.serving.dialects.chat_output import ChatMessageBuilder, ChatWriter
 from openai_frontend.serving.dialects.chat_tools import parse_tools
@@ -61,7 +61,7 @@ class ChatCompletions:
         return await self._conversations.job(self._read(request, model, plans), model)
 
     def _read(
-        self, request: ChatCompletionRequest, model: ServingModel, plans: Plans | None
+        self, request: ChatCompletionRequest, model: Renders, plans: Plans | None
     ) -> Conversation:
         """The request in neutral terms. Refusals that are cheap come first."""
         self._conversations.limits.check_messages(len(request.messages))
@@ -82,7 +82,7 @@ class ChatCompletions:
             echo=prefilled_text(request.messages) if request.echo else None,
         )
 
-    def _plan(self, request: ChatCompletionRequest, model: ServingModel) -> ConversationPlan:
+    def _plan(self, request: ChatCompletionRequest, model: Renders) -> ConversationPlan:
         """Refuse what the server or the model does not support."""
         require_generation(model)
         self._policy.check(request, NEUTRAL_IN_CHAT)

@@ -11,7 +11,7 @@ from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.request_context.context import current_request
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Describes, Renders, ServingModel
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.constraints.grammar import constraint
@@ -144,7 +144,7 @@ class Completions:
             echo=await _echo(request, prompts, model) if request.echo else (),
         )
 
-    def _validate(self, request: CompletionRequest, model: ServingModel) -> _CompletionPlan:
+    def _validate(self, request: CompletionRequest, model: Describes) -> _CompletionPlan:
         """Refuse what the server or the model does not support."""
         require_generation(model)
         self._policy.check(request, NEUTRAL_IN_COMPLETIONS)
@@ -157,14 +157,14 @@ class Completions:
         _check_model(request, options, model)
         return _CompletionPlan(candidates, _max_tokens(request, model), options)
 
-    def _options(self, request: CompletionRequest, model: ServingModel) -> ResponseOptions:
+    def _options(self, request: CompletionRequest, model: Describes) -> ResponseOptions:
         options = response_options(
             request, model, logprobs=request.logprobs, defaults=self._stream_defaults
         )
         return replace(options, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
     async def _tokenized(
-        self, request: CompletionRequest, model: ServingModel, plan: _CompletionPlan
+        self, request: CompletionRequest, model: Renders, plan: _CompletionPlan
     ) -> list[Prompt]:
         """Check the prompts and tokenize them."""
         prompts = _prompts(request)
@@ -211,7 +211,7 @@ def _check_fields(request: CompletionRequest) -> None:
         raise InvalidRequest(message, param="best_of", code="unsupported_parameter")
 
 
-def _check_model(request: CompletionRequest, options: ResponseOptions, model: ServingModel) -> None:
+def _check_model(request: CompletionRequest, options: ResponseOptions, model: Describes) -> None:
     """Check fields that need log probabilities without requesting them by name."""
     if _candidates(request) > (request.n or 1) and not model.supports("logprobs"):
         raise unsupported("best_of")
@@ -226,12 +226,12 @@ def _is_text(prompt: Any) -> bool:
 async def _tokenize(
     prompt: str | list[int],
     request: CompletionRequest,
-    model: ServingModel,
+    model: Renders,
     cut: Truncation | None,
 ) -> Prompt:
     if not isinstance(prompt, str):
-        if model.vocab_size is not None:
-            check_in_vocabulary(prompt, model.vocab_size, "prompt")
+        if model.facts.vocab_size is not None:
+            check_in_vocabulary(prompt, model.facts.vocab_size, "prompt")
         return Prompt(text=None, token_ids=prompt if cut is None else cut.kept(prompt))
     if model.prompts is None:
         return _untokenized(prompt, request, cut)
@@ -257,7 +257,7 @@ def _untokenized(prompt: str, request: CompletionRequest, cut: Truncation | None
     return Prompt(prompt, [])
 
 
-def _start_of_document(model: ServingModel) -> Prompt:
+def _start_of_document(model: Renders) -> Prompt:
     """OpenAI's meaning of an empty prompt."""
     start = model.document_start()
     if start is None:
@@ -266,7 +266,7 @@ def _start_of_document(model: ServingModel) -> Prompt:
     return Prompt(text=None, token_ids=[start])
 
 
-def _max_tokens(request: CompletionRequest, model: ServingModel) -> int | None:
+def _max_tokens(request: CompletionRequest, model: Describes) -> int | None:
     if request.max_tokens == UNLIMITED:
         return model.max_output_tokens
     if request.max_tokens is not None:
@@ -274,16 +274,16 @@ def _max_tokens(request: CompletionRequest, model: ServingModel) -> int | None:
     return min(DEFAULT_MAX_TOKENS, model.max_output_tokens or DEFAULT_MAX_TOKENS)
 
 
-def _budget(prompt: Prompt, max_tokens: int | None, model: ServingModel) -> int | None:
+def _budget(prompt: Prompt, max_tokens: int | None, model: Describes) -> int | None:
     return token_budget(
         max_tokens,
         prompt_tokens=len(prompt.token_ids),
-        context=model.max_model_len,
+        context=model.facts.max_model_len,
         param="prompt",
     )
 
 
-def _sampling(request: CompletionRequest, model: ServingModel, plan: _CompletionPlan) -> _Sampling:
+def _sampling(request: CompletionRequest, model: Describes, plan: _CompletionPlan) -> _Sampling:
     """Keeps the result in the plan, unless a plug-in may look at the prompt."""
     wanted = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
     ranked = plan.candidates > (request.n or 1)
@@ -301,9 +301,7 @@ def _sampling(request: CompletionRequest, model: ServingModel, plan: _Completion
     return sampling
 
 
-async def _echo(
-    request: CompletionRequest, prompts: list[Prompt], model: ServingModel
-) -> list[str]:
+async def _echo(request: CompletionRequest, prompts: list[Prompt], model: Renders) -> list[str]:
     """The text before each prompt's completions: its own, without what `suffix` adds."""
     texts = []
     for sent, prompt in zip(_prompts(request), prompts, strict=True):

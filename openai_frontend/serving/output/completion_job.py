@@ -19,7 +19,7 @@ from openai_frontend.generation import (
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.admission.concurrency_limit import Bursts
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Describes, ServingModel
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.output_parsing import ParsedDelta, ParserConfig
 from openai_frontend.serving.request.response_options import (
@@ -240,7 +240,7 @@ def choice_requests(first: GenerationRequest, n: int) -> list[GenerationRequest]
     ]
 
 
-def require_generation(model: ServingModel) -> None:
+def require_generation(model: Describes) -> None:
     """Raise InvalidRequest for a model that generates no text from prompts, such as an embedding
     model.
     """
@@ -263,7 +263,7 @@ _NOT_SAMPLING = {
 
 
 def check_request_fields(
-    request: SamplingFields, model: ServingModel, *, special_tokens: bool
+    request: SamplingFields, model: Describes, *, special_tokens: bool
 ) -> None:
     """Raise for fields, other than those for sampling, that the model does not support.
 
@@ -289,9 +289,11 @@ def check_request_fields(
     check_supported([name for name, value in requested.items() if value], model)
 
 
-def count_prompt_logprobs(params: SamplingParams, prompt_tokens: int, model: ServingModel) -> int:
+def count_prompt_logprobs(params: SamplingParams, prompt_tokens: int, model: Describes) -> int:
     """Log probabilities of a prompt: each token's own and its alternatives'."""
     alternatives = params.prompt_logprobs
     if alternatives is None:
         return 0
-    return prompt_tokens * (1 + (alternatives if alternatives >= 0 else model.vocab_size or 1))
+    if alternatives < 0:  # all of the vocabulary
+        alternatives = model.facts.vocab_size or 1
+    return prompt_tokens * (1 + alternatives)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from orjson import Fragment, dumps
 
 from openai_frontend.generation import AddToken, TokenLogprobs
-from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.admission.model import Renders
 from openai_frontend.serving.request.response_options import ResponseOptions
 from schemas.logprobs import (
     ChatCompletionTokenLogprob,
@@ -267,7 +267,7 @@ def extended(first: CompletionLogprobs, second: CompletionLogprobs) -> Completio
     }
 
 
-def logprobs_writer(model: ServingModel, options: ResponseOptions, form: type[Form]) -> Form:
+def logprobs_writer(model: Renders, options: ResponseOptions, form: type[Form]) -> Form:
     """A writer for one choice, in the form of its endpoint."""
     names = TokenNames(model.token_bytes, as_ids=options.tokens_as_ids)
     return form(names, Alternatives(options.logprobs or 0, options.logprob_token_ids))

@@ -31,8 +31,8 @@ from openai_frontend.parsing.events import (
 )
 from openai_frontend.parsing.parser import FamilyParser, Parser
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission.model import ServingModel
-from openai_frontend.serving.request.sampling import Constraint, SamplingSupport
+from openai_frontend.serving.admission.model import Describes, Renders
+from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import Tools
 
 TokenBytes = Callable[[int], bytes | None]
@@ -273,12 +273,12 @@ def merge_parsed(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
     )
 
 
-def keep_special_tokens(model: ServingModel) -> bool:
+def keep_special_tokens(model: Describes) -> bool:
     """Whether the engine must keep special tokens in the text, as some parsers need."""
     return model.output_format.special_tokens and model.supports("skip_special_tokens")
 
 
-def prompt_text(prompt: Prompt, model: ServingModel) -> str:
+def prompt_text(prompt: Prompt, model: Renders) -> str:
     """The text that shows whether the output begins with reasoning: the prompt, or the end of a
     truncated one, which is known only as tokens.
     """
@@ -291,7 +291,7 @@ def parser_config(
     tools: Tools,
     constraint: Constraint,
     prompt: str | None,
-    model: ServingModel,
+    model: Renders,
     variables: Mapping[str, Any],
     *,
     continued: bool = False,
@@ -318,7 +318,7 @@ def parser_config(
 
 
 def with_parser_needs(
-    first: GenerationRequest, config: ParserConfig, model: SamplingSupport
+    first: GenerationRequest, config: ParserConfig, model: Describes
 ) -> GenerationRequest:
     """The request, adapted to a parser. The model counts tokens, or returns their ids, to count
     reasoning tokens. It streams if the parser may end the output: after the first call, or at
@@ -338,7 +338,7 @@ def with_parser_needs(
 
 
 def _streaming(
-    first: GenerationRequest, config: ParserConfig, model: SamplingSupport
+    first: GenerationRequest, config: ParserConfig, model: Describes
 ) -> tuple[bool, int]:
     """Whether the model streams, and the tokens per response."""
     max_tokens = first.sampling_params.max_tokens

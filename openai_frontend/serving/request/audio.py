@@ -26,12 +26,12 @@ from openai_frontend.media.modalities import (
 )
 from openai_frontend.media.stages import Stage
 from openai_frontend.request_context.context import current_record
+from openai_frontend.serving.admission.model import Describes
 from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.media_parts import (
     Base64Text,
     DataURLs,
     Fetching,
-    MediaModel,
     MediaPart,
     NamedMedia,
     NotBase64,
@@ -226,10 +226,10 @@ class AudioFileReader(PartReader[AudioFile]):
         self._limits = limits
         self._formats: OrderedDict[str, str] = OrderedDict()  # by digest
 
-    def most(self, model: MediaModel) -> int | None:
-        return None if model.audio is None else self._limits.files_of(model.audio)
+    def most(self, model: Describes) -> int | None:
+        return None if model.facts.audio is None else self._limits.files_of(model.facts.audio)
 
-    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | RemoteItem | None:
+    def sent(self, each: MediaPart, model: Describes) -> Base64Text | RemoteItem | None:
         kind: str = each.part["type"]
         given, param = each.part.get(kind), f"{each.place}.{kind}"
         if given is None:
@@ -245,7 +245,7 @@ class AudioFileReader(PartReader[AudioFile]):
     def items(self, sent: Sequence[Base64Text | AudioFile]) -> tuple[AudioFile, ...]:
         return tuple(self._file(each) if isinstance(each, Base64Text) else each for each in sent)
 
-    def stored(self, item: AudioFile, model: MediaModel) -> AudioFile:
+    def stored(self, item: AudioFile, model: Describes) -> AudioFile:
         return item
 
     def _file(self, sent: Base64Text) -> AudioFile:

@@ -22,12 +22,12 @@ from openai_frontend.media.image_header import (
     read_header,
 )
 from openai_frontend.media.modalities import ImageInput, ImageSupport
+from openai_frontend.serving.admission.model import Describes
 from openai_frontend.serving.request import media_parts
 from openai_frontend.serving.request.media_parts import (
     Base64Text,
     DataURLs,
     Fetching,
-    MediaModel,
     MediaPart,
     NamedMedia,
     NotBase64,
@@ -106,22 +106,23 @@ class ImageReader(PartReader[ImageInput]):
         self._limits = limits
         self._headers: OrderedDict[str, Header] = OrderedDict()  # by digest
 
-    def most(self, model: MediaModel) -> int | None:
-        return None if model.images is None else self._limits.images_of(model.images)
+    def most(self, model: Describes) -> int | None:
+        return None if model.facts.images is None else self._limits.images_of(model.facts.images)
 
-    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | RemoteItem | None:
+    def sent(self, each: MediaPart, model: Describes) -> Base64Text | RemoteItem | None:
         given = each.part.get("image_url")
         image_url = given if isinstance(given, dict) else {"url": given}
         url, detail = image_url.get("url"), _detail(image_url)
-        _check_detail(detail, f"{each.place}.image_url.detail", model.images or ImageSupport())
+        support = model.facts.images or ImageSupport()
+        _check_detail(detail, f"{each.place}.image_url.detail", support)
         if url is None:
             return None
         param = f"{each.place}.image_url" + (".url" if given is image_url else "")
         return self.at(url, detail, param)
 
-    def stored(self, item: ImageInput, model: MediaModel) -> ImageInput:
+    def stored(self, item: ImageInput, model: Describes) -> ImageInput:
         """With the detail that it was stored with, which another model may not take."""
-        _check_detail(item.detail, item.param, model.images or ImageSupport())
+        _check_detail(item.detail, item.param, model.facts.images or ImageSupport())
         return item
 
     def items(self, sent: Sequence[Base64Text | ImageInput]) -> tuple[ImageInput, ...]:

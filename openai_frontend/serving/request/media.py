@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.media.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.serving.admission.model import Describes
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits
 from openai_frontend.serving.request.images import ImageLimits, ImageReader
-from openai_frontend.serving.request.media_parts import KINDS, MediaModel, MediaPart
+from openai_frontend.serving.request.media_parts import KINDS, MediaPart
 
 MAX_COPIED_BYTES = 64 * 1024 * 1024  # base64 of all choices of a request
 
@@ -44,15 +45,15 @@ class Media:
 NO_MEDIA = Media()
 
 
-def tokens_with_media(prompt: Prompt, model: MediaModel) -> int:
+def tokens_with_media(prompt: Prompt, model: Describes) -> int:
     """The tokens of a prompt with its media, as the engine counts them. A placeholder counts as it
     is if the model does not say how many tokens replace it, or if that depends on the item.
     """
     count = len(prompt.token_ids)
     if prompt.images:
-        count += len(prompt.images) * _tokens_of_media(model.images)
+        count += len(prompt.images) * _tokens_of_media(model.facts.images)
     if prompt.audio_files:
-        count += len(prompt.audio_files) * _tokens_of_media(model.audio)
+        count += len(prompt.audio_files) * _tokens_of_media(model.facts.audio)
     return count
 
 
@@ -73,7 +74,7 @@ class MediaReader:
         self._images = images or ImageReader(ImageLimits())
         self._audio = audio or AudioFileReader(AudioLimits())
 
-    async def read(self, parts: Sequence[MediaPart], model: MediaModel) -> Media:
+    async def read(self, parts: Sequence[MediaPart], model: Describes) -> Media:
         """Raises InvalidRequest for the first item of a kind that is invalid or beyond a limit."""
         by_kind: dict[str, list[MediaPart]] = {"image": [], "audio": []}
         for each in parts:

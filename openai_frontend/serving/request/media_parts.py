@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic_ns
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
@@ -25,9 +25,10 @@ from openai_frontend.media.fetch import (
     MediaFetcher,
     MediaURL,
 )
-from openai_frontend.media.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
+from openai_frontend.media.modalities import AudioFile, ImageInput
 from openai_frontend.media.stages import Stage
 from openai_frontend.request_context.context import current_record, current_request
+from openai_frontend.serving.admission.model import Describes
 
 # Type of a part -> the kind of its media, as chat templates know it
 KINDS: Mapping[str, str] = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
@@ -52,22 +53,6 @@ class MediaPart(NamedTuple):
 
     part: Mapping[str, Any]
     place: str
-
-
-class MediaModel(Protocol):
-    """The properties of a model that media input needs."""
-
-    @property
-    def images(self) -> ImageSupport | None:
-        """None if the model takes no images."""
-
-    @property
-    def audio(self) -> AudioSupport | None:
-        """None if prompts of the model contain no audio."""
-
-    @property
-    def model_name(self) -> str:
-        """Its name in Triton."""
 
 
 class Base64Text(NamedTuple):
@@ -145,11 +130,11 @@ class PartReader(ABC, Generic[Item]):
         self._on_read: Callable[[str, Sequence[Item]], None] | None = on_read
 
     @abstractmethod
-    def most(self, model: MediaModel) -> int | None:
+    def most(self, model: Describes) -> int | None:
         """How many items a request to the model may have; None if it takes none."""
 
     @abstractmethod
-    def sent(self, each: MediaPart, model: MediaModel) -> Base64Text | RemoteItem | None:
+    def sent(self, each: MediaPart, model: Describes) -> Base64Text | RemoteItem | None:
         """Where the data is; None if the part has only a `uuid`. Raises InvalidRequest."""
 
     @abstractmethod
@@ -161,10 +146,10 @@ class PartReader(ABC, Generic[Item]):
         """The error for an item of this many bytes, a number or `more than` one."""
 
     @abstractmethod
-    def stored(self, item: Item, model: MediaModel) -> Item:
+    def stored(self, item: Item, model: Describes) -> Item:
         """An item that a part names. Raises InvalidRequest if the model does not take it."""
 
-    async def read(self, parts: Sequence[MediaPart], model: MediaModel) -> tuple[Item, ...]:
+    async def read(self, parts: Sequence[MediaPart], model: Describes) -> tuple[Item, ...]:
         """The items in the order of the parts. Raises InvalidRequest for the first that is invalid
         or beyond a limit.
         """
@@ -249,7 +234,7 @@ class PartReader(ABC, Generic[Item]):
             record.media_stages.append(stage)
         return Base64Text(text, 0, item.option, item.param)
 
-    def _sent_or_named(self, each: MediaPart, model: MediaModel) -> Base64Text | RemoteItem | Item:
+    def _sent_or_named(self, each: MediaPart, model: Describes) -> Base64Text | RemoteItem | Item:
         if (sent := self.sent(each, model)) is not None:
             return sent
         kind = each.part["type"]

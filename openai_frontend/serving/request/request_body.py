@@ -7,7 +7,7 @@ from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 import orjson
@@ -20,6 +20,7 @@ from openai_frontend.json_limits import (
     may_have_many_parts,
     size_checks,
 )
+from openai_frontend.serving.admission.model import Renders
 from openai_frontend.serving.request.validation_error import invalid_request
 from schemas.sampling import RequestFields
 
@@ -99,18 +100,6 @@ class BodyReader(Generic[Fields]):
         raise invalid_request(problems)
 
 
-class _Loaded(Protocol):
-    """A model, as far as plans need to know it."""
-
-    @property
-    def name(self) -> str:
-        """Its name in requests."""
-
-    @property
-    def prompts(self) -> object | None:
-        """Replaced when the model is reloaded; None if the model has no tokenizer here."""
-
-
 class Plans:
     """The meaning of the same fields for each model: made for the first request, and kept."""
 
@@ -120,7 +109,7 @@ class Plans:
         # By the model's name. The reference is weak: an unloaded model's tokenizer takes megabytes
         self._of: dict[str, tuple[ReferenceType[object], Any]] = {}
 
-    def plan(self, model: _Loaded, make: Callable[[], Plan]) -> Plan:
+    def plan(self, model: Renders, make: Callable[[], Plan]) -> Plan:
         """The plan for this model, or a new one after a reload."""
         prompts = model.prompts
         if prompts is None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.request.sampling import SamplingSupport
+from openai_frontend.serving.admission.model import Describes
 from schemas.sampling import SamplingFields, StreamOptions
 
 
@@ -77,7 +77,7 @@ NO_DEFAULTS = StreamDefaults()
 
 def response_options(
     request: SamplingFields,
-    model: SamplingSupport,
+    model: Describes,
     *,
     logprobs: int | None,
     defaults: StreamDefaults = NO_DEFAULTS,

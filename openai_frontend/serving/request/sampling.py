@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -14,6 +14,7 @@ from openai_frontend.generation import (
     StructuredOutputs,
 )
 from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.serving.admission.model import Describes
 from schemas.sampling import INT64_MAX, MAX_BAD_WORDS_CHARACTERS, MAX_XARGS_BYTES, SamplingFields
 
 # Same name and meaning in OpenAI's or vLLM's API and in SamplingParams.
@@ -66,27 +67,6 @@ UNLIMITED = -1  # a `max_tokens` that sets no limit
 _WITH_TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
 
 
-class SamplingSupport(Protocol):
-    """The properties of a model that the translation of sampling fields needs."""
-
-    @property
-    def vocab_size(self) -> int | None:
-        """Token ids are below this number."""
-
-    @property
-    def max_model_len(self) -> int | None:
-        """Tokens of prompt and output together, if known."""
-
-    @property
-    def max_output_tokens(self) -> int | None:
-        """The operator's limit on one output."""
-
-    def supports(self, field: str) -> bool:
-        """Whether the model supports a field of GenerationRequest or SamplingParams, or another
-        feature of contracts/__init__.py.
-        """
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
     """The constraint of one output, for the engine and for the parser."""
@@ -117,7 +97,7 @@ class SamplingOptions:
 
 
 def sampling_params(
-    request: SamplingFields, options: SamplingOptions, model: SamplingSupport
+    request: SamplingFields, options: SamplingOptions, model: Describes
 ) -> SamplingParams:
     """The request's sampling parameters. What it leaves out stays the model's default."""
     values = _requested(request, options)
@@ -145,12 +125,12 @@ def sampling_params(
     return SamplingParams(max_tokens=options.max_tokens, **values)
 
 
-def _applies(constraint: Constraint, structured: StructuredOutputs, model: SamplingSupport) -> bool:
+def _applies(constraint: Constraint, structured: StructuredOutputs, model: Describes) -> bool:
     """Whether the engine gets the constraint: always if needed, else only if the model can."""
     return constraint.needed or _supports_structured(structured, model)
 
 
-def _supports_structured(structured: StructuredOutputs, model: SamplingSupport) -> bool:
+def _supports_structured(structured: StructuredOutputs, model: Describes) -> bool:
     """Whether the model supports this kind of structured output with these options."""
     members = [
         each for each in fields(structured) if getattr(structured, each.name) != each.default
@@ -159,8 +139,8 @@ def _supports_structured(structured: StructuredOutputs, model: SamplingSupport) 
     return all(map(model.supports, needed))
 
 
-def _check_values(values: dict[str, Any], options: SamplingOptions, model: SamplingSupport) -> None:
-    _check_token_ids(values, model.vocab_size)
+def _check_values(values: dict[str, Any], options: SamplingOptions, model: Describes) -> None:
+    _check_token_ids(values, model.facts.vocab_size)
     _check_size("bad_words", sum(map(len, values.get("bad_words", ()))))
     _check_xargs_size(values.get("extra_args"))
     _check_min_tokens(values.get("min_tokens", 0), options.max_tokens)
@@ -187,7 +167,7 @@ def _requested(request: SamplingFields, options: SamplingOptions) -> dict[str, A
 
 
 def _supported(
-    values: Mapping[str, Any], options: SamplingOptions, model: SamplingSupport
+    values: Mapping[str, Any], options: SamplingOptions, model: Describes
 ) -> dict[str, Any]:
     """The values that the model supports. Drops defaults, and raises for any other value."""
     request_names = {**REQUEST_NAMES, "structured_outputs": options.constraint.param}
@@ -204,7 +184,7 @@ def _supported(
     return supported
 
 
-def _check_max_tokens(request: SamplingFields, model: SamplingSupport) -> None:
+def _check_max_tokens(request: SamplingFields, model: Describes) -> None:
     """Check what the request sets itself, not what the context leaves."""
     limit = model.max_output_tokens
     for name in ("max_completion_tokens", "max_tokens"):
@@ -220,7 +200,7 @@ def _check_max_tokens(request: SamplingFields, model: SamplingSupport) -> None:
             raise InvalidRequest(message, param=name, code="integer_above_max_value")
 
 
-def _check_logprobs(alternatives: int, request: SamplingFields, model: SamplingSupport) -> None:
+def _check_logprobs(alternatives: int, request: SamplingFields, model: Describes) -> None:
     check_supported(["logprobs"], model)
     if alternatives and not model.supports("top_logprobs"):
         raise unsupported("top_logprobs" if hasattr(request, "top_logprobs") else "logprobs")
@@ -228,7 +208,7 @@ def _check_logprobs(alternatives: int, request: SamplingFields, model: SamplingS
         raise unsupported("return_tokens_as_token_ids")
 
 
-def check_supported(names: Iterable[str], model: SamplingSupport) -> None:
+def check_supported(names: Iterable[str], model: Describes) -> None:
     """Raise InvalidRequest for the first field that the model does not support."""
     for name in names:
         if not model.supports(name):
@@ -300,7 +280,7 @@ def for_choice(params: SamplingParams, choice: int) -> SamplingParams:
     return replace(params, seed=wrapped)
 
 
-def clamp_max_tokens(tokens: int | None, model: SamplingSupport) -> int | None:
+def clamp_max_tokens(tokens: int | None, model: Describes) -> int | None:
     """The output length, at most the model's limit."""
     limit = model.max_output_tokens
     return limit if tokens is None else tokens if limit is None else min(tokens, limit)
@@ -331,14 +311,14 @@ def _too_long(prompt_tokens: int, wanted: int, context: int, param: str) -> Cont
 
 
 def truncation(
-    request: SamplingFields, model: SamplingSupport, *, output_tokens: int
+    request: SamplingFields, model: Describes, *, output_tokens: int
 ) -> Truncation | None:
     """How to truncate the prompt; None if it must fit. -1 leaves room for the output."""
     tokens = request.truncate_prompt_tokens
     if tokens is None:
         return None
-    if not model.supports("prompt_token_ids") or model.max_model_len is None:
+    if not model.supports("prompt_token_ids") or model.facts.max_model_len is None:
         raise unsupported("truncate_prompt_tokens")  # the backend tokenizes
-    room = max(1, model.max_model_len - output_tokens)
+    room = max(1, model.facts.max_model_len - output_tokens)
     # like vLLM, keep the end, which the model continues
     return Truncation(room if tokens < 1 else tokens, request.truncation_side or "left")

@@ -7,11 +7,12 @@ what templates expect of arguments and empty contents, see prompting/chat_templa
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 import orjson
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.admission.model import Renders
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.media_parts import KINDS, MediaPart
 from schemas.chat_completions import (
@@ -191,20 +192,6 @@ _THINKING = ("enable_thinking", "thinking")
 IGNORED = "ignored"
 
 
-class TemplateSupport(Protocol):
-    """The properties of a model that determine its template variables."""
-
-    @property
-    def name(self) -> str:
-        """The name that requests use."""
-
-    def template_knows(self, name: str) -> bool:
-        """Whether the template uses the variable."""
-
-    def template_accepts(self, name: str, value: str) -> bool:
-        """Whether the template renders with this value."""
-
-
 @dataclass(frozen=True, slots=True)
 class TemplateVariables:
     """Variables for the template, and the values that replace the request's own."""
@@ -219,7 +206,7 @@ NO_VARIABLES = TemplateVariables()
 def template_variables(
     hints: Mapping[str, str | None],
     variables: Mapping[str, Any] | None,
-    model: TemplateSupport,
+    model: Renders,
     policy: FieldPolicy,
 ) -> TemplateVariables:
     """Clamp the hints to what the template supports, unless the policy rejects that: effort and
@@ -243,14 +230,14 @@ def template_variables(
     return TemplateVariables({**values, **(variables or {})}, adjusted)
 
 
-def _variables(name: str, asked: str, model: TemplateSupport) -> dict[str, Any]:
+def _variables(name: str, asked: str, model: Renders) -> dict[str, Any]:
     if model.template_knows(name):
         return {name: _nearest(name, asked, model)}
     switches = _THINKING if name == "reasoning_effort" else ()
     return {switch: asked != "none" for switch in switches if model.template_knows(switch)}
 
 
-def _nearest(name: str, asked: str, model: TemplateSupport) -> str:
+def _nearest(name: str, asked: str, model: Renders) -> str:
     """The supported value nearest to the requested one."""
     scale = _SCALES[name]
     by_distance = sorted(scale, key=lambda each: abs(scale.index(each) - scale.index(asked)))

@@ -18,6 +18,7 @@ from scripts.fuzz import loop
 from scripts.fuzz.draw import Draw
 from scripts.fuzz.outcome import refusal
 from tests import images
+from tests.fast.serving.fake_model import FakeModel
 
 LIMITS = ImageLimits(max_image_pixels=10_000)
 
@@ -71,11 +72,10 @@ def _part(rest: bytes, *, as_text: bool, audio: bool) -> MediaPart:
 _READER = MediaReader(ImageReader(LIMITS), AudioFileReader(AudioLimits()))
 
 
-class _Model:
+class _Model(FakeModel):
     images = ImageSupport()
     audio = AudioSupport()
-    tenant = ""
-    model_name = "sees"
+    name = model_name = "sees"
 
 
 def _check_audio(file: AudioFile) -> None:

@@ -99,7 +99,7 @@ async def test_listed_with_parent_and_root(registry: ModelRegistry) -> None:
     }
     assert (cards["base"].root, cards["base"].parent) == ("base", None)
     one, base = cards["base:one"], cards["base"]
-    assert (one.max_model_len, one.ready) == (base.max_model_len, True)
+    assert (one.facts.max_model_len, one.ready) == (base.facts.max_model_len, True)
     assert base.capabilities - one.capabilities == {"embeddings", "rerank"}
 
 

@@ -49,7 +49,7 @@ async def test_versions(tmp_path: Path) -> None:
         user = [{"role": "user", "content": "hi"}]
         texts = [(await model.render_chat(user)).text for model in found.values()]
 
-        assert {name: model.max_model_len for name, model in found.items()} == {
+        assert {name: model.facts.max_model_len for name, model in found.items()} == {
             "m": 20, "m@1": 10, "m@2": 20,
         }  # fmt: skip
         assert {model.name for model in found.values()} == found.keys()
@@ -75,7 +75,7 @@ async def test_failed_version(tmp_path: Path) -> None:
     write_versions(tmp_path, "m", 10, 20)
     (tmp_path / "m" / "1" / "tokenizer" / "tokenizer.json").write_text("{")
     async with serving(tmp_path) as registry:
-        assert registry.get("m").max_model_len == 20
+        assert registry.get("m").facts.max_model_len == 20
         with pytest.raises(ModelUnavailable, match="'m@1' cannot serve: its tokenizer"):
             registry.get("m@1")
 
@@ -91,9 +91,9 @@ async def test_alias(tmp_path: Path) -> None:
         listed = names(registry)
 
     assert listed == ["gpt-4o", "m", "org/m"]
-    assert [model.max_model_len for model in found] == [7, 7, 7]
+    assert [model.facts.max_model_len for model in found] == [7, 7, 7]
     assert [model.name for model in found] == ["gpt-4o", "org/m", "gpt-4o@1"]
-    assert (card.root, card.alias_of, card.description) == ("m", "m", "Ours")
+    assert (card.root, card.alias_of, card.facts.description) == ("m", "m", "Ours")
 
 
 async def test_ambiguous_alias(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_model_names_take_precedence(
     options(tmp_path, "a", "aliases: [b]")
     async with serving(tmp_path) as registry:
         await registry.refresh()
-        assert registry.get("b").max_model_len == ord("b")
+        assert registry.get("b").facts.max_model_len == ord("b")
     assert caplog.messages.count("model a: alias b ignored: a model has that name") == 1
 
 
@@ -177,7 +177,7 @@ async def test_options_file_is_read_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as registry:
         options(tmp_path, "m", "description: new")
         await registry.refresh()
-        assert registry.card("m").description == "new"
+        assert registry.card("m").facts.description == "new"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_a_context_of_the_operators(tmp_path: Path, said: int, expected: A
     settings = {"m": ModelOptions(max_model_len=said)}
     async with serving(tmp_path, settings=settings) as registry:
         if isinstance(expected, int):
-            assert registry.get("m").max_model_len == expected
+            assert registry.get("m").facts.max_model_len == expected
         else:
             assert expected in str(registry.card("m").error)
 
@@ -219,7 +219,7 @@ async def test_several_repositories(tmp_path: Path) -> None:
     await server.start()
     try:
         await registry.refresh()
-        found = [(card.name, card.description) for card in registry.cards()]
+        found = [(card.name, card.facts.description) for card in registry.cards()]
     finally:
         await server.stop()
         registry.close()

@@ -38,8 +38,11 @@ async def test_card_has_the_engines_facts(tmp_path: Path) -> None:
 
     mock_models.write(tmp_path, "m", max_model_len=77)
     async with serving(tmp_path) as registry:
-        card = registry.card("m")
-    assert (card.max_model_len, card.description) == (77, "a mock that returns configured tokens")
+        facts = registry.card("m").facts
+    assert (facts.max_model_len, facts.description) == (
+        77,
+        "a mock that returns configured tokens",
+    )
 
 
 async def test_broken_model(tmp_path: Path) -> None:
@@ -287,7 +290,7 @@ async def test_reload_updates_facts(tmp_path: Path) -> None:
     async with serving(tmp_path, model_control_mode="explicit") as registry:
         mock_models.write(tmp_path, "m", max_model_len=20)
         await registry.load("m")
-        assert registry.get("m").max_model_len == 20
+        assert registry.get("m").facts.max_model_len == 20
 
 
 async def test_polled_repository(tmp_path: Path) -> None:

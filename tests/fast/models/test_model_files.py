@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.media.modalities import ImageSupport
+from openai_frontend.model_facts import OTHER_BACKEND
 from openai_frontend.models.model_files import (
-    ModelFileFacts,
     ModelSource,
     composing_models,
     fingerprint,
@@ -42,10 +43,10 @@ def test_nvidias_vllm_backend(tmp_path: Path) -> None:
         (tmp_path / "model.json").write_text(json.dumps(arguments))
         found.append(read_facts(source, no_parts))
     assert found == [
-        ModelFileFacts(tokenizer=tmp_path, max_model_len=99),
-        ModelFileFacts(tokenizer=tmp_path, max_model_len=5),
-        ModelFileFacts(tokenizer=Path("org/x")),
-        ModelFileFacts(),
+        replace(OTHER_BACKEND, tokenizer=str(tmp_path), max_model_len=99),
+        replace(OTHER_BACKEND, tokenizer=str(tmp_path), max_model_len=5),
+        replace(OTHER_BACKEND, tokenizer="org/x"),
+        OTHER_BACKEND,
     ]
 
 
@@ -54,7 +55,9 @@ def test_tensorrt_llm_llmapi(tmp_path: Path) -> None:
 
     (tmp_path / "model.yaml").write_text("model: org/x\nmax_seq_len: 7\ntriton_config: {}")
     source = ModelSource(config={"backend": "python"}, folder=tmp_path)
-    assert read_facts(source, no_parts) == ModelFileFacts(tokenizer=Path("org/x"), max_model_len=7)
+    assert read_facts(source, no_parts) == replace(
+        OTHER_BACKEND, tokenizer="org/x", max_model_len=7
+    )
 
 
 ENSEMBLE = {"ensemble_scheduling": {"step": [{"model_name": "before"}, {"model_name": "engine"}]}}
@@ -77,7 +80,7 @@ def test_tensorrt_llm_pipeline(tmp_path: Path, config: Mapping[str, Any], before
         ModelSource(config=config, folder=None),
         lambda name: ModelSource(config=configs.get(name, {}), folder=None),
     )
-    assert found == ModelFileFacts(tokenizer=Path("/tok"), max_model_len=11)
+    assert found == replace(OTHER_BACKEND, tokenizer="/tok", max_model_len=11)
 
 
 @pytest.mark.parametrize(("member", "sees"), [("vision_config", True), ("text_config", False)])
@@ -136,7 +139,7 @@ def test_placeholders_are_ignored() -> None:
     """As in NVIDIA's template repositories."""
 
     config = parameters(tokenizer_dir="${tokenizer_dir}", gpt_model_path="${engine_dir}")
-    assert read_facts(ModelSource(config=config, folder=None), no_parts) == ModelFileFacts()
+    assert read_facts(ModelSource(config=config, folder=None), no_parts) == OTHER_BACKEND
 
 
 def test_composing_models() -> None:

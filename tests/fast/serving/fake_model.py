@@ -7,8 +7,9 @@ from typing import Any
 
 from openai_frontend.admission.queue import NO_LIMITS
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
-from openai_frontend.media.modalities import ImageSupport
-from openai_frontend.models.triton_model import ModelUses
+from openai_frontend.media.modalities import AudioSupport, ImageSupport, SpeechSupport
+from openai_frontend.model_facts import ModelFacts
+from openai_frontend.models.model_use import ModelUses
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
@@ -52,6 +53,10 @@ class FakeModel:
     concurrency_limits = NO_LIMITS
     max_output_tokens: int | None = None
     images: ImageSupport | None = None
+    audio: AudioSupport | None = None
+    speech: SpeechSupport | None = None
+    dimensions: int | None = None
+    matryoshka: bool | None = None
 
     def __init__(
         self,
@@ -71,7 +76,7 @@ class FakeModel:
         self.prompts: object | None = Prompts()  # each fake is a model of its own
         self.output_format = output_format
         self.max_model_len = max_model_len
-        self.vocab_size = 300
+        self.vocab_size: int | None = 300
         self.requests: list[GenerationRequest] = []
         self.rendered: list[tuple[Sequence[Mapping[str, Any]], dict[str, Any]]] = []
         self.use = ModelUses()["fake"]
@@ -87,6 +92,17 @@ class FakeModel:
         self._document_start = document_start
         self._template_variables = template_variables
         self._template_values = template_values
+
+    @property
+    def facts(self) -> ModelFacts:
+        return ModelFacts(
+            max_model_len=self.max_model_len,
+            vocab_size=self.vocab_size,
+            dimensions=self.dimensions,
+            matryoshka=self.matryoshka,
+            images=self.images,
+            audio=self.audio,
+        )
 
     def supports(self, field: str) -> bool:
         if self._supports is not None:

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import threading
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,19 +15,22 @@ from openai_frontend.serving.request.images import ImageLimits, ImageReader
 from openai_frontend.serving.request.media_parts import MediaPart
 from tests import images
 from tests.fast.auth.key_files import caller, key
+from tests.fast.serving.fake_model import FakeModel
 
 READ_HEADER = "openai_frontend.serving.request.images.read_header"
 PLACE = "messages[0].content[0]"
 URL = f"{PLACE}.image_url.url"
 
 
-@dataclass
-class Model:
+class Model(FakeModel):
     """A model that takes images."""
 
-    images: ImageSupport | None = field(default_factory=ImageSupport)
-    model_name: str = "sees"
-    audio: AudioSupport | None = None
+    name = model_name = "sees"
+
+    def __init__(self, images: ImageSupport | None, audio: AudioSupport | None = None) -> None:
+        super().__init__()
+        self.images = images
+        self.audio = audio
 
 
 ALL = ImageSupport(details=("auto", "low", "high", "original"))

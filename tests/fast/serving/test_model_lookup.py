@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
-from openai_frontend.models.served_model import ModelCard
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.tasks import Capability
 from openai_frontend.serving.admission.model_lookup import MAX_LISTED, find_model
 
@@ -34,7 +34,6 @@ class Models:
         return ModelCard(
             name=name,
             created=1,
-            owned_by="tests",
             ready=True,
             alias_of=self.alias_of.get(name),
             parent=self.parents.get(name),

@@ -6,23 +6,10 @@ from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.serving.output.output_parsing import ParserConfig, with_parser_needs
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
+from tests.fast.serving.fake_model import FakeModel
 
 TOOLS = Tools(functions={"f": {}}, choice="auto", allowed=frozenset("f"))
 ONE_CALL = Tools(functions={"f": {}}, choice="auto", allowed=frozenset("f"), parallel=False)
-
-
-class Model:
-    """A model that supports all of it, or none."""
-
-    vocab_size = None
-    max_model_len = None
-    max_output_tokens = None
-
-    def __init__(self, *, able: bool = True) -> None:
-        self._able = able
-
-    def supports(self, field: str) -> bool:
-        return self._able
 
 
 def asked(tools: Tools, max_tokens: int | None, *, able: bool = True) -> GenerationRequest:
@@ -33,7 +20,7 @@ def asked(tools: Tools, max_tokens: int | None, *, able: bool = True) -> Generat
         may_call=tools.in_use,
         parallel_calls=tools.parallel,
     )
-    return with_parser_needs(first, reading, Model(able=able))
+    return with_parser_needs(first, reading, FakeModel(supports=lambda _: able))
 
 
 @pytest.mark.parametrize(

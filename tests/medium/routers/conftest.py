@@ -16,8 +16,9 @@ from openai_frontend.admission.queue import NO_LIMITS, ConcurrencyLimits
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
-from openai_frontend.models.served_model import ModelCard
-from openai_frontend.models.triton_model import ModelUses
+from openai_frontend.model_facts import ModelFacts
+from openai_frontend.models.model_card import ModelCard
+from openai_frontend.models.model_use import ModelUses
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.internal_server import QuietServer
@@ -52,6 +53,9 @@ class FakeServer:
 
     def metrics(self) -> str:
         return "# HELP nv_x y\n"
+
+
+FACTS = ModelFacts(max_model_len=64, owned_by="tests")
 
 
 @dataclass
@@ -93,7 +97,7 @@ class FakeRegistry:
 
     def card(self, name: str) -> ModelCard:
         self.get(name)
-        return ModelCard(name=name, created=1, owned_by="tests", ready=True, max_model_len=64)
+        return ModelCard(name=name, created=1, ready=True, facts=FACTS)
 
     def cards(self) -> list[ModelCard]:
         return [self.card(name) for name in self.models]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.models.served_model import ModelCard
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.server import gc_tuning
 
 
@@ -25,7 +25,7 @@ class FakeRegistry:
 
     def cards(self) -> list[ModelCard]:
         return [
-            ModelCard(name=name, created=created, owned_by="tests", ready=True)
+            ModelCard(name=name, created=created, ready=True)
             for name, created in (self.models or {}).items()
         ]
 

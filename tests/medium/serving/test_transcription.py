@@ -21,6 +21,7 @@ from openai_frontend.generation import CompletionDelta, FinishReason, Generation
 from openai_frontend.media import audio as codec
 from openai_frontend.media.fork_server import Refused
 from openai_frontend.media.modalities import TranscriptionSupport
+from openai_frontend.model_facts import ModelFacts
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.request.audio import AudioLimits, AudioReader
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -69,13 +70,11 @@ class Model:
 
     name = model_name = "whisper"
     concurrency_limits = NO_LIMITS
-    max_model_len: int | None = 448
     max_output_tokens: int | None = None
-    vocab_size: int | None = 1000
     prompts: object | None = object()
 
     def __init__(self, support: TranscriptionSupport | None = WHISPER, *lacks: str) -> None:
-        self.transcription = support
+        self.facts = ModelFacts(max_model_len=448, vocab_size=1000, transcription=support)
         self.lacks = lacks
         self.asked: list[GenerationRequest] = []
         self.previous: list[str] = []

@@ -1,14 +1,22 @@
 """POST /internal/prefill: computes a prompt, and keeps its KV cache for a decode server."""
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from time import monotonic
+from typing import Protocol
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.generation import REMOTE_DECODE, GenerationRequest, SamplingParams
+from openai_frontend.generation import (
+    REMOTE_DECODE,
+    Adapter,
+    CompletionDelta,
+    GenerationRequest,
+    SamplingParams,
+)
 from openai_frontend.models.lora.models import SEPARATOR
 from openai_frontend.models.remote_prefill import prompt_digest
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.request_context.context import current_request
+from openai_frontend.serving.admission.model import Describes
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from schemas.transfer import PrefillRequest, PrefillResponse
@@ -21,13 +29,25 @@ def model_name(request: PrefillRequest) -> str:
     return f"{request.model}{SEPARATOR}{request.adapter}"
 
 
+class PrefillModel(Describes, Protocol):
+    """A model whose KV caches another engine reads. The decode server has charged the request, and
+    salted its cache.
+    """
+
+    @property
+    def adapter(self) -> Adapter | None: ...
+    def generate_salted(
+        self, request: GenerationRequest
+    ) -> AsyncGenerator[list[CompletionDelta], None]: ...
+
+
 class Prefill:
     """Prompts of decode servers, independent of HTTP."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    async def create(self, request: PrefillRequest, model: ServedModel) -> PrefillResponse:
+    async def create(self, request: PrefillRequest, model: PrefillModel) -> PrefillResponse:
         """Run the prompt for one token, which is dropped."""
         begun_s = monotonic()
         facts = model.facts.kv_transfer

@@ -1,13 +1,13 @@
 """Loads engines by name for the in-process backend."""
 
 import asyncio
-import dataclasses
 import importlib
 import json
 import logging
 import multiprocessing
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -52,13 +52,22 @@ def load(
     return host, tensors.completed_config(config)
 
 
-def describe(name: str, version: int, folder: Path, config: Mapping[str, Any]) -> ModelFacts | None:
+def describe(
+    name: str,
+    version: int,
+    folder: Path,
+    config: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None = None,
+) -> ModelFacts | None:
     """The facts that the engine's class reads from a model's files, without loading the model; None
     if only a load shows them. Raises ValueError if the files are invalid.
+
+    `arguments`: the content of model.json; None reads the file.
     """
     parameters = _parameters(config)
     engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))
-    return engine.describe(_spec(name, version, folder, parameters))
+    spec = _spec(name, version, folder, parameters)
+    return engine.describe(spec if arguments is None else replace(spec, arguments=arguments))
 
 
 def interrupt_loads() -> None:
@@ -86,7 +95,7 @@ def _load_engine(
         PHASES.report(name, phase)
 
     with PHASES.loading(name), caught(refuse):  # users write engines
-        model = dataclasses.replace(_spec(name, version, folder, parameters), report_phase=report)
+        model = replace(_spec(name, version, folder, parameters), report_phase=report)
         engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))()
         facts = _start(engine, model, loop)
     return engine, facts
@@ -111,7 +120,7 @@ def _start(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) ->
         PHASES.report(model.name, "warming up")
         asyncio.run_coroutine_threadsafe(engine.warm_up(), loop).result()
         on_failure.pop_all()
-    return dataclasses.replace(facts)  # a new one for each load, by which a model is known again
+    return replace(facts)  # a new one for each load, by which a model is known again
 
 
 def _is_self_explanatory(error: Exception) -> bool:

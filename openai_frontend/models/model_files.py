@@ -15,7 +15,8 @@ import numpy
 
 from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.media.modalities import ImageSupport, TranscriptionSupport
+from openai_frontend.media.hugging_face import has_vision, read_json, read_mapping
+from openai_frontend.media.modalities import ImageSupport
 from openai_frontend.model_facts import OTHER_BACKEND, ModelFacts
 
 
@@ -36,9 +37,6 @@ _BLS_ENGINE = "tensorrt_llm_model_name"
 _BLS_AROUND = ("preprocessing", "postprocessing")
 _BLS_ENCODERS = "multimodal_encoders_name"  # without it, the BLS model drops images
 
-# Members of config.json of models that see
-_VISION = {"vision_config", "img_processor", "vision_tower", "mm_vision_tower", "visual"}
-_AUDIO = {"audio_config", "audio_processor"}  # of models that accept audio, but Whisper
 # TensorRT-LLM's kinds of vision models whose preprocessing takes URLs. The last two apply their
 # chat template themselves, for one image.
 _TENSORRT_LLM_IMAGES = {
@@ -56,7 +54,7 @@ def read_facts(source: ModelSource, look: Look) -> ModelFacts:
     """
     if source.config.get("backend") == "vllm":
         return _of_vllm(source)
-    arguments = _read_mapping(source.folder, "model.yaml", strict_yaml.parse)
+    arguments = read_mapping(source.folder, "model.yaml", strict_yaml.parse)
     if arguments is not None:
         return _of_llm_api(arguments)
     members = [source, *filter(None, map(look, composing_models(source.config)))]
@@ -100,47 +98,13 @@ def model_folder(name: str, repositories: Sequence[Path]) -> Path | None:
 
 def _of_vllm(source: ModelSource) -> ModelFacts:
     """Read `model.json` of NVIDIA's vLLM backend: vLLM's engine arguments."""
-    arguments = _read_mapping(source.folder, "model.json", json.loads) or {}
+    arguments = read_json(source.folder, "model.json")
     facts = _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_model_len")
     )
-    sees = isinstance(arguments.get("model"), str) and has_vision(Path(arguments["model"]))
+    weights = arguments.get("model")
+    sees = isinstance(weights, str) and has_vision(Path(weights))
     return replace(facts, images=ImageSupport()) if sees else facts
-
-
-def has_vision(folder: Path) -> bool:
-    """Whether the config of a Hugging Face model has a part for images."""
-    return bool(_VISION & (_read_mapping(folder, "config.json", json.loads) or {}).keys())
-
-
-def has_audio(folder: Path) -> bool:
-    """Whether the config of a Hugging Face model has a part for audio in prompts."""
-    return bool(_AUDIO & (_read_mapping(folder, "config.json", json.loads) or {}).keys())
-
-
-def transcription(folder: Path) -> TranscriptionSupport | None:
-    """Transcription support of a Whisper model, from its files in Hugging Face's format; None for
-    other models.
-    """
-    config = _read_mapping(folder, "config.json", json.loads) or {}
-    if config.get("model_type") != "whisper":
-        return None
-    processor = _read_mapping(folder, "processor_config.json", json.loads) or {}
-    features = processor.get("feature_extractor") or _read_mapping(
-        folder, "preprocessor_config.json", json.loads
-    )
-    generation = _read_mapping(folder, "generation_config.json", json.loads) or {}
-    if features is None:
-        raise ModelUnavailable(f"{folder / 'preprocessor_config.json'} does not exist")
-    multilingual = generation.get("is_multilingual", True)
-    languages = generation.get("lang_to_id", {}) if multilingual else {}
-    return TranscriptionSupport(
-        sample_rate=features.get("sampling_rate", 16_000),
-        window_seconds=float(features.get("chunk_length", 30)),
-        languages=sorted(token.strip("<|>") for token in languages),
-        timestamps="no_timestamps_token_id" in generation,
-        translation=bool(languages),
-    )
 
 
 def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFacts:
@@ -160,7 +124,7 @@ def _tensorrt_llm_images(
     if parameter(source.config, _BLS_ENGINE) and not parameter(source.config, _BLS_ENCODERS):
         return None
     folder = _first(_parameter_folder(each, "multimodal_model_path") for each in members)
-    built = (_read_mapping(folder, "config.json", json.loads) or {}).get("builder_config")
+    built = read_json(folder, "config.json").get("builder_config")
     kind = built.get("model_type") if isinstance(built, dict) else None
     return _TENSORRT_LLM_IMAGES.get(str(kind))
 
@@ -169,7 +133,7 @@ def _of_hugging_face(named: Any, said: Any) -> ModelFacts:
     if not isinstance(named, str):
         return replace(OTHER_BACKEND, max_model_len=_length(said))
     folder = Path(named)
-    found = _read_mapping(folder, "config.json", json.loads) or {}
+    found = read_json(folder, "config.json")
     length = _length(said) or _length(found.get("max_position_embeddings"))
     return replace(OTHER_BACKEND, tokenizer=str(folder), max_model_len=length)
 
@@ -188,8 +152,7 @@ def _parameter_folder(source: ModelSource, name: str) -> Path | None:
 def _engine_length(source: ModelSource) -> int | None:
     """The context length that a TensorRT-LLM engine was built for."""
     folder = _parameter_folder(source, "gpt_model_path")
-    config = _read_mapping(folder, "config.json", json.loads) or {}
-    build = config.get("build_config")
+    build = read_json(folder, "config.json").get("build_config")
     return _length(build.get("max_seq_len")) if isinstance(build, dict) else None
 
 
@@ -200,24 +163,6 @@ def _length(value: Any) -> int | None:
 
 def _first(found: Any) -> Any:
     return next((each for each in found if each is not None), None)
-
-
-def _read_mapping(
-    folder: Path | None, name: str, parse: Callable[[str], Any]
-) -> Mapping[str, Any] | None:
-    """None if the file does not exist."""
-    if folder is None:
-        return None
-    path = folder / name
-    try:
-        found = parse(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
-    if not isinstance(found, dict):
-        raise ModelUnavailable(f"{path}: not a mapping of names to values")
-    return found
 
 
 def load_prompt_tables(files: Mapping[str, str]) -> dict[str, Any]:

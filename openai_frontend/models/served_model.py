@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, Unpack
 
-from openai_frontend.contracts import Contract
+from openai_frontend.contracts import Contract, check_supportable
 from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import GatewayError, InvalidRequest
 from openai_frontend.generation import (
@@ -193,12 +193,13 @@ class ServedModel(TritonModel):
         return self._builder().fill_in_the_middle(prefix, suffix)
 
     def supports(self, field: str) -> bool:
-        """Whether the model honours this field of GenerationRequest or SamplingParams.
+        """Whether the model honours a field of requests, as `Contract.supports`.
 
         `priority` also works if Triton's own queue before the model has priority levels.
         """
         contract = self.contracts.generation
         if contract is None:
+            check_supportable(field)
             return False
         return contract.supports(field) or (field == "priority" and self.triton_queue.levels > 0)
 

@@ -1,6 +1,5 @@
 """Derives the report of a model from its files. Starts nothing, downloads nothing."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -53,14 +52,6 @@ _NO_FIELDS = {"max_tokens"}  # every request has a limit
 
 _MAY_NAME_IT = "set `tokenizer` to its folder in openai_frontend.yaml"
 
-# Suffixes of architectures with one task; for others the engine decides
-_TASKS = {
-    "ForCausalLM": ("generate",),
-    "LMHeadModel": ("generate",),
-    "ForConditionalGeneration": ("generate",),
-    "ForSequenceClassification": ("score",),
-    "Model": ("embed",),
-}
 _UNKNOWN = "unknown until its files are downloaded"
 _SPLIT_CHARACTERS = (
     "Characters of several tokens (other scripts, emoji) in streams and with log probabilities: "
@@ -94,7 +85,7 @@ def fill(
     prompts = None
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
-    facts = _engine_facts(folder, files)
+    facts = load_checks.described(folder) or files
     generates = _fill_in_contract(report, folder, prompts, facts)
     if not generates:  # nothing is said about chats, tools and reasoning
         report.will_not_work, report.why = [], []
@@ -176,23 +167,6 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
         return "none", None
     purpose = "tool_use" if "tool_use" in loaded.chat_templates else "default"
     return f"the tokenizer's own ({purpose})", template
-
-
-def _engine_facts(folder: ModelDirectory, files: ModelFacts) -> ModelFacts:
-    """The facts that the model's engine will report, as far as its files show them."""
-    if (facts := load_checks.described(folder)) is not None:
-        return facts
-    if folder.engine != "vllm":
-        return files
-    weights = folder.weights()
-    here = weights if _is_here(weights) else None
-    return ModelFacts(
-        max_model_len=files.max_model_len,
-        tasks=_tasks(folder),
-        images=ImageSupport() if here and model_files.has_vision(here) else None,
-        audio=AudioSupport() if here and model_files.has_audio(here) else None,
-        transcription=None if weights is None else model_files.transcription(weights),
-    )
 
 
 def _images(
@@ -314,27 +288,8 @@ def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contra
     report.will_not_work += problems
 
 
-def _tasks(folder: ModelDirectory) -> tuple[str, ...] | None:
-    """The tasks of a vLLM model, as far as its files show."""
-    architecture = _architecture(folder.weights())
-    if folder.arguments.get("runner") == "pooling" and "Classification" not in architecture:
-        return ("embed",)
-    return next((tasks for end, tasks in _TASKS.items() if architecture.endswith(end)), None)
-
-
 def _is_here(weights: Path | None) -> bool:
     return weights is not None and weights.is_dir()
-
-
-def _architecture(weights: Path | None) -> str:
-    """The architecture in config.json; empty without the file."""
-    path = None if weights is None else weights / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise ModelUnavailable(f"config.json cannot be read: {error}") from error
-    names = config.get("architectures") if isinstance(config, dict) else None
-    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _serves(chosen: SelectedContracts, *, chats: bool) -> list[str]:

@@ -77,10 +77,17 @@ def described(folder: ModelDirectory) -> ModelFacts | None:
     """
     if folder.engine is None or not folder.versions:
         return None
+    version = max(folder.versions)
+    # A model that `serve` generates for a folder of weights has no files of its own
+    generated = not (folder.path / str(version) / "model.json").exists()
     loader = importlib.import_module("openai_frontend.engines.loader")
     try:
         facts: ModelFacts | None = loader.describe(
-            folder.name, max(folder.versions), folder.path, folder.config
+            folder.name,
+            version,
+            folder.path,
+            folder.config,
+            folder.arguments if generated else None,
         )
     except ValueError as error:
         raise ModelUnavailable(str(error)) from error

@@ -22,6 +22,7 @@ from openai_frontend.engines.vllm import (
     arguments,
     capabilities,
     conversion,
+    facts,
     kv_transfer,
     versions,
 )
@@ -65,6 +66,11 @@ class VLLMEngine(Engine):
     the step loop.
     """
 
+    @classmethod
+    def describe(cls, model: ModelSpec) -> ModelFacts:
+        """Tasks and media that the model's files show. Does not import vLLM."""
+        return facts.from_files(model)
+
     def load(self, model: ModelSpec) -> ModelFacts:
         """Start the engine and its process. Raises ValueError if model.json is invalid."""
         self._warm_ups = itertools.count()
@@ -103,9 +109,9 @@ class VLLMEngine(Engine):
         self._grammars = GrammarPreparer(self._engine)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self.unload)
-            facts = self._prepare_requests(model)
+            reported = self._prepare_requests(model)
             on_failure.pop_all()
-        return facts
+        return reported
 
     def _prepare_requests(self, model: ModelSpec) -> ModelFacts:
         """Start everything beside the engine."""
@@ -113,29 +119,20 @@ class VLLMEngine(Engine):
         config = self._engine.model_config
         self._params = conversion.SharedParams(config.get_diff_sampling_param())
         self._pooling = config.runner_type == "pooling"
-        self._tasks = _tasks(config)
         if not self._pooling:
             self._grammars.start()
         self._steps = self._step_loop(model)
         self._audio = self._prompt_audio(model)
         self._media = self._prompt_media(model)
-        lora = self._engine.vllm_config.lora_config
-        return ModelFacts(
-            max_model_len=config.max_model_len,
-            tokenizer=arguments.tokenizer_folder(config),
-            tasks=self._tasks,
-            owned_by="vllm",
-            vocab_size=config.get_vocab_size(),
-            dimensions=config.embedding_size if "embed" in self._tasks else None,
-            matryoshka=config.is_matryoshka if "embed" in self._tasks else None,
-            description=model.parameters.get("description"),
-            max_lora_rank=None if lora is None else lora.max_lora_rank,
-            kv_transfer=kv_transfer.facts(self._engine),
-            images=None if self._media is None else self._media.images,
-            audio=None if self._media is None else self._media.audio_files,
-            transcription=None if self._audio is None else self._audio.support,
+        reported = facts.from_engine(
+            model,
+            self._engine,
+            audio=self._audio,
+            media=self._media,
             limitations=(*self._vllm.reports(), *self._media_limitations),
         )
+        self._tasks = reported.tasks or ()
+        return reported
 
     async def warm_up(self) -> None:
         """Run a prompt of more than 3 tokens through the engine."""
@@ -346,7 +343,7 @@ class VLLMEngine(Engine):
     def _prompt_audio(self, model: ModelSpec) -> PromptAudio | None:
         """None if the model transcribes no audio. Blocks until processes are ready.
 
-        Raises ValueError or RuntimeError for a transcription model that cannot serve.
+        Raises ValueError or RuntimeError for a speech model that cannot serve.
         """
         if not audio.is_transcriber(self._engine):
             return None
@@ -454,16 +451,6 @@ class VLLMEngine(Engine):
             await self.embed(EmbedRequest(request_id=request_id, prompt_token_ids=token_ids))
         elif "score" in self._tasks:
             await self.score(ScorePairRequest(request_id=request_id, prompt_token_ids=token_ids))
-
-
-def _tasks(config: Any) -> tuple[str, ...]:
-    """The tasks the model supports; a pooling model may support none."""
-    if config.runner_type != "pooling":
-        return ("generate",)
-    if config.score_type == "bi-encoder":
-        return ("embed",)
-    one_label = getattr(config.hf_config, "num_labels", 0) == 1
-    return ("score",) if config.score_type == "cross-encoder" and one_label else ()
 
 
 class _WarmUpSink:

@@ -48,6 +48,17 @@ async def test_dimensions_reach_the_engine(tmp_path: Path) -> None:
     assert len(shorter.embedding) == 2
 
 
+async def test_misspelt_field_is_an_error(tmp_path: Path) -> None:
+    """A model that generates no text supports no field, but knows their names."""
+
+    mock_models.write(tmp_path, "m", tasks=["embed"])
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        assert not model.supports("temperature")
+        with pytest.raises(ValueError, match="'temprature' is not a field"):
+            model.supports("temprature")
+
+
 async def test_score(tmp_path: Path) -> None:
     """The same pair has the same score; token types count."""
 

@@ -1,0 +1,103 @@
+"""Facts about a model of vLLM: those that its files show, and those of the loaded engine."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.engines.engine import ModelFacts, ModelSpec
+from openai_frontend.engines.vllm import arguments, kv_transfer
+from openai_frontend.engines.vllm.media.audio import PromptAudio
+from openai_frontend.engines.vllm.media.prompts import PromptMedia
+from openai_frontend.media import hugging_face
+from openai_frontend.media.modalities import AudioSupport, ImageSupport
+
+# Suffixes of architectures with one task; for others only vLLM decides
+_TASKS = {
+    "ForCausalLM": ("generate",),
+    "LMHeadModel": ("generate",),
+    "ForConditionalGeneration": ("generate",),
+    "ForSequenceClassification": ("score",),
+    "Model": ("embed",),
+}
+
+
+def from_files(model: ModelSpec) -> ModelFacts:
+    """Facts that need no vLLM. Files on a hub show none.
+
+    Raises ValueError or ModelUnavailable for files that cannot be read.
+    """
+    weights = _weights(model)
+    here = weights if weights is not None and weights.is_dir() else None
+    return ModelFacts(
+        max_model_len=model.arguments.get("max_model_len"),
+        tasks=_tasks_of(_architecture(weights), model.arguments.get("runner")),
+        images=ImageSupport() if here and hugging_face.has_vision(here) else None,
+        audio=AudioSupport() if here and hugging_face.has_audio(here) else None,
+        transcription=None if weights is None else hugging_face.transcription(weights),
+    )
+
+
+def from_engine(
+    model: ModelSpec,
+    engine: Any,  # vLLM's AsyncLLM
+    *,
+    audio: PromptAudio | None,
+    media: PromptMedia | None,
+    limitations: Sequence[str],
+) -> ModelFacts:
+    """All facts about a loaded model."""
+    config, lora = engine.model_config, engine.vllm_config.lora_config
+    tasks = _tasks(config)
+    return ModelFacts(
+        max_model_len=config.max_model_len,
+        tokenizer=arguments.tokenizer_folder(config),
+        tasks=tasks,
+        owned_by="vllm",
+        vocab_size=config.get_vocab_size(),
+        dimensions=config.embedding_size if "embed" in tasks else None,
+        matryoshka=config.is_matryoshka if "embed" in tasks else None,
+        description=model.parameters.get("description"),
+        max_lora_rank=None if lora is None else lora.max_lora_rank,
+        kv_transfer=kv_transfer.facts(engine),
+        images=None if media is None else media.images,
+        audio=None if media is None else media.audio_files,
+        transcription=None if audio is None else audio.support,
+        limitations=tuple(limitations),
+    )
+
+
+def _tasks(config: Any) -> tuple[str, ...]:
+    """The tasks the model supports; a pooling model may support none."""
+    if config.runner_type != "pooling":
+        return ("generate",)
+    if config.score_type == "bi-encoder":
+        return ("embed",)
+    one_label = getattr(config.hf_config, "num_labels", 0) == 1
+    return ("score",) if config.score_type == "cross-encoder" and one_label else ()
+
+
+def _tasks_of(architecture: str, runner: str | None) -> tuple[str, ...] | None:
+    """The tasks of a model with this architecture; None if only vLLM knows them."""
+    if runner == "pooling" and "Classification" not in architecture:
+        return ("embed",)
+    return next((tasks for end, tasks in _TASKS.items() if architecture.endswith(end)), None)
+
+
+def _weights(model: ModelSpec) -> Path | None:
+    """vLLM's argument `model`: a folder, or a name on a hub."""
+    name = model.arguments.get("model")
+    if not isinstance(name, str) or not name:
+        return None
+    return model.version_folder / name if name.startswith(".") else Path(name)
+
+
+def _architecture(weights: Path | None) -> str:
+    """The architecture in config.json; empty without the file."""
+    path = None if weights is None else weights / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"config.json cannot be read: {error}") from error
+    names = config.get("architectures") if isinstance(config, dict) else None
+    return str(names[0]) if isinstance(names, list) and names else ""

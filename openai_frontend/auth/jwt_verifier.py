@@ -62,8 +62,8 @@ class JWTVerifier:
         Raises InvalidJWKS.
         """
         try:
-            given = orjson.loads(jwks)["keys"]
-            keys = {each.key_id: each for each in map(_signing_key, given) if each is not None}
+            entries = orjson.loads(jwks)["keys"]
+            keys = {each.key_id: each for each in map(_signing_key, entries) if each is not None}
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
             raise InvalidJWKS("invalid JWKS") from None
         if not keys:
@@ -135,12 +135,12 @@ class JWTVerifier:
         return rate_limiter
 
 
-def _signing_key(given: Any) -> jwt.PyJWK | None:
+def _signing_key(entry: Any) -> jwt.PyJWK | None:
     """None for encryption keys and algorithms that are not supported."""
-    if given.get("use", "sig") != "sig":
+    if entry.get("use", "sig") != "sig":
         return None
     try:
-        key = jwt.PyJWK(given)
+        key = jwt.PyJWK(entry)
     except (jwt.PyJWTError, ValueError, TypeError):
         return None
     return key if key.algorithm_name in ALGORITHMS else None
@@ -148,10 +148,10 @@ def _signing_key(given: Any) -> jwt.PyJWK | None:
 
 def _scopes(claims: Mapping[str, Any]) -> list[str]:
     """`scope` is a string separated by spaces (RFC 8693); some providers send a list, or `scp`."""
-    given = claims.get("scope", claims.get("scp", ""))
-    if isinstance(given, str):
-        return given.split()
-    return [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
+    scopes = claims.get("scope", claims.get("scp", ""))
+    if isinstance(scopes, str):
+        return scopes.split()
+    return [each for each in scopes if isinstance(each, str)] if isinstance(scopes, list) else []
 
 
 def _cache(cache: OrderedDict[str, Any], name: str, value: object) -> None:

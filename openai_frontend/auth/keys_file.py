@@ -113,9 +113,9 @@ def read(path: Path) -> list[Key]:
 
 def parse(content: bytes, *, as_json: bool = False) -> list[Key]:
     """Raises InvalidKeysFile."""
-    given = _json(content) if as_json else _yaml(content)
+    document = _json(content) if as_json else _yaml(content)
     try:
-        entries = _File.model_validate(given).keys
+        entries = _File.model_validate(document).keys
     except ValidationError as error:
         raise InvalidKeysFile(_first_problem(error)) from None
     for field in ("name", "sha256"):
@@ -202,10 +202,10 @@ def revoke(path: Path, name: str) -> None:
     """Removes a key. Raises UnknownKey, InvalidKeysFile or OSError."""
 
     def without_key(keys: list[Key]) -> list[Key]:
-        left = [each for each in keys if each.name != name]
-        if len(left) == len(keys):
+        others = [each for each in keys if each.name != name]
+        if len(others) == len(keys):
             raise UnknownKey
-        return left
+        return others
 
     _change(path, without_key)
 

@@ -27,23 +27,23 @@ MISUSED = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     parser = command_line()
-    given = vars(parser.parse_args(arguments))
-    command = given.pop("command")
+    options = vars(parser.parse_args(arguments))
+    command = options.pop("command")
     if command is None:
         parser.print_help(sys.stderr)
         return MISUSED
     if command in _COMMANDS:
-        return _COMMANDS[command](given)
-    model: str | None = given.pop("model", None)
-    as_json = given.pop("as_json", False)
-    config = given.pop("config")
+        return _COMMANDS[command](options)
+    model: str | None = options.pop("model", None)
+    as_json = options.pop("as_json", False)
+    config = options.pop("config")
     try:
         if command == "serve":
-            settings = _served_settings(config, given, model)
+            settings = _served_settings(config, options, model)
         elif model is not None and model.endswith((".yaml", ".yml")):
             settings, model = _ray_settings(Path(model)), None
         else:
-            settings = _settings(config, given, repositories=model is None)
+            settings = _settings(config, options, repositories=model is None)
     except InvalidSettings as error:
         return _refuse(str(error), MISUSED)
     if command == "serve":
@@ -51,20 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _report(model, settings, as_json=as_json)
 
 
-def _version(given: dict[str, Any]) -> int:
+def _version(options: dict[str, Any]) -> int:
     sys.stdout.write(versions())
     return 0
 
 
-def _keys(given: dict[str, Any]) -> int:
-    failure = keys.run(given)
+def _keys(options: dict[str, Any]) -> int:
+    failure = keys.run(options)
     return 0 if failure is None else _refuse(failure, MISUSED)
 
 
-def _top(given: dict[str, Any]) -> int:
+def _top(options: dict[str, Any]) -> int:
     from openai_frontend.cli.top import command as top  # only `top` needs its imports
 
-    failure = top.run(given)
+    failure = top.run(options)
     return 0 if failure is None else _refuse(failure, FAILED)
 
 
@@ -304,7 +304,7 @@ def _failed_plugin() -> str | None:
     return reason and f"cannot load a constraint plug-in: {reason}"
 
 
-def _init_repo(given: dict[str, Any]) -> int:
+def _init_repo(options: dict[str, Any]) -> int:
     def check(model: str, repository: Path) -> int:
         from openai_frontend.cli.check import check
 
@@ -312,16 +312,16 @@ def _init_repo(given: dict[str, Any]) -> int:
         return check(model, settings, as_json=False, elsewhere=True)
 
     try:
-        return init_repo.run(given, check)
+        return init_repo.run(options, check)
     except (InvalidOption, InvalidSettings) as error:
         return _refuse(str(error), MISUSED)
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}", FAILED)
 
 
-def _ray_init(given: dict[str, Any]) -> int:
+def _ray_init(options: dict[str, Any]) -> int:
     try:
-        ray_init.run(given)
+        ray_init.run(options)
     except InvalidSettings as error:
         return _refuse(str(error), MISUSED)
     except OSError as error:
@@ -329,7 +329,7 @@ def _ray_init(given: dict[str, Any]) -> int:
     return 0
 
 
-def _install_core(given: dict[str, Any]) -> int:
+def _install_core(options: dict[str, Any]) -> int:
     failure = install_core.run()
     return 0 if failure is None else _refuse(failure, FAILED)
 

@@ -115,14 +115,14 @@ class ModelDirectory:
 
     def parts(self, names: Iterable[str]) -> list[Config]:
         """The configs of those models that are in the same repository."""
-        found = (self._part(name) for name in names)
-        return [dict(each.config) for each in found if each is not None]
+        sources = (self._part(name) for name in names)
+        return [dict(each.config) for each in sources if each is not None]
 
     def _engine_facts(self) -> ModelFacts:
         """Facts that an in-process engine would report itself."""
         keys = ("tokenizer", "model") if self.engine == "vllm" else ("tokenizer",)
-        found = (self._place(key) for key in keys)
-        place = next((each for each in found if each is not None), None)
+        places = (self._place(key) for key in keys)
+        place = next((each for each in places if each is not None), None)
         return ModelFacts(
             max_model_len=self.arguments.get("max_model_len"),
             tokenizer=None if place is None else str(place),

@@ -118,14 +118,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--force", action="store_true", help="Overwrite existing files.")
 
 
-def run(given: Mapping[str, Any]) -> None:
+def run(options: Mapping[str, Any]) -> None:
     """Raises InvalidSettings and OSError."""
-    if given["max_replicas"] < given["min_replicas"]:
+    if options["max_replicas"] < options["min_replicas"]:
         raise InvalidSettings("--max-replicas: must be at least --min-replicas")
-    contents = {GATEWAY: gateway(given), ENVIRONMENT: environment(given)}
-    folder: Path = given["output"]
+    contents = {GATEWAY: gateway(options), ENVIRONMENT: environment(options)}
+    folder: Path = options["output"]
     for name in contents:
-        if (folder / name).exists() and not given["force"]:
+        if (folder / name).exists() and not options["force"]:
             raise InvalidSettings(f"{folder / name} exists; add --force to overwrite it")
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
@@ -143,30 +143,30 @@ def run(given: Mapping[str, Any]) -> None:
     )
 
 
-def gateway(given: Mapping[str, Any]) -> str:
+def gateway(options: Mapping[str, Any]) -> str:
     """The file for `serve deploy`."""
-    model = given["model"]
+    model = options["model"]
     if expanded(model).exists():
         model = str(expanded(model).resolve())
     return f"""\
 # Written by `openai-frontend ray init`. Deploy it with `serve deploy` (docs/ray.md).
 proxy_location: EveryNode
 http_options:
-  host: {_quoted(given["host"])}
-  port: {given["port"]}
+  host: {_quoted(options["host"])}
+  port: {options["port"]}
 applications:
   - name: gateway
     route_prefix: /
     import_path: openai_frontend.ray:app
     args:
       model: {_quoted(model)}
-      settings: {_settings(given)} # the keys of the settings file
+      settings: {_settings(options)} # the keys of the settings file
       replicas:
-        min: {given["min_replicas"]}
-        max: {given["max_replicas"]}
-      num_cpus: {given["num_cpus"]:g}
-      num_gpus: {given["num_gpus"]:g}
-{_prefill(given)}"""
+        min: {options["min_replicas"]}
+        max: {options["max_replicas"]}
+      num_cpus: {options["num_cpus"]:g}
+      num_gpus: {options["num_gpus"]:g}
+{_prefill(options)}"""
 
 
 def _quoted(text: str) -> str:
@@ -174,45 +174,46 @@ def _quoted(text: str) -> str:
     return yaml.safe_dump(text, default_style='"', width=math.inf).rstrip("\n")
 
 
-def _settings(given: Mapping[str, Any]) -> str:
+def _settings(options: Mapping[str, Any]) -> str:
     """A model repository names the connector in its model.json; for weights it is written here."""
-    model = expanded(given["model"])
-    if not given["prefill_replicas"] or (model.is_dir() and not holds_weights(model)):
+    model = expanded(options["model"])
+    if not options["prefill_replicas"] or (model.is_dir() and not holds_weights(model)):
         return "{}"
     connector = "{kv_connector: NixlConnector, kv_role: kv_both}"
     return f"{{engine_arg: {{kv_transfer_config: {connector}}}}}"
 
 
-def _prefill(given: Mapping[str, Any]) -> str:
-    if not given["prefill_replicas"]:
+def _prefill(options: Mapping[str, Any]) -> str:
+    if not options["prefill_replicas"]:
         return ""
     return f"""\
       prefill: # further replicas, which compute prompts for the others
-        replicas: {given["prefill_replicas"]}
-        num_cpus: {given["num_cpus"]:g}
-        num_gpus: {given["num_gpus"]:g}
+        replicas: {options["prefill_replicas"]}
+        num_cpus: {options["num_cpus"]:g}
+        num_gpus: {options["num_gpus"]:g}
 """
 
 
-def environment(given: Mapping[str, Any]) -> str:
+def environment(options: Mapping[str, Any]) -> str:
     """The file for `ray start` on every node."""
     lines = [
-        f"# {_WHY[name]}\n{name}={shlex.quote(value)}\n" for name, value in variables(given).items()
+        f"# {_WHY[name]}\n{name}={shlex.quote(value)}\n"
+        for name, value in variables(options).items()
     ]
     return "# For `ray start` on every node; Ray's processes read it.\n" + "".join(lines)
 
 
-def variables(given: Mapping[str, Any]) -> dict[str, str]:
+def variables(options: Mapping[str, Any]) -> dict[str, str]:
     """Environment variables of Ray's processes, for the default timeouts."""
     settings = Settings()
     numbers = {
-        "tries": ray_application.retries(given["max_replicas"]),
+        "tries": ray_application.retries(options["max_replicas"]),
         "longest_s": int(settings.request_timeout_s) + 60,
         "silence_s": int(settings.first_token_timeout_s) + 300,
     }
     found = {name: value.format(**numbers) for name, (value, _) in _RAY.items()}
-    found[_BALANCE] = _ROUTING[given["routing"]]
-    if given["prefill_replicas"]:
+    found[_BALANCE] = _ROUTING[options["routing"]]
+    if options["prefill_replicas"]:
         found[ray_application.TRANSFER_KEY] = new_secret()
     return found
 

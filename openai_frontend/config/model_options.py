@@ -217,8 +217,8 @@ class ModelOptions(BaseModel):
 
     def over(self, below: "ModelOptions") -> "ModelOptions":
         """`below`, overridden by the options set here."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        return below.model_copy(update=given)
+        own = {name: getattr(self, name) for name in self.model_fields_set}
+        return below.model_copy(update=own)
 
 
 def read(folder: Path | None) -> ModelOptions:
@@ -247,15 +247,15 @@ def on_demand(repositories: Iterable[Path], settings: Mapping[str, ModelOptions]
     """The models of the repositories with the option `load_on_demand`. An invalid file of options
     counts as none: the model's load reports it.
     """
-    found = set()
+    names = set()
     existing = (path for path in repositories if path.is_dir())
     for folder in (each for path in existing for each in path.iterdir() if each.is_dir()):
         try:
             if of_model(folder.name, folder, settings).load_on_demand:
-                found.add(folder.name)
+                names.add(folder.name)
         except ModelUnavailable:
             continue
-    return frozenset(found)
+    return frozenset(names)
 
 
 def by_model(

@@ -260,14 +260,14 @@ def arguments(name: str, text: str) -> tuple[Any, ...]:
         raise ValueError(f"{name}: {error}") from None
 
 
-def with_defaults(given: OptionTexts) -> OptionTexts:
+def with_defaults(texts: OptionTexts) -> OptionTexts:
     """Includes the gateway's defaults."""
     defaults = {
         name: (option.default,)
         for name, option in TRITON_OPTIONS.items()
         if option.default is not None
     }
-    return {**defaults, **given}
+    return {**defaults, **texts}
 
 
 @dataclass(frozen=True, slots=True)

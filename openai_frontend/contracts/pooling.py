@@ -255,14 +255,14 @@ def _vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> tuple[str,
     numbers = [each for each in floats if types[each["name"]] == "FP32"] or floats
     wanted = (tensors["embedding"],) if "embedding" in tensors else _VECTORS
     named = [each for each in floats if each["name"] in wanted]
-    found = named or ([] if "embedding" in tensors else numbers)
-    if len(found) != 1:
+    candidates = named or ([] if "embedding" in tensors else numbers)
+    if len(candidates) != 1:
         raise ModelUnavailable(
-            f"{len(found)} of its outputs can be the vector (TYPE_{', TYPE_'.join(_FLOATS)}); name "
-            "one as 'embedding' in `tensors`"
+            f"{len(candidates)} of its outputs can be the vector (TYPE_{', TYPE_'.join(_FLOATS)}); "
+            "name one as 'embedding' in `tensors`"
         )
-    length = int(found[0].get("dims", [-1])[-1])
-    return found[0]["name"], types[found[0]["name"]], None if length < 0 else length
+    length = int(candidates[0].get("dims", [-1])[-1])
+    return candidates[0]["name"], types[candidates[0]["name"]], None if length < 0 else length
 
 
 def _text(request: EmbedRequest) -> Sequence[str]:

@@ -77,10 +77,10 @@ def text_input(config: Mapping[str, Any], tensors: Mapping[str, str]) -> str | N
     """The model's name of its text; None if it has no input that can be one."""
     names = [tensors["text_input"]] if "text_input" in tensors else _TEXTS
     texts = _names(config, "input", "TYPE_STRING")
-    found = next((name for name in names if name in texts), None)
-    if found is None and "text_input" not in tensors and len(texts) == 1:
+    usual = next((name for name in names if name in texts), None)
+    if usual is None and "text_input" not in tensors and len(texts) == 1:
         return texts[0]
-    return found
+    return usual
 
 
 def waveform_output(config: Mapping[str, Any], tensors: Mapping[str, str]) -> str | None:

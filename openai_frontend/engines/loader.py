@@ -166,7 +166,7 @@ def check_engine(name: str) -> None:
 def _engine_class(name: str) -> type[Engine]:
     check_engine(name)
     module_name, _, class_name = ENGINES.get(name, name).partition(":")
-    found = getattr(importlib.import_module(module_name), class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Engine)):
+    engine = getattr(importlib.import_module(module_name), class_name, None)
+    if not (isinstance(engine, type) and issubclass(engine, Engine)):
         raise ValueError(f"config.pbtxt: parameters: engine: {name!r} is not an Engine class")
-    return found
+    return engine

@@ -171,16 +171,16 @@ def _input(declared: Mapping[str, Any], value: Any) -> TensorInput:
 def _shape(tensor: str, declared: Sequence[int], count: int) -> tuple[int, ...]:
     """The declared shape; the innermost free dimension takes all elements, others become 1."""
     shape = [int(dimension) for dimension in declared]
-    left = count
+    remaining = count
     for fixed in shape:
         if fixed > 0:
-            if left % fixed:
+            if remaining % fixed:
                 reject(tensor, f"{count} elements do not fit its shape {shape}")
-            left //= fixed
+            remaining //= fixed
     for place in reversed(range(len(shape))):
         if shape[place] < 0:
-            shape[place], left = left, 1
-    if left != 1:
+            shape[place], remaining = remaining, 1
+    if remaining != 1:
         reject(tensor, f"{count} elements do not fit its shape {list(declared)}")
     return tuple(shape)
 

@@ -156,12 +156,12 @@ class InferService:
         response: CoreResponse,
         head: Mapping[str, Any],
     ) -> InferResult:
-        wanted = {each.name: each for each in parsed.outputs}
+        requested = {each.name: each for each in parsed.outputs}
         form = RequestedOutput("", binary=parsed.options.binary_outputs)
         described = [
-            (read_output(response.tensor(name)), wanted.get(name, form))
+            (read_output(response.tensor(name)), requested.get(name, form))
             for name in response.names
-            if not wanted or name in wanted  # a backend may return more than was requested
+            if not requested or name in requested  # a backend may return more than was requested
         ]
         for each, how in described:
             if how.classes and self._labels(model, each.name):
@@ -212,19 +212,19 @@ def _input(tensor: RequestInput, tail: BinaryTail) -> TensorInput:
 
 
 def _wanted(request: InferRequest, options: RequestOptions) -> tuple[RequestedOutput, ...]:
-    wanted: dict[str, RequestedOutput] = {}
+    requested: dict[str, RequestedOutput] = {}
     for each in request.outputs or ():
         parameters = each.parameters or OutputParameters()
         _refuse_shared_memory(each.name, parameters)
-        if each.name in wanted:
+        if each.name in requested:
             reject(each.name, "duplicate output")
         binary_data = parameters.binary_data
-        wanted[each.name] = RequestedOutput(
+        requested[each.name] = RequestedOutput(
             each.name,
             binary=options.binary_outputs if binary_data is None else binary_data,
             classes=parameters.classification or 0,
         )
-    return tuple(wanted.values())
+    return tuple(requested.values())
 
 
 def _refuse_shared_memory(tensor: str, parameters: RequestFields) -> None:

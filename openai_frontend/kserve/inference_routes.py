@@ -75,11 +75,11 @@ def inference_router(
         model, body = model_for_inference(request, core), await read_body(request.receive)
         json_length = request.headers.get(JSON_LENGTH_HEADER)
         with CancelOnDisconnect():
-            answer = await infer.create(model, body, json_length, current_request())
-        if not answer.tail:
-            return Response(answer.json, media_type="application/json")
+            response = await infer.create(model, body, json_length, current_request())
+        if not response.tail:
+            return Response(response.json, media_type="application/json")
         return MultiBufferResponse(
-            (answer.json, *answer.tail), {JSON_LENGTH_HEADER: str(len(answer.json))}
+            (response.json, *response.tail), {JSON_LENGTH_HEADER: str(len(response.json))}
         )
 
     @router.post(

@@ -74,12 +74,12 @@ class _PoolWorker:
         self.connection.settimeout(timeout_s)
         number = secrets.randbits(64)
         write_message(self.connection, number, header, frames)
-        replied, outcome, answer = read_message(self, most_bytes)
+        replied, outcome, frames_of_reply = read_message(self, most_bytes)
         if replied != number or not isinstance(outcome, dict):
             raise MalformedMessage("not the reply to its task")
         if "refused" in outcome:
             raise Refused(_reason(outcome["refused"]))
-        return outcome, answer
+        return outcome, frames_of_reply
 
     def recv_into(self, data: memoryview) -> int:
         """Like a socket's method, with one deadline for the whole message. Raises TimeoutError."""
@@ -250,10 +250,10 @@ class WorkerPool:
         with theirs, contextlib.ExitStack() as on_failure:
             on_failure.callback(ours.close)
             socket.send_fds(control, [b"fork"], [theirs.fileno()])
-            if not (answer := control.recv(64)):
+            if not (process_id := control.recv(64)):
                 raise EOFError("the process closed its socket")
             on_failure.pop_all()
-        return _PoolWorker(int(answer), ours, control)
+        return _PoolWorker(int(process_id), ours, control)
 
     def _end(self) -> None:
         """The process exits without its socket, and its workers die with it."""
@@ -272,6 +272,6 @@ class WorkerPool:
             # To another process, the id may be that of another worker
             if self._control is worker.parent:
                 worker.parent.send(f"kill {worker.process_id}".encode())
-                if answer := worker.parent.recv(64):
-                    return int(answer)
+                if exit_code := worker.parent.recv(64):
+                    return int(exit_code)
         return None

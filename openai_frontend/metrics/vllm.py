@@ -325,11 +325,11 @@ def _by_source(samples: Mapping[str, Mapping[Labels, float]]) -> Mapping[Labels,
     transferred = samples[f"{catalog.TRANSFERRED_PROMPT_TOKENS.name}_total"]
     sums: dict[Labels, float] = {}
     for labels, tokens in samples[f"{catalog.PROMPT_TOKENS.name}_sum"].items():
-        moved = transferred.get(labels, 0)
-        held = cached.get(labels, 0)
-        sums[*labels, ("source", "local_compute")] = tokens - held - moved
-        sums[*labels, ("source", "local_cache_hit")] = held
-        sums[*labels, ("source", "external_kv_transfer")] = moved
+        transfers = transferred.get(labels, 0)
+        cache_hits = cached.get(labels, 0)
+        sums[*labels, ("source", "local_compute")] = tokens - cache_hits - transfers
+        sums[*labels, ("source", "local_cache_hit")] = cache_hits
+        sums[*labels, ("source", "external_kv_transfer")] = transfers
     return sums
 
 

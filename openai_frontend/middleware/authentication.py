@@ -182,14 +182,14 @@ def _secret(headers: Collection[tuple[bytes, bytes]]) -> bytes:
     headers of the same kind: a proxy may have checked the other one.
     """
     authorization = [value for name, value in headers if name == b"authorization"]
-    given = authorization or [value for name, value in headers if name in _OTHER_HEADERS]
-    if not given:
+    values = authorization or [value for name, value in headers if name in _OTHER_HEADERS]
+    if not values:
         raise NotAuthenticated(_NO_KEY)
-    if len(given) > 1 and len(set(given)) > 1:
+    if len(values) > 1 and len(set(values)) > 1:
         raise NotAuthenticated("The request has more than one API key. Send one.")
     if not authorization:
-        return given[0]
-    scheme, _, secret = given[0].partition(b" ")
+        return values[0]
+    scheme, _, secret = values[0].partition(b" ")
     if scheme.lower() != b"bearer":
         raise NotAuthenticated(_NO_KEY)
     return secret.strip(b" ")

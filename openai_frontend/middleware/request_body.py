@@ -186,12 +186,14 @@ class ContentType:
 def _content_type_error(scope: Scope) -> ErrorReply | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
-    given = _content_type(scope)
-    if given in _JSON_TYPES or (given is None and not _is_from_foreign_page(scope)):
+    content_type = _content_type(scope)
+    if content_type in _JSON_TYPES or (content_type is None and not _is_from_foreign_page(scope)):
         return None
     if not is_kserve(scope):
         return _CONTENT_TYPE
-    accepted = given in _KSERVE_TYPES or (given == _FORM and not _is_from_browser(scope))
+    accepted = content_type in _KSERVE_TYPES or (
+        content_type == _FORM and not _is_from_browser(scope)
+    )
     return None if accepted else _KSERVE_CONTENT_TYPE
 
 

@@ -22,11 +22,11 @@ def name_input(
     """Set `param` of an engine's error, which starts with the input's position if the batch has
     several. The message names the input instead where the dimensions may be the reason.
     """
-    found = _INPUT.match(refused.message) if len(requests) > 1 else None
-    if refused.param or not (found or len(requests) == 1):
+    prefix = _INPUT.match(refused.message) if len(requests) > 1 else None
+    if refused.param or not (prefix or len(requests) == 1):
         return
-    one = requests[int(found[1]) if found else 0]
-    refused.message = refused.message[found.end() if found else 0 :]
+    one = requests[int(prefix[1]) if prefix else 0]
+    refused.message = refused.message[prefix.end() if prefix else 0 :]
     images = one.images if isinstance(one, EmbedRequest) else ()
     if item := _named_item(refused.message, images) or _too_long(refused.message):
         refused.message, refused.param, refused.code = item.message, item.param, item.code
@@ -58,14 +58,14 @@ def _named_item(
     message: str, images: Sequence[ImageInput], audio_files: Sequence[AudioFile] = ()
 ) -> InvalidRequest | None:
     """The error with the item's place for one that starts with the item: `image[1]: ...`."""
-    if (found := _MEDIA.match(message)) is None:
+    if (prefix := _MEDIA.match(message)) is None:
         return None
-    items: Sequence[ImageInput | AudioFile] = images if found[1] == "image" else audio_files
+    items: Sequence[ImageInput | AudioFile] = images if prefix[1] == "image" else audio_files
     if not items:
         return None
-    param = items[min(int(found[2] or 0), len(items) - 1)].param
-    reason = message[found.end() :]
-    return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=_CODES[found[1]])
+    param = items[min(int(prefix[2] or 0), len(items) - 1)].param
+    reason = message[prefix.end() :]
+    return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=_CODES[prefix[1]])
 
 
 def _too_long(message: str) -> InvalidRequest | None:

@@ -182,12 +182,12 @@ class ModelLoader:
 
 def _facts_from_options(options: ModelOptions) -> dict[str, Any]:
     """The fields of ModelFacts that the operator's options set."""
-    given = {
+    values = {
         "tokenizer": options.tokenizer,
         "max_model_len": options.max_model_len,
         "description": options.description,
     }
-    return {fact: value for fact, value in given.items() if value is not None}
+    return {fact: value for fact, value in values.items() if value is not None}
 
 
 def _check_context(options: ModelOptions, engine_facts: ModelFacts) -> None:

@@ -133,8 +133,8 @@ def _of_hugging_face(named: Any, said: Any) -> ModelFacts:
     if not isinstance(named, str):
         return replace(OTHER_BACKEND, max_model_len=_length(said))
     folder = Path(named)
-    found = read_json(folder, "config.json")
-    length = _length(said) or _length(found.get("max_position_embeddings"))
+    config = read_json(folder, "config.json")
+    length = _length(said) or _length(config.get("max_position_embeddings"))
     return replace(OTHER_BACKEND, tokenizer=str(folder), max_model_len=length)
 
 

@@ -175,14 +175,14 @@ class OnDemandLoader:
             async with asyncio.timeout(min(remaining_s, _LOOK_AGAIN_S)):
                 await self._room_event.wait()
 
-    def _is_full(self, loaded: frozenset[str], wanted: int, name: str) -> bool:
+    def _is_full(self, loaded: frozenset[str], needed_bytes: int, name: str) -> bool:
         others = [each for each in loaded if each != name and self._registry.loads_on_demand(each)]
         if self._limits.models is not None and len(others) >= self._limits.models:
             return True
         if self._limits.memory_bytes is None:
             return False
-        taken = sum(self._size_bytes(each) for each in loaded)
-        return taken + wanted > self._limits.memory_bytes
+        used_bytes = sum(self._size_bytes(each) for each in loaded)
+        return used_bytes + needed_bytes > self._limits.memory_bytes
 
     def _least_recently_used(self, *, but: str) -> str | None:
         idle = [

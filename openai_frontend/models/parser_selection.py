@@ -136,11 +136,11 @@ def _external(named: Mapping[str, str], folder: Path) -> ExternalParser | None:
         if parser not in BY_NAME:
             group = "vllm" if parser.startswith("vllm:") else parser
             groups.setdefault(group, {})[setting] = parser
-    made = [
+    external = [
         _loaded(_vllm if group == "vllm" else _custom, parsers, folder)
         for group, parsers in groups.items()
     ]
-    return _chained(*made) if len(made) > 1 else next(iter(made), None)
+    return _chained(*external) if len(external) > 1 else next(iter(external), None)
 
 
 def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ExternalParser:

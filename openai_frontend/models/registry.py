@@ -312,8 +312,8 @@ class ModelRegistry:
                 gauges=vllm_gauges(self._server.model_gauges(model, version)),
                 samples=self._server.model_samples(model, version),
             )
-            for (model, version), made in snapshot.loaded_models.items()
-            if made.model.facts.owned_by == "vllm"
+            for (model, version), loaded in snapshot.loaded_models.items()
+            if loaded.model.facts.owned_by == "vllm"
         ]
 
     def has_loaded(self) -> bool:

@@ -135,7 +135,7 @@ class RemotePrefill:
         if peer is None:
             raise PrefillFailed("no_peer")
         adapter = None if request.adapter is None else request.adapter.name
-        asked = PrefillRequest.model_construct(
+        prefill_request = PrefillRequest.model_construct(
             model=model.model_name,
             prompt_token_ids=list(token_ids),
             adapter=adapter,
@@ -143,50 +143,50 @@ class RemotePrefill:
             priority=request.priority,
         )
         sent_ns = monotonic_ns()
-        answer = await self._answer(model, peer, asked)
+        response = await self._answer(model, peer, prefill_request)
         # The lease began when the prompt had been computed. Both times are durations: the clocks
         # differ. What the request and the reply took on the way shortens the lease.
-        expires_ns = sent_ns + int((answer.prefill_s + answer.lease_s / 2) * 1e9)
-        _check_digest(asked, answer)
-        transfer = KVTransfer(params=answer.kv_transfer_params, expires_ns=expires_ns)
+        expires_ns = sent_ns + int((response.prefill_s + response.lease_s / 2) * 1e9)
+        _check_digest(prefill_request, response)
+        transfer = KVTransfer(params=response.kv_transfer_params, expires_ns=expires_ns)
         try:
-            await peer.reach(*_side_channel(answer))
+            await peer.reach(*_side_channel(response))
         except asyncio.CancelledError:
             self._reject(model, transfer)
             raise
         return transfer
 
     async def _answer(
-        self, model: "TransferringModel", peer: PrefillPeer, asked: PrefillRequest
+        self, model: "TransferringModel", peer: PrefillPeer, prefill_request: PrefillRequest
     ) -> PrefillResponse:
         """Raises PrefillFailed. An answer that comes too late for its request is rejected."""
-        asking = asyncio.get_running_loop().create_task(self._peers.prefill(peer, asked))
+        prefill = asyncio.get_running_loop().create_task(self._peers.prefill(peer, prefill_request))
         try:
-            await asyncio.wait({asking}, timeout=self._peers.timeout_s)
+            await asyncio.wait({prefill}, timeout=self._peers.timeout_s)
         except asyncio.CancelledError:
-            self._in_background(self._abandon(model, asked, asking))
+            self._in_background(self._abandon(model, prefill_request, prefill))
             raise
-        if not asking.done():
-            self._in_background(self._abandon(model, asked, asking))
+        if not prefill.done():
+            self._in_background(self._abandon(model, prefill_request, prefill))
             raise PrefillFailed("peer_timeout")
-        return asking.result()
+        return prefill.result()
 
     async def _abandon(
         self,
         model: "TransferringModel",
-        asked: PrefillRequest,
-        asking: "asyncio.Task[PrefillResponse]",
+        prefill_request: PrefillRequest,
+        prefill: "asyncio.Task[PrefillResponse]",
     ) -> None:
         """Reject an answer that is on its way. Without one, closing the connection stops it."""
-        await asyncio.wait({asking}, timeout=_ON_ITS_WAY_S)
-        asking.cancel()
+        await asyncio.wait({prefill}, timeout=_ON_ITS_WAY_S)
+        prefill.cancel()
         try:
-            answer = await asking
-            _check_digest(asked, answer)
-            _side_channel(answer)
+            response = await prefill
+            _check_digest(prefill_request, response)
+            _side_channel(response)
         except (asyncio.CancelledError, PrefillFailed):
             return
-        await model.reject_transfer(KVTransfer(params=answer.kv_transfer_params, rejected=True))
+        await model.reject_transfer(KVTransfer(params=response.kv_transfer_params, rejected=True))
 
     def _reject(self, model: "TransferringModel", transfer: KVTransfer) -> None:
         """The request ends before its engine has the transfer: free the other engine's blocks."""
@@ -228,22 +228,22 @@ def _owner(request: GenerationRequest) -> tuple[str | None, int | None]:
     return request.cache_salt, None if request.adapter is None else request.adapter.id
 
 
-def _check_digest(asked: PrefillRequest, answer: PrefillResponse) -> None:
+def _check_digest(request: PrefillRequest, response: PrefillResponse) -> None:
     """Raises PrefillFailed. Does not tell the other engine: its blocks may be someone else's."""
     expected = prompt_digest(
-        asked.prompt_token_ids,
-        model=asked.model,
-        adapter=asked.adapter,
-        cache_salt=asked.cache_salt,
+        request.prompt_token_ids,
+        model=request.model,
+        adapter=request.adapter,
+        cache_salt=request.cache_salt,
     )
-    if answer.digest != expected:
-        logger.error("a prefill server computed another prompt: digest=%s", answer.digest[:64])
+    if response.digest != expected:
+        logger.error("a prefill server computed another prompt: digest=%s", response.digest[:64])
         raise PrefillFailed("digest")
 
 
-def _side_channel(answer: PrefillResponse) -> tuple[str, int]:
+def _side_channel(response: PrefillResponse) -> tuple[str, int]:
     """The address of the engine that has the KV cache. Raises PrefillFailed."""
-    params = answer.kv_transfer_params
+    params = response.kv_transfer_params
     host, port = params.get("remote_host"), params.get("remote_port")
     complete = params.get("do_remote_prefill") is True and params.get("remote_block_ids")
     if not (complete and isinstance(host, str) and isinstance(port, int)):

@@ -23,12 +23,12 @@ def with_short_ids(messages: Sequence[Message]) -> list[Message]:
     Different ids stay different. An id has the same form in every turn, so prompts share a prefix.
     """
     ids = dict.fromkeys(_ids(messages))
-    taken = {id for id in ids if _FITS.fullmatch(id)}
+    used = {id for id in ids if _FITS.fullmatch(id)}
     short: dict[str, str] = {}
     for id in ids:
-        if id not in taken:
-            short[id] = _unused(id, taken)
-            taken.add(short[id])
+        if id not in used:
+            short[id] = _unused(id, used)
+            used.add(short[id])
     return [_replaced(message, short) for message in messages] if short else [*messages]
 
 
@@ -38,9 +38,9 @@ def _ids(messages: Sequence[Message]) -> Iterator[str]:
         yield from (id for id in (*named, message.get("tool_call_id")) if isinstance(id, str))
 
 
-def _unused(id: str, taken: set[str]) -> str:
+def _unused(id: str, used: set[str]) -> str:
     forms = (_short(f"{attempt}:{id}") for attempt in itertools.count())
-    return next(form for form in forms if form not in taken)
+    return next(form for form in forms if form not in used)
 
 
 def _short(text: str) -> str:

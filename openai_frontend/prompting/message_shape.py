@@ -39,8 +39,9 @@ class MessageShape:
         self, messages: Sequence[Message], warn: Callable[[str], None]
     ) -> list[dict[str, Any]]:
         """`warn` gets the path of arguments that are not a JSON object."""
-        given = with_short_ids(messages) if self.short_ids else messages
-        return [self._message(message, i, warn) for i, message in enumerate(given)]
+        if self.short_ids:
+            messages = with_short_ids(messages)
+        return [self._message(message, i, warn) for i, message in enumerate(messages)]
 
     def _message(self, message: Message, index: int, warn: Callable[[str], None]) -> dict[str, Any]:
         shaped = {key: value for key, value in message.items() if key != "content"}

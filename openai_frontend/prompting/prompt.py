@@ -111,12 +111,12 @@ class PromptBuilder:
             if not template.media(kind):
                 template.write_media_as(kind, written)
         added = self._tokenizer.fast.get_added_tokens_decoder()
-        taken = media_placeholder.of_text(kind, written, added=added, encode=self.ids)
-        self._media.append(taken)
+        placeholder = media_placeholder.of_text(kind, written, added=added, encode=self.ids)
+        self._media.append(placeholder)
         self._counts_in_text = as_text
         placeholders = [text for each in self._media for text in self._guarded_texts(each)]
         self._escaper = SpecialTokenEscaper([*self._guarded, *placeholders])
-        return taken
+        return placeholder
 
     def _guarded_texts(self, media: MediaPlaceholder) -> list[str]:
         """Special tokens that must not be interpreted in clients' text."""

@@ -70,12 +70,14 @@ def transcription_router(
         request: Request, read: Callable[[Fields], SpeechToTextRequest], task: Task
     ) -> Response:
         form = await read_form(request)
-        asked = read(form.fields)
-        model = await resolve_model(registry, asked.model, "transcription")
-        held = hold_memory(memory, current_request().counting_inputs())
+        audio_request = read(form.fields)
+        model = await resolve_model(registry, audio_request.model, "transcription")
+        request_memory = hold_memory(memory, current_request().counting_inputs())
         with CancelOnDisconnect():  # decoding may take seconds
-            job = await transcriptions.prepare(asked, file_of(form), model, task, held)
-        if asked.stream:
+            job = await transcriptions.prepare(
+                audio_request, file_of(form), model, task, request_memory
+            )
+        if audio_request.stream:
             return EventStream(TranscriptStream(job), job.bursts(), streams)
         with CancelOnDisconnect():
             written = await complete(job)
@@ -120,9 +122,9 @@ def speech_router(
     )
     async def create_speech(request: Request) -> Response:
         """Speaks a text."""
-        asked = await reader.read(await read_body(request.receive))
-        model = await resolve_model(registry, asked.model, "speech")
-        job = speech.prepare(asked, model, hold_memory(memory))
+        speech_request = await reader.read(await read_body(request.receive))
+        model = await resolve_model(registry, speech_request.model, "speech")
+        job = speech.prepare(speech_request, model, hold_memory(memory))
         return AudioStream(job, streams)
 
     return router

@@ -40,12 +40,12 @@ def chat_router(
         chat_request, known = await reader.read_known(await read_body(request.receive))
         model = await resolve_model(registry, chat_request.model, "chat")
         with CancelOnDisconnect():  # fetching media may take seconds
-            answer = await chat.prepare(chat_request, model, known.plans)
-            completion = None if chat_request.stream else await complete(answer)
-        adjusted = adjusted_parameters(answer.adjusted)
+            job = await chat.prepare(chat_request, model, known.plans)
+            completion = None if chat_request.stream else await complete(job)
+        adjusted = adjusted_parameters(job.adjusted)
         if completion is None:
             headers = [(name.encode(), value.encode()) for name, value in adjusted.items()]
-            return EventStream(chunks(answer), answer.bursts(), streams, headers)
+            return EventStream(chunks(job), job.bursts(), streams, headers)
         return Response(orjson.dumps(completion), headers=adjusted, media_type="application/json")
 
     return router

@@ -33,10 +33,10 @@ def completions_router(
         completion_request, known = await reader.read_known(await read_body(request.receive))
         model = await resolve_model(registry, completion_request.model, "completions")
         with CancelOnDisconnect():  # tokenizing a long prompt may take seconds
-            answer = await completions.prepare(completion_request, model, known.plans)
-            completion = None if completion_request.stream else await complete(answer)
+            job = await completions.prepare(completion_request, model, known.plans)
+            completion = None if completion_request.stream else await complete(job)
         if completion is None:
-            return EventStream(chunks(answer), answer.bursts(), streams)
+            return EventStream(chunks(job), job.bursts(), streams)
         return Response(orjson.dumps(completion), media_type="application/json")
 
     return router

@@ -85,12 +85,12 @@ def management_router(
 
     async def answer(request: Request, begin: Callable[[str], Awaitable[ModelChange]]) -> Response:
         body = await read_body(request.receive)
-        asked = await reader.read(body) if body else ModelChangeRequest()
-        policy.check_extra(asked, {})
+        change_request = await reader.read(body) if body else ModelChangeRequest()
+        policy.check_extra(change_request, {})
         name: str = request.path_params["id"]
         check_allowed(current_request().principal, name)
         change = await begin(name)
-        if asked.stream or _wants_events(request):
+        if change_request.stream or _wants_events(request):
             return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
         await change.done()
         card = model_of(registry.card(change.model), limits)
@@ -171,11 +171,11 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy, limits: MediaLi
     )
     async def load_lora_adapter(request: Request) -> Response:
         """Loads an adapter by its name from the operator's folders."""
-        asked = await to_load.read(await read_body(request.receive))
-        policy.check_extra(asked, _NEUTRAL_TO_LOAD)
+        load_request = await to_load.read(await read_body(request.receive))
+        policy.check_extra(load_request, _NEUTRAL_TO_LOAD)
         may_name = partial(allows, current_request().principal)
-        named = asked.lora_name, asked.model
-        card = await management.load(*named, asked.lora_path, may_name=may_name)
+        named = load_request.lora_name, load_request.model
+        card = await management.load(*named, load_request.lora_path, may_name=may_name)
         return Response(model_of(card, limits).model_dump_json(), media_type="application/json")
 
     @router.post(
@@ -185,10 +185,12 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy, limits: MediaLi
     )
     async def unload_lora_adapter(request: Request) -> Response:
         """Unloads an adapter; running requests keep it."""
-        asked = await to_unload.read(await read_body(request.receive))
-        policy.check_extra(asked, _NEUTRAL_TO_UNLOAD)
+        unload_request = await to_unload.read(await read_body(request.receive))
+        policy.check_extra(unload_request, _NEUTRAL_TO_UNLOAD)
         may_name = partial(allows, current_request().principal)
-        name = await management.unload(asked.lora_name, asked.model, may_name=may_name)
+        name = await management.unload(
+            unload_request.lora_name, unload_request.model, may_name=may_name
+        )
         gone = AdapterUnloaded(id=name)
         return Response(gone.model_dump_json(), media_type="application/json")
 

@@ -62,17 +62,17 @@ class _Documents:
 
     async def answer(self, request: Request, body: bytes, create: _Create) -> Response:
         """Accepts the format of Jina, vLLM and Cohere; `create` sets the response format."""
-        asked = await self._reader.read(body)
-        model = await resolve_model(self._registry, asked.model, "rerank")
+        rerank_request = await self._reader.read(body)
+        model = await resolve_model(self._registry, rerank_request.model, "rerank")
         with CancelOnDisconnect():
-            return _json(await create(asked, model))
+            return _json(await create(rerank_request, model))
 
     async def answer_texts(self, request: Request, body: bytes) -> Response:
         """Accepts and returns the format of text-embeddings-inference."""
-        asked = await self._texts_reader.read(body)
-        model = await resolve_model(self._registry, asked.model, "rerank")
+        rerank_request = await self._texts_reader.read(body)
+        model = await resolve_model(self._registry, rerank_request.model, "rerank")
         with CancelOnDisconnect():
-            ranks = await self._reranking.create_for_texts(asked, model)
+            ranks = await self._reranking.create_for_texts(rerank_request, model)
         document = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
         return Response(document, media_type="application/json")
 
@@ -142,5 +142,5 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     return router
 
 
-def _json(answer: BaseModel) -> Response:
-    return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
+def _json(response: BaseModel) -> Response:
+    return Response(response.model_dump_json(exclude_none=True), media_type="application/json")

@@ -25,15 +25,15 @@ def transfer_router(
     @router.post(PREFILL_PATH)
     async def create_prefill(request: Request) -> Response:
         """Compute a prompt, unless the decode server disconnects."""
-        asked = await bodies.read(await read_body(request.receive))
-        name = model_name(asked)
+        prefill_request = await bodies.read(await read_body(request.receive))
+        name = model_name(prefill_request)
         check_allowed(current_request().principal, name)
         with CancelOnDisconnect():
             await registry.ensure_loaded(name)
             model = registry.get(name)
             record_model(model)
-            answer = await prefill.create(asked, model)
-        return Response(answer.model_dump_json(), media_type="application/json")
+            prefill_response = await prefill.create(prefill_request, model)
+        return Response(prefill_response.model_dump_json(), media_type="application/json")
 
     @router.get(HEALTH_PATH)
     async def get_health(request: Request) -> Response:

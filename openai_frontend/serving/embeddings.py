@@ -111,13 +111,13 @@ class Embeddings:
             raise InvalidRequest(message, param="messages")
         self._limits.check_messages(len(messages))
         parts: list[MediaPart] = []
-        shown = template_messages(messages, self._policy, parts)
+        template_input = template_messages(messages, self._policy, parts)
         for each in parts:
             if KINDS[each.part["type"]] != "image":
                 raise unsupported_media(each)
         media = await self._media.read(parts, model) if parts else NO_MEDIA
         prompt = await model.render_chat(
-            shown,
+            template_input,
             media=media.counts if parts else None,
             add_special_tokens=bool(request.add_special_tokens),
             truncation=_truncation(request, model),
@@ -167,18 +167,18 @@ class Embeddings:
             data = await gather_batches(embed, ids, model, permit.granted)
         return data, prompt_tokens
 
-    def _inputs(self, sent: Input) -> list[Text | TokenIds]:
+    def _inputs(self, value: Input) -> list[Text | TokenIds]:
         """The inputs of any of the four forms that a request may have."""
-        if isinstance(sent, str) or isinstance(sent[0], int):
-            return [_input(sent, "input")]
-        self._limits.check_inputs(len(sent))
-        return [_input(each, f"input[{index}]") for index, each in enumerate(sent)]
+        if isinstance(value, str) or isinstance(value[0], int):
+            return [_input(value, "input")]
+        self._limits.check_inputs(len(value))
+        return [_input(each, f"input[{index}]") for index, each in enumerate(value)]
 
-    async def _as_text(self, sent: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
-        if isinstance(sent, Text):
-            return sent
-        await self._slicer.take(decoding_cost_us(sent.token_ids))
-        return Text(tiktoken.decode(sent.token_ids, param=sent.param), sent.param)
+    async def _as_text(self, item: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
+        if isinstance(item, Text):
+            return item
+        await self._slicer.take(decoding_cost_us(item.token_ids))
+        return Text(tiktoken.decode(item.token_ids, param=item.param), item.param)
 
     def _warn_about_token_ids(self, inputs: Sequence[Text | TokenIds], model: Describes) -> None:
         """Ids of another tokenizer may be valid here, so the server can only warn."""
@@ -190,9 +190,9 @@ class Embeddings:
         )
 
 
-def _input(sent: Any, param: str) -> Text | TokenIds:
+def _input(value: Any, param: str) -> Text | TokenIds:
     """A text, or else token ids: the schema allows nothing else."""
-    return Text(sent, param) if isinstance(sent, str) else TokenIds(sent, param)
+    return Text(value, param) if isinstance(value, str) else TokenIds(value, param)
 
 
 def _truncation(request: EmbeddingRequest, model: Renders) -> Truncation | None:
@@ -206,14 +206,14 @@ async def _vectors(
     try:
         return await permit.embed(requests)
     except (InvalidRequest, InferenceFailed) as refused:
-        asked = requests[0].dimensions
-        if asked is None or model.facts.dimensions is not None:
+        dimensions = requests[0].dimensions
+        if dimensions is None or model.facts.dimensions is not None:
             raise
         try:
             results = await permit.embed([replace(each, dimensions=None) for each in requests])
         except GatewayError:
             raise refused from None  # for another reason
-    if any(result.embedding.nbytes != asked * FLOAT_BYTES for result in results):
+    if any(result.embedding.nbytes != dimensions * FLOAT_BYTES for result in results):
         raise _no_dimensions()
     return results
 

@@ -69,27 +69,28 @@ async def tokenize_inputs(
     return prompts
 
 
-def _checked(given: TokenIds, model: Describes, truncation: Truncation | None) -> Prompt:
-    _check_vocabulary(given, model)
-    kept = given.token_ids if truncation is None else truncation.kept(given.token_ids)
+def _checked(prompt: TokenIds, model: Describes, truncation: Truncation | None) -> Prompt:
+    _check_vocabulary(prompt, model)
+    token_ids = prompt.token_ids if truncation is None else truncation.kept(prompt.token_ids)
     context = model.facts.max_model_len
-    if context is not None and len(kept) > context:
+    if context is not None and len(token_ids) > context:
         message = (
             f"This model's maximum context length is {context} tokens. However, your "
-            f"{given.param} resulted in {len(kept)} tokens. Please reduce the length of the input."
+            f"{prompt.param} resulted in {len(token_ids)} tokens. Please reduce the length of the "
+            "input."
         )
-        raise ContextLengthExceeded(message, param=given.param)
-    return Prompt(text=None, token_ids=kept)
+        raise ContextLengthExceeded(message, param=prompt.param)
+    return Prompt(text=None, token_ids=token_ids)
 
 
-def _check_vocabulary(given: TokenIds, model: Describes) -> None:
+def _check_vocabulary(prompt: TokenIds, model: Describes) -> None:
     if model.facts.vocab_size is None:
         return
     try:
-        check_in_vocabulary(given.token_ids, model.facts.vocab_size, given.param)
+        check_in_vocabulary(prompt.token_ids, model.facts.vocab_size, prompt.param)
     except InvalidRequest as error:
         message = f"{error.message} {VOCABULARY_HINT}"
-        raise InvalidRequest(message, param=given.param) from None
+        raise InvalidRequest(message, param=prompt.param) from None
 
 
 def _check_not_empty(prompt: Prompt, param: str) -> None:
@@ -145,8 +146,8 @@ async def gather_batches(
     granted slots while it runs. The first failure cancels the rest.
     """
     batches, parallel = _batches(prompts, granted, batched=model.takes_batches)
-    found = await gather_bounded(pool, batches, parallel)
-    return [each for results in found for each in results]
+    batch_results = await gather_bounded(pool, batches, parallel)
+    return [each for results in batch_results for each in results]
 
 
 def _batches(

@@ -219,22 +219,22 @@ def _pairs(request: ScoreRequest) -> list[Pair]:
 def _sides(request: ScoreRequest) -> tuple[tuple[str, str], tuple[list[Text], list[Text]]]:
     """The field names of the two sides, and their texts."""
     named = {name: getattr(request, name) for pair in _SIDES for name in pair}
-    sent = {name for name, given in named.items() if given is not None}
-    names = max(_SIDES, key=lambda pair: len(sent & set(pair)))  # the first of equals
+    present = {name for name, texts in named.items() if texts is not None}
+    names = max(_SIDES, key=lambda pair: len(present & set(pair)))  # the first of equals
     for name in names:
-        if name not in sent:
+        if name not in present:
             message = f"Missing required parameter: '{name}'."
             raise InvalidRequest(message, param=name, code="missing_required_parameter")
-    for name in sorted(sent - set(names)):
+    for name in sorted(present - set(names)):
         message = f"Invalid '{name}': the texts are already in '{names[0]}' and '{names[1]}'."
         raise InvalidRequest(message, param=name)
     return names, (_texts(named[names[0]], names[0]), _texts(named[names[1]], names[1]))
 
 
-def _texts(sent: Texts, param: str) -> list[Text]:
-    if isinstance(sent, str):
-        return [Text(sent, param)]
-    return [Text(each, f"{param}[{index}]") for index, each in enumerate(sent)]
+def _texts(texts: Texts, param: str) -> list[Text]:
+    if isinstance(texts, str):
+        return [Text(texts, param)]
+    return [Text(each, f"{param}[{index}]") for index, each in enumerate(texts)]
 
 
 # These match keys only: within a JSON string, quotes are escaped.

@@ -317,13 +317,13 @@ def _is_marked(request: SpeechToTextRequest, support: TranscriptionSupport) -> b
 def _params(request: SpeechToTextRequest, model: Describes) -> SamplingParams:
     """Sampling parameters; the temperature is 0 by default, as at OpenAI."""
     fields = {name: getattr(request, name) for name in _SAMPLING}
-    given = {name: value for name, value in fields.items() if value is not None}
-    given.setdefault("temperature", 0.0)
-    if given["temperature"] == 0 and not model.supports("temperature"):
-        del given["temperature"]
+    values = {name: value for name, value in fields.items() if value is not None}
+    values.setdefault("temperature", 0.0)
+    if values["temperature"] == 0 and not model.supports("temperature"):
+        del values["temperature"]
     if request.max_completion_tokens is not None and not model.supports("max_tokens"):
         raise unsupported("max_completion_tokens")
-    return sampling_params(SamplingFields(**given), SamplingOptions(max_tokens=None), model)
+    return sampling_params(SamplingFields(**values), SamplingOptions(max_tokens=None), model)
 
 
 def _sampling(

@@ -57,9 +57,9 @@ def name(record: RequestRecord) -> str:
 
     `HTTP` replaces a method that OpenTelemetry does not know, as its convention says.
     """
-    asked = operation(record)
-    if asked is not None:
-        return f"{asked} {record.model}"
+    operation_name = operation(record)
+    if operation_name is not None:
+        return f"{operation_name} {record.model}"
     method = "HTTP" if record.method == "_OTHER" else record.method
     return f"{method} {record.route}" if record.route else method
 
@@ -84,14 +84,14 @@ def of(record: RequestRecord, address: ServerAddress) -> dict[str, Attribute]:
         "openai_frontend.request_id": record.request_id,
         "openai_frontend.key": record.key,
     }
-    if (asked := operation(record)) is not None:
-        attributes.update(_of_model(record, asked))
+    if (operation_name := operation(record)) is not None:
+        attributes.update(_of_model(record, operation_name))
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _of_model(record: RequestRecord, asked: str) -> Mapping[str, Attribute | None]:
+def _of_model(record: RequestRecord, operation_name: str) -> Mapping[str, Attribute | None]:
     attributes: dict[str, Attribute | None] = {
-        "gen_ai.operation.name": asked,
+        "gen_ai.operation.name": operation_name,
         "gen_ai.provider.name": "triton",
         "gen_ai.request.model": record.model,
         "gen_ai.response.model": record.core_model,
@@ -110,9 +110,9 @@ def _of_generations(record: RequestRecord) -> Mapping[str, Attribute | None]:
         each.usage.finish_reason for each in generations if each.usage.finish_reason is not None
     )
     first_ns = min((each.first_ns for each in generations if each.first_ns), default=None)
-    asked = generations[0].params
+    params = generations[0].params
     return {
-        **{name: asked.get(param) for param, name in _REQUESTED.items()},
+        **{name: params.get(param) for param, name in _REQUESTED.items()},
         "gen_ai.request.stream": record.stream,
         "gen_ai.request.choice.count": len(generations) if len(generations) > 1 else None,
         "gen_ai.response.finish_reasons": reasons or None,

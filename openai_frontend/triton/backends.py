@@ -78,11 +78,11 @@ def assemble(
 
 
 def _with_python(
-    made: BackendDirectory, server: Path, repositories: Sequence[Path]
+    directory: BackendDirectory, server: Path, repositories: Sequence[Path]
 ) -> BackendDirectory:
     """Add the Python backend of the core's own server folder: it works only with that core."""
     try:
-        recorded = python_backend.install(made.folder / PYTHON_BACKEND, server, repositories)
+        recorded = python_backend.install(directory.folder / PYTHON_BACKEND, server, repositories)
     except python_backend.PythonBackendUnavailable as error:
-        return replace(made, unavailable={PYTHON_BACKEND: str(error)})
-    return replace(made, recorded=recorded)
+        return replace(directory, unavailable={PYTHON_BACKEND: str(error)})
+    return replace(directory, recorded=recorded)

@@ -335,10 +335,10 @@ def _adapters(folder: ModelDirectory, contract: Contract) -> tuple[list[str], li
         named=folder.options.adapters,
         watched=folder.options.adapter_folder,
     )
-    found = LoRACatalog().scan(folder.name, sources, _requirements(folder, contract))
+    adapters = LoRACatalog().scan(folder.name, sources, _requirements(folder, contract))
     return (
-        [f"{folder.name}{SEPARATOR}{name}" for name in found.adapters],
-        [f"LoRA adapter '{name}': {why}." for name, why in found.problems.items()],
+        [f"{folder.name}{SEPARATOR}{name}" for name in adapters.adapters],
+        [f"LoRA adapter '{name}': {why}." for name, why in adapters.problems.items()],
     )
 
 

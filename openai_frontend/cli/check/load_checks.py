@@ -54,10 +54,10 @@ def _check_vllm(folder: ModelDirectory, role: str) -> list[str]:
             raise ValueError(f"model.json: {error}") from error
     if folder.arguments.get("runner") != "pooling":
         _check_role(folder.arguments.get("kv_transfer_config"), role)
-    asked, most = folder.arguments.get("max_model_len"), longest(folder)
-    if isinstance(asked, int) and most is not None and asked > most:
+    configured, most = folder.arguments.get("max_model_len"), longest(folder)
+    if isinstance(configured, int) and most is not None and configured > most:
         raise ValueError(
-            f"model.json: max_model_len is {asked}, but the model's config.json allows {most}"
+            f"model.json: max_model_len is {configured}, but the model's config.json allows {most}"
             " tokens. Lower it, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
     return limitations
@@ -65,8 +65,8 @@ def _check_vllm(folder: ModelDirectory, role: str) -> list[str]:
 
 def _check_role(config: Any, role: str) -> None:
     kv_transfer = importlib.import_module("openai_frontend.engines.vllm.kv_transfer")
-    given = config if isinstance(config, Mapping) else {}
-    problem = role_problem(role, kv_transfer.described(given))
+    values = config if isinstance(config, Mapping) else {}
+    problem = role_problem(role, kv_transfer.described(values))
     if problem is not None:
         raise ValueError(problem)
 

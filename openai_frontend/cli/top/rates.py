@@ -202,6 +202,6 @@ class _Between:
             yield float(bound), self.increase(name, **labels, le=bound) or 0.0
 
     def _of(self, name: str, labels: dict[str, str]) -> Series:
-        wanted = set(labels.items())
+        required = set(labels.items())
         series = self.now.samples.get(name, {})
-        return {of: value for of, value in series.items() if wanted <= set(of)}
+        return {of: value for of, value in series.items() if required <= set(of)}

@@ -149,8 +149,8 @@ class Scrape:
     def mean(self, name: str, **labels: str) -> float | None:
         """The mean over all series with these labels; None if there are none."""
         total = self.value(name, **labels)
-        wanted = labels.items()
-        count = sum(wanted <= dict(of).items() for of in self.samples.get(name, {}))
+        required = labels.items()
+        count = sum(required <= dict(of).items() for of in self.samples.get(name, {}))
         return None if total is None else total / count
 
     def label_values(self, name: str, label: str) -> set[str]:

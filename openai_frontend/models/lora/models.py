@@ -66,11 +66,11 @@ class LoRAModels:
         if model is None:
             _check_base(name, snapshot.canonical(base), snapshot)
             return None
-        found = adapters.found.get(model.model_name, ScanResult())
-        if adapter in found.adapters:
-            return self._adapted_model(name, model, found.adapters[adapter])
-        if adapter in found.problems:
-            raise ModelFailed(name, found.problems[adapter])
+        scan = adapters.found.get(model.model_name, ScanResult())
+        if adapter in scan.adapters:
+            return self._adapted_model(name, model, scan.adapters[adapter])
+        if adapter in scan.problems:
+            raise ModelFailed(name, scan.problems[adapter])
         raise ModelNotFound(f"The model '{base}' has no adapter '{adapter[:128]}'.", param="model")
 
     def card(self, name: str, snapshot: Snapshot, adapters: LoRASnapshot) -> ModelCard | None:
@@ -83,8 +83,8 @@ class LoRAModels:
         ):
             reason = adapters.found[model.model_name].problems[adapter]
             return ModelCard(name=name, created=0, ready=False, parent=base, error=reason)
-        found = self.find(name, snapshot, adapters)
-        return None if found is None else found.card()
+        model_of_adapter = self.find(name, snapshot, adapters)
+        return None if model_of_adapter is None else model_of_adapter.card()
 
     def listed(self, snapshot: Snapshot, adapters: LoRASnapshot) -> list[ServedModel]:
         """One model for each adapter, under its base's own name."""

@@ -169,13 +169,13 @@ def _check_references(schema: Any, nodes: Sequence[tuple[_SchemaPath, Schema]]) 
 
 def _around_references(nodes: Sequence[tuple[_SchemaPath, Schema]]) -> set[int]:
     """The ids of the paths of all parts that contain a `$ref`."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for where, node in nodes:
         place: _SchemaPath | str = where if "$ref" in node else ""
-        while isinstance(place, _SchemaPath) and id(place) not in found:
-            found.add(id(place))
+        while isinstance(place, _SchemaPath) and id(place) not in ids:
+            ids.add(id(place))
             place = place.within
-    return found
+    return ids
 
 
 def _follow(schema: Any, node: Schema, where: _SchemaPath, followed: set[str]) -> None:
@@ -198,18 +198,18 @@ def _follow(schema: Any, node: Schema, where: _SchemaPath, followed: set[str]) -
 
 
 def _resolved(schema: Any, reference: str, where: _SchemaPath) -> Any:
-    found = schema
+    part = schema
     for step in reference[1:].split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and _PLACE.fullmatch(name) and int(name) < len(found):
-            found = found[int(name)]
+        if isinstance(part, Mapping) and name in part:
+            part = part[name]
+        elif isinstance(part, list) and _PLACE.fullmatch(name) and int(name) < len(part):
+            part = part[int(name)]
         else:
             _refuse(where, f"{reference[:128]!r} does not exist")
-    if not isinstance(found, (Mapping, bool)) or (len(reference) > 1 and reference[1] != "/"):
+    if not isinstance(part, (Mapping, bool)) or (len(reference) > 1 and reference[1] != "/"):
         _refuse(where, f"{reference[:128]!r} is not a schema")
-    return found
+    return part
 
 
 def _refuse(where: _SchemaPath | str, reason: str) -> NoReturn:

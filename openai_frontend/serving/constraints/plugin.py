@@ -77,11 +77,11 @@ NOTHING = PluginConstraint()
 def plugin_constraint(request: SamplingFields) -> PluginConstraint:
     """The result of the first plug-in that returns one."""
     for plugin in installed():
-        held = plugin.constraint(request)
-        if isinstance(held, StructuredOutputs):
-            return PluginConstraint(structured=held, by=plugin.name)
-        if isinstance(held, LogitsProcessor):
+        result = plugin.constraint(request)
+        if isinstance(result, StructuredOutputs):
+            return PluginConstraint(structured=result, by=plugin.name)
+        if isinstance(result, LogitsProcessor):
             return PluginConstraint(
-                by=plugin.name, extra_args={**held.arguments, PROCESSOR: held.name}
+                by=plugin.name, extra_args={**result.arguments, PROCESSOR: result.name}
             )
     return NOTHING

@@ -36,10 +36,10 @@ class ReducedConstraints:
     @property
     def current(self) -> tuple[StructuredOutputs, Mapping[str, str]] | None:
         """The constraint to use with its names; None: the request's own."""
-        held = self._current
-        if held is None or held.structured is None:
+        constraint = self._current
+        if constraint is None or constraint.structured is None:
             return None
-        return held.structured, held.field_names
+        return constraint.structured, constraint.field_names
 
     def after(self, refused: StructuredOutputs | None, param: str | None) -> bool:
         """Reduce the schema at `param`, or all of them. False if that is impossible.

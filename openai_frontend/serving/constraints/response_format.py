@@ -46,21 +46,21 @@ def requested_format(request: SamplingFields) -> RequestedFormat | None:
     """The request's output format; None if any text is allowed. Raises InvalidRequest for two
     formats.
     """
-    asked: RequestedFormat | None = None
+    requested: RequestedFormat | None = None
     for field in FORM_FIELDS:
         value = getattr(request, field)
         form = None if value is None else _FIELDS[field](field, value)
         if form is None:
             continue
-        if asked is not None:
-            message = f"'{field}' and '{asked.param}' cannot be used together."
+        if requested is not None:
+            message = f"'{field}' and '{requested.param}' cannot be used together."
             raise InvalidRequest(message, param=field)
-        asked = form
-    return _with_guided_options(request, asked)
+        requested = form
+    return _with_guided_options(request, requested)
 
 
 def _with_guided_options(
-    request: SamplingFields, asked: RequestedFormat | None
+    request: SamplingFields, requested: RequestedFormat | None
 ) -> RequestedFormat | None:
     backend, pattern = request.guided_decoding_backend, request.guided_whitespace_pattern
     if backend is not None and backend not in _BACKENDS:
@@ -68,11 +68,11 @@ def _with_guided_options(
         message = f"Invalid value: '{backend}'. Supported values are: {known}."
         raise InvalidRequest(message, param="guided_decoding_backend")
     if pattern is None:
-        return asked
-    if asked is None or asked.param != "guided_json":
+        return requested
+    if requested is None or requested.param != "guided_json":
         message = "'guided_whitespace_pattern' can only be used with 'guided_json'."
         raise InvalidRequest(message, param="guided_whitespace_pattern")
-    structured = StructuredOutputs(json=asked.structured.json, whitespace_pattern=pattern)
+    structured = StructuredOutputs(json=requested.structured.json, whitespace_pattern=pattern)
     param = "guided_whitespace_pattern"  # of the two, the one that an engine may not support
     return RequestedFormat(structured=structured, param=param, place=param)
 
@@ -92,19 +92,19 @@ def _of_response_format(field: str, response_format: Mapping[str, Any]) -> Reque
 
 
 def _of_structured_outputs(field: str, members: Mapping[str, Any]) -> RequestedFormat | None:
-    given = _given(members)
-    if not given:
+    values = _given(members)
+    if not values:
         return None
-    kinds = [kind for kind in _KINDS if kind in given]
+    kinds = [kind for kind in _KINDS if kind in values]
     if len(kinds) != 1:
         got = "none of them" if not kinds else " and ".join(f"'{kind}'" for kind in kinds)
         message = f"Invalid '{field}': expected one of {_listed()}, but got {got}."
         raise InvalidRequest(message, param=field)
-    _check_size(given, field)
+    _check_size(values, field)
     place = f"{field}.{kinds[0]}"
-    if "json" in given:
-        given["json"] = _schema(given["json"], place)
-    return RequestedFormat(structured=StructuredOutputs(**given), param=field, place=place)
+    if "json" in values:
+        values["json"] = _schema(values["json"], place)
+    return RequestedFormat(structured=StructuredOutputs(**values), param=field, place=place)
 
 
 def _of_kind(kind: str) -> Callable[[str, Any], RequestedFormat]:
@@ -112,8 +112,8 @@ def _of_kind(kind: str) -> Callable[[str, Any], RequestedFormat]:
 
     def read(field: str, value: Any) -> RequestedFormat:
         _check_size(value, field)
-        given = {kind: _schema(value, field) if kind == "json" else value}
-        return RequestedFormat(structured=StructuredOutputs(**given), param=field, place=field)
+        values = {kind: _schema(value, field) if kind == "json" else value}
+        return RequestedFormat(structured=StructuredOutputs(**values), param=field, place=field)
 
     return read
 
@@ -126,11 +126,11 @@ def _given(structured_outputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _schema(given: Any, place: str) -> Any:
-    schema = given
-    if isinstance(given, str):
+def _schema(value: Any, place: str) -> Any:
+    schema = value
+    if isinstance(value, str):
         try:
-            schema = orjson.loads(given)
+            schema = orjson.loads(value)
         except orjson.JSONDecodeError as error:
             message = f"Invalid '{place}': the text is not valid JSON: {error}."
             raise InvalidRequest(message, param=place) from None
@@ -191,26 +191,26 @@ FORM_FIELDS = tuple(_FIELDS)
 
 def format_grammar(form: RequestedFormat) -> Format:
     """The requested format as part of a structural tag."""
-    asked = form.structured
-    if asked.disable_any_whitespace or asked.whitespace_pattern is not None:
+    structured = form.structured
+    if structured.disable_any_whitespace or structured.whitespace_pattern is not None:
         raise _not_composed(form, "a whitespace pattern")
-    if asked.json is not None:
+    if structured.json is not None:
         # requested_format has parsed JSON text
-        return formats.json_value(cast("Mapping[str, Any] | bool", asked.json))
-    if asked.json_object:
+        return formats.json_value(cast("Mapping[str, Any] | bool", structured.json))
+    if structured.json_object:
         return formats.json_value({"type": "object"})
-    if asked.regex is not None:
-        return formats.regex(asked.regex)
-    if asked.choice is not None:
-        return formats.either(*map(formats.const, asked.choice))
-    if asked.grammar is not None:
-        return formats.grammar(asked.grammar)
+    if structured.regex is not None:
+        return formats.regex(structured.regex)
+    if structured.choice is not None:
+        return formats.either(*map(formats.const, structured.choice))
+    if structured.grammar is not None:
+        return formats.grammar(structured.grammar)
     return _within_structural_tag(form)
 
 
 def _within_structural_tag(form: RequestedFormat) -> Format:
-    given = _parsed(form)
-    inner = given.get("format")
+    tag = _parsed(form)
+    inner = tag.get("format")
     if not isinstance(inner, dict):
         raise _not_composed(form, "a structural tag without 'format'")
     return inner
@@ -218,14 +218,14 @@ def _within_structural_tag(form: RequestedFormat) -> Format:
 
 def _parsed(form: RequestedFormat) -> Mapping[str, object]:
     try:
-        given = orjson.loads(form.structured.structural_tag or "")
+        tag = orjson.loads(form.structured.structural_tag or "")
     except orjson.JSONDecodeError as error:
         message = f"Invalid '{form.place}': the text is not valid JSON: {error}."
         raise InvalidRequest(message, param=form.place) from None
-    if not isinstance(given, Mapping):
+    if not isinstance(tag, Mapping):
         message = f"Invalid '{form.place}': expected an object."
         raise InvalidRequest(message, param=form.place)
-    return given
+    return tag
 
 
 def _not_composed(form: RequestedFormat, what: str) -> InvalidRequest:

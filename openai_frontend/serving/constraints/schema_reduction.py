@@ -156,9 +156,9 @@ class _Structure:
 
     def _alternatives(self, node: Schema, depth: int) -> Schema:
         for key in ("anyOf", "oneOf"):
-            given = node.get(key)
-            if isinstance(given, list) and given:
-                parts = [self.of(each, depth + 1) for each in given if each is not False]
+            alternatives = node.get(key)
+            if isinstance(alternatives, list) and alternatives:
+                parts = [self.of(each, depth + 1) for each in alternatives if each is not False]
                 return {"anyOf": parts} if parts and all(parts) else {}
         return {}
 

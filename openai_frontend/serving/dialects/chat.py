@@ -109,8 +109,8 @@ def _check_fields(request: ChatCompletionRequest) -> None:
     """Check fields that depend on each other."""
     for name in ("max_completion_tokens", "max_tokens"):
         if getattr(request, name) == 0:
-            wanted = "Expected a value >= 1, or -1 for no limit, but got 0 instead."
-            message = f"Invalid '{name}': integer below minimum value. {wanted}"
+            expected = "Expected a value >= 1, or -1 for no limit, but got 0 instead."
+            message = f"Invalid '{name}': integer below minimum value. {expected}"
             raise InvalidRequest(message, param=name, code="integer_below_min_value")
     if request.modalities is not None and "audio" in request.modalities:
         message = "Invalid value: 'audio'. Supported values are: 'text'."

@@ -108,19 +108,19 @@ class _Offered(OfferedTools):
 
     def _add_text_tool(self, custom: CustomTool, place: str) -> None:
         self._check_members(custom, CustomTool.__annotations__.keys(), place)
-        given: Mapping[str, Any] = custom.get("format") or {"type": "text"}
-        grammar = given.get("grammar") or {}
+        text_format: Mapping[str, Any] = custom.get("format") or {"type": "text"}
+        grammar = text_format.get("grammar") or {}
         form = CustomFormat(
-            type=given["type"],
+            type=text_format["type"],
             syntax=grammar.get("syntax"),
             definition=grammar.get("definition"),
         )
         self.add_custom(custom["name"], form, place, description=custom.get("description"))
-        self._check_members(given, {"type", given["type"]}, f"{place}.format")
+        self._check_members(text_format, {"type", text_format["type"]}, f"{place}.format")
         self._check_members(grammar, {"syntax", "definition"}, f"{place}.format.grammar")
 
-    def _check_members(self, given: Mapping[str, Any], known: Any, place: str) -> None:
-        self._policy.unknown(f"{place}.{key}" for key in given.keys() - known)
+    def _check_members(self, members: Mapping[str, Any], known: Any, place: str) -> None:
+        self._policy.unknown(f"{place}.{key}" for key in members.keys() - known)
 
     def named(self, tool: NamedTool, place: str) -> str:
         """The name of an offered tool. Raises InvalidRequest for an unknown name or wrong kind."""

@@ -24,8 +24,10 @@ class ChunkWriter(Generic[Form]):
         """`form` is the endpoint's form of log probabilities."""
         self._job = job
         self._options = options = job.options
-        wanted = options.logprobs is not None
-        self._logprobs = [logprobs_writer(job.model, options, form) for _ in job.requests if wanted]
+        has_logprobs = options.logprobs is not None
+        self._logprobs = [
+            logprobs_writer(job.model, options, form) for _ in job.requests if has_logprobs
+        ]
         self._frames = ChunkFrames(
             shape,
             leading_fields(job),

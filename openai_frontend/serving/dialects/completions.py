@@ -285,7 +285,7 @@ def _budget(prompt: Prompt, max_tokens: int | None, model: Describes) -> int | N
 
 def _sampling(request: CompletionRequest, model: Describes, plan: _CompletionPlan) -> _Sampling:
     """Keeps the result in the plan, unless a plug-in may look at the prompt."""
-    wanted = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
+    output_constraint = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
     ranked = plan.candidates > (request.n or 1)
     echoed = request.logprobs if plan.options.echo_logprobs else None
     counts = [each for each in (request.prompt_logprobs, echoed) if each is not None]
@@ -293,9 +293,9 @@ def _sampling(request: CompletionRequest, model: Describes, plan: _CompletionPla
         max_tokens=plan.max_tokens,
         logprobs=0 if ranked and request.logprobs is None else request.logprobs,
         prompt_logprobs=(-1 if -1 in counts else max(counts)) if counts else None,
-        constraint=wanted,
+        constraint=output_constraint,
     )
-    sampling = _Sampling(wanted, sampling_params(request, options, model))
+    sampling = _Sampling(output_constraint, sampling_params(request, options, model))
     if not plugin.installed():
         plan.sampling = sampling
     return sampling
@@ -304,9 +304,9 @@ def _sampling(request: CompletionRequest, model: Describes, plan: _CompletionPla
 async def _echo(request: CompletionRequest, prompts: list[Prompt], model: Renders) -> list[str]:
     """The text before each prompt's completions: its own, without what `suffix` adds."""
     texts = []
-    for sent, prompt in zip(_prompts(request), prompts, strict=True):
-        if isinstance(sent, str) and (sent == "" or prompt.text is not None):
-            texts.append(sent)
+    for text, prompt in zip(_prompts(request), prompts, strict=True):
+        if isinstance(text, str) and (text == "" or prompt.text is not None):
+            texts.append(text)
         else:  # token ids, or truncated
             texts.append(await model.decode(prompt.token_ids))
             await asyncio.sleep(0)  # thousands of short prompts are decoded on the event loop
@@ -323,26 +323,26 @@ async def complete(job: CompletionJob) -> dict[str, Any]:
     choices, usage = await collect(job, CompletionText)
     if job.options.echo_logprobs and not all(choice.prompt_logprobs for choice in choices):
         raise InferenceFailed(NO_PROMPT_LOGPROBS)
-    kept = _likeliest(job, choices)
+    likeliest = _likeliest(job, choices)
     fields = leading_fields(job)
     return {
         "id": fields["id"],
         "object": "text_completion",
         **fields,
-        "choices": [_choice(job, at, index, choices[index]) for at, index in enumerate(kept)],
+        "choices": [_choice(job, at, index, choices[index]) for at, index in enumerate(likeliest)],
         "usage": usage_fields(usage),
     }
 
 
 def _likeliest(job: CompletionJob, choices: Sequence[CompletedChoice[CompletionText]]) -> list[int]:
     """Indexes of the choices to return for each prompt, by mean log probability of their tokens."""
-    n, kept = job.n, job.kept or job.n
+    n, count = job.n, job.kept or job.n
     indexes = range(len(choices))
-    if kept == n:
+    if count == n:
         return list(indexes)
     groups = [indexes[start : start + n] for start in indexes[::n]]
     ranked = [sorted(group, key=lambda each: -choices[each].mean_logprob()) for group in groups]
-    return [index for group in ranked for index in group[:kept]]
+    return [index for group in ranked for index in group[:count]]
 
 
 def _choice(

@@ -78,13 +78,13 @@ class TextJoiner:
         if not text:
             return ""
         whole = self._held + text
-        shown = whole.rstrip()
-        self._held = whole[len(shown) :]
+        visible = whole.rstrip()
+        self._held = whole[len(visible) :]
         if not self._begun:
             self._begun = True
-            shown = self._between + shown if self._any else shown
+            visible = self._between + visible if self._any else visible
             self._any = True
-        return shown
+        return visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

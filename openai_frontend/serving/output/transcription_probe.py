@@ -56,9 +56,9 @@ class TranscriptionProbe:
         if token_id is None:
             return {}
         params = SamplingParams(max_tokens=1, temperature=0.0, logprob_token_ids=[token_id])
-        answers = await self._ask(windows, params)
-        found = {at: _logprob(deltas, token_id) for at, deltas in enumerate(answers)}
-        return {at: math.exp(value) for at, value in found.items() if value is not None}
+        outputs = await self._ask(windows, params)
+        logprobs = {at: _logprob(deltas, token_id) for at, deltas in enumerate(outputs)}
+        return {at: math.exp(value) for at, value in logprobs.items() if value is not None}
 
     async def _ids(self, languages: Sequence[str]) -> Mapping[int, str]:
         """Id of a language's token -> its code."""

@@ -231,14 +231,14 @@ class AudioFileReader(PartReader[AudioFile]):
 
     def sent(self, each: MediaPart, model: Describes) -> Base64Text | RemoteItem | None:
         kind: str = each.part["type"]
-        given, param = each.part.get(kind), f"{each.place}.{kind}"
-        if given is None:
+        value, param = each.part.get(kind), f"{each.place}.{kind}"
+        if value is None:
             return None
         if kind == "audio_url":
-            is_object = isinstance(given, dict)
-            url, param = (given["url"], f"{param}.url") if is_object else (given, param)
+            is_object = isinstance(value, dict)
+            url, param = (value["url"], f"{param}.url") if is_object else (value, param)
             return self.at(url, "", param)
-        sent = Base64Text(given["data"], 0, given["format"], f"{param}.data")
+        sent = Base64Text(value["data"], 0, value["format"], f"{param}.data")
         self.check_bytes(sent)
         return sent
 
@@ -248,20 +248,20 @@ class AudioFileReader(PartReader[AudioFile]):
     def stored(self, item: AudioFile, model: Describes) -> AudioFile:
         return item
 
-    def _file(self, sent: Base64Text) -> AudioFile:
-        base64 = sent.text[sent.start :]
+    def _file(self, item: Base64Text) -> AudioFile:
+        base64 = item.text[item.start :]
         try:
             digest = media_parts.digest(base64)
             format = self._formats.get(digest)
             if format is None:
-                format = self._formats[digest] = _format(base64, sent.param)
+                format = self._formats[digest] = _format(base64, item.param)
                 if len(self._formats) > _KNOWN_FORMATS:
                     self._formats.popitem(last=False)
         except NotBase64:
-            raise _not_base64(sent) from None
-        if sent.option not in ("", format):
-            param = sent.param.removesuffix("data") + "format"
-            message = f"Invalid '{param}': the audio is {format}, not {sent.option}."
+            raise _not_base64(item) from None
+        if item.option not in ("", format):
+            param = item.param.removesuffix("data") + "format"
+            message = f"Invalid '{param}': the audio is {format}, not {item.option}."
             raise InvalidRequest(message, param=param, code="invalid_file_format")
         return AudioFile(
             base64=base64,
@@ -269,7 +269,7 @@ class AudioFileReader(PartReader[AudioFile]):
             format=format,
             max_seconds=self._limits.max_audio_seconds,
             max_samples=self._limits.max_audio_samples,
-            param=sent.param,
+            param=item.param,
         )
 
     def oversized(self, size: str, param: str) -> InvalidRequest:
@@ -283,15 +283,15 @@ class AudioFileReader(PartReader[AudioFile]):
 def _format(base64: str, param: str) -> str:
     """The format by the first bytes. The whole text is checked, not decoded. Raises NotBase64."""
     check_base64(base64)
-    found = format_of(b64decode(base64[: _HEAD_BYTES * 4 // 3]))
-    if found is None:
+    format = format_of(b64decode(base64[: _HEAD_BYTES * 4 // 3]))
+    if format is None:
         message = f"Invalid '{param}': its format is none of the supported: {sorted(FORMATS)}."
         raise InvalidRequest(message, param=param, code="invalid_file_format")
-    return found
+    return format
 
 
-def _not_base64(sent: Base64Text) -> InvalidRequest:
-    if sent.start:
-        return _URLS.error(sent.param, "a value that is not valid base64")
-    message = f"Invalid '{sent.param}': expected base64-encoded audio."
-    return InvalidRequest(message, param=sent.param, code="invalid_audio")
+def _not_base64(item: Base64Text) -> InvalidRequest:
+    if item.start:
+        return _URLS.error(item.param, "a value that is not valid base64")
+    message = f"Invalid '{item.param}': expected base64-encoded audio."
+    return InvalidRequest(message, param=item.param, code="invalid_audio")

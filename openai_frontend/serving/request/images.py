@@ -110,14 +110,14 @@ class ImageReader(PartReader[ImageInput]):
         return None if model.facts.images is None else self._limits.images_of(model.facts.images)
 
     def sent(self, each: MediaPart, model: Describes) -> Base64Text | RemoteItem | None:
-        given = each.part.get("image_url")
-        image_url = given if isinstance(given, dict) else {"url": given}
+        value = each.part.get("image_url")
+        image_url = value if isinstance(value, dict) else {"url": value}
         url, detail = image_url.get("url"), _detail(image_url)
         support = model.facts.images or ImageSupport()
         _check_detail(detail, f"{each.place}.image_url.detail", support)
         if url is None:
             return None
-        param = f"{each.place}.image_url" + (".url" if given is image_url else "")
+        param = f"{each.place}.image_url" + (".url" if value is image_url else "")
         return self.at(url, detail, param)
 
     def stored(self, item: ImageInput, model: Describes) -> ImageInput:
@@ -143,27 +143,27 @@ class ImageReader(PartReader[ImageInput]):
             "per image (max_image_bytes)",
         )
 
-    def _input(self, sent: Base64Text) -> ImageInput:
-        base64 = sent.text[sent.start :]
+    def _input(self, item: Base64Text) -> ImageInput:
+        base64 = item.text[item.start :]
         try:
             digest = media_parts.digest(base64)
             header = self._headers.get(digest)
             if header is None:
-                header = _header(base64, sent.param)
+                header = _header(base64, item.param)
                 self._headers[digest] = header
                 if len(self._headers) > _KNOWN_HEADERS:
                     self._headers.popitem(last=False)
         except NotBase64:
-            raise _URLS.error(sent.param, "a value that is not valid base64") from None
-        self._check_size(header, sent.param)
+            raise _URLS.error(item.param, "a value that is not valid base64") from None
+        self._check_size(header, item.param)
         return ImageInput(
             base64=base64,
             digest=digest,
             width=header.width,
             height=header.height,
             format=header.format,
-            detail=sent.option,
-            param=sent.param,
+            detail=item.option,
+            param=item.param,
         )
 
     def _check_size(self, header: Header, param: str) -> None:

@@ -157,15 +157,15 @@ class PartReader(ABC, Generic[Item]):
             raise unsupported_media(parts[0])
         if len(parts) > most:
             raise _too_many(self.plural, most, len(parts))
-        found = [self._sent_or_named(each, model) for each in parts]
-        sent = cast(list[Base64Text | Item], found)
-        if self._fetching is not None and any(isinstance(each, RemoteItem) for each in found):
-            sent = await self._fetched(found, self._fetching)
-        characters = sum(len(each.text) for each in sent if isinstance(each, Base64Text))
+        inputs = [self._sent_or_named(each, model) for each in parts]
+        local = cast(list[Base64Text | Item], inputs)
+        if self._fetching is not None and any(isinstance(each, RemoteItem) for each in inputs):
+            local = await self._fetched(inputs, self._fetching)
+        characters = sum(len(each.text) for each in local if isinstance(each, Base64Text))
         if characters <= _AT_ONCE:
-            items = self.items(sent)
+            items = self.items(local)
         else:
-            items = await asyncio.to_thread(self.items, sent)
+            items = await asyncio.to_thread(self.items, local)
         for each, item in zip(parts, items, strict=True):
             if uuid := each.part.get("uuid"):
                 self._named.bind(current_request().tenant, uuid, item, f"{each.place}.uuid")
@@ -184,14 +184,14 @@ class PartReader(ABC, Generic[Item]):
         self.check_bytes(text)
         return text
 
-    def check_bytes(self, sent: Base64Text) -> None:
+    def check_bytes(self, item: Base64Text) -> None:
         """Raises InvalidRequest beyond the limit of one item."""
-        size = (len(sent.text) - sent.start) * 3 // 4
+        size = (len(item.text) - item.start) * 3 // 4
         if size > self._max_bytes:
-            raise self.oversized(str(size), sent.param)
+            raise self.oversized(str(size), item.param)
 
     async def _fetched(
-        self, found: Sequence[Base64Text | RemoteItem | Item], fetching: Fetching
+        self, inputs: Sequence[Base64Text | RemoteItem | Item], fetching: Fetching
     ) -> list[Base64Text | Item]:
         """The items with those that were remote, which are fetched at the same time. The first
         that fails ends the others.
@@ -199,7 +199,7 @@ class PartReader(ABC, Generic[Item]):
         memory = FetchedMemory(fetching.memory)
         fetches = {
             at: asyncio.create_task(self._fetch(each, fetching.fetcher, memory))
-            for at, each in enumerate(found)
+            for at, each in enumerate(inputs)
             if isinstance(each, RemoteItem)
         }
         try:
@@ -210,7 +210,7 @@ class PartReader(ABC, Generic[Item]):
             await asyncio.wait(fetches.values())
         return [
             fetches[at].result() if isinstance(each, RemoteItem) else each
-            for at, each in enumerate(found)
+            for at, each in enumerate(inputs)
         ]
 
     async def _fetch(

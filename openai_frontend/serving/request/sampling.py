@@ -295,17 +295,19 @@ def token_budget(
     """
     if context is None:
         return max_tokens
-    wanted = max(1, max_tokens or 1)  # engines generate at least one token
-    if prompt_tokens + wanted > context:
-        raise _too_long(prompt_tokens, wanted, context, param)
+    output_tokens = max(1, max_tokens or 1)  # engines generate at least one token
+    if prompt_tokens + output_tokens > context:
+        raise _too_long(prompt_tokens, output_tokens, context, param)
     return context - prompt_tokens if max_tokens is None else max_tokens
 
 
-def _too_long(prompt_tokens: int, wanted: int, context: int, param: str) -> ContextLengthExceeded:
+def _too_long(
+    prompt_tokens: int, output_tokens: int, context: int, param: str
+) -> ContextLengthExceeded:
     message = (
         f"This model's maximum context length is {context} tokens. However, you requested "
-        f"{prompt_tokens + wanted} tokens ({prompt_tokens} in the {param}, {wanted} in the "
-        f"completion). Please reduce the length of the {param} or completion."
+        f"{prompt_tokens + output_tokens} tokens ({prompt_tokens} in the {param}, {output_tokens} "
+        f"in the completion). Please reduce the length of the {param} or completion."
     )
     return ContextLengthExceeded(message, param=param)
 

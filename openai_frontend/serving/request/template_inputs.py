@@ -90,9 +90,9 @@ def _check_content(message: ChatCompletionMessageParam, place: str, media: list[
     if content is None:
         _missing(place)
     if content == []:
-        wanted = "Expected an array with minimum length 1, but got an empty array instead."
+        expected = "Expected an array with minimum length 1, but got an empty array instead."
         raise InvalidRequest(
-            f"Invalid '{place}': empty array. {wanted}", param=place, code="empty_array"
+            f"Invalid '{place}': empty array. {expected}", param=place, code="empty_array"
         )
 
 
@@ -216,29 +216,29 @@ def template_variables(
     """
     values: dict[str, Any] = {}
     adjusted: dict[str, str] = {}
-    for name, asked in hints.items():
-        if asked is None:
+    for name, hint in hints.items():
+        if hint is None:
             continue
-        used = _variables(name, asked, model)
+        used = _variables(name, hint, model)
         values |= used
-        if used.get(name, asked) != asked:
+        if used.get(name, hint) != hint:
             adjusted[name] = used[name]
-        elif not used and asked != _NEUTRAL[name]:
+        elif not used and hint != _NEUTRAL[name]:
             adjusted[name] = IGNORED
     for name, value in adjusted.items():
         policy.adjusted(name, value, model.name)
     return TemplateVariables({**values, **(variables or {})}, adjusted)
 
 
-def _variables(name: str, asked: str, model: Renders) -> dict[str, Any]:
+def _variables(name: str, hint: str, model: Renders) -> dict[str, Any]:
     if model.template_knows(name):
-        return {name: _nearest(name, asked, model)}
+        return {name: _nearest(name, hint, model)}
     switches = _THINKING if name == "reasoning_effort" else ()
-    return {switch: asked != "none" for switch in switches if model.template_knows(switch)}
+    return {switch: hint != "none" for switch in switches if model.template_knows(switch)}
 
 
-def _nearest(name: str, asked: str, model: Renders) -> str:
+def _nearest(name: str, hint: str, model: Renders) -> str:
     """The supported value nearest to the requested one."""
     scale = _SCALES[name]
-    by_distance = sorted(scale, key=lambda each: abs(scale.index(each) - scale.index(asked)))
-    return next((each for each in by_distance if model.template_accepts(name, each)), asked)
+    by_distance = sorted(scale, key=lambda each: abs(scale.index(each) - scale.index(hint)))
+    return next((each for each in by_distance if model.template_accepts(name, each)), hint)

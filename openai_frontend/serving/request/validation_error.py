@@ -105,9 +105,9 @@ def _expected(problem: Problem) -> str:
 
 def _wrong_type(expected: Sequence[str], value: Any, path: str) -> Wording:
     article = "" if len(expected) == 1 else "one of "
-    wanted = f"expected {article}{_listed(expected)}, but got {_kind(value)} instead."
+    difference = f"expected {article}{_listed(expected)}, but got {_kind(value)} instead."
     subject = f"Invalid type for '{path}'" if path else "Invalid type for the request body"
-    return f"{subject}: {wanted}", "invalid_type"
+    return f"{subject}: {difference}", "invalid_type"
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -154,10 +154,10 @@ def _length(side: str, limit_word: str, key: str) -> Callable[[Problem, str], Wo
         kind = _kind(problem["input"]).split()[1]
         if length == 0:
             return _empty(kind, limit, path)
-        wanted = f"Expected {_KINDS[kind]} with {limit_word} length {limit}"
+        expected = f"Expected {_KINDS[kind]} with {limit_word} length {limit}"
         got = f"but got {_KINDS[kind]} with length {length} instead."
         size = "long" if side == "above_max" else "short"
-        return f"Invalid '{path}': {kind} too {size}. {wanted}, {got}", f"{kind}_{side}_length"
+        return f"Invalid '{path}': {kind} too {size}. {expected}, {got}", f"{kind}_{side}_length"
 
     return wording
 
@@ -167,8 +167,8 @@ _KINDS = {"array": "an array", "object": "an object", "string": "a string"}
 
 
 def _empty(kind: str, minimum: int, path: str) -> Wording:
-    wanted = f"Expected {_KINDS[kind]} with minimum length {minimum}"
-    message = f"Invalid '{path}': empty {kind}. {wanted}, but got an empty {kind} instead."
+    expected = f"Expected {_KINDS[kind]} with minimum length {minimum}"
+    message = f"Invalid '{path}': empty {kind}. {expected}, but got an empty {kind} instead."
     return message, f"empty_{kind}"
 
 
@@ -201,8 +201,8 @@ def _unknown_kind(problem: Problem, path: str) -> Wording:
 
 
 def _pattern(problem: Problem, path: str) -> Wording:
-    wanted = problem["ctx"]["pattern"]
-    expected = f"Expected a string that matches the pattern '{wanted}'."
+    pattern = problem["ctx"]["pattern"]
+    expected = f"Expected a string that matches the pattern '{pattern}'."
     message = f"Invalid '{path}': string does not match pattern. {expected}"
     return message, "invalid_value"
 

@@ -29,7 +29,7 @@ Work = GenerationRequest | EmbedRequest | ScorePairRequest | SpeechRequest
 
 
 class Describes(LimitedModel, Protocol):
-    """Name, abilities and limits of a model. Costs nothing to ask."""
+    """Name, facts, limits and supported fields of a model."""
 
     @property
     def name(self) -> str: ...
@@ -90,7 +90,7 @@ class Renders(Describes, Protocol):
 
 
 class Generates(Describes, Protocol):
-    """Runs requests in a model. Only a `Permit` calls these methods."""
+    """Runs requests in a model, which only a `Permit` does."""
 
     @property
     def use(self) -> ModelUse: ...

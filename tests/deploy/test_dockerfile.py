@@ -107,3 +107,9 @@ def test_apt_lists_are_removed(stage: str) -> None:
 
     fetching = [text for text in texts(stage, "RUN") if "apt-get update" in text]
     assert [text for text in fetching if not text.endswith("rm -rf /var/lib/apt/lists/*")] == []
+
+
+@pytest.mark.parametrize("stage", FINAL)
+def test_image_health_check_equals_that_of_compose(stage: str) -> None:
+    [check] = texts(stage, "HEALTHCHECK")
+    assert "http://127.0.0.1:9000/health/ready" in check

@@ -74,12 +74,12 @@ class _PoolWorker:
         self.connection.settimeout(timeout_s)
         number = secrets.randbits(64)
         write_message(self.connection, number, header, frames)
-        replied, outcome, frames_of_reply = read_message(self, most_bytes)
+        replied, outcome, reply_frames = read_message(self, most_bytes)
         if replied != number or not isinstance(outcome, dict):
             raise MalformedMessage("not the reply to its task")
         if "refused" in outcome:
             raise Refused(_reason(outcome["refused"]))
-        return outcome, frames_of_reply
+        return outcome, reply_frames
 
     def recv_into(self, data: memoryview) -> int:
         """Like a socket's method, with one deadline for the whole message. Raises TimeoutError."""

@@ -343,7 +343,7 @@ class VLLMEngine(Engine):
     def _prompt_audio(self, model: ModelSpec) -> PromptAudio | None:
         """None if the model transcribes no audio. Blocks until processes are ready.
 
-        Raises ValueError or RuntimeError for a transcription model that cannot serve.
+        Raises ValueError or RuntimeError for a model that cannot serve.
         """
         if not audio.is_transcriber(self._engine):
             return None

@@ -95,6 +95,7 @@ REFUSED = [
     ({"logprob_token_ids": [1]}, "logprob_token_ids"),
     ({"prompt": ["a" * 50] * 2, "echo": True, "logprobs": 1}, "logprobs"),
     ({"prompt": ["a" * 50] * 2, "prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
     ({"bad_words": ["a" * 1000] * 5}, "bad_words"),
     ({"best_of": 2, "stream": True}, "best_of"),
     ({"prompt": [5], "suffix": "end"}, "suffix"),

@@ -12,7 +12,7 @@ from scripts.figures import PACKAGE, ROOT, change_figures, import_figures, size_
 MOST_FILES = {
     "request field": 8,
     "endpoint": 13,
-    "model ability": 24,
+    "model ability": 23,
     "tensor contract": 6,
     "parser family": 2,
     "metric": 3,

@@ -329,11 +329,11 @@ class _CallbackValues(Collector):
 class _OutputTokens(Collector):
     """Output tokens by model, those of running generations included."""
 
-    generations: Mapping[GenerationLabels, GenerationMetrics]
+    generations: dict[GenerationLabels, GenerationMetrics]
 
     def collect(self) -> Iterable[Metric]:
         spec = catalog.OUTPUT_TOKENS
         metric = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
-        for labels, generations in [*self.generations.items()]:  # the event loop may add one
+        for labels, generations in self.generations.copy().items():  # the event loop may add one
             metric.add_metric(labels, generations.output_tokens())
         yield metric

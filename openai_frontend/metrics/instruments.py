@@ -1,6 +1,9 @@
 """Counters, gauges and histograms. prometheus_client writes them, but does not keep their values.
 
 Only the event loop's thread changes values, so they need no lock; scrapes read them on a thread.
+They copy a table first, which is one step: a list of its items allocates each of them, and a
+garbage collection may let the event loop add an item in between.
+
 prometheus_client's own take a lock for each addition and compare a value with one bound after the
 other: a short chat, which changes 17 values, took 17 us of CPU time more
 (docs/decisions/0025-own-code.md).
@@ -79,7 +82,7 @@ class ValueFamily(Collector):
 
     def collect(self) -> Iterable[Metric]:
         metric = self._family(self._name, self._help, labels=self._labels)
-        for labels, value in [*self._values.items()]:  # the event loop may add one
+        for labels, value in self._values.copy().items():
             metric.add_metric([str(each) for each in labels], value.value)
         yield metric
 
@@ -105,7 +108,7 @@ class HistogramFamily(Collector):
 
     def collect(self) -> Iterable[Metric]:
         metric = HistogramMetricFamily(self._name, self._help, labels=self._labels)
-        for labels, histogram in [*self._histograms.items()]:
+        for labels, histogram in self._histograms.copy().items():
             buckets = [*zip(self._bound_labels, accumulate(histogram.counts), strict=True)]
             metric.add_metric([str(each) for each in labels], buckets, histogram.sum)
         yield metric

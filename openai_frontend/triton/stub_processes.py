@@ -133,7 +133,7 @@ class StubProcesses:
         Not earlier: the core kills the process of an instance that it removes, and would kill
         another process that has got the number of a reaped one.
         """
-        for process, since_s in list(self._abandoned_s.items()):
+        for process, since_s in self._abandoned_s.copy().items():
             if time.monotonic() - since_s < REAP_AFTER_S:
                 continue
             del self._abandoned_s[process]

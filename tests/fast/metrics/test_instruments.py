@@ -1,4 +1,6 @@
+import gc
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -61,7 +63,22 @@ def test_histogram_writes_what_prometheus_client_writes(values):
     assert written(ours) == written(theirs)
 
 
-def test_scrape_while_the_event_loop_adds_labels():
+@pytest.fixture
+def collections_that_switch_threads():
+    """Each allocation of a container may start a collection, and each lets other threads run."""
+    thresholds = gc.get_threshold()
+
+    def switch(phase: str, info: dict[str, int]) -> None:
+        time.sleep(0)
+
+    gc.callbacks.append(switch)
+    gc.set_threshold(10, 1_000_000, 1_000_000)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(switch)
+
+
+def test_scrape_while_the_event_loop_adds_labels(collections_that_switch_threads):
     """Scrapes run on a thread; none fails, and the last has every value."""
     values = ValueFamily(GaugeMetricFamily, "n", "help", ("at",))
     histograms = HistogramFamily("h", "help", ("at",), BOUNDS)
@@ -81,6 +98,7 @@ def test_scrape_while_the_event_loop_adds_labels():
     for at in range(3000):
         values.labels(at).inc()
         histograms.labels(at % 50).observe(at)
+        time.sleep(0)  # a scrape may run
     ended.set()
     thread.join()
 

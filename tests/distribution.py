@@ -58,6 +58,15 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
                 self.workqueue.move_to_end(name, last=False)
         super()._assign_work_unit(node)
 
+    def remove_node(self, node: WorkerController) -> str | None:
+        """After a crash of the worker, only units with tests that have not run wait again: a worker
+        that got no tests would wait forever.
+        """
+        units = self.assigned_work[node].items()
+        self.assigned_work[node] = {name: unit for name, unit in units if not all(unit.values())}
+        crashed: str | None = super().remove_node(node)
+        return crashed
+
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid.partition("::")[0])
 

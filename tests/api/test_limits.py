@@ -1,6 +1,6 @@
 """Limits of a request: accepted at the limit, OpenAI's 400 one beyond it, at little cost.
 
-tests/fast/schemas/test_chat_completions.py has the bounds of the other numbers, and the types.
+tests/fast/schemas/test_chat_completions.py has the bounds of the other numbers.
 
 The cost is the CPU time of the gateway's process over several requests, which a busy machine does
 not distort. No refused request reaches the core.
@@ -177,3 +177,57 @@ def test_beyond_the_limit(gateway, path, fields, param, code):
     assert error["message"].startswith(f"Invalid '{param}': ")
     assert within_budget(lambda: gateway.cpu_s(path, fields), 0.005)
     assert gateway.inferences() == before
+
+
+TYPES = {
+    "an integer": ["n", "max_tokens", "seed", "top_logprobs", "top_k", "min_tokens"],
+    "a decimal": ["temperature", "top_p", "presence_penalty", "frequency_penalty", "min_p"],
+    "a boolean": ["stream", "logprobs", "store", "ignore_eos"],
+}
+VALUES = {
+    '"3"': ("a string", []),
+    "true": ("a boolean", ["a boolean"]),
+    "1e308": ("a decimal", ["a decimal"]),
+    "[1]": ("an array", []),
+    "{}": ("an object", []),
+}
+WRONG = [
+    (field, value, kind, got)
+    for kind, fields in TYPES.items()
+    for field in fields
+    for value, (got, fits) in VALUES.items()
+    if kind not in fits
+]
+
+
+@pytest.mark.parametrize(("field", "value", "kind", "got"), WRONG)
+def test_types_are_strict(gateway, field, value, kind, got):
+    """No value is converted: "3" is not a number, true is not 1."""
+    body = json.dumps({**REQUIRED[CHAT], field: 0}).replace(f'"{field}": 0', f'"{field}": {value}')
+    before = gateway.inferences()
+
+    status, answer = gateway.post(CHAT, body.encode())
+
+    error = json.loads(answer)["error"]
+    assert (400, field, "invalid_type") == (status, error["param"], error["code"])
+    assert error["message"] == (
+        f"Invalid type for '{field}': expected {kind}, but got {got} instead."
+    )
+    assert gateway.inferences() == before
+
+
+NUMBERS = ["2147483648", "9223372036854775808", "1e308", "1e999", "NaN", "-Infinity", "-1"]
+NUMBER_FIELDS = ["n", "max_tokens", "top_logprobs", "temperature", "top_p", "top_k", "seed"]
+
+
+@pytest.mark.parametrize("field", NUMBER_FIELDS)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_extreme_numbers(gateway, field, number):
+    """A number out of range is a 400, never a 500 or an overflow."""
+    body = json.dumps({**REQUIRED[CHAT], "logprobs": True, field: 0})
+    body = body.replace(f'"{field}": 0', f'"{field}": {number}')
+
+    status, answer = gateway.post(CHAT, body.encode())
+
+    fits = {("seed", "2147483648"), ("seed", "-1"), ("top_k", "-1"), ("max_tokens", "-1")}
+    assert status == (200 if (field, number) in fits else 400), answer

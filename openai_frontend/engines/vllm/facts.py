@@ -1,6 +1,5 @@
 """Facts about a model of vLLM: those that its files show, and those of the loaded engine."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ _TASKS = {
 def from_files(model: ModelSpec) -> ModelFacts:
     """Facts that need no vLLM. Files on a hub show none.
 
-    Raises ValueError or ModelUnavailable for files that cannot be read.
+    Raises ModelUnavailable for files that cannot be read.
     """
     weights = _weights(model)
     here = weights if weights is not None and weights.is_dir() else None
@@ -94,10 +93,5 @@ def _weights(model: ModelSpec) -> Path | None:
 
 def _architecture(weights: Path | None) -> str:
     """The architecture in config.json; empty without the file."""
-    path = None if weights is None else weights / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"config.json cannot be read: {error}") from error
-    names = config.get("architectures") if isinstance(config, dict) else None
+    names = hugging_face.read_json(weights, "config.json").get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""

@@ -51,7 +51,7 @@ Deliberate differences from `vllm serve` 0.32:
   vLLM ignores it. A `uuid` belongs to the key and the content; in vLLM it is a cache key shared by
   all clients. Images and texts stay in the order in which they were sent. The usage has
   `prompt_tokens_details.image_tokens`; vLLM's is `multimodal_tokens`. `/tokenize` and `/render`
-  count an image as the engine does if all have the same tokens, and else as one placeholder
+  count an image as the engine does if all have the same tokens, otherwise as one placeholder
   ([multimodal.md](multimodal.md)).
 - Transcriptions: `text`, `srt` and `vtt` are text, a stream has OpenAI's events, and what has no
   effect is refused, `timestamp_granularities[]` `word` too; vLLM answers `text` with JSON, refuses

@@ -29,15 +29,7 @@ def test_what_shares_engines_begins_first():
         "tests/clients/test_openai.py::test_d",
         "tests/vllm/test_engine.py::test_e",
     ]
-    config: Any = SimpleNamespace(
-        option=SimpleNamespace(loadscopereorder=True), getvalue=lambda _: ["popen"] * 3
-    )
-    scheduler = distribution.pytest_xdist_make_scheduler(config, Producer("test"))
-    nodes = [Worker() for _ in range(3)]
-    for node in nodes:
-        scheduler.add_node(node)
-        scheduler.add_node_collection(node, tests)
-    scheduler.schedule()
+    _, nodes = scheduled(tests, workers=3)
 
     assert [tests[node.sent[0]] for node in nodes] == [tests[4], tests[3], tests[0]]
 
@@ -46,16 +38,7 @@ def test_tests_of_a_crashed_worker_run_in_another():
     """Its complete files do not wait again: a worker that gets no tests would wait forever."""
     files = ("background_tasks", "files", "memory_budget", "prefix_cache")
     tests = [f"tests/fast/test_{file}.py::test_{number}" for file in files for number in range(2)]
-    config: Any = SimpleNamespace(
-        option=SimpleNamespace(loadscopereorder=True), getvalue=lambda _: ["popen"] * 2
-    )
-    scheduler = distribution.pytest_xdist_make_scheduler(config, Producer("test"))
-    nodes = [Worker() for _ in range(2)]
-    for node in nodes:
-        scheduler.add_node(node)
-        scheduler.add_node_collection(node, tests)
-    scheduler.schedule()
-    first, second = nodes
+    scheduler, (first, second) = scheduled(tests, workers=2)
     for index in first.sent[:2]:  # one file
         scheduler.mark_test_complete(first, index)
     crashing = tests[first.sent[2]]
@@ -65,6 +48,20 @@ def test_tests_of_a_crashed_worker_run_in_another():
     waiting = scheduler.workqueue.values()
     assert all(False in unit.values() for unit in waiting)
     assert any(crashing in unit for unit in (*waiting, *scheduler.assigned_work[second].values()))
+
+
+def scheduled(tests: list[str], *, workers: int) -> tuple[Any, list["Worker"]]:
+    """The scheduler of a run that has begun, and its workers."""
+    config: Any = SimpleNamespace(
+        option=SimpleNamespace(loadscopereorder=True), getvalue=lambda _: ["popen"] * workers
+    )
+    scheduler = distribution.pytest_xdist_make_scheduler(config, Producer("test"))
+    nodes = [Worker() for _ in range(workers)]
+    for node in nodes:
+        scheduler.add_node(node)
+        scheduler.add_node_collection(node, tests)
+    scheduler.schedule()
+    return scheduler, nodes
 
 
 class Worker:

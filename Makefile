@@ -127,10 +127,13 @@ image: ## build the image of TARGET=cpu, gpu, triton-vllm or triton-trtllm; IMAG
 push-image: image ### build that image and push it to the registry in its name
 	docker push $(IMAGE)
 
-proto: setup ### compile Triton's model_config.proto; needed after it changes
+proto: setup ### compile the .proto files; needed after one changes
 	@$(PYTHON) -m scripts.setup --tool protoc
 	.venv/tools/protoc/bin/python -m grpc_tools.protoc -Iopenai_frontend/cli model_config.proto \
 		--descriptor_set_out=openai_frontend/cli/model_config.binpb
+	.venv/tools/protoc/bin/python -m grpc_tools.protoc -Iopenai_frontend/cli \
+		-Iopenai_frontend/kserve/grpc service.proto health.proto --include_imports \
+		--descriptor_set_out=openai_frontend/kserve/grpc/service.binpb
 
 check-native: setup ## run the tests of the core under AddressSanitizer
 	$(BIN)/python -m scripts.check_native $(ARGS)

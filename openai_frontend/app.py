@@ -16,9 +16,14 @@ from starlette.types import ASGIApp, Scope
 from openai_frontend import __version__
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, RouteScope
 from openai_frontend.auth.authenticator import Authenticator
+from openai_frontend.auth.authorization import Authorizer
 from openai_frontend.config.settings import Settings
 from openai_frontend.config.triton_options import core_log
+from openai_frontend.kserve.inference import Inference
+from openai_frontend.kserve.models import ModelAdmission
+from openai_frontend.kserve.repository import Repository
 from openai_frontend.kserve.routes import kserve_router
+from openai_frontend.kserve.services import KServeServices
 from openai_frontend.lifespan import AppState, build_state
 from openai_frontend.media.modalities import ENGINE_LIMITS
 from openai_frontend.metrics import load, vllm
@@ -33,7 +38,12 @@ from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_normalization import RequestNormalization
-from openai_frontend.middleware.telemetry import RequestMetrics, Telemetry, log_request
+from openai_frontend.middleware.telemetry import (
+    RequestMetrics,
+    RequestRecords,
+    Telemetry,
+    log_request,
+)
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.models.lora_management import LoRAManagement
 from openai_frontend.models.management import ModelManagement
@@ -139,25 +149,25 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     plugin.installed()  # fail here, not at the first request
     state = build_state(settings, server)
     registry, metrics, authenticator = state.registry, state.metrics, state.authenticator
-    routes, public_scopes = RouteTable(), _public_scopes(settings)
+    routes, public = RouteTable(), public_scopes(settings)
     app = Gateway(
         **_ABOUT,
         lifespan=state.lifespan,
         middleware=[  # outermost first
             *_proxies(settings),
             Middleware(RequestId),
-            *_records(settings, state.tracing),
+            *_telemetry(request_records(settings, state.tracing)),
             Middleware(RequestNormalization, root_path=settings.root_path),
             Middleware(
                 RequestMetrics,
                 metrics=metrics,
                 fixed=routes.fixed,
-                load_report=partial(_load_header, state, "metrics" in public_scopes),
+                load_report=partial(_load_header, state, "metrics" in public),
             ),
             *_hosts(settings, authenticator),
             *cors(settings.cors_origins),
             Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
-            *_access(authenticator, routes, public_scopes),
+            *_access(authenticator, routes, public),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
             *_body_limits(settings, state, routes),
@@ -174,7 +184,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     _include(app, metrics_router(partial(_families, state), state.server.metrics))
     document = Document(
         app,
-        public_scopes=None if authenticator is None else public_scopes,
+        public_scopes=None if authenticator is None else public,
         root_path=settings.root_path,
     )
     _include(app, docs_router(document, registry))
@@ -249,16 +259,20 @@ def _load_header(state: AppState, is_public: bool, scope: Scope, format: str) ->
     return _load(state).header(format) if allowed else None
 
 
-def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
-    """Empty if nothing uses request records."""
+def request_records(settings: Settings, tracing: Tracing | None) -> RequestRecords | None:
+    """None if nothing uses records."""
     observers = [log_request] if settings.access_log else []
     if tracing is None and not observers and settings.log_format != "json":
-        return []
-    return [Middleware(Telemetry, tracing=tracing, observers=observers)]
+        return None
+    return RequestRecords(tracing, observers)
+
+
+def _telemetry(records: RequestRecords | None) -> list[Middleware]:
+    return [] if records is None else [Middleware(Telemetry, records=records)]
 
 
 def _access(
-    authenticator: Authenticator | None, routes: RouteTable, public_scopes: frozenset[RouteScope]
+    authenticator: Authenticator | None, routes: RouteTable, public: frozenset[RouteScope]
 ) -> list[Middleware]:
     """Empty if no key is needed."""
     if authenticator is None:
@@ -266,9 +280,8 @@ def _access(
     return [
         Middleware(
             Authentication,
-            keys=authenticator.api_keys,
+            authorizer=Authorizer(authenticator.api_keys, public),
             route_scope_of=routes.scope_of,
-            public_scopes=public_scopes,
         )
     ]
 
@@ -315,7 +328,7 @@ def _hosts(settings: Settings, authenticator: Authenticator | None) -> list[Midd
     return [Middleware(TrustedHosts, allowed=LOCAL, addresses=True)]
 
 
-def _public_scopes(settings: Settings) -> frozenset[RouteScope]:
+def public_scopes(settings: Settings) -> frozenset[RouteScope]:
     """The route scopes that need no key."""
     left_open: dict[RouteScope, bool] = {
         "health": settings.public_health,
@@ -422,22 +435,24 @@ def _add_operators_routes(
     _include(app, lora_router(adapters, policy, limits))
     _include(app, models_router(registry, limits))
     _include(app, health_router(lambda: drain_state.ready, registry.is_ready, registry.unready))
+    admission = ModelAdmission(
+        server,
+        registry.use,
+        Admission(state.limiter),
+        registry.concurrency_limits,
+        registry.cache_salts,
+    )
+    services = KServeServices(
+        core=server,
+        inference=Inference(server, admission),
+        repository=Repository(management),
+        policy=policy,
+        is_ready=lambda: drain_state.ready and registry.is_ready(),
+        log_settings=_log_settings(settings),
+    )
+    app.state.kserve = services  # gRPC serves it too
     if settings.enable_kserve:
-        _include(
-            app,
-            kserve_router(
-                server,
-                policy=policy,
-                admission=Admission(state.limiter),
-                management=management,
-                use=registry.use,
-                limits_for=registry.concurrency_limits,
-                cache_salts=registry.cache_salts,
-                is_ready=lambda: drain_state.ready and registry.is_ready(),
-                log_settings=_log_settings(settings),
-                streams=streams,
-            ),
-        )
+        _include(app, kserve_router(services, streams))
 
 
 def _log_settings(settings: Settings) -> dict[str, str | int | bool]:

@@ -3,6 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
+from openai_frontend.config.grpc_options import GRPC_OPTIONS
 from openai_frontend.config.loader import Option, options
 from openai_frontend.config.triton_options import TRITON_OPTIONS, TritonOption
 
@@ -60,6 +61,16 @@ whose value ends in ... can be repeated. Without a default, Triton's applies.
 |---|---|---|---|
 """
 
+GRPC_OPTIONS_HEAD = """
+## Options of the gRPC server
+
+Like the options of Triton's core, these are flags of `serve` and names in `triton_option`
+(`--grpc-port 8001`). [KServe](kserve.md#grpc) explains them.
+
+| option | value | default | description |
+|---|---|---|---|
+"""
+
 COLUMNS = "| flag | YAML key | value | default | description |\n|---|---|---|---|---|\n"
 
 
@@ -67,7 +78,9 @@ def page() -> str:
     groups = groupby(options(), key=lambda option: option.group)
     sections = (f"\n## {name}\n\n{COLUMNS}{''.join(map(row, group))}" for name, group in groups)
     options_of_core = (option_row(name, option) for name, option in TRITON_OPTIONS.items())
-    return HEAD + "".join(sections) + TRITON_OPTIONS_HEAD + "".join(options_of_core)
+    options_of_grpc = (option_row(name, option) for name, option in GRPC_OPTIONS.items())
+    core = TRITON_OPTIONS_HEAD + "".join(options_of_core)
+    return HEAD + "".join(sections) + core + GRPC_OPTIONS_HEAD + "".join(options_of_grpc)
 
 
 def row(option: Option) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 import uvicorn
 
 from openai_frontend.app import Gateway, create_app, create_transfer_app
-from openai_frontend.cli import banner, cached_repository
+from openai_frontend.cli import banner, cached_repository, grpc_server
 from openai_frontend.config import model_folders
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
@@ -114,6 +114,7 @@ def serve(
     process.authenticator = app.state.authenticator
     process.certificate = certificate(settings)
     process.serves_tensors = settings.enable_kserve
+    process.grpc = grpc_server.build(settings, app)
     process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
     state: AppState = app.state.gateway
     if metrics_listener is not None:

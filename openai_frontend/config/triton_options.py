@@ -94,11 +94,11 @@ def _resource(text: str) -> tuple[str, int, int]:
     return name, copies, number
 
 
-def _whole(least: int = 0, most: int = _MOST_UINT32) -> ValueKind:
+def whole_number(least: int = 0, most: int = _MOST_UINT32) -> ValueKind:
     return ValueKind("NUMBER", lambda text: _whole_number(text, least, most))
 
 
-def _one_of(numbers: Mapping[str, int]) -> ValueKind:
+def one_of(numbers: Mapping[str, int]) -> ValueKind:
     """Words, with the C API's number of each."""
     form = " or ".join(numbers)
 
@@ -151,12 +151,15 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
         default="false",
     ),
     "model-load-thread-count": TritonOption(
-        "model_load_thread_count", _whole(1), "Maximum models that load in parallel."
+        "model_load_thread_count", whole_number(1), "Maximum models that load in parallel."
     ),
     # The core initializes neither this one nor enable-peer-access: without a value, a failing
     # model would be retried endlessly.
     "model-load-retry-count": TritonOption(
-        "model_load_retry_count", _whole(), "Retries for a model that fails to load.", default="0"
+        "model_load_retry_count",
+        whole_number(),
+        "Retries for a model that fails to load.",
+        default="0",
     ),
     "model-load-gpu-limit": TritonOption(
         "model_load_device_limit",
@@ -184,7 +187,7 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
     ),
     "pinned-memory-pool-byte-size": TritonOption(
         "pinned_memory_pool_bytes",
-        _whole(most=_MOST_UINT64),
+        whole_number(most=_MOST_UINT64),
         "Bytes of pinned host memory for GPU transfers.",
     ),
     "cuda-memory-pool-byte-size": TritonOption(
@@ -200,12 +203,12 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
         repeats=True,
     ),
     "buffer-manager-thread-count": TritonOption(
-        "buffer_manager_thread_count", _whole(), "Threads that copy tensors."
+        "buffer_manager_thread_count", whole_number(), "Threads that copy tensors."
     ),
     # rate limiter and response cache
     "rate-limit": TritonOption(
         "rate_limiter_mode",
-        _one_of({"off": 0, "execution_count": 1}),
+        one_of({"off": 0, "execution_count": 1}),
         "How model instances share the resources of `rate-limit-resource`.",
     ),
     "rate-limit-resource": TritonOption(
@@ -232,7 +235,7 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
     ),
     "log-file": TritonOption("log_file", _PATH, "File for Triton's log instead of stderr."),
     "log-format": TritonOption(
-        "log_format", _one_of({"default": 0, "ISO8601": 1}), "Time format of Triton's log."
+        "log_format", one_of({"default": 0, "ISO8601": 1}), "Time format of Triton's log."
     ),
     # metrics
     "allow-gpu-metrics": TritonOption(
@@ -241,17 +244,19 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
     "allow-cpu-metrics": TritonOption("cpu_metrics", BOOLEAN, "Collect CPU metrics."),
     "metrics-interval-ms": TritonOption(
         "metrics_interval_ms",
-        _whole(1, _MOST_UINT64),
+        whole_number(1, _MOST_UINT64),
         "Milliseconds between samples of GPU and CPU metrics.",
     ),
 }
 
 
-def arguments(name: str, text: str) -> tuple[Any, ...]:
+def arguments(
+    name: str, text: str, options: Mapping[str, TritonOption] = TRITON_OPTIONS
+) -> tuple[Any, ...]:
     """The arguments of the option's setter. Raises ValueError that names the option."""
-    option = TRITON_OPTIONS.get(name)
+    option = options.get(name)
     if option is None:
-        close = " or ".join(map(repr, get_close_matches(name, TRITON_OPTIONS, n=3)))
+        close = " or ".join(map(repr, get_close_matches(name, options, n=3)))
         hint = f"did you mean {close}?" if close else "docs/settings.md lists the options"
         raise ValueError(f"unknown option '{name}'; {hint}")
     try:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo
 
 from openai_frontend.config import triton_options
+from openai_frontend.config.grpc_options import ALL_OPTIONS
 from openai_frontend.config.model_options import ModelOptions, Name
 
 SCOPED_FORM = "NAME:KEY=VALUE"
@@ -140,7 +141,7 @@ def _options_of_triton(value: Any) -> dict[str, list[str]]:
             texts.setdefault(name, []).append(text)
     for name, each in texts.items():
         for text in each:
-            triton_options.arguments(name, text)
+            triton_options.arguments(name, text, ALL_OPTIONS)
     return {name: each if _repeats(name) else each[-1:] for name, each in texts.items()}
 
 
@@ -154,7 +155,7 @@ def _option_texts(name: str, value: Any) -> list[str]:
 
 
 def _repeats(name: str) -> bool:
-    option = triton_options.TRITON_OPTIONS.get(name)
+    option = ALL_OPTIONS.get(name)
     return option is not None and option.repeats
 
 

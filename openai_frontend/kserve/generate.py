@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -10,19 +10,18 @@ import orjson
 
 from openai_frontend import sse
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.kserve import cache_salt, json_tensors, priority
+from openai_frontend.kserve import json_tensors
 from openai_frontend.kserve.datatypes import TensorInput, datatype_named, refuse_reserved, reject
-from openai_frontend.kserve.models import (
-    Core,
-    CoreResponse,
-    CoreResponses,
-    ModelAddress,
-    ModelAdmission,
-    offload,
+from openai_frontend.kserve.inference import (
+    Answer,
+    Inference,
+    InferenceRequest,
+    TensorModel,
     response_head,
 )
-from openai_frontend.kserve.outputs import OutputTensor, read_output
-from openai_frontend.kserve.parameters import RequestOptions, read_parameters
+from openai_frontend.kserve.models import ModelAddress, offload
+from openai_frontend.kserve.outputs import OutputTensor
+from openai_frontend.kserve.parameters import read_parameters
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.kserve import GenerateRequest
@@ -32,21 +31,11 @@ _NESTED = "parameters"  # its members may also be members of the request itself
 NOT_ONE = "generate needs exactly one response from the model, which sent {}: use generate_stream"
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedGenerateRequest:
-    """A generate request, ready for the core."""
-
-    inputs: dict[str, TensorInput]
-    id: str | None
-    options: RequestOptions
-
-
 class GenerateService:
     """Answers generate and generate_stream requests."""
 
-    def __init__(self, core: Core, admission: ModelAdmission) -> None:
-        self._core = core
-        self._admission = admission
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
         self._reader = BodyReader(GenerateRequest)
 
     async def create(self, model: ModelAddress, body: bytes, context: RequestContext) -> bytes:
@@ -74,55 +63,26 @@ class GenerateService:
         self, model: ModelAddress, body: bytes, context: RequestContext
     ) -> AsyncGenerator[list[bytes], None]:
         """Closing this generator cancels the request in the core."""
-        async with self._admission.use(context, model):
-            metadata = self._core.model_metadata(model.name, model.version)
-            parsed = await offload(
-                partial(self._read, body, metadata["inputs"]), byte_size=len(body)
-            )
-            head = response_head(self._core, model, parsed.id)
-            async with self._admission.slot(context, model, parsed.options) as options:
-                responses = self._infer(model, replace(parsed, options=options), context)
-                encoder = ResponseEncoder(head)
-                try:
-                    async for burst in responses:
-                        answers = [each for each in burst if _has_content(each)]
-                        yield [await _encode(encoder, each) for each in answers]
-                    encoder.finish()
-                finally:
-                    responses.cancel()
+        read = partial(self._read, body=body)
+        async with self._inference.run(context, model, read, byte_size=len(body)) as running:
+            encoder = ResponseEncoder(response_head(running))
+            async for burst in running:
+                yield [await _encode(encoder, each) for each in burst if each.has_content]
+            encoder.finish()
 
-    def _read(self, body: bytes, declared: Sequence[Mapping[str, Any]]) -> ParsedGenerateRequest:
+    def _read(self, model: TensorModel, body: bytes) -> InferenceRequest:
         request = self._reader.parse(body)
         fields = dict(request.model_extra or {})
         if request.parameters is not None:
             fields[_NESTED] = request.parameters
-        split = read_fields(fields, declared)
-        return ParsedGenerateRequest(split.inputs, request.id, read_parameters(split.parameters))
-
-    def _infer(
-        self, model: ModelAddress, parsed: ParsedGenerateRequest, context: RequestContext
-    ) -> CoreResponses:
-        inputs = priority.limited(parsed.inputs, self._core, model, context.tenant)
-        return self._core.infer(
-            model.name,
-            cache_salt.salted(inputs, self._core, model, self._admission.cache_salts),
-            version=model.version,
-            request_id=parsed.id or context.request_id,
-            priority=parsed.options.priority,
-            timeout_us=parsed.options.timeout_us,
-            parameters=parsed.options.custom,
-        )
+        split = read_fields(fields, model.metadata["inputs"])
+        return InferenceRequest(split.inputs, request.id, read_parameters(split.parameters))
 
 
-def _has_content(response: CoreResponse) -> bool:
-    """False for an empty final response, with which a decoupled model may end."""
-    return bool(response.names or response.parameters or not response.final)
-
-
-async def _encode(encoder: "ResponseEncoder", response: CoreResponse) -> bytes:
-    outputs = [read_output(response.tensor(name)) for name in response.names]
-    write = partial(encoder.encode, outputs, response.parameters)
-    return await offload(write, byte_size=sum(each.data.nbytes for each in outputs))
+async def _encode(encoder: "ResponseEncoder", answer: Answer) -> bytes:
+    outputs = [output for output, _ in answer.outputs]
+    write = partial(encoder.encode, outputs, answer.parameters)
+    return await offload(write, byte_size=answer.byte_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
 """POST infer: tensors in, tensors out, each as JSON or as binary data."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import orjson
 
-from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.kserve import binary_tensors, cache_salt, json_tensors, priority
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.kserve import binary_tensors, json_tensors
 from openai_frontend.kserve.binary_tensors import BinaryTail, raw_input
 from openai_frontend.kserve.datatypes import (
     TensorInput,
@@ -17,21 +16,16 @@ from openai_frontend.kserve.datatypes import (
     refuse_reserved,
     reject,
 )
-from openai_frontend.kserve.models import (
-    Core,
-    CoreResponse,
-    ModelAddress,
-    ModelAdmission,
-    offload,
+from openai_frontend.kserve.inference import (
+    Answer,
+    Inference,
+    InferenceRequest,
+    TensorModel,
+    refuse_decoupled,
     response_head,
 )
-from openai_frontend.kserve.outputs import (
-    OutputTensor,
-    RequestedOutput,
-    encode_output,
-    read_output,
-    top_classes,
-)
+from openai_frontend.kserve.models import ModelAddress, offload
+from openai_frontend.kserve.outputs import RequestedOutput, encode_output
 from openai_frontend.kserve.parameters import RequestOptions, read_parameters
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -45,16 +39,6 @@ DECOUPLED = (
     "infer does not support models with decoupled transaction policy: use generate or "
     "generate_stream"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedInferRequest:
-    """An infer request, ready for the core, and the form of each output."""
-
-    inputs: dict[str, TensorInput]
-    id: str | None = None
-    options: RequestOptions = field(default_factory=RequestOptions)
-    outputs: tuple[RequestedOutput, ...] = ()  # empty: all of the model's outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +71,8 @@ def json_length(text: str | None, body_bytes: int) -> int:
 class InferService:
     """Answers infer requests."""
 
-    def __init__(self, core: Core, admission: ModelAdmission, policy: FieldPolicy) -> None:
-        self._core = core
-        self._admission = admission
+    def __init__(self, inference: Inference, policy: FieldPolicy) -> None:
+        self._inference = inference
         self._policy = policy
         self._reader = BodyReader(InferRequest)
 
@@ -101,84 +84,21 @@ class InferService:
         context: RequestContext,
     ) -> InferResult:
         """`header_length`: `JSON_LENGTH_HEADER`'s value."""
-        json_bytes = json_length(header_length, len(body))
-        async with self._admission.use(context, model):
-            if self._core.model_is_decoupled(model.name, model.version):
-                raise InvalidRequest(DECOUPLED, param="model")
-            read = partial(self._read, model, body, json_bytes)
-            parsed = await offload(read, byte_size=len(body))
-            # Before the inference: meanwhile the model may be unloaded, or another version loaded
-            head = response_head(self._core, model, parsed.id)
-            async with self._admission.slot(context, model, parsed.options) as options:
-                timed = replace(parsed, options=options)
-                response = await self._infer(model, timed, context)
-            return await self._written(model, parsed, response, head)
+        read = partial(self._read, body=body, json_bytes=json_length(header_length, len(body)))
+        async with self._inference.run(context, model, read, byte_size=len(body)) as running:
+            answer = await running.single()
+        return await offload(partial(_result, answer), byte_size=answer.byte_size)
 
-    def _read(self, model: ModelAddress, body: bytes, json_bytes: int) -> ParsedInferRequest:
+    def _read(self, model: TensorModel, body: bytes, json_bytes: int) -> InferenceRequest:
+        refuse_decoupled(model, DECOUPLED)
         if json_bytes == 0 and body:
-            metadata = self._core.model_metadata(model.name, model.version)
-            inputs = raw_input(metadata["inputs"], memoryview(body), batches=self._batches(model))
-            return ParsedInferRequest(inputs, options=RequestOptions(binary_outputs=True))
+            inputs = raw_input(model.metadata["inputs"], memoryview(body), batches=model.batches)
+            return InferenceRequest(inputs, options=RequestOptions(binary_outputs=True))
         request = self._reader.parse(body[:json_bytes])
         self._policy.unknown(_unknown_names(request))
         options = read_parameters(request.parameters)
         inputs = _inputs(request.inputs, BinaryTail(memoryview(body)[json_bytes:]))
-        return ParsedInferRequest(inputs, request.id, options, _wanted(request, options))
-
-    async def _infer(
-        self, model: ModelAddress, parsed: ParsedInferRequest, context: RequestContext
-    ) -> CoreResponse:
-        inputs = priority.limited(parsed.inputs, self._core, model, context.tenant)
-        stream = self._core.infer(
-            model.name,
-            cache_salt.salted(inputs, self._core, model, self._admission.cache_salts),
-            version=model.version,
-            request_id=parsed.id or context.request_id,
-            priority=parsed.options.priority,
-            timeout_us=parsed.options.timeout_us,
-            parameters=parsed.options.custom,
-            outputs=[output.name for output in parsed.outputs],
-        )
-        responses: list[CoreResponse] = []
-        try:
-            async for burst in stream:
-                responses += burst
-        finally:
-            stream.cancel()
-        if len(responses) != 1:
-            raise InferenceFailed(f"expected a single response, got {len(responses)}")
-        return responses[0]
-
-    async def _written(
-        self,
-        model: ModelAddress,
-        parsed: ParsedInferRequest,
-        response: CoreResponse,
-        head: Mapping[str, Any],
-    ) -> InferResult:
-        requested = {each.name: each for each in parsed.outputs}
-        form = RequestedOutput("", binary=parsed.options.binary_outputs)
-        described = [
-            (read_output(response.tensor(name)), requested.get(name, form))
-            for name in response.names
-            if not requested or name in requested  # a backend may return more than was requested
-        ]
-        for each, how in described:
-            if how.classes and self._labels(model, each.name):
-                reject(each.name, "classification is not supported for outputs with a label file")
-        batches = any(how.classes for _, how in described) and self._batches(model)
-        write = partial(_result, head, response.parameters, described, batches=batches)
-        return await offload(write, byte_size=sum(each.data.nbytes for each, _ in described))
-
-    def _batches(self, model: ModelAddress) -> bool:
-        config = self._core.model_config(model.name, model.version)
-        return bool(config.get("max_batch_size", 0) > 0)
-
-    def _labels(self, model: ModelAddress, name: str) -> bool:
-        config = self._core.model_config(model.name, model.version)
-        return any(
-            each["name"] == name and each.get("label_filename") for each in config.get("output", ())
-        )
+        return InferenceRequest(inputs, request.id, options, _wanted(request, options))
 
 
 def _inputs(tensors: Iterable[RequestInput], tail: BinaryTail) -> dict[str, TensorInput]:
@@ -252,18 +172,11 @@ def _unknown_members(
     yield from (f"{where}.parameters.{name}" for name in extra or ())
 
 
-def _result(
-    head: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-    outputs: Iterable[tuple[OutputTensor, RequestedOutput]],
-    *,
-    batches: bool,
-) -> InferResult:
-    written = []
-    for each, how in outputs:
-        output = top_classes(each, how.classes, batches=batches) if how.classes else each
-        written.append(encode_output(output, binary=how.binary))
-    members = {**head, "parameters": dict(parameters)} if parameters else head
+def _result(answer: Answer) -> InferResult:
+    written = [encode_output(output, binary=form.binary) for output, form in answer.tensors()]
+    members = dict(response_head(answer))
+    if answer.parameters:
+        members["parameters"] = dict(answer.parameters)
     texts = b",".join(text for text, _ in written)
     json = orjson.dumps(members)[:-1] + b',"outputs":[' + texts + b"]}"
     return InferResult(json, tuple(data for _, data in written if data is not None))

@@ -13,8 +13,8 @@ from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferService
 from openai_frontend.kserve.models import (
     Core,
     ModelAddress,
-    check_inference,
     check_visible,
+    inference_model,
     model_address,
 )
 from openai_frontend.request_context.context import current_request
@@ -46,20 +46,16 @@ _GENERATE = {200: {"model": GenerateResponse}, **ERRORS}
 
 def visible_model(request: Request) -> ModelAddress:
     """The model to describe. Raises if the name is invalid or the key does not allow it."""
-    return check_visible(current_request().principal, _model_in_path(request))
+    return check_visible(current_request().principal, model_address(*_path_parameters(request)))
 
 
 def model_for_inference(request: Request, core: Core) -> ModelAddress:
     """The model to run; recorded for the metrics if it is ready."""
-    model = check_inference(current_request().principal, _model_in_path(request))
-    if core.model_is_ready(model.name, model.version):
-        context = current_request()
-        context.model = context.model_name = model.name
-    return model
+    return inference_model(current_request(), core, *_path_parameters(request))
 
 
-def _model_in_path(request: Request) -> ModelAddress:
-    return model_address(request.path_params["model"], request.path_params.get("version"))
+def _path_parameters(request: Request) -> tuple[str, str | None]:
+    return request.path_params["model"], request.path_params.get("version")
 
 
 def inference_router(

@@ -14,12 +14,12 @@ from openai_frontend.admission.queue import (
     triton_queue,
 )
 from openai_frontend.auth.api_keys import Principal
-from openai_frontend.errors import InvalidRequest, ModelNotFound, ModelUnavailable, NotPermitted
+from openai_frontend.errors import InvalidRequest, ModelNotFound, NotPermitted
 from openai_frontend.kserve.datatypes import TensorInput
 from openai_frontend.kserve.parameters import RequestOptions
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.request_context.context import RequestContext
-from openai_frontend.serving.admission.authorized_models import check_allowed
+from openai_frontend.serving.admission.authorized_models import allows, check_allowed
 from openai_frontend.serving.admission.permit import Admission
 
 # Triton's model names are folder names. Other names are rejected without a lookup.
@@ -66,6 +66,19 @@ def check_inference(principal: Principal | None, model: ModelAddress) -> ModelAd
         )
         raise NotPermitted(message)
     return check_visible(principal, model)
+
+
+def inference_model(
+    context: RequestContext, core: "Core", name: str, version: str | None
+) -> ModelAddress:
+    """The model to run; recorded for the metrics if it is ready.
+
+    Raises if the name is invalid or the key does not allow it.
+    """
+    model = check_inference(context.principal, model_address(name, version))
+    if core.model_is_ready(model.name, model.version):
+        context.model = context.model_name = model.name
+    return model
 
 
 class CoreResponse(Protocol):
@@ -134,15 +147,36 @@ class Core(Protocol):
     ) -> CoreResponses: ...
 
 
-def response_head(core: Core, model: ModelAddress, id: str | None) -> dict[str, Any]:
-    """The members of a response that identify its request and its model."""
-    version = model.version
-    if version == LATEST:
-        version = max(map(int, core.model_metadata(model.name)["versions"]), default=LATEST)
-    if version == LATEST:
-        raise ModelUnavailable(f"model '{model.name}' has no ready version")
-    members = {"model_name": model.name, "model_version": str(version)}
-    return members if id is None else {"id": id, **members}
+# Extensions that the core reports but only Triton's own frontends implement
+_UNSUPPORTED_EXTENSIONS = frozenset(
+    {
+        "cuda_shared_memory",
+        "sequence",
+        "sequence(string_id)",
+        "system_shared_memory",
+        "trace",
+    }
+)
+
+
+def describe_server(core: Core, *extensions: str) -> dict[str, Any]:
+    """The core's name, version and extensions, with the protocol's own `extensions`."""
+    metadata = core.metadata()
+    common = [each for each in metadata["extensions"] if each not in _UNSUPPORTED_EXTENSIONS]
+    return {**metadata, "extensions": [*common, *extensions]}
+
+
+def visible_statistics(principal: Principal | None, core: Core) -> dict[str, Any]:
+    """The statistics of all models that the key allows."""
+    statistics = core.model_statistics()
+    return {**statistics, "model_stats": visible_entries(principal, statistics["model_stats"])}
+
+
+def visible_entries(
+    principal: Principal | None, entries: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The entries, by `name`, of models that the key allows."""
+    return [entry for entry in entries if allows(principal, entry["name"])]
 
 
 UseModel = Callable[[str], AbstractAsyncContextManager[Any]]

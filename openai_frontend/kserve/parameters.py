@@ -40,7 +40,7 @@ def _timeout(options: RequestOptions, name: str, value: Any) -> RequestOptions:
 
 
 def _binary_outputs(options: RequestOptions, name: str, value: Any) -> RequestOptions:
-    return replace(options, binary_outputs=_boolean(name, value))
+    return replace(options, binary_outputs=boolean(name, value))
 
 
 def _no_sequence(options: RequestOptions, name: str, value: Any) -> RequestOptions:
@@ -89,7 +89,8 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-def _boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: Any) -> bool:
+    """Raises InvalidRequest with the parameter's name."""
     if not isinstance(value, bool):
         raise _refusal(name, "must be a boolean")
     return value

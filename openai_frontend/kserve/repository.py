@@ -1,6 +1,7 @@
 """The model repository: its index, and loading and unloading of models."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pybase64
@@ -26,21 +27,31 @@ class Repository:
         self._load = BodyReader(LoadRequest)
         self._unload = BodyReader(UnloadRequest)
 
-    async def index(self, body: bytes) -> list[dict[str, Any]]:
+    async def read_index(self, body: bytes) -> list[dict[str, Any]]:
+        """`index`, as the body of an HTTP request asks for it."""
+        return self.index(ready_only=bool(body) and (await self._index.read(body)).ready)
+
+    def index(self, *, ready_only: bool) -> list[dict[str, Any]]:
         """One entry for each version of every model, or of the ready ones."""
-        ready_only = bool(body) and (await self._index.read(body)).ready
         return [_entry(line) for line in self._management.index(ready_only=ready_only)]
 
-    async def load(self, model: ModelAddress, body: bytes) -> None:
-        """Loads or reloads a model, optionally with the request's config and files."""
-        parameters = ((await self._load.read(body)).parameters if body else None) or {}
+    async def read_load(self, model: ModelAddress, body: bytes) -> None:
+        """`load`, as the body of an HTTP request asks for it."""
+        parameters = (await self._load.read(body)).parameters if body else None
+        await self.load(model, parameters or {})
+
+    async def load(self, model: ModelAddress, parameters: Mapping[str, str | bytes]) -> None:
+        """Loads or reloads a model, optionally with the request's config and files.
+
+        `parameters`: `config`, JSON, and `file:<path>`, as bytes or as text in base64.
+        """
         config: str | None = None
         files: dict[str, bytes] = {}
         for name, value in parameters.items():
             if name == "config":
-                config = value
+                config = value if isinstance(value, str) else _utf8(name, value)
             elif name.startswith(_FILE):
-                files[_path(name)] = _content(name, value)
+                files[_path(name)] = value if isinstance(value, bytes) else _content(name, value)
             else:
                 raise _refusal(name, "must be `config` or `file:<path>`")
         if files and config is None:
@@ -49,11 +60,15 @@ class Repository:
         change = await management.load(model.name, config=config, model_files=model_files)
         await change.done()
 
-    async def unload(self, model: ModelAddress, body: bytes) -> None:
-        """Unloads a model, and with `unload_dependents` an ensemble's steps too."""
+    async def read_unload(self, model: ModelAddress, body: bytes) -> None:
+        """`unload`, as the body of an HTTP request asks for it."""
         parameters = (await self._unload.read(body)).parameters if body else None
-        parts = parameters is not None and bool(parameters.unload_dependents)
-        change = await self._management.unload(model.name, dependents=parts)
+        dependents = parameters is not None and bool(parameters.unload_dependents)
+        await self.unload(model, dependents=dependents)
+
+    async def unload(self, model: ModelAddress, *, dependents: bool) -> None:
+        """Unloads a model, and with `dependents` an ensemble's steps too."""
+        change = await self._management.unload(model.name, dependents=dependents)
         await change.done()
 
 
@@ -76,6 +91,13 @@ def _content(name: str, text: str) -> bytes:
         return pybase64.b64decode(text, validate=True)
     except ValueError:
         raise _refusal(name, "its content is not valid base64") from None
+
+
+def _utf8(name: str, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _refusal(name, "must be text in UTF-8") from None
 
 
 def _refusal(name: str, reason: str) -> InvalidRequest:

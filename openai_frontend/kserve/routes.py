@@ -16,18 +16,19 @@ from openai_frontend.kserve.inference_routes import (
     inference_router,
     visible_model,
 )
-from openai_frontend.kserve.models import Core, LimitsFor, ModelAdmission, UseModel
+from openai_frontend.kserve.models import (
+    Core,
+    describe_server,
+    visible_entries,
+    visible_statistics,
+)
 from openai_frontend.kserve.repository import Repository
-from openai_frontend.models.management import ModelManagement
-from openai_frontend.prefix_cache.salts import CacheSalts
+from openai_frontend.kserve.services import KServeServices
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import request_body
 from openai_frontend.routers.request import read_body
 from openai_frontend.routers.routing import AdminRoute, HealthRoute, MetricsRoute, ModelsRoute
 from openai_frontend.routers.streaming import StreamLimits
-from openai_frontend.serving.admission.authorized_models import allows
-from openai_frontend.serving.admission.permit import Admission
-from openai_frontend.serving.request.field_policy import FieldPolicy
 from schemas.kserve import (
     IndexEntry,
     IndexRequest,
@@ -38,50 +39,25 @@ from schemas.kserve import (
 )
 
 
-def kserve_router(  # noqa: PLR0913  each is a part of the server that the protocol shows
-    core: Core,
-    *,
-    policy: FieldPolicy,
-    admission: Admission,
-    management: ModelManagement,
-    use: UseModel,
-    limits_for: LimitsFor,
-    cache_salts: CacheSalts,
-    is_ready: Callable[[], bool],
-    log_settings: Mapping[str, Any],
-    streams: StreamLimits,
-) -> APIRouter:
-    """`log_settings` has the keys of Triton's logging extension."""
-    repository = Repository(management)
-    model_admission = ModelAdmission(core, use, admission, limits_for, cache_salts)
-    infer = InferService(core, model_admission, policy)
+def kserve_router(services: KServeServices, streams: StreamLimits) -> APIRouter:
+    core, repository = services.core, services.repository
+    infer = InferService(services.inference, services.policy)
+    generate = GenerateService(services.inference)
     router = APIRouter()
     for part in (
-        health_router(core, is_ready),
+        health_router(core, services.is_ready),
         server_router(core),
         statistics_router(core),  # before models_router, or /v2/models/stats would be a model
         models_router(core),
         readiness_router(core),
-        inference_router(core, infer, GenerateService(core, model_admission), streams),
+        inference_router(core, infer, generate, streams),
         index_router(repository),
         control_router(repository),
-        logging_router(log_settings),
+        logging_router(services.log_settings),
         unsupported_router(),
     ):
         router.routes.extend(part.routes)  # `include_router` builds each route a second time
     return router
-
-
-# Extensions that the core reports but only Triton's own HTTP frontend implements
-_UNSUPPORTED_EXTENSIONS = frozenset(
-    {
-        "cuda_shared_memory",
-        "sequence",
-        "sequence(string_id)",
-        "system_shared_memory",
-        "trace",
-    }
-)
 
 
 def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
@@ -107,11 +83,7 @@ def server_router(core: Core) -> APIRouter:
     @router.get("/v2", responses={200: {"model": ServerMetadata}, **ERRORS})
     async def server_metadata(request: Request) -> Response:
         """The core's name and version, and the supported protocol extensions."""
-        metadata = core.metadata()
-        extensions = [
-            each for each in metadata["extensions"] if each not in _UNSUPPORTED_EXTENSIONS
-        ]
-        return json({**metadata, "extensions": [*extensions, "generate"]})
+        return json(describe_server(core, "generate"))
 
     return router
 
@@ -166,9 +138,7 @@ def statistics_router(core: Core) -> APIRouter:
     @router.get("/v2/models/stats", responses=_JSON)
     async def all_statistics(request: Request) -> Response:
         """Request counts and durations of all models."""
-        principal, statistics = current_request().principal, core.model_statistics()
-        visible = [each for each in statistics["model_stats"] if allows(principal, each["name"])]
-        return json({**statistics, "model_stats": visible})
+        return json(visible_statistics(current_request().principal, core))
 
     @router.get(MODEL + "/stats", responses=_JSON)
     @router.get(VERSION + "/stats", include_in_schema=False)
@@ -190,9 +160,8 @@ def index_router(repository: Repository) -> APIRouter:
     @router.post("/v2/repository/index", openapi_extra=request_body(IndexRequest), responses=_INDEX)
     async def repository_index(request: Request) -> Response:
         """Lists every version of every model, with the reason if it is not ready."""
-        index = await repository.index(await read_body(request.receive))
-        principal = current_request().principal
-        return json([entry for entry in index if allows(principal, entry["name"])])
+        index = await repository.read_index(await read_body(request.receive))
+        return json(visible_entries(current_request().principal, index))
 
     return router
 
@@ -209,7 +178,7 @@ def control_router(repository: Repository) -> APIRouter:
     )
     async def load_model(request: Request) -> Response:
         """Loads or reloads a model."""
-        await repository.load(visible_model(request), await read_body(request.receive))
+        await repository.read_load(visible_model(request), await read_body(request.receive))
         return Response()
 
     @router.post(
@@ -220,7 +189,7 @@ def control_router(repository: Repository) -> APIRouter:
     )
     async def unload_model(request: Request) -> Response:
         """Unloads a model and waits until it is gone."""
-        await repository.unload(visible_model(request), await read_body(request.receive))
+        await repository.read_unload(visible_model(request), await read_body(request.receive))
         return Response()
 
     return router

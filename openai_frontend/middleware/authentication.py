@@ -4,18 +4,18 @@ Denies by default: paths without a route, and routes without a scope, also requi
 `ErrorResponses`, so that error responses have rate-limit headers too.
 """
 
-import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.auth.api_keys import REQUIRED_SCOPE, ApiKeys, Principal, RouteScope
-from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, Reservation
-from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
+from openai_frontend.auth.api_keys import RouteScope
+from openai_frontend.auth.authorization import Authorizer
+from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus
+from openai_frontend.errors import GatewayError, NotAuthenticated, RateLimited
 from openai_frontend.middleware.error_responses import send_error
 from openai_frontend.request_context.context import current_request
 from openai_frontend.runtime import html_page
@@ -24,14 +24,6 @@ from openai_frontend.serving.error_reply import reply_for
 logger = logging.getLogger(__name__)
 
 RouteScopeOf = Callable[[Scope], RouteScope | Literal["nowhere"] | None]
-
-# Headers for keys in other APIs; read only if there is no Authorization header.
-_OTHER_HEADERS = (b"x-api-key", b"api-key")
-
-_NO_KEY = (
-    "You did not provide an API key. Send it in the header Authorization, as 'Bearer' and the key."
-)
-
 
 _DOCS_NEED_A_KEY = """\
 <p>This server requires an API key, also for its documentation, and a browser sends none.</p>
@@ -60,14 +52,12 @@ class Authentication:
         self,
         app: ASGIApp,
         *,
-        keys: ApiKeys,
+        authorizer: Authorizer,
         route_scope_of: RouteScopeOf,
-        public_scopes: Collection[RouteScope],
     ) -> None:
         self._app = app
-        self._keys = keys
+        self._authorizer = authorizer
         self._route_scope_of = route_scope_of
-        self._public_scopes = public_scopes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -77,7 +67,7 @@ class Authentication:
             return
         route_scope = self._route_scope_of(scope)
         try:
-            principal = self._authorize(scope, route_scope)
+            principal = self._authorizer.authorize(scope["headers"], route_scope)
         except GatewayError as error:
             await _reject(error, scope, send, page=_page(error, route_scope, scope))
             return
@@ -88,40 +78,17 @@ class Authentication:
         else:
             await self._app(scope, receive, send)
 
-    def _authorize(
-        self, scope: Scope, route_scope: RouteScope | Literal["nowhere"] | None
-    ) -> Principal | None:
-        """Raises NotAuthenticated or NotPermitted."""
-        if route_scope in self._public_scopes:
-            with contextlib.suppress(NotAuthenticated):
-                return self._keys.authenticate(_secret(scope["headers"]))
-            return None
-        principal = self._keys.authenticate(_secret(scope["headers"]))
-        if route_scope is None:
-            raise NotPermitted("No API key grants access to this path.")
-        if route_scope != "nowhere":  # the router answers 404 for it
-            principal.require(REQUIRED_SCOPE[route_scope])
-        return principal
-
     async def _rate_limited(
         self, rate_limiter: RateLimiter, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """The request counts as running until its response has ended and Triton has released it."""
         if rate_limiter.has_rate_limits:
             send = RateLimitHeaders(rate_limiter, send).send
         try:
-            await rate_limiter.begin()
+            await current_request().begin_limited(rate_limiter)
         except RateLimited as error:
             await _reject(error, scope, send)
             return
-        context, reservation = current_request(), Reservation(rate_limiter)
-        context.reservation = reservation
-        context.deferred_release = reservation.deferred_release
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            reservation.when_released(reservation.release)
-            reservation.when_released(rate_limiter.end)
+        await self._app(scope, receive, send)
 
 
 async def _reject(
@@ -175,21 +142,3 @@ def _duration(seconds: float) -> bytes:
     if seconds < 60:
         return b"%gs" % (math.ceil(seconds * 1000) / 1000)
     return b"%dm%ds" % divmod(math.ceil(seconds), 60)
-
-
-def _secret(headers: Collection[tuple[bytes, bytes]]) -> bytes:
-    """The request's API key; `Authorization` takes precedence. Rejects two different ones in
-    headers of the same kind: a proxy may have checked the other one.
-    """
-    authorization = [value for name, value in headers if name == b"authorization"]
-    values = authorization or [value for name, value in headers if name in _OTHER_HEADERS]
-    if not values:
-        raise NotAuthenticated(_NO_KEY)
-    if len(values) > 1 and len(set(values)) > 1:
-        raise NotAuthenticated("The request has more than one API key. Send one.")
-    if not authorization:
-        return values[0]
-    scheme, _, secret = values[0].partition(b" ")
-    if scheme.lower() != b"bearer":
-        raise NotAuthenticated(_NO_KEY)
-    return secret.strip(b" ")

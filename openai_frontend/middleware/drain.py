@@ -11,7 +11,7 @@ from openai_frontend.middleware.error_responses import send_error
 from openai_frontend.serving.error_reply import reply_for
 
 # Probes and scrapers need answers until the process exits.
-_SERVED_WHILE_DRAINING: tuple[RouteScope, ...] = ("health", "metrics")
+SERVED_WHILE_DRAINING: tuple[RouteScope, ...] = ("health", "metrics")
 
 
 class DrainState:
@@ -67,7 +67,7 @@ class Draining:
         if not self._drain_state.stopping or scope["type"] != "http":
             return self._app(scope, receive, send)
         closing = _Closing(send).send
-        if self._drain_state.draining and self._route_scope_of(scope) not in _SERVED_WHILE_DRAINING:
+        if self._drain_state.draining and self._route_scope_of(scope) not in SERVED_WHILE_DRAINING:
             return send_error(scope, closing, reply_for(ServerDraining()))
         return self._app(scope, receive, closing)
 

@@ -6,7 +6,7 @@ for the parts of a streamed body.
 
 import random
 import re
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Iterable
 from time import perf_counter
 from typing import cast
 
@@ -25,6 +25,14 @@ def new_request_id() -> str:
     return f"req_{random.getrandbits(128):032x}"
 
 
+def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The client's X-Request-Id if it is safe, else a new id."""
+    for name, value in headers:
+        if name == b"x-request-id" and _SAFE.fullmatch(value):
+            return str(value, "ascii")
+    return new_request_id()
+
+
 class RequestId:
     """Begins and ends the request's context. Its id is the client's X-Request-Id if safe, else a
     new one.
@@ -37,7 +45,7 @@ class RequestId:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _from_client(scope) or new_request_id()
+        request_id = request_id_of(scope["headers"])
         transport = scope.get("state", {}).get(TRANSPORT) or Transport()
         transport.request_id = request_id
         direct = transport.sink if isinstance(transport.sink, DirectWriter) else None
@@ -123,10 +131,3 @@ class WithoutRequestId:
             await send(message)
 
         await self._app(scope, receive, without if scope["type"] == "http" else send)
-
-
-def _from_client(scope: Scope) -> str | None:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SAFE.fullmatch(value):
-            return str(value, "ascii")
-    return None

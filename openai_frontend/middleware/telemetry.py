@@ -1,7 +1,7 @@
 """Observes each request: metrics, and records for the access log, traces and JSON log lines."""
 
 import logging
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from functools import partial
 from time import perf_counter
 
@@ -116,47 +116,37 @@ _METHODS = {
 }
 
 
-class Telemetry:
-    """Records each request for the access log, traces and JSON log lines.
-
-    Wraps everything that sends a part of a response, inside of `RequestId`. The application leaves
-    it out if none of them is enabled.
-    """
+class RequestRecords:
+    """Begins and ends the records of requests, for the access log, traces and JSON log lines."""
 
     def __init__(
         self,
-        app: ASGIApp,
-        *,
         tracing: Tracing | None,
         observers: Sequence[Callable[[RequestRecord], None]] = (),
     ) -> None:
         """`observers` are called with each finished record, and must not block."""
-        self._app = app
         self._tracing = tracing
         self._observers = observers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        context = current_request()
-        record = RequestRecord(context.request_id, method=_METHODS.get(scope["method"], "_OTHER"))
-        if (client := scope.get("client")) is not None:
-            record.client = client[0]
-        parent = read_trace_context(scope["headers"])
+    def begin(
+        self,
+        context: RequestContext,
+        method: str,
+        client: str | None,
+        headers: Iterable[tuple[bytes, bytes]],
+    ) -> RequestRecord:
+        """`client` is an address; `headers` may have the caller's trace."""
+        record = context.record = RequestRecord(context.request_id, method=method, client=client)
+        parent = read_trace_context(headers)
         if self._tracing is not None:
             self._tracing.begin(record, parent)
         elif parent is not None:
             record.trace_id = parent.trace_id
-        context.record = record
-        response = _RecordedResponse(record, send)
-        try:
-            await self._app(scope, receive, response.send)
-        finally:
-            record.body_bytes += context.streamed_bytes  # which bypassed this
-            self._end(record, context)
+        return record
 
-    def _end(self, record: RequestRecord, context: RequestContext) -> None:
+    def end(self, record: RequestRecord, context: RequestContext) -> None:
+        """The response has ended; `record.status` is set."""
+        record.body_bytes += context.streamed_bytes  # which bypassed the middleware
         record.end_ns = record.now_ns()
         record.route, record.model = context.route, context.model
         principal = context.principal
@@ -165,6 +155,35 @@ class Telemetry:
             observe(record)
         if self._tracing is not None:
             self._tracing.end(record)
+
+
+class Telemetry:
+    """Records each request.
+
+    Wraps everything that sends a part of a response, inside of `RequestId`. The application leaves
+    it out if nothing uses records.
+    """
+
+    def __init__(self, app: ASGIApp, *, records: RequestRecords) -> None:
+        self._app = app
+        self._records = records
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context = current_request()
+        client = scope.get("client")
+        record = self._records.begin(
+            context,
+            _METHODS.get(scope["method"], "_OTHER"),
+            None if client is None else client[0],
+            scope["headers"],
+        )
+        try:
+            await self._app(scope, receive, _RecordedResponse(record, send).send)
+        finally:
+            self._records.end(record, context)
 
 
 class _RecordedResponse:

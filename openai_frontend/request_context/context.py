@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.auth.api_keys import Principal
-from openai_frontend.auth.rate_limit import Reservation
+from openai_frontend.auth.rate_limit import RateLimiter, Reservation
 from openai_frontend.errors import Rejection
 from openai_frontend.generation import StreamWriter
 from openai_frontend.request_context.record import RequestRecord
@@ -72,6 +73,17 @@ class RequestContext:
     def tenant(self) -> str:
         """The digest of the caller's key; "" without a key."""
         return "" if self.principal is None else self.principal.key.digest
+
+    async def begin_limited(self, rate_limiter: RateLimiter) -> None:
+        """Count the request on its key's limits, until it has ended and Triton has released it.
+
+        Raises RateLimited.
+        """
+        await rate_limiter.begin()
+        reservation = self.reservation = Reservation(rate_limiter)
+        self.deferred_release = reservation.deferred_release
+        self.at_end(partial(reservation.when_released, rate_limiter.end))
+        self.at_end(partial(reservation.when_released, reservation.release))
 
     def at_end(self, call: Callable[[], None]) -> None:
         """Call `call` when the request has ended, after all that was added later."""

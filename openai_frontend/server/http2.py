@@ -11,7 +11,11 @@ from openai_frontend.serving.error_reply import http_error
 logger = logging.getLogger(__name__)
 
 PREFACE = b"PRI * HTTP/2.0\r\n"
-REFUSAL = http_error(400, "HTTP/2 and gRPC are not served. Use HTTP/1.1.", "invalid_http")
+REFUSAL = http_error(
+    400,
+    "HTTP/2 and gRPC are not served on this port. Use HTTP/1.1, or gRPC on --grpc-port.",
+    "invalid_http",
+)
 
 _LOG_EVERY_S = 60.0
 
@@ -27,7 +31,7 @@ class Http2Log:
             return
         self._next_s = now_s + _LOG_EVERY_S
         logger.warning(
-            "HTTP/2 connection refused, client=%s: gRPC is not served; use HTTP/1.1, for example"
-            " tritonclient.http (docs/kserve.md)",
+            "HTTP/2 connection refused, client=%s: this port serves HTTP/1.1; --grpc-port serves"
+            " gRPC (docs/kserve.md)",
             peer,
         )

@@ -80,6 +80,18 @@ class StartupReporter(Protocol):
         """
 
 
+class GrpcServer(Protocol):
+    """The listener for gRPC, which has TLS of its own."""
+
+    running: set[asyncio.Task[Any]]  # calls
+
+    async def start(self) -> None:
+        """Raises OSError if the port cannot be had."""
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Cancel the calls that still run after `grace_s` seconds."""
+
+
 class GatewayProcess(QuietServer):
     """The first signal drains and stops the server; a second SIGINT or SIGTERM kills it."""
 
@@ -99,6 +111,7 @@ class GatewayProcess(QuietServer):
         self._shutdown_timeouts = shutdown_timeouts
         self.notifier = SystemdNotifier()
         self.internal_servers: list[InternalServer] = []
+        self.grpc: GrpcServer | None = None  # None: gRPC is off
         self.authenticator: Authenticator | None = None  # None: no keys required
         self.certificate: Certificate | None = None  # None: no TLS
         self.exit_without_models = False  # stop if no model is ready after loading
@@ -120,7 +133,17 @@ class GatewayProcess(QuietServer):
         await super().startup(sockets)
         for server in self.internal_servers:
             server.start(self.config.ssl)
+        if self.grpc is not None:
+            await self._start_grpc(self.grpc)
         self._start(self._report_models())
+
+    async def _start_grpc(self, server: GrpcServer) -> None:
+        try:
+            await server.start()
+        except OSError as error:
+            logger.error("startup failed: %s", error)
+            self._startup.failure = error
+            self._stop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the port. After the grace period the core fails requests that still run."""
@@ -136,6 +159,8 @@ class GatewayProcess(QuietServer):
                 await self._core_stop
             for server in self.internal_servers:
                 await server.stop()
+            if self.grpc is not None:
+                await self.grpc.stop(_FINAL_RESPONSES_S)
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
@@ -185,7 +210,8 @@ class GatewayProcess(QuietServer):
 
     def _requests(self) -> set[asyncio.Task[None]]:
         servers: list[uvicorn.Server] = [self, *self.internal_servers]
-        return {task for server in servers for task in server.server_state.tasks}
+        calls = set() if self.grpc is None else self.grpc.running
+        return calls.union(*(server.server_state.tasks for server in servers))
 
     def _stop(self) -> None:
         """Stops after a failed startup."""

@@ -105,7 +105,7 @@ def _set_from_texts(core_options: _core.ServerOptions, given: OptionTexts) -> No
     if not has_gpu():
         by_device = {"allow-gpu-metrics": ["false"], "pinned-memory-pool-byte-size": ["0"]}
     for name, texts in with_defaults({**by_device, **given}).items():
-        for text in texts:
+        for text in texts if name in TRITON_OPTIONS else ():  # others are the gRPC server's
             getattr(core_options, TRITON_OPTIONS[name].setter)(*arguments(name, text))
 
 

@@ -13,10 +13,11 @@ from openai_frontend.cli.flags.rules import (
     renamed,
     switch,
 )
+from openai_frontend.config.grpc_options import ALL_OPTIONS
 from openai_frontend.config.removed_settings import TRITON_OPTION_OF
 from openai_frontend.config.triton_options import BOOLEAN, TRITON_OPTIONS, TritonOption
 
-_GRPC = "gRPC is not served; clients use HTTP on --port (docs/kserve.md)"
+_GRPC_TLS = "gRPC uses the certificate of HTTP: --tls-certificate, --tls-key, --tls-client-ca"
 _TRACES = "use --otlp-endpoint http://HOST:4318 (docs/tracing-and-logs.md)"
 _SAGEMAKER = "SageMaker's port is not served, only GET /ping on --port"
 _VERTEX = "Vertex AI's port is not served; use the paths of --port"
@@ -40,7 +41,20 @@ def _option(name: str, option: TritonOption) -> Rule:
     return Rule("switch", lambda values: rule.read(values or ["true"]))
 
 
-_OPTIONS = {name: _option(name, option) for name, option in TRITON_OPTIONS.items()}
+_OPTIONS = {name: _option(name, option) for name, option in ALL_OPTIONS.items()}
+
+
+def _by_port(option: str, port: str) -> Rule:
+    """A switch of a protocol, which is on if it has a port."""
+    return Rule("switch", lambda values: _switched(option, port, values))
+
+
+def _switched(option: str, port: str, values: Sequence[str]) -> Reading:
+    try:
+        (is_on,) = BOOLEAN.parse(values[0] if values else "true")
+    except ValueError as error:
+        return Reading(problem=str(error))
+    return Reading(("--triton-option", f"{option}={port}")) if is_on else Reading()
 
 
 def _log_format(values: Sequence[str]) -> Reading:
@@ -99,22 +113,21 @@ FLAGS: dict[str, Rule] = {
     "--cache-config": renamed("--cache-config", scoped),
     "--response-cache-byte-size": renamed("--cache-config", _cache_size),
     # other protocols
-    "--allow-grpc": only_off(_GRPC),
-    "--reuse-grpc-port": only_off(_GRPC),
-    "--grpc-use-ssl": only_off(_GRPC),
-    "--grpc-use-ssl-mutual": only_off(_GRPC),
-    **{
-        f"--grpc-{name}": refused(_GRPC)
-        for name in (
-            "address", "port", "header-forward-pattern", "infer-allocation-pool-size",
-            "infer-thread-count", "max-response-pool-size", "server-cert", "server-key",
-            "root-cert", "infer-response-compression-level", "keepalive-time",
-            "keepalive-timeout", "keepalive-permit-without-calls",
-            "http2-max-pings-without-data", "http2-min-recv-ping-interval-without-data",
-            "http2-max-ping-strikes", "max-connection-age", "max-connection-age-grace",
-            "restricted-protocol",
-        )
-    },
+    "--allow-grpc": _by_port("grpc-port", "8001"),
+    "--reuse-grpc-port": only_off("each server needs its own port (docs/scale.md)"),
+    "--grpc-address": refused("--grpc-port listens on the address of --host"),
+    "--grpc-use-ssl": only_off(_GRPC_TLS),
+    "--grpc-use-ssl-mutual": only_off(_GRPC_TLS),
+    "--grpc-server-cert": renamed("--tls-certificate"),
+    "--grpc-server-key": renamed("--tls-key"),
+    "--grpc-root-cert": renamed("--tls-client-ca"),
+    "--grpc-infer-thread-count": not_needed(_THREADS, "one"),
+    "--grpc-infer-allocation-pool-size": not_needed("messages are allocated as needed", "one"),
+    "--grpc-max-response-pool-size": not_needed("messages are allocated as needed", "one"),
+    "--grpc-header-forward-pattern": refused("headers are not passed on to models"),
+    "--grpc-restricted-protocol": refused(
+        "use --keys-file with scopes (docs/authentication.md)"
+    ),
     "--allow-sagemaker": only_off(_SAGEMAKER),
     "--sagemaker-port": refused(_SAGEMAKER),
     "--sagemaker-safe-port-range": refused(_SAGEMAKER),

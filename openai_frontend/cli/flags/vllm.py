@@ -134,7 +134,7 @@ FLAGS: dict[str, Rule] = {
     "--shutdown-timeout": renamed("--graceful-shutdown-timeout-s"),
     "--disable-frontend-multiprocessing": not_needed("engines are started as vLLM does for them"),
     "--data-parallel-supervisor-port": refused(_REPLICAS),
-    "--grpc": refused("gRPC is not served; clients use HTTP on --port", "switch"),
+    "--grpc": refused("vLLM's gRPC is not served; --grpc-port serves KServe's", "switch"),
     # logs and traces
     "--log-level": renamed("--log-level", _level),
     "--uvicorn-log-level": renamed("--log-level", _level),

@@ -8,7 +8,8 @@ from typing import Any
 
 from openai_frontend.kserve import binary_tensors
 from openai_frontend.kserve.datatypes import DATATYPES, check_size
-from openai_frontend.kserve.infer import InferService, ParsedInferRequest, json_length
+from openai_frontend.kserve.infer import InferService, json_length
+from openai_frontend.kserve.inference import Inference, InferenceRequest, TensorModel
 from openai_frontend.kserve.models import ModelAddress
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from scripts.fuzz.draw import Draw
@@ -51,6 +52,9 @@ class _Models:
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
         return {"max_batch_size": len(self._inputs) - 1}
 
+    def model_is_decoupled(self, name: str, version: int = -1) -> bool:
+        return False
+
 
 def check(data: bytes) -> None:
     draw = Draw(data)
@@ -61,17 +65,18 @@ def check(data: bytes) -> None:
     elif way == 2:
         length = "0"
     body = draw.rest()
-    requests = InferService(models, None, FieldPolicy("reject"))  # type: ignore[arg-type]
+    inference = Inference(models, None)  # type: ignore[arg-type]
+    requests = InferService(inference, FieldPolicy("reject"))
+    model = TensorModel(models, ModelAddress("a"))  # type: ignore[arg-type]
 
-    def read() -> ParsedInferRequest:
-        json_bytes = json_length(length, len(body))
-        return requests._read(ModelAddress("a"), body, json_bytes)
+    def read() -> InferenceRequest:
+        return requests._read(model, body, json_length(length, len(body)))
 
-    kind, inference = outcome(read)
+    kind, request = outcome(read)
     if kind == "value":
         # JSON may have no inputs; bytes without JSON are one
-        assert inference.inputs or not body or length != "0"
-        for name, (datatype, shape, tensor) in inference.inputs.items():
+        assert request.inputs or not body or length != "0"
+        for name, (datatype, shape, tensor) in request.inputs.items():
             check_size(name, DATATYPES[datatype], shape, len(tensor))
             if datatype == "BYTES":
                 found = list(binary_tensors.elements(name, prod(shape), memoryview(tensor)))

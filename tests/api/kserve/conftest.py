@@ -36,13 +36,15 @@ def tensor(name: str, datatype: str, dims: list[int], **more: Any) -> str:
 
 def write_models(repository: Path) -> None:
     """`all` takes any tensor, `one` a vector, `batched` pairs, `parts` bytes in
-    hexadecimal, one per response; `mock` and `failing` write text."""
+    hexadecimal, one per response, and `ended` then an empty one; `mock` and `failing` write
+    text."""
     backend = 'backend: "inprocess"\n'
     configs = {
         "all": "\n".join(tensor(name, name, [-1], optional=True) for name in ALL),
         "one": tensor("IN", "FP32", [-1]),
         "text": tensor("IN", "BYTES", [1]),
         "parts": tensor("IN", "BYTES", [-1]) + DECOUPLED,
+        "ended": tensor("IN", "BYTES", [-1]) + DECOUPLED,
         "batched": "max_batch_size: 8\n" + tensor("IN", "INT32", [2]),
     }
     for name, config in configs.items():
@@ -60,6 +62,7 @@ class KServe:
     server: Server
     client: httpx.AsyncClient
     repository: Path
+    app: Any
 
     @property
     def url(self) -> str:
@@ -93,7 +96,7 @@ async def running(repository: Path, **settings: Any) -> AsyncIterator[KServe]:
             while not app.state.registry.has_loaded():  # noqa: ASYNC110  a start has no event
                 await asyncio.sleep(0.01)
             async with httpx.AsyncClient(base_url=url) as client:
-                yield KServe(server, client, repository)
+                yield KServe(server, client, repository, app)
             loaded = {each["name"] for each in server.model_statistics()["model_stats"]}
             await asyncio.gather(*(server.unload_model(name) for name in loaded))
 
@@ -105,7 +108,7 @@ async def other_app(running: KServe, **settings: Any) -> AsyncIterator[KServe]:
     await app.state.registry.refresh()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        yield KServe(running.server, client, running.repository)
+        yield KServe(running.server, client, running.repository, app)
     app.state.registry.close()
 
 

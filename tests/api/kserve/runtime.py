@@ -22,6 +22,11 @@ class PartsHost(EchoHost):
 
     facts = ModelFacts(max_model_len=None)
 
+    def __init__(self, *, empty_final: bool) -> None:
+        """`empty_final`: end with a response without outputs."""
+        super().__init__()
+        self._empty_final = empty_final
+
     def start(self, execution: _core.Execution) -> None:
         tensor = execution.inputs()["IN"]
         data = bytes(memoryview(tensor))  # type: ignore[arg-type]  # it has the buffer protocol
@@ -29,13 +34,21 @@ class PartsHost(EchoHost):
             size = 4 + struct.unpack_from("<I", data)[0]
             part, data = bytes.fromhex(data[4:size].decode()), data[size:]
             element = struct.pack("<I", len(part)) + part
-            execution.send([(name, "BYTES", (1,), element) for name in PARTS], final=not data)
+            execution.send(
+                [(name, "BYTES", (1,), element) for name in PARTS],
+                final=not data and not self._empty_final,
+            )
+        if self._empty_final:
+            execution.send([], final=True)
+
+    def unsent(self, begun: bool) -> int:
+        return 0
 
 
 def load(name: str, version: int, folder: Path, config: dict[str, Any], loop: Any) -> Any:
     """An engine if the config names one, else an echo model."""
-    if name == "parts":
+    if name in ("parts", "ended"):
         outputs = [{"name": each, "data_type": "TYPE_STRING", "dims": [1]} for each in PARTS]
-        return PartsHost(), {**config, "output": outputs}
+        return PartsHost(empty_final=name == "ended"), {**config, "output": outputs}
     module = loader if "engine" in config.get("parameters", {}) else echo_runtime
     return module.load(name, version, folder, config, loop)

@@ -5,6 +5,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from openai_frontend.auth.api_keys import ApiKeys
+from openai_frontend.auth.authorization import Authorizer
 from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.headers import cors
 from openai_frontend.middleware.request_id import RequestId
@@ -18,7 +19,7 @@ def guarded(origins):
     """As the application has it: the id, the browser's questions, the keys."""
     keys = ApiKeys([key("a")])
     access = Middleware(
-        Authentication, keys=keys, route_scope_of=lambda _: "models", public_scopes=()
+        Authentication, authorizer=Authorizer(keys, ()), route_scope_of=lambda _: "models"
     )
     return Starlette(middleware=[Middleware(RequestId), *cors(origins), access])
 

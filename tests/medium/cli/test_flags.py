@@ -107,9 +107,20 @@ TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
     "--http-restricted-api=health:k=v": "--keys-file",
     "--allow-client-shm=true": "shared memory",
     "--allow-grpc=false": (),
-    "--allow-grpc=true": "gRPC is not served",
-    "--grpc-use-ssl": "gRPC is not served",
-    "--grpc-port=8001": "gRPC is not served",
+    "--allow-grpc=true": ("--triton-option", "grpc-port=8001"),
+    "--grpc-use-ssl": "gRPC uses the certificate of HTTP",
+    "--grpc-server-cert=c.pem": ("--tls-certificate", "c.pem"),
+    "--grpc-port=8001": ("--triton-option", "grpc-port=8001"),
+    "--grpc-port=80010": "'80010' must be from 0 to 65535",
+    "--grpc-keepalive-time=1000": ("--triton-option", "grpc-keepalive-time=1000"),
+    "--grpc-keepalive-permit-without-calls=1": (
+        "--triton-option", "grpc-keepalive-permit-without-calls=1",
+    ),
+    "--grpc-infer-response-compression-level=low": (
+        "--triton-option", "grpc-infer-response-compression-level=low",
+    ),
+    "--grpc-max-connection-age=0": ("--triton-option", "grpc-max-connection-age=0"),
+    "--grpc-restricted-protocol=health:k=v": "--keys-file",
     "--trace-config rate=1": "--otlp-endpoint",
     "--trace-rate=1": "--trace-sample-ratio",
     "--allow-sagemaker=true": "SageMaker's port is not served",
@@ -221,15 +232,14 @@ def test_all_problems_are_reported_with_the_command_line_to_use(
 ) -> None:
     """Accepted flags stay, replaced ones have our names, and secrets are not shown."""
 
-    words = "org/m --http-port 8 --alias x --grpc-port=1 --frobnicate 3 --api-key=sk-canary"
+    words = "org/m --http-port 8 --alias x --grpc-address=1 --frobnicate 3 --api-key=sk-canary"
     with pytest.raises(SystemExit) as ended:
         main(["serve", *words.split(), "--max-model-len", "9"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
         "openai-frontend serve: 3 options are refused (see openai-frontend serve --help):",
         "  unknown option --alias; use --served-model-name x",
-        "  unknown option --grpc-port; gRPC is not served; clients use HTTP on --port"
-        " (docs/kserve.md)",
+        "  unknown option --grpc-address; --grpc-port listens on the address of --host",
         "  unknown option --frobnicate",
         "Use: openai-frontend serve org/m --port 8 --served-model-name x --api-key ..."
         " --max-model-len 9",

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.auth.api_keys import ApiKeys
+from openai_frontend.auth.authorization import Authorizer
 from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.request_context.context import RequestContext, current, current_request
@@ -21,7 +22,9 @@ KEYS = ApiKeys([key("a"), key("\u00e4", secret="\u00e4"), key("few", requests_pe
 def guarded(app=echo, area="inference", keys=KEYS, public_scopes=()):
     return RequestId(
         Authentication(
-            app, keys=keys, route_scope_of=lambda scope: area, public_scopes=public_scopes
+            app,
+            authorizer=Authorizer(keys, public_scopes),
+            route_scope_of=lambda scope: area,
         )
     )
 
@@ -215,7 +218,8 @@ def test_cost_per_request():
     async def nowhere(message):
         pass
 
-    access = Authentication(app, keys=keys, route_scope_of=lambda _: "inference", public_scopes=())
+    authorizer = Authorizer(keys, ())
+    access = Authentication(app, authorizer=authorizer, route_scope_of=lambda _: "inference")
     headers = [*browser, *authorization(b"Bearer 7")]
 
     def ask():

@@ -708,7 +708,7 @@ async def test_http2_is_refused_however_its_first_bytes_arrive(cut):
         answer = await exchange(address, preface[:cut], preface[cut:], pause_s=0.02)
 
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"HTTP/2 and gRPC are not served. Use HTTP/1.1." in answer
+    assert b"HTTP/2 and gRPC are not served on this port." in answer
 
 
 async def test_http2_client_learns_why_it_is_refused(
@@ -721,7 +721,7 @@ async def test_http2_client_learns_why_it_is_refused(
 
     for answer in answers:
         assert answer.startswith(b"HTTP/1.1 400 ")
-        assert b"HTTP/2 and gRPC are not served. Use HTTP/1.1." in answer
+        assert b"HTTP/2 and gRPC are not served on this port." in answer
     [line] = [each for each in caplog.messages if "gRPC" in each]
-    assert line.startswith("HTTP/2 connection refused, client=127.0.0.1: gRPC is not served")
+    assert line.startswith("HTTP/2 connection refused, client=127.0.0.1: this port serves HTTP/1.1")
     assert "Invalid HTTP request received." not in caplog.messages

@@ -1,0 +1,60 @@
+"""Builds the gRPC server from the settings and the application whose services it shares."""
+
+import os
+from typing import TYPE_CHECKING
+
+from openai_frontend.app import Gateway, public_scopes, request_records
+from openai_frontend.auth.authorization import Authorizer
+from openai_frontend.config import grpc_options
+from openai_frontend.config.settings import Settings
+from openai_frontend.lifespan import AppState
+
+if TYPE_CHECKING:
+    from openai_frontend.kserve.grpc.server import GrpcServer
+
+
+def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
+    """None if gRPC is off. Raises ImportError without the extra `grpc`."""
+    port = grpc_options.value(settings.triton_option, "grpc-port")
+    if port is None:
+        return None
+    # gRPC's library would write lines of its own format to stderr
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from openai_frontend.kserve.grpc.calls import CallLimits, RpcCalls
+    from openai_frontend.kserve.grpc.health import HealthService
+    from openai_frontend.kserve.grpc.server import GrpcOptions, GrpcServer, TlsFiles
+    from openai_frontend.kserve.grpc.service import InferenceService
+
+    state: AppState = app.state.gateway
+    keys = state.authenticator
+    calls = RpcCalls(
+        metrics=state.metrics,
+        drain_state=state.drain_state,
+        body_memory=state.body_memory,
+        limits=CallLimits(
+            request_timeout_s=settings.request_timeout_s, send_timeout_s=settings.send_timeout_s
+        ),
+        authorizer=None if keys is None else Authorizer(keys.api_keys, public_scopes(settings)),
+        records=request_records(settings, state.tracing),
+    )
+    tls = None
+    if settings.tls_certificate is not None:
+        tls = TlsFiles(
+            certificate=settings.tls_certificate,
+            key=settings.tls_key,
+            client_ca=settings.tls_client_ca,
+        )
+    options = GrpcOptions(
+        host=settings.host,
+        port=port,
+        max_message_bytes=settings.max_body_bytes,
+        max_metadata_bytes=settings.max_header_bytes,
+        max_calls=settings.max_connections,
+        tls=tls,
+        reflection=grpc_options.value(settings.triton_option, "grpc-reflection"),
+        channel_arguments=grpc_options.channel_arguments(settings.triton_option),
+    )
+    services = app.state.kserve
+    inference = InferenceService(services, calls, settings.stream_buffer_bytes)
+    health = HealthService(services.is_ready, calls)
+    return GrpcServer(options, inference.handlers(), health.handlers(), calls.running)

@@ -1,0 +1,101 @@
+"""Options of the gRPC server, named as tritonserver's flags; rows of `triton_option`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from openai_frontend.config.triton_options import (
+    BOOLEAN,
+    TRITON_OPTIONS,
+    OptionTexts,
+    TritonOption,
+    ValueKind,
+    one_of,
+    whole_number,
+)
+
+_MILLISECONDS = whole_number(0, 2**31 - 1)
+_NEVER = 2**31 - 1
+_AGE = ValueKind("NUMBER", lambda text: (_MILLISECONDS.parse(text)[0] or _NEVER,))
+_LEVELS = {"none": 0, "low": 1, "medium": 2, "high": 3}  # gRPC's own numbers
+
+# The first member of a row is gRPC's channel argument
+GRPC_OPTIONS: Mapping[str, TritonOption] = {
+    "grpc-port": TritonOption(
+        "", whole_number(0, 65535), "TCP port for gRPC; 0 chooses a free port. Default: no gRPC."
+    ),
+    "grpc-reflection": TritonOption(
+        "",
+        BOOLEAN,
+        "Serve gRPC's server reflection, for grpcurl and similar tools. Not an option of "
+        "tritonserver.",
+        default="false",
+    ),
+    "grpc-infer-response-compression-level": TritonOption(
+        "grpc.default_compression_level",
+        one_of(_LEVELS),
+        "Compression of responses to clients that accept it.",
+        default="none",
+    ),
+    "grpc-keepalive-time": TritonOption(
+        "grpc.keepalive_time_ms",
+        _MILLISECONDS,
+        "Milliseconds after which an idle connection is pinged.",
+        default="7200000",
+    ),
+    "grpc-keepalive-timeout": TritonOption(
+        "grpc.keepalive_timeout_ms",
+        _MILLISECONDS,
+        "Milliseconds to wait for the answer of a ping before the connection is closed.",
+        default="20000",
+    ),
+    "grpc-keepalive-permit-without-calls": TritonOption(
+        "grpc.keepalive_permit_without_calls",
+        BOOLEAN,
+        "Also ping connections without calls.",
+        default="false",
+    ),
+    "grpc-http2-max-pings-without-data": TritonOption(
+        "grpc.http2.max_pings_without_data",
+        _MILLISECONDS,
+        "Pings between two data frames; 0: any number.",
+        default="2",
+    ),
+    "grpc-http2-min-recv-ping-interval-without-data": TritonOption(
+        "grpc.http2.min_ping_interval_without_data_ms",
+        _MILLISECONDS,
+        "Milliseconds below which the pings of a client without calls are bad pings.",
+        default="300000",
+    ),
+    "grpc-http2-max-ping-strikes": TritonOption(
+        "grpc.http2.max_ping_strikes",
+        _MILLISECONDS,
+        "Bad pings after which a connection is closed; 0: any number.",
+        default="2",
+    ),
+    "grpc-max-connection-age": TritonOption(
+        "grpc.max_connection_age_ms",
+        _AGE,
+        "Milliseconds after which a connection is closed, once its calls have ended; 0: never.",
+    ),
+    "grpc-max-connection-age-grace": TritonOption(
+        "grpc.max_connection_age_grace_ms",
+        _AGE,
+        "Milliseconds that calls may take to end on a connection of that age; 0: any time.",
+    ),
+}
+
+
+ALL_OPTIONS: Mapping[str, TritonOption] = {**TRITON_OPTIONS, **GRPC_OPTIONS}
+
+
+def value(texts: OptionTexts, name: str) -> Any:
+    """The option's value, or its default; None if it has none."""
+    option = GRPC_OPTIONS[name]
+    text = texts[name][0] if name in texts else option.default
+    return None if text is None else option.kind.parse(text)[0]
+
+
+def channel_arguments(texts: OptionTexts) -> list[tuple[str, int]]:
+    """gRPC's arguments for the options of connections."""
+    found = [(option.setter, value(texts, name)) for name, option in GRPC_OPTIONS.items()]
+    return [(name, int(number)) for name, number in found if name and number not in (None, _NEVER)]

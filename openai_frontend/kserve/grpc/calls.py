@@ -1,0 +1,231 @@
+"""Gives each gRPC call its context, checks its key, counts it, and answers failures with a status.
+
+The counterpart of HTTP's middleware. Knows no message.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
+from openai_frontend.auth.api_keys import RouteScope
+from openai_frontend.auth.authorization import Authorizer
+from openai_frontend.errors import (
+    InvalidRequest,
+    RequestCancelled,
+    RequestTimedOut,
+    ServerDraining,
+)
+from openai_frontend.kserve.grpc.messages import Method
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.middleware.drain import SERVED_WHILE_DRAINING, DrainState
+from openai_frontend.middleware.request_id import request_id_of
+from openai_frontend.middleware.telemetry import RequestRecords
+from openai_frontend.request_context.context import RequestContext, current
+from openai_frontend.serving.error_reply import log_failure, reply_for
+
+# gRPC's code for each status of `errors`
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    499: grpc.StatusCode.CANCELLED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_METADATA = ("retry-after", "retry-after-ms")  # of the error response's headers
+_LONGEST_DETAILS = 4096  # characters: clients refuse more than 8 KiB of trailing metadata
+_CANCELLED = 499  # as HTTP's metrics count a client that disconnects
+
+Handler = Callable[..., Awaitable[Any]]  # of gRPC: serialized request, or an iterator; context
+Answer = Callable[[Any, RequestContext], Awaitable[Any]]
+StreamAnswer = Callable[[Any, RequestContext], AsyncGenerator[Any, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """The settings of the same names."""
+
+    request_timeout_s: float = 3600.0  # 0: no timeout
+    send_timeout_s: float = 30.0
+
+
+class RpcCalls:
+    """Wraps the functions that answer calls."""
+
+    def __init__(
+        self,
+        *,
+        metrics: GatewayMetrics,
+        drain_state: DrainState,
+        body_memory: MemoryBudget,
+        limits: CallLimits,
+        authorizer: Authorizer | None = None,
+        records: RequestRecords | None = None,
+    ) -> None:
+        """`authorizer` is None if no key is needed, `records` if nothing uses them."""
+        self._metrics = metrics
+        self._drain_state = drain_state
+        self._body_memory = body_memory
+        self._limits = limits
+        self._authorizer = authorizer
+        self._records = records
+        self.running: set[asyncio.Task[Any]] = set()
+
+    def unary(self, method: Method, scope: RouteScope, answer: Answer) -> Handler:
+        """The handler of a method with one request and one response."""
+
+        async def handle(data: bytes, call: Any) -> Any:
+            async def work(context: RequestContext) -> Any:
+                if context.principal is not None and scope == "inference":
+                    await context.begin_limited(context.principal.rate_limiter)
+                self.hold(len(data), context)
+                return await answer(parsed(method, data), context)
+
+            return await self._serve(method.path, scope, call, work)
+
+        return handle
+
+    def streaming(self, method: Method, scope: RouteScope, answer: StreamAnswer) -> Handler:
+        """The handler of a method whose responses are a stream.
+
+        `answer` gets the bytes of the request, or an iterator over those of several, which count
+        on the key's limits one by one.
+        """
+
+        async def handle(requests: Any, call: Any) -> None:
+            async def work(context: RequestContext) -> None:
+                async with aclosing(answer(requests, context)) as responses:
+                    async for response in responses:
+                        await self._write(call, response)
+
+            await self._serve(method.path, scope, call, work)
+
+        return handle
+
+    def hold(self, length: int, context: RequestContext) -> None:
+        """Count a message's bytes until its request has ended. Raises ServerOverloaded."""
+        memory = RequestMemory(self._body_memory, context.deferred_release)
+        context.at_end(memory.release)
+        memory.take(length)
+
+    async def _serve(
+        self,
+        path: str,
+        scope: RouteScope,
+        call: Any,
+        work: Callable[[RequestContext], Awaitable[Any]],
+    ) -> Any:
+        """One call, from its metadata to its status."""
+        headers = [_header(*each) for each in call.invocation_metadata() or ()]
+        context = RequestContext(request_id_of(headers), route=path)
+        current.set(context)
+        if self._records is not None:
+            self._records.begin(context, "RPC", _address(call.peer()), headers)
+        started_s, status = perf_counter(), _CANCELLED
+        if (task := asyncio.current_task()) is not None:
+            self.running.add(task)
+        self._metrics.at_work.inc()
+        call.set_trailing_metadata((("x-request-id", context.request_id),))
+        failure: Exception | None = None
+        try:
+            self._admit(context, scope, headers)
+            response = await self._in_time(work(context))
+            status = 200
+            return response
+        except Exception as error:  # noqa: BLE001  answered with a status, below
+            failure = error
+            status = reply_for(error).status
+        finally:
+            if task is not None:
+                self.running.discard(task)
+            self._end(context, failure, status, perf_counter() - started_s)
+        # Last: it waits until a client that reads slowly has read what came before
+        await _abort(call, context, failure)
+
+    def _admit(
+        self, context: RequestContext, scope: RouteScope, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        """Raises ServerDraining, NotAuthenticated or NotPermitted."""
+        if self._drain_state.draining and scope not in SERVED_WHILE_DRAINING:
+            raise ServerDraining
+        if self._authorizer is not None:
+            principal = self._authorizer.authorize(headers, scope)
+            context.principal, context.is_anonymous = principal, principal is None
+
+    async def _in_time(self, work: Awaitable[Any]) -> Any:
+        timeout_s = self._limits.request_timeout_s or None
+        try:
+            async with asyncio.timeout(timeout_s) as timeout:
+                return await work
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            self._metrics.timed_out("total")
+            message = "The request timed out before the response was complete."
+            raise RequestTimedOut(message) from None
+
+    async def _write(self, call: Any, response: Any) -> None:
+        """Returns once the connection has room for the next message."""
+        try:
+            async with asyncio.timeout(self._limits.send_timeout_s):
+                await call.write(response)
+        except TimeoutError:
+            self._metrics.slow_client_disconnected()
+            seconds = self._limits.send_timeout_s
+            raise RequestCancelled(f"The client read nothing for {seconds:g} s.") from None
+
+    def _end(
+        self, context: RequestContext, failure: Exception | None, status: int, seconds: float
+    ) -> None:
+        if failure is not None:
+            log_failure(failure, context.request_id)
+            context.rejection = reply_for(failure).rejection
+        context.end()
+        metrics, model = self._metrics, context.model_name
+        metrics.at_work.dec()
+        metrics.answered(context.route, model, status, seconds)
+        if context.rejection is not None:
+            metrics.rejected(model, context.rejection)
+        if self._records is not None and context.record is not None:
+            context.record.status = status
+            self._records.end(context.record, context)
+
+
+async def _abort(call: Any, context: RequestContext, failure: Exception) -> None:
+    """Ends the call with the status of a failure."""
+    reply = reply_for(failure)
+    metadata = [("x-request-id", context.request_id)]
+    metadata += [(name, reply.headers[name]) for name in _METADATA if name in reply.headers]
+    code = _CODES.get(reply.status, grpc.StatusCode.INTERNAL)
+    await call.abort(code, reply.message[:_LONGEST_DETAILS], tuple(metadata))
+
+
+def parsed(method: Method, data: bytes) -> Any:
+    """The request message. Raises InvalidRequest."""
+    try:
+        return method.request.FromString(data)
+    except DecodeError:
+        name = method.request.DESCRIPTOR.name
+        raise InvalidRequest(f"The message is not a valid {name}.") from None
+
+
+def _header(name: str, value: str | bytes) -> tuple[bytes, bytes]:
+    return name.encode(), value if isinstance(value, bytes) else value.encode()
+
+
+def _address(peer: str) -> str | None:
+    """The address of a peer such as `ipv4:127.0.0.1:5000`; None for a Unix socket."""
+    kind, _, rest = peer.partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None

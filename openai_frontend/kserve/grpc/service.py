@@ -1,0 +1,258 @@
+"""The methods of inference.GRPCInferenceService: messages in and out of KServe's services."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from google.protobuf import json_format
+
+from openai_frontend.auth.api_keys import RouteScope
+from openai_frontend.errors import InvalidRequest, NotSupported
+from openai_frontend.kserve.grpc.calls import RpcCalls, parsed
+from openai_frontend.kserve.grpc.messages import INFERENCE, methods
+from openai_frontend.kserve.grpc.stream import InferStream, Started
+from openai_frontend.kserve.grpc.tensors import (
+    RequestReader,
+    final_parameter,
+    parameters_of,
+    response_message,
+    sends_empty_final,
+)
+from openai_frontend.kserve.inference import InferenceRequest, TensorModel, refuse_decoupled
+from openai_frontend.kserve.models import (
+    ModelAddress,
+    check_visible,
+    describe_server,
+    inference_model,
+    model_address,
+    offload,
+    visible_entries,
+    visible_statistics,
+)
+from openai_frontend.kserve.services import KServeServices
+from openai_frontend.request_context.context import RequestContext
+
+DECOUPLED = (
+    "ModelInfer does not support models with decoupled transaction policy: use ModelStreamInfer"
+)
+
+_STREAM = methods(INFERENCE)["ModelStreamInfer"]
+_StreamResponse = _STREAM.response
+
+# The scope that a key needs for each method, as for the HTTP route of the same purpose
+SCOPES: Mapping[str, RouteScope] = {
+    "ServerLive": "health",
+    "ServerReady": "health",
+    "ModelReady": "models",
+    "ServerMetadata": "models",
+    "ModelMetadata": "models",
+    "ModelInfer": "inference",
+    "ModelStreamInfer": "inference",
+    "ModelConfig": "models",
+    "ModelStatistics": "metrics",
+    "RepositoryIndex": "models",
+    "RepositoryModelLoad": "admin",
+    "RepositoryModelUnload": "admin",
+    "SystemSharedMemoryStatus": "admin",
+    "SystemSharedMemoryRegister": "admin",
+    "SystemSharedMemoryUnregister": "admin",
+    "CudaSharedMemoryStatus": "admin",
+    "CudaSharedMemoryRegister": "admin",
+    "CudaSharedMemoryUnregister": "admin",
+    "TraceSetting": "admin",
+    "LogSettings": "admin",
+}
+
+_SHARED_MEMORY = "Shared memory is not supported. Send tensors in the request."
+_TRACE = "Triton's trace settings are not supported. See --otlp-endpoint for tracing."
+_LOGGING = "Log settings cannot be changed at run time. Set --triton-option log-verbose=1."
+_REPOSITORY = "Repository names are not supported. Leave repository_name empty."
+
+
+class InferenceService:
+    """Answers the calls. Each method has the name of its call and gets message and context."""
+
+    def __init__(self, services: KServeServices, calls: RpcCalls, stream_bytes: int) -> None:
+        """`stream_bytes`: most bytes of a stream that wait for a slow client."""
+        self._services = services
+        self._core = services.core
+        self._calls = calls
+        self._reader = RequestReader(services.policy)
+        self._stream_bytes = stream_bytes
+        self._messages = {name: each.response for name, each in methods(INFERENCE).items()}
+
+    def handlers(self) -> Mapping[str, Callable[..., Any]]:
+        """The handler of each method, by name."""
+        handlers = {}
+        for name, method in methods(INFERENCE).items():
+            wrap = self._calls.streaming if method.server_streams else self._calls.unary
+            handlers[name] = wrap(method, SCOPES[name], getattr(self, name))
+        return handlers
+
+    def _response(self, name: str, fields: Mapping[str, Any]) -> Any:
+        """The response of a method from a document of the core: its members are the fields."""
+        response = self._messages[name]()
+        return json_format.ParseDict(fields, response, ignore_unknown_fields=True)
+
+    async def ServerLive(self, _request: Any, _context: RequestContext) -> Any:
+        return self._messages["ServerLive"](live=self._core.is_live())
+
+    async def ServerReady(self, _request: Any, _context: RequestContext) -> Any:
+        return self._messages["ServerReady"](ready=self._services.is_ready())
+
+    async def ModelReady(self, request: Any, context: RequestContext) -> Any:
+        model = _visible(request, context)
+        ready = self._core.model_is_ready(model.name, model.version)
+        return self._messages["ModelReady"](ready=ready)
+
+    async def ServerMetadata(self, _request: Any, _context: RequestContext) -> Any:
+        return self._response("ServerMetadata", describe_server(self._core))
+
+    async def ModelMetadata(self, request: Any, context: RequestContext) -> Any:
+        model = _visible(request, context)
+        return self._response("ModelMetadata", self._core.model_metadata(model.name, model.version))
+
+    async def ModelConfig(self, request: Any, context: RequestContext) -> Any:
+        model = _visible(request, context)
+        config = self._core.model_config(model.name, model.version)
+        return self._response("ModelConfig", {"config": config})
+
+    async def ModelStatistics(self, request: Any, context: RequestContext) -> Any:
+        if not request.name:
+            return self._response(
+                "ModelStatistics", visible_statistics(context.principal, self._core)
+            )
+        model = _visible(request, context)
+        statistics = self._core.model_statistics(model.name, model.version)
+        return self._response("ModelStatistics", statistics)
+
+    async def RepositoryIndex(self, request: Any, context: RequestContext) -> Any:
+        _refuse_repository(request)
+        index = self._services.repository.index(ready_only=request.ready)
+        models = visible_entries(context.principal, index)
+        return self._response("RepositoryIndex", {"models": models})
+
+    async def RepositoryModelLoad(self, request: Any, context: RequestContext) -> Any:
+        _refuse_repository(request)
+        model = check_visible(context.principal, model_address(request.model_name))
+        parameters = parameters_of(request.parameters)
+        for name, value in parameters.items():
+            if not isinstance(value, str | bytes):
+                message = f"parameter '{name[:128]}': must be a string or bytes"
+                raise InvalidRequest(message, param=name[:128])
+        await self._services.repository.load(model, parameters)
+        return self._messages["RepositoryModelLoad"]()
+
+    async def RepositoryModelUnload(self, request: Any, context: RequestContext) -> Any:
+        _refuse_repository(request)
+        model = check_visible(context.principal, model_address(request.model_name))
+        parameters = parameters_of(request.parameters)
+        dependents = parameters.pop("unload_dependents", False)
+        if parameters or not isinstance(dependents, bool):
+            message = "parameters: only the boolean `unload_dependents` is known"
+            raise InvalidRequest(message, param="parameters")
+        await self._services.repository.unload(model, dependents=dependents)
+        return self._messages["RepositoryModelUnload"]()
+
+    async def _no_shared_memory(self, _request: Any, _context: RequestContext) -> Any:
+        raise NotSupported(_SHARED_MEMORY)
+
+    SystemSharedMemoryStatus = SystemSharedMemoryRegister = _no_shared_memory
+    SystemSharedMemoryUnregister = CudaSharedMemoryStatus = _no_shared_memory
+    CudaSharedMemoryRegister = CudaSharedMemoryUnregister = _no_shared_memory
+
+    async def TraceSetting(self, _request: Any, _context: RequestContext) -> Any:
+        raise NotSupported(_TRACE)
+
+    async def LogSettings(self, request: Any, _context: RequestContext) -> Any:
+        if request.settings:
+            raise NotSupported(_LOGGING)
+        response = self._messages["LogSettings"]()
+        for name, value in self._services.log_settings.items():
+            setting = response.settings[name]
+            if isinstance(value, bool):
+                setting.bool_param = value
+            elif isinstance(value, int):
+                setting.uint32_param = value
+            else:
+                setting.string_param = value
+        return response
+
+    async def ModelInfer(self, request: Any, context: RequestContext) -> Any:
+        model = _for_inference(request, context, self._services)
+        read = partial(self._read, request, parameters_of(request.parameters), DECOUPLED)
+        inference, byte_size = self._services.inference, request.ByteSize()
+        async with inference.run(context, model, read, byte_size=byte_size) as running:
+            answer = await running.single()
+        return await offload(partial(response_message, answer), byte_size=answer.byte_size)
+
+    def _read(
+        self,
+        request: Any,
+        parameters: Mapping[str, Any],
+        decoupled: str | None,
+        model: TensorModel,
+    ) -> InferenceRequest:
+        if decoupled is not None:
+            refuse_decoupled(model, decoupled)
+        return self._reader.read(request, parameters)
+
+    def ModelStreamInfer(
+        self, requests: AsyncIterator[bytes], context: RequestContext
+    ) -> AsyncGenerator[bytes, None]:
+        stream = InferStream(context, self._stream_answer, _failure, self._stream_bytes)
+        return stream.responses(requests)
+
+    async def _stream_answer(
+        self, data: bytes, context: RequestContext, started: Started
+    ) -> AsyncGenerator[bytes, None]:
+        """The serialized responses of one request of a stream."""
+        if context.principal is not None:
+            await context.begin_limited(context.principal.rate_limiter)
+        byte_size = len(data)
+        self._calls.hold(byte_size, context)
+        request = parsed(_STREAM, data)
+        model = _for_inference(request, context, self._services)
+        parameters = parameters_of(request.parameters)
+        sends_empty = sends_empty_final(parameters)
+        read = partial(self._read, request, parameters, None)
+        inference = self._services.inference
+        async with inference.run(context, model, read, byte_size=byte_size) as running:
+            started()
+            async for burst in running:
+                for answer in burst:
+                    if answer.has_content or sends_empty:
+                        write = partial(_stream_response, answer)
+                        yield await offload(write, byte_size=answer.byte_size)
+
+
+def _stream_response(answer: Any) -> bytes:
+    response = response_message(answer)
+    final_parameter(response, final=answer.final)
+    serialized: bytes = _StreamResponse(infer_response=response).SerializeToString()
+    return serialized
+
+
+def _failure(data: bytes, error_message: str) -> bytes:
+    """The response names its request, as those without an error do."""
+    response = _StreamResponse(error_message=error_message)
+    with suppress(InvalidRequest):
+        response.infer_response.id = parsed(_STREAM, data).id[:4096]
+    serialized: bytes = response.SerializeToString()
+    return serialized
+
+
+def _visible(request: Any, context: RequestContext) -> ModelAddress:
+    """The model to describe."""
+    return check_visible(context.principal, model_address(request.name, request.version or None))
+
+
+def _for_inference(request: Any, context: RequestContext, services: KServeServices) -> ModelAddress:
+    version = request.model_version or None
+    return inference_model(context, services.core, request.model_name, version)
+
+
+def _refuse_repository(request: Any) -> None:
+    if request.repository_name:
+        raise NotSupported(_REPOSITORY)

@@ -1,0 +1,22 @@
+"""The services that answer requests of the protocol, over HTTP and over gRPC."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openai_frontend.kserve.inference import Inference
+from openai_frontend.kserve.models import Core
+from openai_frontend.kserve.repository import Repository
+from openai_frontend.serving.request.field_policy import FieldPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KServeServices:
+    """One object for all protocols, so that they share limits and state."""
+
+    core: Core
+    inference: Inference
+    repository: Repository
+    policy: FieldPolicy  # for unknown fields
+    is_ready: Callable[[], bool]
+    log_settings: Mapping[str, Any]  # by the keys of Triton's logging extension

@@ -1,0 +1,188 @@
+"""The gRPC server: sizes, slow clients, draining, TLS, options, telemetry and reflection."""
+
+import asyncio
+import json
+import struct
+
+import grpc
+import grpc.aio
+import pytest
+import trustme
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from openai_frontend.config.grpc_options import GRPC_OPTIONS, channel_arguments
+from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE
+from tests.api.kserve.grpc_client import RpcClient, request, rpc_client, rpc_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+FLOATS = {"IN": ("FP32", [3], struct.pack("<3f", 1.5, -2, 0.25))}
+
+
+async def test_message_over_the_limit(kserve):
+    """A message of more than max_body_bytes is refused, and the connection still works."""
+    many = {"IN": ("FP32", [1000], bytes(4000))}
+    async with rpc_client(kserve.app, max_body_bytes=2000) as client:
+        code, _ = await client.refusal("ModelInfer", request("one", many))
+        response = await client.ask("ModelInfer", request("one", FLOATS))
+
+    assert code == "RESOURCE_EXHAUSTED"
+    assert response.model_name == "one"
+
+
+async def test_metadata_over_the_limit(kserve):
+    """Metadata of 1 MB is refused, and the server still works."""
+    async with rpc_client(kserve.app) as client:
+        client.metadata = (("x", "a" * 1_000_000),)
+        code, _ = await client.refusal("ServerLive")
+        client.metadata = ()
+        assert (await client.ask("ServerLive")).live
+
+    assert code in ("RESOURCE_EXHAUSTED", "UNAVAILABLE")
+
+
+async def test_garbage_is_no_request(kserve):
+    """Bytes that are not the message fail as such, not as a crash."""
+    async with rpc_server(kserve.app) as address, grpc.aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(f"/{INFERENCE}/ModelInfer")
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call(b"\xff\xff\xff")
+
+    assert failed.value.code().name == "INVALID_ARGUMENT"
+    assert failed.value.details() == "The message is not a valid ModelInferRequest."
+
+
+async def test_slow_client_is_cancelled(kserve):
+    """A client that reads nothing is cancelled after send_timeout_s: its request ends."""
+    element = struct.pack("<I", 20_000) + b"61" * 10_000
+    sent = request("parts", {"IN": ("BYTES", [200], element * 200)})
+    slow = kserve.app.state.gateway.metrics.registry.get_sample_value
+    name = "openai_frontend_slow_clients_disconnected_total"
+    before = slow(name)
+    async with rpc_client(kserve.app, send_timeout_s=0.2) as client:
+        call = client.stream([sent])
+        await call.wait_for_connection()
+        async with asyncio.timeout(10):
+            while slow(name) == before:  # noqa: ASYNC110  no event tells
+                await asyncio.sleep(0.01)
+        call.cancel()
+
+
+async def test_unread_responses_are_limited(kserve):
+    """Beyond stream_buffer_bytes, the stream of a slow client ends with CANCELLED."""
+    element = struct.pack("<I", 20_000) + b"61" * 10_000
+    sent = request("parts", {"IN": ("BYTES", [200], element * 200)})
+    async with rpc_client(kserve.app, stream_buffer_bytes=65536) as client:
+        call = client.stream([sent])
+        await asyncio.sleep(0.5)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            async for _ in call:
+                pass
+
+    assert failed.value.code().name == "CANCELLED"
+    assert "65536 bytes" in (failed.value.details() or "")
+
+
+async def test_timeout_of_the_server(kserve):
+    """A call that takes longer than request_timeout_s ends with DEADLINE_EXCEEDED."""
+    text = struct.pack("<I", 3) + b"a b"
+    inputs = {"text_input": ("BYTES", [1], text), "stream": ("BOOL", [1], b"\x01")}
+    async with rpc_client(kserve.app, request_timeout_s=0.2) as client:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            async for _ in client.stream([request("slow", inputs)]):
+                pass
+
+    assert failed.value.code().name == "DEADLINE_EXCEEDED"
+
+
+async def test_calls_are_counted_by_method(kserve):
+    """The metrics name the method as the route, with HTTP's status, and the model."""
+    value = kserve.app.state.gateway.metrics.registry.get_sample_value
+    labels = {"route": f"/{INFERENCE}/ModelInfer", "model": "one", "status": "200"}
+    before = value("openai_frontend_requests_total", labels) or 0
+    async with rpc_client(kserve.app) as client:
+        await client.ask("ModelInfer", request("one", FLOATS))
+        trailing = await client.calls[-1].trailing_metadata()
+
+    assert value("openai_frontend_requests_total", labels) == before + 1
+    assert dict(trailing)["x-request-id"].startswith("req_")
+
+
+async def test_clients_request_id(kserve):
+    """The client's x-request-id comes back, also with an error."""
+    async with rpc_client(kserve.app) as client:
+        client.metadata = (("x-request-id", "mine"),)
+        await client.refusal("ModelMetadata", name="absent")
+        trailing = await client.calls[-1].trailing_metadata()
+
+    assert dict(trailing)["x-request-id"] == "mine"
+
+
+def credentials(authority: trustme.CA, certificate: trustme.LeafCert | None = None):
+    key = chain = None
+    if certificate is not None:
+        key = certificate.private_key_pem.bytes()
+        chain = certificate.cert_chain_pems[0].bytes()
+    return grpc.ssl_channel_credentials(authority.cert_pem.bytes(), key, chain)
+
+
+async def live(address: str, given: grpc.ChannelCredentials) -> bool:
+    async with grpc.aio.secure_channel(address, given) as channel:
+        return bool((await RpcClient(channel).ask("ServerLive")).live)
+
+
+async def test_mutual_tls_and_a_new_certificate(kserve, tmp_path):
+    """Only clients with a certificate get in, and a changed file applies to new connections."""
+    old, new, clients = trustme.CA(), trustme.CA(), trustme.CA()
+    file, ca = tmp_path / "server.pem", tmp_path / "clients.pem"
+    old.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(file)
+    clients.cert_pem.write_to_path(ca)
+    mine = clients.issue_cert("me")
+    async with rpc_server(kserve.app, tls_certificate=file, tls_client_ca=ca) as address:
+        first = await live(address, credentials(old, mine))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await live(address, credentials(old))
+        new.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(file)
+        second = await live(address, credentials(new, mine))
+        file.write_text("broken")
+        third = await live(address, credentials(new, mine))
+
+    assert (first, second, third) == (True, True, True)
+
+
+async def test_reflection(kserve):
+    """Server reflection lists the services, and is off by default."""
+    async with (
+        rpc_server(kserve.app, triton_option={"grpc-reflection": "true"}) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        listing = reflection_pb2.ServerReflectionRequest(list_services="")
+        answers = [each async for each in stub.ServerReflectionInfo(iter([listing]))]
+
+    names = {each.name for each in answers[0].list_services_response.service}
+    assert names > {INFERENCE, HEALTH}
+
+
+async def test_options_have_tritonservers_defaults():
+    """Options of connections reach gRPC under its own names."""
+    found = dict(channel_arguments({"grpc-keepalive-time": ["1000"]}))
+
+    assert found["grpc.keepalive_time_ms"] == 1000
+    assert found["grpc.keepalive_timeout_ms"] == 20000
+    assert found["grpc.http2.max_ping_strikes"] == 2
+    assert json.dumps(found)
+    assert {option.setter for option in GRPC_OPTIONS.values()} - {""} >= found.keys()
+
+
+async def test_max_connection_age(kserve):
+    """A connection of that age is closed, and the client opens another one."""
+    options = {"grpc-max-connection-age": "200", "grpc-max-connection-age-grace": "200"}
+    async with rpc_client(kserve.app, triton_option=options) as client:
+        states = [client.channel.get_state(try_to_connect=True)]
+        await client.ask("ServerLive")
+        async with asyncio.timeout(10):
+            while grpc.ChannelConnectivity.IDLE not in states[1:]:
+                await client.channel.wait_for_state_change(states[-1])
+                states.append(client.channel.get_state())
+        assert (await client.ask("ServerLive")).live

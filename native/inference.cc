@@ -862,6 +862,21 @@ void add_parameter(InferenceRequest* request, const std::string& key, nb::handle
   }
 }
 
+// Throws if the id is not a text or a number of 64 bits without a sign.
+void set_sequence(InferenceRequest* request, nb::handle sequence) {
+  const auto step = nb::cast<nb::tuple>(sequence);
+  if (step.size() != 3) throw std::invalid_argument("a sequence is (id, start, end)");
+  if (nb::isinstance<nb::str>(step[0])) {
+    check(server_api.InferenceRequestSetCorrelationIdString(
+        request, c_text(nb::cast<std::string>(step[0]))));
+  } else {
+    check(server_api.InferenceRequestSetCorrelationId(request, nb::cast<uint64_t>(step[0], false)));
+  }
+  const uint32_t flags =
+      (nb::cast<bool>(step[1]) ? kSequenceStart : 0) | (nb::cast<bool>(step[2]) ? kSequenceEnd : 0);
+  check(server_api.InferenceRequestSetFlags(request, flags));
+}
+
 void fill_request(InFlight& in_flight, ResponseAllocator* allocator,
                   const InferArguments& arguments) {
   InferenceRequest* request = in_flight.request;
@@ -872,6 +887,7 @@ void fill_request(InFlight& in_flight, ResponseAllocator* allocator,
   if (arguments.timeout_us != 0) {
     check(server_api.InferenceRequestSetTimeoutMicroseconds(request, arguments.timeout_us));
   }
+  if (!arguments.sequence.is_none()) set_sequence(request, arguments.sequence);
   for (auto [name, value] : arguments.inputs) add_input(in_flight, name, value);
   if (!arguments.parameters.is_none()) {
     for (auto [key, value] : nb::cast<nb::dict>(arguments.parameters)) {

@@ -253,6 +253,7 @@ struct InferArguments {
   uint64_t priority;
   uint64_t timeout_us;
   nb::object parameters;
+  nb::object sequence;  // (correlation id, start, end), or None
   nb::object outputs;
   RequestTrace* trace;  // nullptr: the request is not traced
 };

@@ -275,16 +275,18 @@ void bind_server(nb::module_& module) {
           "infer",
           [](const CoreServer& self, std::string model, int64_t version, nb::dict inputs,
              std::string request_id, uint64_t priority, uint64_t timeout_us, nb::object parameters,
-             nb::object outputs, RequestTrace* trace) {
+             nb::object sequence, nb::object outputs, RequestTrace* trace) {
             return self.infer_async({std::move(model), version, std::move(inputs),
                                      std::move(request_id), priority, timeout_us,
-                                     std::move(parameters), std::move(outputs), trace});
+                                     std::move(parameters), std::move(sequence), std::move(outputs),
+                                     trace});
           },
           "model"_a, "version"_a, "inputs"_a, "request_id"_a, "priority"_a, "timeout_us"_a,
-          "parameters"_a.none(), "outputs"_a, "trace"_a.none() = nb::none(),
+          "parameters"_a.none(), "sequence"_a.none(), "outputs"_a, "trace"_a.none() = nb::none(),
           nb::sig("def infer(self, model: str, version: int, inputs: dict[str, typing.Any], "
                   "request_id: str, "
                   "priority: int, timeout_us: int, parameters: dict[str, typing.Any] | None, "
+                  "sequence: tuple[int | str, bool, bool] | None, "
                   "outputs: Sequence[str], trace: RequestTrace | None = None) -> ResponseStream"));
 }
 

@@ -77,6 +77,8 @@ enum class TraceActivityKind : int32_t {};  // 0 request start .. 6 request end;
 
 inline constexpr uint32_t kResponseFinal = 1;
 inline constexpr uint32_t kRequestReleaseAll = 1;
+inline constexpr uint32_t kSequenceStart = 1;
+inline constexpr uint32_t kSequenceEnd = 2;
 inline constexpr uint32_t kTransactionDecoupled = 2;
 inline constexpr int32_t kTraceTimestamps = 4;  // the level; it tells no tensors
 
@@ -177,6 +179,9 @@ using TraceReleaseFn = void (*)(InferenceTrace*, void* userp);
   X(Error*, InferenceRequestNew, (InferenceRequest**, Server*, const char* model, int64_t version))          \
   X(Error*, InferenceRequestDelete, (InferenceRequest*))                                                     \
   X(Error*, InferenceRequestSetId, (InferenceRequest*, const char*))                                         \
+  X(Error*, InferenceRequestSetFlags, (InferenceRequest*, uint32_t flags))                                   \
+  X(Error*, InferenceRequestSetCorrelationId, (InferenceRequest*, uint64_t))                                 \
+  X(Error*, InferenceRequestSetCorrelationIdString, (InferenceRequest*, const char*))                        \
   X(Error*, InferenceRequestCancel, (InferenceRequest*))                                                     \
   X(Error*, InferenceRequestSetPriorityUInt64, (InferenceRequest*, uint64_t))                                \
   X(Error*, InferenceRequestSetTimeoutMicroseconds, (InferenceRequest*, uint64_t))                           \

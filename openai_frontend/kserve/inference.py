@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.infer_options import InferOptions
 from openai_frontend.kserve import cache_salt, priority
 from openai_frontend.kserve.datatypes import TensorInput, reject
 from openai_frontend.kserve.models import (
@@ -34,6 +35,7 @@ from openai_frontend.kserve.outputs import (
     top_classes,
 )
 from openai_frontend.kserve.parameters import RequestOptions
+from openai_frontend.kserve.sequences import Sequences
 from openai_frontend.request_context.context import RequestContext
 
 
@@ -169,6 +171,7 @@ class Inference:
     def __init__(self, core: Core, admission: ModelAdmission) -> None:
         self._core = core
         self._admission = admission
+        self._sequences = Sequences(core)
 
     @asynccontextmanager
     async def run(
@@ -195,16 +198,21 @@ class Inference:
     def _infer(
         self, request: InferenceRequest, model: ModelAddress, context: RequestContext
     ) -> CoreResponses:
+        options = request.options
+        self._sequences.check(model, options.sequence, context.tenant)
         inputs = priority.limited(request.inputs, self._core, model, context.tenant)
         return self._core.infer(
             model.name,
             cache_salt.salted(inputs, self._core, model, self._admission.cache_salts),
             version=model.version,
             request_id=request.id or context.request_id,
-            priority=request.options.priority,
-            timeout_us=request.options.timeout_us,
-            parameters=request.options.custom,
-            outputs=[output.name for output in request.outputs],
+            options=InferOptions(
+                priority=options.priority,
+                timeout_us=options.timeout_us,
+                parameters=options.custom,
+                sequence=options.sequence,
+                outputs=[output.name for output in request.outputs],
+            ),
         )
 
 

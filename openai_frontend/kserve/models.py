@@ -15,6 +15,7 @@ from openai_frontend.admission.queue import (
 )
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.errors import InvalidRequest, ModelNotFound, NotPermitted
+from openai_frontend.infer_options import DEFAULT_OPTIONS, InferOptions
 from openai_frontend.kserve.datatypes import TensorInput
 from openai_frontend.kserve.parameters import RequestOptions
 from openai_frontend.prefix_cache.salts import CacheSalts
@@ -133,17 +134,14 @@ class Core(Protocol):
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]: ...
     def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]: ...
     def model_index(self) -> Sequence[CoreIndexEntry]: ...
-    def infer(  # noqa: PLR0913  an inference request has this many parts
+    def infer(
         self,
         model_name: str,
         inputs: Mapping[str, TensorInput],
         *,
         version: int = -1,
         request_id: str = "",
-        priority: int = 0,
-        timeout_us: int = 0,
-        parameters: Mapping[str, str | int | bool | float] | None = None,
-        outputs: Sequence[str] = (),
+        options: InferOptions = DEFAULT_OPTIONS,
     ) -> CoreResponses: ...
 
 
@@ -151,8 +149,6 @@ class Core(Protocol):
 _UNSUPPORTED_EXTENSIONS = frozenset(
     {
         "cuda_shared_memory",
-        "sequence",
-        "sequence(string_id)",
         "system_shared_memory",
         "trace",
     }

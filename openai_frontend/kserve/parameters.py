@@ -5,8 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.infer_options import SequenceStep
 
 _MAX_INT = 2**63 - 1  # the core's integers are int64
+_MAX_SEQUENCE_ID = 2**64 - 1
+_MAX_SEQUENCE_BYTES = 128  # of UTF-8, as Triton documents
 _RESERVED_PREFIX = "triton_"
 
 
@@ -17,6 +20,7 @@ class RequestOptions:
     priority: int = 0  # 1 is the highest; 0: the model's default
     timeout_us: int = 0  # 0: the model's default
     binary_outputs: bool = False  # for outputs that do not set `binary_data`
+    sequence: SequenceStep | None = None
     custom: dict[str, str | int | bool | float] = field(default_factory=dict)
 
 
@@ -43,11 +47,28 @@ def _binary_outputs(options: RequestOptions, name: str, value: Any) -> RequestOp
     return replace(options, binary_outputs=boolean(name, value))
 
 
-def _no_sequence(options: RequestOptions, name: str, value: Any) -> RequestOptions:
-    """Accepts only values that mean "no sequence"."""
-    if value not in (0, "", False):
-        raise _refusal(name, "sequence batching is not supported")
-    return options
+def _sequence_id(options: RequestOptions, name: str, value: Any) -> RequestOptions:
+    if isinstance(value, str):
+        if len(value.encode(errors="replace")) > _MAX_SEQUENCE_BYTES or "\x00" in value:
+            raise _refusal(name, f"must have at most {_MAX_SEQUENCE_BYTES} bytes and no NUL")
+    elif isinstance(value, bool) or not isinstance(value, int):
+        raise _refusal(name, "must be an integer or a string")
+    elif not 0 <= value <= _MAX_SEQUENCE_ID:
+        raise _refusal(name, f"must be from 0 to {_MAX_SEQUENCE_ID}")
+    return _with_sequence(options, id=value or 0)
+
+
+def _sequence_start(options: RequestOptions, name: str, value: Any) -> RequestOptions:
+    return _with_sequence(options, start=boolean(name, value))
+
+
+def _sequence_end(options: RequestOptions, name: str, value: Any) -> RequestOptions:
+    return _with_sequence(options, end=boolean(name, value))
+
+
+def _with_sequence(options: RequestOptions, **changes: Any) -> RequestOptions:
+    step = replace(options.sequence or SequenceStep(0), **changes)
+    return replace(options, sequence=None if step == SequenceStep(0) else step)
 
 
 def _reserved(options: RequestOptions, name: str, value: Any) -> RequestOptions:
@@ -58,9 +79,9 @@ _KNOWN: Mapping[str, Callable[[RequestOptions, str, Any], RequestOptions]] = {
     "priority": _priority,
     "timeout": _timeout,
     "binary_data_output": _binary_outputs,
-    "sequence_id": _no_sequence,
-    "sequence_start": _no_sequence,
-    "sequence_end": _no_sequence,
+    "sequence_id": _sequence_id,
+    "sequence_start": _sequence_start,
+    "sequence_end": _sequence_end,
     "headers": _reserved,
 }
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from openai_frontend.admission.queue import NO_LIMITS, NO_QUEUE, ConcurrencyLimits, TritonQueue
 from openai_frontend.contracts import Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, ModelNotFound, ModelUnavailable
+from openai_frontend.infer_options import DEFAULT_OPTIONS, InferOptions
 from openai_frontend.models.model_use import ModelUse
 from openai_frontend.triton import NOT_READY, ResponseStream
 
@@ -26,8 +27,7 @@ class Core(Protocol):
         *,
         version: int = -1,
         request_id: str = "",
-        priority: int = 0,
-        timeout_us: int = 0,
+        options: InferOptions = DEFAULT_OPTIONS,
     ) -> ResponseStream: ...
 
 
@@ -71,8 +71,10 @@ class TritonModel:
                 inputs,
                 version=self.version,
                 request_id=request_id,
-                priority=self.triton_queue.level(priority),
-                timeout_us=timeout_us or self._timeout_us(),
+                options=InferOptions(
+                    priority=self.triton_queue.level(priority),
+                    timeout_us=timeout_us or self._timeout_us(),
+                ),
             )
         except ModelNotFound as gone:
             message = f"The model '{self.name}' cannot serve: it is not loaded"

@@ -181,7 +181,7 @@ class Server:
         The futures to complete: one for each stream that waits and has responses.
         """
 
-    def infer(self, model: str, version: int, inputs: dict[str, Any], request_id: str, priority: int, timeout_us: int, parameters: dict[str, Any] | None, outputs: Sequence[str], trace: RequestTrace | None = None) -> ResponseStream: ...
+    def infer(self, model: str, version: int, inputs: dict[str, Any], request_id: str, priority: int, timeout_us: int, parameters: dict[str, Any] | None, sequence: tuple[int | str, bool, bool] | None, outputs: Sequence[str], trace: RequestTrace | None = None) -> ResponseStream: ...
 
 class MetricFamily:
     """

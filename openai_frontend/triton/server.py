@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from openai_frontend import errors
+from openai_frontend.infer_options import DEFAULT_OPTIONS, InferOptions, SequenceStep
 from openai_frontend.model_facts import ModelFacts
 from openai_frontend.request_context.context import current
 from openai_frontend.request_context.record import RequestRecord
@@ -400,22 +401,18 @@ class Server:
         """Return the core's metrics as Prometheus text."""
         return self._call(lambda core: core.metrics())
 
-    def infer(  # noqa: PLR0913  an inference request has this many parts
+    def infer(
         self,
         model_name: str,
         inputs: Mapping[str, TensorInput],
         *,
         version: int = -1,
         request_id: str = "",
-        priority: int = 0,
-        timeout_us: int = 0,
-        parameters: Mapping[str, str | int | bool | float] | None = None,
-        outputs: Sequence[str] = (),
+        options: InferOptions = DEFAULT_OPTIONS,
     ) -> ResponseStream:
         """Send a request. The caller owns the stream and must cancel it at the end.
 
-        `outputs` names the requested outputs; none means all. Raises if the core rejects the
-        request immediately.
+        Raises if the core rejects the request immediately.
         """
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
@@ -427,10 +424,11 @@ class Server:
                 version,
                 native_inputs(inputs),
                 request_id,
-                priority,
-                timeout_us,
-                parameters if parameters is None else dict(parameters),
-                outputs,
+                options.priority,
+                options.timeout_us,
+                None if options.parameters is None else dict(options.parameters),
+                _sequence(options.sequence),
+                options.outputs,
                 *_trace(None if request is None else request.record),
             )
         except _core.TritonError as error:
@@ -533,6 +531,10 @@ class Server:
         if self._backends is not None:
             self._backends.remove()
             self._backends = None
+
+
+def _sequence(step: SequenceStep | None) -> tuple[int | str, bool, bool] | None:
+    return None if step is None else (step.id, step.start, step.end)
 
 
 def _trace(record: RequestRecord | None) -> "tuple[_core.RequestTrace, ...]":

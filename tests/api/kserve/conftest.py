@@ -24,6 +24,23 @@ ALL = (
 )  # fmt: skip
 
 
+def sequence_batching(id_type: str, strategy: str) -> str:
+    """The end of a config whose model learns from control inputs about sequences."""
+    control = (
+        '{{ name: "{0}" control [{{ kind: CONTROL_SEQUENCE_{0} int32_false_true: [0, 1] }}] }},'
+    )
+    flags = "".join(map(control.format, ("START", "READY", "END")))
+    correlated = f"{{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_{id_type} }}"
+    return f"""
+max_batch_size: 4
+sequence_batching {{
+  {strategy}
+  max_sequence_idle_microseconds: 60000000
+  control_input [{flags} {{ name: "CORRID" control [{correlated}] }}]
+}}
+"""
+
+
 DECOUPLED = " model_transaction_policy { decoupled: true }"
 
 
@@ -36,8 +53,8 @@ def tensor(name: str, datatype: str, dims: list[int], **more: Any) -> str:
 
 def write_models(repository: Path) -> None:
     """`all` takes any tensor, `one` a vector, `batched` pairs, `parts` bytes in
-    hexadecimal, one per response, and `ended` then an empty one; `mock` and `failing` write
-    text."""
+    hexadecimal, one per response, and `ended` then an empty one; `sums` and `sums_by_name` add up
+    the numbers of a sequence; `mock` and `failing` write text."""
     backend = 'backend: "inprocess"\n'
     configs = {
         "all": "\n".join(tensor(name, name, [-1], optional=True) for name in ALL),
@@ -45,6 +62,9 @@ def write_models(repository: Path) -> None:
         "text": tensor("IN", "BYTES", [1]),
         "parts": tensor("IN", "BYTES", [-1]) + DECOUPLED,
         "ended": tensor("IN", "BYTES", [-1]) + DECOUPLED,
+        "sums": tensor("IN", "INT32", [1]) + sequence_batching("UINT64", "direct {}"),
+        "sums_by_name": tensor("IN", "INT32", [1])
+        + sequence_batching("STRING", "oldest { max_candidate_sequences: 4 }"),
         "batched": "max_batch_size: 8\n" + tensor("IN", "INT32", [2]),
     }
     for name, config in configs.items():

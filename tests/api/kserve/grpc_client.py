@@ -1,6 +1,7 @@
 """A gRPC server for an application of the tests, and a client of it, on real sockets."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,9 @@ import grpc.aio
 from openai_frontend.cli import grpc_server
 from openai_frontend.config.settings import Settings
 from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, message, methods
+
+# The server sets it too: a module of tests must leave the environment as it was
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 METHODS = {**methods(INFERENCE), **methods(HEALTH)}
 

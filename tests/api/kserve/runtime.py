@@ -1,4 +1,4 @@
-"""In-process models with an engine, models that echo their inputs, and one that sends parts."""
+"""In-process models: with an engine, echoing their inputs, sending parts, adding up sequences."""
 
 import struct
 from pathlib import Path
@@ -45,10 +45,32 @@ class PartsHost(EchoHost):
         return 0
 
 
+class SumsHost(EchoHost):
+    """Adds up the numbers of each sequence. The core says where sequences start and end."""
+
+    facts = ModelFacts(max_model_len=None)
+
+    def __init__(self) -> None:
+        self._sums: dict[Any, int] = {}
+
+    def start(self, execution: _core.Execution) -> None:
+        found = {name: tensor.item() for name, tensor in execution.inputs().items()}
+        sequence = found["CORRID"]
+        if found["READY"]:  # 0: only a place in the batch, without a request of a client
+            before = 0 if found["START"] else self._sums.get(sequence, -1000)
+            self._sums[sequence] = before + found["IN"]
+        total = self._sums.pop(sequence, 0) if found["END"] else self._sums.get(sequence, 0)
+        outputs = [("OUT", "INT32", (1, 1), struct.pack("<i", total))]
+        execution.send(outputs if found["READY"] else [], final=True)
+
+
 def load(name: str, version: int, folder: Path, config: dict[str, Any], loop: Any) -> Any:
     """An engine if the config names one, else an echo model."""
     if name in ("parts", "ended"):
         outputs = [{"name": each, "data_type": "TYPE_STRING", "dims": [1]} for each in PARTS]
         return PartsHost(empty_final=name == "ended"), {**config, "output": outputs}
+    if name.startswith("sums"):
+        output = {"name": "OUT", "data_type": "TYPE_INT32", "dims": [1]}
+        return SumsHost(), {**config, "output": [output]}
     module = loader if "engine" in config.get("parameters", {}) else echo_runtime
     return module.load(name, version, folder, config, loop)

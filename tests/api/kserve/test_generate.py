@@ -178,7 +178,7 @@ async def test_disconnect_cancels_the_request(kserve):
         ({**PROMPT, "parameters": {"stop": ["x"]}}, "stop"),
         ({**PROMPT, "stream": False, "parameters": {"stream": False}}, "stream"),
         ({**PROMPT, "triton_final": 1}, "triton_final"),
-        ({**PROMPT, "sequence_id": 7}, "sequence_id"),
+        ({**PROMPT, "sequence_id": -7}, "sequence_id"),
         ({**PROMPT, "cache_salt": "\0" * 512}, ""),
         ({**PROMPT, "a\0b": 1}, ""),
         ({**PROMPT, "note": "a\0b"}, "note"),

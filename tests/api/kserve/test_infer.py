@@ -206,7 +206,6 @@ REFUSED: dict[str, tuple[int, str, dict[str, Any]]] = {
          "outputs": [{"name": "IN_echo", "parameters": {"shared_memory_region": "r"}}]},
     ),
     "a reserved parameter": (400, "triton_x", {"inputs": [IN], "parameters": {"triton_x": 1}}),
-    "a sequence": (400, "sequence_id", {"inputs": [IN], "parameters": {"sequence_id": 7}}),
     "a list as parameter": (400, "'x'", {"inputs": [IN], "parameters": {"x": [1]}}),
     "a huge parameter": (400, "'x'", {"inputs": [IN], "parameters": {"x": 2**63}}),
     "an invalid priority": (400, "priority", {"inputs": [IN], "parameters": {"priority": "high"}}),

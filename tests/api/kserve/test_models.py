@@ -15,8 +15,10 @@ async def test_server_metadata(kserve):
     metadata = (await kserve.client.get("/v2")).json()
 
     assert metadata["version"] == kserve.server.metadata()["version"]
-    assert {"binary_tensor_data", "statistics", "generate"} <= set(metadata["extensions"])
-    assert not {"system_shared_memory", "sequence", "trace"} & set(metadata["extensions"])
+    assert {"binary_tensor_data", "statistics", "sequence", "generate"} <= set(
+        metadata["extensions"]
+    )
+    assert not {"system_shared_memory", "trace"} & set(metadata["extensions"])
 
 
 @pytest.mark.parametrize("path", ["health/live", "health/ready", "models/one/ready",

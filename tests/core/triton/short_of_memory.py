@@ -114,7 +114,7 @@ async def asked(server: Server, allocations: ctypes.CDLL, number: int) -> tuple[
     assert core is not None
     allocations.arm(number, 1)
     try:
-        core.infer("puppet", -1, tensors, "", 0, 0, None, [])
+        core.infer("puppet", -1, tensors, "", 0, 0, None, None, [])
     except MemoryError:
         end = "MemoryError"
     except _core.TritonError as error:

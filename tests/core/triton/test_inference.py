@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from openai_frontend import errors
+from openai_frontend.infer_options import InferOptions
 from openai_frontend.triton import _core, error_codes, inprocess
 from tests import mock_models
 from tests.core.triton import echo_runtime
@@ -55,9 +56,10 @@ def start_echo(repository, start_server, monkeypatch):
     return start
 
 
-async def echo(server, inputs, **options):
-    """The only response to a request."""
-    (response,) = await collect(server.infer("echo", inputs, **options))
+async def echo(server, inputs, *, request_id="", **options):
+    """The only response to a request with these options."""
+    sent = server.infer("echo", inputs, request_id=request_id, options=InferOptions(**options))
+    (response,) = await collect(sent)
     return response
 
 
@@ -147,7 +149,9 @@ async def test_parameter_of_an_unsupported_type(start_echo, nothing_left, value)
     server = await start_echo(x=("BOOL", [1]))
 
     with pytest.raises((TypeError, ValueError, RuntimeError)):
-        server.infer("echo", {"x": ("BOOL", (1,), b"\1")}, parameters={"key": value})
+        server.infer(
+            "echo", {"x": ("BOOL", (1,), b"\1")}, options=InferOptions(parameters={"key": value})
+        )
 
 
 async def test_request_id(start_echo):
@@ -268,10 +272,10 @@ async def test_truncated_strings(server, data):
 NULS: dict[str, dict[str, Any]] = {
     "model": {"model_name": "mock\0"},
     "input": {"inputs": {"text_input\0": text("a")}},
-    "output": {"outputs": ["text_output\0"]},
+    "output": {"options": InferOptions(outputs=["text_output\0"])},
     "id": {"request_id": "a\0"},
-    "parameter": {"parameters": {"a\0": 1}},
-    "text": {"parameters": {"a": "b\0"}},
+    "parameter": {"options": InferOptions(parameters={"a\0": 1})},
+    "text": {"options": InferOptions(parameters={"a": "b\0"})},
 }
 
 

@@ -1,6 +1,5 @@
 """Builds the gRPC server from the settings and the application whose services it shares."""
 
-import os
 from typing import TYPE_CHECKING
 
 from openai_frontend.app import Gateway, public_scopes, request_records
@@ -18,8 +17,6 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
     port = grpc_options.value(settings.triton_option, "grpc-port")
     if port is None:
         return None
-    # gRPC's library would write lines of its own format to stderr
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from openai_frontend.kserve.grpc.calls import CallLimits, RpcCalls
     from openai_frontend.kserve.grpc.health import HealthService
     from openai_frontend.kserve.grpc.server import GrpcOptions, GrpcServer, TlsFiles

@@ -114,6 +114,8 @@ def serve(
     process.authenticator = app.state.authenticator
     process.certificate = certificate(settings)
     process.serves_tensors = settings.enable_kserve
+    # gRPC's library would write lines of its own format to stderr
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     process.grpc = grpc_server.build(settings, app)
     process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
     state: AppState = app.state.gateway

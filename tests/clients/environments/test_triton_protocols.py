@@ -1,0 +1,72 @@
+"""The newest tritonclient over HTTP and gRPC: one table of calls, with equal results."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.api.kserve.conftest import running, write_models
+from tests.api.kserve.grpc_client import rpc_server
+from tests.clients.environments import Environment
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+
+# What each row of the program returns, over both protocols
+EXPECTED = {
+    "simple": [1.5, -2.0, 0.25],
+    "strings": ["a", "é", ""],
+    "half": [-1.5, 0.0, 65504.0],
+    "classes": [["2:1", "1:0", "4:0", "3:1"], [2, 2]],
+    "parameters": {"text": "x", "number": 7, "truth": True},
+    "asynchronous": [[1.5, -2.0, 0.25]] * 4,
+    "health": [True, True, True, False, False],
+    "control": [False, True, "READY"],
+    "override": "NEW",
+    "statistics": ["one", True],
+    "by_asyncio": [[1.5, -2.0, 0.25], True],
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def results(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
+    repository = tmp_path_factory.mktemp("protocols")
+    write_models(repository)
+    async with (
+        running(repository, enable_model_management=True, allow_model_override=True) as kserve,
+        rpc_server(kserve.app) as address,
+    ):
+        program, http = "drive_both_protocols", kserve.url.removeprefix("http://")
+        yield await asyncio.to_thread(Environment("tritonclient").ask, program, http, address)
+
+
+@pytest.mark.parametrize("row", EXPECTED)
+async def test_rows(results, row):
+    """HTTP and gRPC return what is expected."""
+    assert results[row] == [EXPECTED[row]] * 2
+
+
+async def test_documents_are_equal(results):
+    """Metadata, config and extensions do not depend on the protocol."""
+    over_http, over_grpc = results["metadata"]
+
+    assert over_http == over_grpc
+    assert over_http[0] == [["IN", "FP32", [-1]]]
+
+
+async def test_errors_are_equal(results):
+    """A mistake has one message, whatever the protocol."""
+    over_http, over_grpc = results["errors"]
+
+    assert over_http == over_grpc
+    assert "no error" not in over_http
+    assert len(set(over_http)) == len(over_http)
+
+
+async def test_decoupled_stream(results):
+    """Each response carries the request's id; the stream outlives a failed request."""
+    responses, error = results["decoupled"]
+
+    assert responses == [["5", 2], ["5", 2], ["5", 0]]
+    assert "absent" in error

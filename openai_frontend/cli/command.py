@@ -13,7 +13,7 @@ from openai_frontend import __version__
 from openai_frontend.cli import cached_repository, init_repo, install_core, keys, ray_init
 from openai_frontend.cli.init_repo.options import InvalidOption
 from openai_frontend.cli.parser import parser as command_line
-from openai_frontend.config import model_folders, ray_application
+from openai_frontend.config import grpc_options, model_folders, ray_application
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.config.ray_application import RayArguments
 from openai_frontend.config.settings import Settings
@@ -278,6 +278,9 @@ def _serve(settings: Settings) -> int:
         addresses["transfer_listener"] = settings.transfer_host, settings.transfer_port
     listeners = {}
     try:
+        if grpc_port := grpc_options.value(settings.triton_option, "grpc-port"):
+            where = f"{settings.host}:{grpc_port}"
+            listen(settings.host, grpc_port).close()  # gRPC's library opens the port by itself
         for name, address in addresses.items():
             local = settings.unix_socket if name == "listener" else None
             where = str(local or "{}:{}".format(*address))

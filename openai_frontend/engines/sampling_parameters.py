@@ -5,7 +5,8 @@ fields.
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import orjson
 from pydantic import (
@@ -68,6 +69,30 @@ def _is_number(key: str) -> bool:
     return key.isdecimal() and len(key) <= 10 and str(int(key)) == key
 
 
+_MOST_DIGITS = 32
+
+
+def _from_text(value: Any) -> Any:
+    """genai-perf writes numbers and booleans as JSON strings; NVIDIA's backend reads them."""
+    if not isinstance(value, str) or len(value) > _MOST_DIGITS:
+        return value
+    try:
+        read = orjson.loads(value.lower())
+    except orjson.JSONDecodeError:
+        return value
+    return read if isinstance(read, int | float) else value
+
+
+def _is_scalar(annotation: Any) -> bool:
+    """Whether a field takes only numbers or booleans, or none of them."""
+    if get_origin(annotation) is Annotated:
+        return _is_scalar(get_args(annotation)[0])
+    kinds = get_args(annotation)
+    if kinds:
+        return get_origin(annotation) in (Union, UnionType) and all(map(_is_scalar, kinds))
+    return annotation in (int, float, bool, type(None))
+
+
 def _wire_model() -> type[BaseModel]:
     """The fields of SamplingParams with the types of the HTTP API's fields."""
     types: dict[str, Any] = {
@@ -78,6 +103,10 @@ def _wire_model() -> type[BaseModel]:
     biases: Any = types["logit_bias"]
     types["logit_bias"] = Annotated[biases, BeforeValidator(_with_numbers)]
     types["lora_name"] = str | None
+    types = {
+        name: Annotated[kind, BeforeValidator(_from_text)] if _is_scalar(kind) else kind
+        for name, kind in types.items()
+    }
     keys: dict[str, Any] = {name: (kind, None) for name, kind in types.items()}
     return create_model(NAME, __config__=_STRICT, **keys)
 

@@ -142,6 +142,7 @@ class Session:
         for name, stand_in in STAND_INS.items():
             text = text.replace(name, stand_in)
         text = re.sub(r"(?:http://)?(?:127\.0\.0\.1|localhost):9000", self._url, text)
+        text = text.replace("--grpc-port 8001", "--grpc-port 0")
         if command.language == "python":
             return self._finish(self._start([sys.executable, "-c", text]))
         if "openai-frontend serve" in text:

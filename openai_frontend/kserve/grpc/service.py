@@ -181,7 +181,9 @@ class InferenceService:
 
     async def ModelInfer(self, request: Any, context: RequestContext) -> Any:
         model = _for_inference(request, context, self._services)
-        read = partial(self._read, request, parameters_of(request.parameters), DECOUPLED)
+        parameters = parameters_of(request.parameters)
+        sends_empty_final(parameters)  # perf_analyzer sends it here too; it has no effect
+        read = partial(self._read, request, parameters, DECOUPLED)
         inference, byte_size = self._services.inference, request.ByteSize()
         async with inference.run(context, model, read, byte_size=byte_size) as running:
             answer = await running.single()

@@ -17,6 +17,7 @@ NAMES = (
     "chat_request",
     "completion_request",
     "engine_tensors",
+    "grpc_message",
     "http_request",
     "image_part",
     "json_body",

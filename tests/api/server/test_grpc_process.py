@@ -63,4 +63,4 @@ def test_port_in_use_ends_the_start(tmp_path, models):
             output = second.output()
 
     assert code == 1
-    assert f"gRPC cannot listen on 127.0.0.1:{port}: the port is in use" in output
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in output

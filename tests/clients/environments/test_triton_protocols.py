@@ -1,15 +1,17 @@
 """The newest tritonclient over HTTP and gRPC: one table of calls, with equal results."""
 
 import asyncio
+import csv
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from tests.api.kserve.conftest import running, write_models
+from tests.api.kserve.conftest import KServe, running, write_models
 from tests.api.kserve.grpc_client import rpc_server
 from tests.clients.environments import Environment
+from tests.clients.environments.profilers import COMMON, SMALL, exported
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
@@ -30,15 +32,24 @@ EXPECTED = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def results(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
+async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KServe]:
     repository = tmp_path_factory.mktemp("protocols")
     write_models(repository)
-    async with (
-        running(repository, enable_model_management=True, allow_model_override=True) as kserve,
-        rpc_server(kserve.app) as address,
-    ):
-        program, http = "drive_both_protocols", kserve.url.removeprefix("http://")
-        yield await asyncio.to_thread(Environment("tritonclient").ask, program, http, address)
+    async with running(repository, enable_model_management=True, allow_model_override=True) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def address(kserve: KServe) -> AsyncIterator[str]:
+    """Of gRPC."""
+    async with rpc_server(kserve.app) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def results(kserve: KServe, address: str) -> Any:
+    program, http = "drive_both_protocols", kserve.url.removeprefix("http://")
+    return await asyncio.to_thread(Environment("tritonclient").ask, program, http, address)
 
 
 @pytest.mark.parametrize("row", EXPECTED)
@@ -70,3 +81,34 @@ async def test_decoupled_stream(results):
 
     assert responses == [["5", 2], ["5", 2], ["5", 0]]
     assert "absent" in error
+
+
+WINDOWS = ("--measurement-mode=count_windows", "--measurement-request-count=20")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_perf_analyzer_over_grpc(kserve, address, tmp_path, streaming):
+    """Calls and streams of perf_analyzer succeed without a failed request."""
+    run = ["perf_analyzer", "-m", "batched", "-u", address, "-i", "grpc", "--service-kind=triton",
+           "-b", "2", "--concurrency-range=2", "--max-trials=3", "--stability-percentage=999",
+           *WINDOWS, "-f", "report.csv", *(["--streaming"] if streaming else [])]  # fmt: skip
+
+    await asyncio.to_thread(Environment("genai-perf").run, run, tmp_path)
+
+    [row] = csv.DictReader((tmp_path / "report.csv").read_text().splitlines())
+    assert float(row["Inferences/Second"]) > 0
+    failed = kserve.server.model_statistics("batched")["model_stats"][0]["inference_stats"]["fail"]
+    assert failed["count"] == 0
+
+
+async def test_genai_perf_in_its_mode_for_triton(address, tmp_path):
+    """genai-perf's endpoint type `kserve` streams tokens over gRPC and counts each."""
+    run = ["genai-perf", "profile", "-m", "slow", "--endpoint-type=kserve", "--backend=vllm",
+           "--streaming", f"--url={address}", *COMMON, *SMALL, f"--artifact-dir={tmp_path}",
+           "--", *WINDOWS]  # fmt: skip
+
+    await asyncio.to_thread(Environment("genai-perf").run, run, tmp_path, HF_HUB_OFFLINE="1")
+
+    export = exported(tmp_path, "profile_export_genai_perf.json")
+    assert export["request_count"]["avg"] > 0
+    assert export["inter_token_latency"]["avg"] > 0

@@ -157,6 +157,23 @@ def refusal_s(text: bytes) -> float:
     return time.thread_time() - started
 
 
+def test_numbers_and_booleans_as_texts():
+    """genai-perf writes them so, and NVIDIA's backend reads them; texts of texts stay texts."""
+    text = b'{"max_tokens": "8", "temperature": "0.5", "ignore_eos": "True", "stop": "8"}'
+
+    params, _ = sampling_parameters.read_text(text)
+
+    assert (params.max_tokens, params.temperature, params.ignore_eos) == (8, 0.5, True)
+    assert params.stop == ["8"]
+
+
+@pytest.mark.parametrize("value", ["x", "8.5", "null", "1e400", "[8]", "9" * 40, ""])
+def test_texts_that_are_no_number_of_the_field(value):
+    """They are refused as the field's other values are."""
+    with pytest.raises(ValueError, match=r"^sampling_parameters: max_tokens: "):
+        sampling_parameters.read_text(json.dumps({"max_tokens": value}).encode())
+
+
 @pytest.mark.parametrize(
     ("text", "shared"),
     [

@@ -133,12 +133,12 @@ def test_sampling_parameters(sent, read):
 
 
 WRONG_TYPES: dict[str, list[Any]] = {
-    "max_tokens": [1.5, "5", True, [5]],
+    "max_tokens": [1.5, "five", "1.5", True, [5]],
     "temperature": ["hot", True],
-    "seed": ["1", 0.5],
+    "seed": ["one", 0.5],
     "stop": [5, [1], {"a": 1}],
     "stop_token_ids": [[1.5], ["1"], 5],
-    "ignore_eos": [1, "true"],
+    "ignore_eos": [1, "yes", "1"],
     "logit_bias": [[5], {"a": 1.0}, {"5": "1"}],
     "bad_words": ["x"],
     "structured_outputs": ["{", "[]", {"banana": 1}, {"regex": 5}, '{"choice": "a"}'],

@@ -20,7 +20,7 @@ from scripts.setup.install import VENV, pip, site_packages
 from scripts.setup.lock import TRITON_CORE, read_project
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ("jwt", "otel", "redis")
+EXTRAS = ("grpc", "jwt", "otel", "redis")
 
 # Every dependency at work, without an engine: over fakes, over the mock engine and as a process.
 TESTS = (

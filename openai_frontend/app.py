@@ -20,10 +20,12 @@ from openai_frontend.auth.authorization import Authorizer
 from openai_frontend.config.settings import Settings
 from openai_frontend.config.triton_options import core_log
 from openai_frontend.kserve.inference import Inference
+from openai_frontend.kserve.log_settings import LogSettings
 from openai_frontend.kserve.models import ModelAdmission
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.kserve.services import KServeServices
+from openai_frontend.kserve.trace_settings import TraceSettings
 from openai_frontend.lifespan import AppState, build_state
 from openai_frontend.media.modalities import ENGINE_LIMITS
 from openai_frontend.metrics import load, vllm
@@ -448,14 +450,15 @@ def _add_operators_routes(
         repository=Repository(management),
         policy=policy,
         is_ready=lambda: drain_state.ready and registry.is_ready(),
-        log_settings=_log_settings(settings),
+        log_settings=LogSettings(_initial_log(settings), server),
+        trace_settings=TraceSettings(state.tracing),
     )
     app.state.kserve = services  # gRPC serves it too
     if settings.enable_kserve:
         _include(app, kserve_router(services, streams))
 
 
-def _log_settings(settings: Settings) -> dict[str, str | int | bool]:
+def _initial_log(settings: Settings) -> dict[str, str | int | bool]:
     """Named as in Triton's logging extension."""
     log = core_log(settings.triton_option)
     return {

@@ -92,6 +92,10 @@ class GenerateResponse(BaseModel):
     model_version: str
 
 
+class SettingsUpdate(RequestFields):
+    """POST /v2/logging and /v2/trace/setting: the keys of the extension and their new values."""
+
+
 class IndexRequest(RequestFields):
     """POST /v2/repository/index."""
 

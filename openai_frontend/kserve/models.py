@@ -150,7 +150,6 @@ _UNSUPPORTED_EXTENSIONS = frozenset(
     {
         "cuda_shared_memory",
         "system_shared_memory",
-        "trace",
     }
 )
 

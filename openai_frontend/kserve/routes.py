@@ -1,6 +1,6 @@
 """All routes of KServe's protocol. /v2/rerank is not one of them: it is Cohere's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -24,6 +24,7 @@ from openai_frontend.kserve.models import (
 )
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.kserve.services import KServeServices
+from openai_frontend.kserve.settings_routes import settings_router
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import request_body
 from openai_frontend.routers.request import read_body
@@ -53,7 +54,7 @@ def kserve_router(services: KServeServices, streams: StreamLimits) -> APIRouter:
         inference_router(core, infer, generate, streams),
         index_router(repository),
         control_router(repository),
-        logging_router(services.log_settings),
+        settings_router(core, services.log_settings, services.trace_settings),
         unsupported_router(),
     ):
         router.routes.extend(part.routes)  # `include_router` builds each route a second time
@@ -157,6 +158,8 @@ _INDEX: dict[int | str, dict[str, Any]] = {200: {"model": list[IndexEntry]}, **E
 def index_router(repository: Repository) -> APIRouter:
     router = APIRouter(tags=["KServe"], route_class=ModelsRoute)
 
+    # Triton ignores the name
+    @router.post("/v2/repository/{repository}/index", include_in_schema=False)
     @router.post("/v2/repository/index", openapi_extra=request_body(IndexRequest), responses=_INDEX)
     async def repository_index(request: Request) -> Response:
         """Lists every version of every model, with the reason if it is not ready."""
@@ -196,16 +199,11 @@ def control_router(repository: Repository) -> APIRouter:
 
 
 _SHARED_MEMORY = "Shared memory is not supported. Send tensors in the request body."
-_TRACE = "Triton's trace settings are not supported. See --otlp-endpoint for tracing."
-_LOGGING = "Log settings cannot be changed at run time. Set --triton-option log-verbose=1."
-_REPOSITORY = "Repository names are not supported. Leave the name out of the path."
+_REPOSITORY = "'repository_name' specification is not supported"  # Triton's words
 
 _UNSUPPORTED = {
     "/v2/systemsharedmemory/{rest:path}": _SHARED_MEMORY,
     "/v2/cudasharedmemory/{rest:path}": _SHARED_MEMORY,
-    "/v2/trace/setting": _TRACE,
-    MODEL + "/trace/setting": _TRACE,
-    "/v2/repository/{repository}/index": _REPOSITORY,
     "/v2/repository/{repository}/models/{model}/{action}": _REPOSITORY,
 }
 
@@ -215,18 +213,6 @@ def unsupported_router() -> APIRouter:
     router = APIRouter(route_class=AdminRoute, include_in_schema=False)
     for path, message in _UNSUPPORTED.items():
         router.add_api_route(path, _refusing(message), methods=["GET", "POST"])
-    return router
-
-
-def logging_router(log_settings: Mapping[str, Any]) -> APIRouter:
-    """The core's log settings; read-only."""
-    router = APIRouter(route_class=AdminRoute, include_in_schema=False)
-    router.add_api_route("/v2/logging", _refusing(_LOGGING), methods=["POST"])
-
-    @router.get("/v2/logging")
-    async def get_logging(request: Request) -> Response:
-        return json(log_settings)
-
     return router
 
 

@@ -1,12 +1,13 @@
 """The services that answer requests of the protocol, over HTTP and over gRPC."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from openai_frontend.kserve.inference import Inference
+from openai_frontend.kserve.log_settings import LogSettings
 from openai_frontend.kserve.models import Core
 from openai_frontend.kserve.repository import Repository
+from openai_frontend.kserve.trace_settings import TraceSettings
 from openai_frontend.serving.request.field_policy import FieldPolicy
 
 
@@ -19,4 +20,5 @@ class KServeServices:
     repository: Repository
     policy: FieldPolicy  # for unknown fields
     is_ready: Callable[[], bool]
-    log_settings: Mapping[str, Any]  # by the keys of Triton's logging extension
+    log_settings: LogSettings
+    trace_settings: TraceSettings

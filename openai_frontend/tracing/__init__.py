@@ -107,10 +107,14 @@ class Tracing:
     def __init__(
         self, exporter: RecordExporter, *, ratio: float = 1.0, follows_caller: bool = True
     ) -> None:
-        """`ratio`: the share of requests sampled if the caller's trace does not decide."""
+        """`ratio`: the share of requests sampled if the caller's trace does not decide.
+
+        `ratio` and `enabled` may change at any time, for later requests.
+        """
         self._exporter = exporter
         LOG.enabled = True
-        self._bound = round(ratio * _HALF)
+        self.ratio = ratio
+        self.enabled = True
         self._follows_caller = follows_caller
 
     @property
@@ -142,9 +146,11 @@ class Tracing:
         self._exporter.close()
 
     def _samples(self, trace_id: str, caller: TraceContext | None) -> bool:
+        if not self.enabled:
+            return False
         if caller is not None and self._follows_caller:
             return caller.sampled
-        return int(trace_id[16:], 16) < self._bound
+        return int(trace_id[16:], 16) < self.ratio * _HALF
 
 
 def _core_context(record: RequestRecord) -> str:

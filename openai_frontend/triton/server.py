@@ -330,6 +330,11 @@ class Server:
         handle = inprocess.handle(name, version)
         return [] if handle is None else list(handle.samples())
 
+    def set_log(self, name: str, value: str | int | bool) -> None:
+        """Change a setting of the core's log, by its key in Triton's logging extension."""
+        self._running()  # a start would restore the settings at its end
+        start_log.set_log(name, value)
+
     async def load_model(
         self,
         name: str,

@@ -1,4 +1,4 @@
-"""Captures the core's log during startup, filters GPU warnings and extracts errors.
+"""Changes the core's log; captures it during startup, filters GPU warnings, extracts errors.
 
 The core starts even if it cannot serve; the reason is only in its log.
 """
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from openai_frontend.config.triton_options import core_log
+from openai_frontend.config.triton_options import TRITON_OPTIONS, arguments, core_log
 from openai_frontend.runtime.triton_interface import (
     HARMLESS_WITHOUT_GPU,
     LOG_LINE,
@@ -90,6 +90,23 @@ def capture(
             lines = _without_information(lines)
         log.lines = [line for line in lines if not _is_harmless(line)]
         _pass_on(log.lines, core.file)
+
+
+# Key of Triton's logging extension -> option
+_OPTIONS = {
+    "log_info": "log-info",
+    "log_warning": "log-warning",
+    "log_error": "log-error",
+    "log_verbose_level": "log-verbose",
+    "log_format": "log-format",
+}
+
+
+def set_log(name: str, value: str | int | bool) -> None:
+    """Change a setting of the only logger: every options object sets the same one."""
+    option = _OPTIONS[name]
+    setter = getattr(_core.ServerOptions(), TRITON_OPTIONS[option].setter)
+    setter(*arguments(option, str(value)))
 
 
 def _without_information(lines: list[str]) -> list[str]:

@@ -65,9 +65,7 @@ SCOPES: Mapping[str, RouteScope] = {
 }
 
 _SHARED_MEMORY = "Shared memory is not supported. Send tensors in the request."
-_TRACE = "Triton's trace settings are not supported. See --otlp-endpoint for tracing."
-_LOGGING = "Log settings cannot be changed at run time. Set --triton-option log-verbose=1."
-_REPOSITORY = "Repository names are not supported. Leave repository_name empty."
+_REPOSITORY = "'repository_name' specification is not supported"  # Triton's words
 
 
 class InferenceService:
@@ -162,14 +160,23 @@ class InferenceService:
     SystemSharedMemoryUnregister = CudaSharedMemoryStatus = _no_shared_memory
     CudaSharedMemoryRegister = CudaSharedMemoryUnregister = _no_shared_memory
 
-    async def TraceSetting(self, _request: Any, _context: RequestContext) -> Any:
-        raise NotSupported(_TRACE)
+    async def TraceSetting(self, request: Any, context: RequestContext) -> Any:
+        settings = self._services.trace_settings
+        if request.model_name:
+            model = check_visible(context.principal, model_address(request.model_name))
+            settings = settings.of_model(self._core, model)
+        settings.update({name: list(each.value) or None for name, each in request.settings.items()})
+        response = self._messages["TraceSetting"]()
+        for name, value in settings.get().items():
+            values = [value] if isinstance(value, str) else value
+            response.settings[name].value.extend(values)
+        return response
 
     async def LogSettings(self, request: Any, _context: RequestContext) -> Any:
-        if request.settings:
-            raise NotSupported(_LOGGING)
+        log = self._services.log_settings
+        log.update({name: _chosen(value) for name, value in request.settings.items()})
         response = self._messages["LogSettings"]()
-        for name, value in self._services.log_settings.items():
+        for name, value in log.get().items():
             setting = response.settings[name]
             if isinstance(value, bool):
                 setting.bool_param = value
@@ -243,6 +250,12 @@ def _failure(data: bytes, error_message: str) -> bytes:
         response.infer_response.id = parsed(_STREAM, data).id[:4096]
     serialized: bytes = response.SerializeToString()
     return serialized
+
+
+def _chosen(setting: Any) -> Any:
+    """The value of a setting; None if it has none."""
+    kind = setting.WhichOneof("parameter_choice")
+    return None if kind is None else getattr(setting, kind)
 
 
 def _visible(request: Any, context: RequestContext) -> ModelAddress:

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from openai_frontend.cli import grpc_server
 from openai_frontend.config.settings import Settings
@@ -70,7 +71,9 @@ def request(model: str, inputs: Mapping[str, tuple[str, list[int], bytes]], **fi
 async def rpc_server(app: Any, **settings: Any) -> AsyncIterator[str]:
     """The address of a gRPC server for the application."""
     options = {"grpc-port": "0", **settings.pop("triton_option", {})}
-    server = grpc_server.build(Settings(triton_option=options, **settings), app)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPC_VERBOSITY", "NONE")  # `build` would leave it set
+        server = grpc_server.build(Settings(triton_option=options, **settings), app)
     assert server is not None
     await server.start()
     try:

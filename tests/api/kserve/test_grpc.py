@@ -208,7 +208,6 @@ async def test_refused_requests(rpc, case):
 LACKING = {
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
     "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
-    "TraceSetting",
 }  # fmt: skip
 NEED_A_NAME = {
     "ModelReady", "ModelMetadata", "ModelInfer", "ModelConfig", "RepositoryModelLoad",
@@ -225,6 +224,16 @@ async def test_every_method_answers_an_empty_request(rpc, name):
         assert details
     else:
         assert (await rpc.ask(name)) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"]
+)
+async def test_named_repository(rpc, name):
+    """Triton's message; unlike over HTTP, the index is refused too."""
+    refusal = await rpc.refusal(name, repository_name="mine")
+
+    assert refusal == ("UNIMPLEMENTED", "'repository_name' specification is not supported")
 
 
 async def responses(rpc: RpcClient, *requests: Any) -> list[Any]:

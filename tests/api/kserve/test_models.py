@@ -18,7 +18,7 @@ async def test_server_metadata(kserve):
     assert {"binary_tensor_data", "statistics", "sequence", "generate"} <= set(
         metadata["extensions"]
     )
-    assert not {"system_shared_memory", "trace"} & set(metadata["extensions"])
+    assert not {"system_shared_memory"} & set(metadata["extensions"])
 
 
 @pytest.mark.parametrize("path", ["health/live", "health/ready", "models/one/ready",
@@ -54,10 +54,6 @@ async def test_metadata_is_the_cores_own(kserve):
         ("GET", "systemsharedmemory/status"),
         ("POST", "systemsharedmemory/region/x/register"),
         ("GET", "cudasharedmemory/region/x/status"),
-        ("GET", "trace/setting"),
-        ("POST", "models/one/trace/setting"),
-        ("POST", "logging"),
-        ("POST", "repository/mine/index"),
         ("POST", "repository/mine/models/one/load"),
     ],
 )
@@ -66,10 +62,6 @@ async def test_unsupported_endpoints_say_so(kserve, method, path):
     response = await kserve.client.request(method, f"/v2/{path}")
 
     assert (response.status_code, list(response.json())) == (501, ["error"])
-
-
-async def test_log_settings_can_be_read(kserve):
-    assert (await kserve.client.get("/v2/logging")).json()["log_warning"] is True
 
 
 @pytest.mark.parametrize(

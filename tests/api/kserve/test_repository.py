@@ -110,3 +110,19 @@ async def test_override_is_disabled_by_default(kserve):
         response = await control(off, "text", "load", parameters=sent)
 
     assert (response.status_code, "allow_model_override" in response.text) == (403, True)
+
+
+async def test_named_repository(kserve):
+    """The index of a named repository is that of all of them, as Triton's; its models cannot be
+    loaded.
+    """
+    index = (await kserve.client.post("/v2/repository/index")).json()
+    named = await kserve.client.post("/v2/repository/mine/index")
+    ready = await kserve.client.post("/v2/repository/mine/index", json={"ready": True})
+    load = await kserve.client.post("/v2/repository/mine/models/one/load")
+
+    assert named.json() == index
+    assert {entry["state"] for entry in ready.json()} == {"READY"}
+    assert (load.status_code, load.json()) == (
+        501, {"error": "'repository_name' specification is not supported"},
+    )  # fmt: skip

@@ -1,3 +1,4 @@
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def log_as_before():
     made.log_file("")
     made.log_format(0)
     made.log_verbose(0)
+    made.log_info(False)
     for switch in (made.log_warn, made.log_error):
         switch(True)
 
@@ -135,6 +137,27 @@ async def test_log_file(repository, start_server, tmp_path):
     await server.unload_model("mock")
 
     assert "successfully unloaded 'mock'" in log.read_text()
+
+
+async def test_log_of_a_running_core(repository, start_server, tmp_path):
+    """Its settings change at any time after the start."""
+    mock_models.write(repository, "mock")
+    log = tmp_path / "core.log"
+    server = await start_server(triton_option={"log-file": [str(log)]})
+    server.set_log("log_info", True)
+    server.set_log("log_format", "ISO8601")
+    await server.unload_model("mock")
+
+    assert re.search(r"^20.*successfully unloaded 'mock'", log.read_text(), re.MULTILINE)
+
+
+async def test_log_of_a_core_that_does_not_run(start_server):
+    """The change would be lost in the start."""
+    server = await start_server()
+    await server.stop()
+
+    with pytest.raises(errors.ModelUnavailable):
+        server.set_log("log_info", True)
 
 
 @pytest.mark.parametrize(("texts", "loads"), [({}, 1), ({"model-load-retry-count": ["2"]}, 3)])

@@ -339,8 +339,9 @@ async def test_requests_of_a_stream_count_each(kserve, tmp_path):
     file = key_files.write(tmp_path / "keys.yaml", *KEYS)
     sent = [request("one", {"IN": ("FP32", [3], THREE)}, id=str(number)) for number in range(2)]
     async with closed_to_others(kserve, file, "slow") as client:
-        first, second = await responses(client, *sent)
+        found = {each.infer_response.id: each for each in await responses(client, *sent)}
 
+    first, second = found["0"], found["1"]
     assert first.infer_response.raw_output_contents[0] == THREE
     assert "Rate limit reached" in second.error_message
 

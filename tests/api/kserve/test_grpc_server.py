@@ -102,7 +102,7 @@ async def test_calls_are_counted_by_method(kserve):
     before = value("openai_frontend_requests_total", labels) or 0
     async with rpc_client(kserve.app) as client:
         await client.ask("ModelInfer", request("one", FLOATS))
-        trailing = await client.calls[-1].trailing_metadata()
+        trailing = [*await client.calls[-1].trailing_metadata()]
 
     assert value("openai_frontend_requests_total", labels) == before + 1
     assert dict(trailing)["x-request-id"].startswith("req_")
@@ -113,7 +113,7 @@ async def test_clients_request_id(kserve):
     async with rpc_client(kserve.app) as client:
         client.metadata = (("x-request-id", "mine"),)
         await client.refusal("ModelMetadata", name="absent")
-        trailing = await client.calls[-1].trailing_metadata()
+        trailing = [*await client.calls[-1].trailing_metadata()]
 
     assert dict(trailing)["x-request-id"] == "mine"
 

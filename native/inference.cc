@@ -6,6 +6,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <stdexcept>
@@ -35,6 +36,13 @@ constexpr const char* kMixedUp =
 InFlight::InFlight(std::shared_ptr<ResponseQueue> response_queue, std::string model_name)
     : queue(std::move(response_queue)), model(std::move(model_name)), epoch(queue->stubs.epoch()) {}
 
+const OutputRequest* InFlight::output(std::string_view name) const {
+  for (const OutputRequest& output : outputs) {
+    if (output.name == name) return &output;
+  }
+  return nullptr;
+}
+
 struct StreamAccess {
   static InFlight& in_flight(ResponseStream& stream) { return *stream.in_flight_; }
 };
@@ -50,13 +58,39 @@ const Tensor* ReceivedResponse::find(std::string_view name) const {
 
 namespace {
 
-Error* allocate(ResponseAllocator*, const char*, size_t byte_size, MemoryType, int64_t, void*,
-                void** buffer, void** buffer_userp, MemoryType* actual, int64_t* actual_id) {
+// The memory that the request gives for an output; null if it gives none or it is too small.
+Error* place(InFlight& in_flight, const OutputRequest& output, size_t byte_size, void** buffer) {
+  const auto room = static_cast<size_t>(output.memory.len);
+  if (byte_size <= room) {
+    *buffer = output.memory.buf;
+    return nullptr;
+  }
+  try {
+    std::string message = "output '" + output.name + "' has " + std::to_string(byte_size) +
+                          " bytes, but the request gives it " + std::to_string(room) +
+                          " bytes of shared memory";
+    Error* error = server_api.ErrorNew(Code::kInvalidArg, message.c_str());
+    const std::lock_guard lock(in_flight.queue->mutex);
+    in_flight.too_large = std::move(message);
+    return error;
+  } catch (const std::bad_alloc&) {
+    return server_api.ErrorNew(Code::kUnavailable, "no memory for an output");
+  }
+}
+
+Error* allocate(ResponseAllocator*, const char* tensor, size_t byte_size, MemoryType, int64_t,
+                void* userp, void** buffer, void** buffer_userp, MemoryType* actual,
+                int64_t* actual_id) {
   *buffer = nullptr;
   *buffer_userp = nullptr;
   *actual = MemoryType::kCpu;
   *actual_id = 0;
   if (byte_size == 0) return nullptr;
+  if (userp != nullptr) {
+    auto& in_flight = *static_cast<InFlight*>(userp);
+    const OutputRequest* output = in_flight.output(tensor);
+    if (output != nullptr && output->placed) return place(in_flight, *output, byte_size, buffer);
+  }
   try {
     Buffer* allocated = Buffer::allocate(byte_size);
     *buffer = allocated->data();
@@ -72,7 +106,7 @@ Error* release_buffer(ResponseAllocator*, void*, void* buffer_userp, size_t, Mem
   return nullptr;
 }
 
-Tensor read_output(InferenceResponse* response, uint32_t index) {
+Tensor read_output(InferenceResponse* response, uint32_t index, const InFlight& in_flight) {
   const char* name;
   Tensor tensor;
   const int64_t* shape;
@@ -87,7 +121,24 @@ Tensor read_output(InferenceResponse* response, uint32_t index) {
   tensor.name = name;
   tensor.shape.assign(shape, shape + dimensions);
   tensor.buffer = BufferReference(static_cast<Buffer*>(userp));
+  const OutputRequest* output = in_flight.output(tensor.name);
+  tensor.placed = output != nullptr && output->placed;
   return tensor;
+}
+
+// The label of each class; empty for one without a label.
+std::vector<std::string> read_labels(InferenceResponse* response, uint32_t index,
+                                     const Tensor& tensor, size_t first_dimension) {
+  size_t classes = 1;
+  for (size_t place = first_dimension; place < tensor.shape.size(); ++place)
+    classes *= static_cast<size_t>(tensor.shape[place]);
+  std::vector<std::string> labels(std::min(classes, tensor.byte_size));
+  for (size_t each = 0; each < labels.size(); ++each) {
+    const char* label = nullptr;
+    check(server_api.InferenceResponseOutputClassificationLabel(response, index, each, &label));
+    if (label != nullptr) labels[each] = label;
+  }
+  return labels;
 }
 
 ParameterValue read_parameter_value(ParameterType type, const void* value) {
@@ -103,13 +154,20 @@ ParameterValue read_parameter_value(ParameterType type, const void* value) {
   }
 }
 
-void read_response(InferenceResponse* response, ReceivedResponse& received) {
+void read_response(InferenceResponse* response, ReceivedResponse& received,
+                   const InFlight& in_flight) {
   check(server_api.InferenceResponseError(response));
   uint32_t count = 0;
   check(server_api.InferenceResponseOutputCount(response, &count));
   received.outputs.reserve(count);
-  for (uint32_t index = 0; index < count; ++index)
-    received.outputs.push_back(read_output(response, index));
+  for (uint32_t index = 0; index < count; ++index) {
+    received.outputs.push_back(read_output(response, index, in_flight));
+    const Tensor& tensor = received.outputs.back();
+    const OutputRequest* output = in_flight.output(tensor.name);
+    if (output != nullptr && output->labels)
+      received.labels.emplace_back(tensor.name,
+                                   read_labels(response, index, tensor, *output->labels));
+  }
   check(server_api.InferenceResponseParameterCount(response, &count));
   for (uint32_t index = 0; index < count; ++index) {
     const char* name;
@@ -256,12 +314,19 @@ std::unique_ptr<ReceivedResponse> received_response(InFlight& in_flight,
     auto received = std::make_unique<ReceivedResponse>();
     received->final = final;
     try {
-      if (response != nullptr) read_response(response, *received);
+      if (response != nullptr) read_response(response, *received, in_flight);
     } catch (const TritonError& error) {
       const Stubs::FailedRequest request{in_flight.model, in_flight.epoch, in_flight.began};
       const bool unhealthy = in_flight.queue->stubs.on_error(request, error.what());
       received->error.emplace(unhealthy ? Code::kUnavailable : error.code(), error.what());
       received->outputs.clear();
+    }
+    {
+      const std::lock_guard lock(in_flight.queue->mutex);
+      if (!in_flight.too_large.empty()) {  // clearer than what the backend makes of it
+        received->error.emplace(Code::kInvalidArg, std::exchange(in_flight.too_large, {}));
+        received->outputs.clear();
+      }
     }
     if (mixed_up) {
       received->error.emplace(Code::kUnavailable, kMixedUp);
@@ -316,20 +381,31 @@ void on_request_released(InferenceRequest*, const uint32_t flags, void* userp) n
   const std::lock_guard lock(queue->mutex);
   in_flight.released = true;
   // Python objects cannot be released on Triton's threads, which have no GIL: the next drain does.
-  if ((in_flight.cancelled && in_flight.finished) || !in_flight.borrowed_inputs.empty())
+  if ((in_flight.cancelled && in_flight.finished) || in_flight.holds_memory())
     queue->enqueue(in_flight.kept_by_triton);
   leftovers.take(in_flight);
 }
 
-// Releases the inputs of a request that Triton has released. Needs the GIL.
-void release_inputs(InFlight& in_flight) {
-  if (in_flight.borrowed_inputs.empty()) return;
+void release_outputs(std::vector<OutputRequest>& outputs) {
+  for (OutputRequest& output : outputs) {
+    if (output.placed) PyBuffer_Release(&output.memory);
+  }
+  outputs.clear();
+}
+
+// Releases the inputs of a request that Triton has released, and the memory of its outputs once it
+// is over. Needs the GIL.
+void release_memory(InFlight& in_flight) {
+  if (!in_flight.holds_memory()) return;
   std::vector<Py_buffer> borrowed;
+  std::vector<OutputRequest> outputs;
   {
     const std::lock_guard lock(in_flight.queue->mutex);
     if (in_flight.released) borrowed.swap(in_flight.borrowed_inputs);
+    if (is_over(in_flight)) outputs.swap(in_flight.outputs);
   }
   for (Py_buffer& buffer : borrowed) PyBuffer_Release(&buffer);
+  release_outputs(outputs);
 }
 
 }  // namespace
@@ -459,7 +535,7 @@ nb::list ResponseQueue::drain() {
   nb::list waiters;
   for (std::shared_ptr<InFlight> ready = take_ready(); ready != nullptr;) {
     const std::shared_ptr<InFlight> in_flight = next_of(ready);
-    release_inputs(*in_flight);
+    release_memory(*in_flight);
     if (in_flight->stream == nullptr) continue;
     const nb::object kept = nb::borrow(in_flight->stream);  // a writer may let go of its stream
     auto* stream = nb::inst_ptr<ResponseStream>(kept);
@@ -474,7 +550,7 @@ nb::list ResponseQueue::drain() {
 
 void ResponseQueue::clear() {
   for (std::shared_ptr<InFlight> ready = take_ready(); ready != nullptr;)
-    release_inputs(*next_of(ready));
+    release_memory(*next_of(ready));
 }
 
 void ResponseStream::wake(nb::list& waiters) {
@@ -799,6 +875,7 @@ class PendingRequest {
     in_flight_->finished = true;
     for (Py_buffer& buffer : in_flight_->borrowed_inputs) PyBuffer_Release(&buffer);
     in_flight_->borrowed_inputs.clear();
+    release_outputs(in_flight_->outputs);
   }
   void sent() { sent_ = true; }
 
@@ -877,6 +954,22 @@ void set_sequence(InferenceRequest* request, nb::handle sequence) {
   check(server_api.InferenceRequestSetFlags(request, flags));
 }
 
+void request_output(InFlight& in_flight, nb::handle value) {
+  const auto wanted = nb::cast<nb::tuple>(value);
+  if (wanted.size() != 3) throw std::invalid_argument("an output is (name, labels, memory)");
+  const std::string name = nb::cast<std::string>(wanted[0]);
+  check(server_api.InferenceRequestAddRequestedOutput(in_flight.request, c_text(name)));
+  if (wanted[1].is_none() && wanted[2].is_none()) return;
+  OutputRequest& output = in_flight.outputs.emplace_back();
+  output.name = name;
+  if (!wanted[1].is_none()) output.labels = nb::cast<size_t>(wanted[1]);
+  if (wanted[2].is_none()) return;
+  const nb::object memory = wanted[2];
+  if (PyObject_GetBuffer(memory.ptr(), &output.memory, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0)
+    throw nb::python_error();
+  output.placed = true;
+}
+
 void fill_request(InFlight& in_flight, ResponseAllocator* allocator,
                   const InferArguments& arguments) {
   InferenceRequest* request = in_flight.request;
@@ -894,12 +987,9 @@ void fill_request(InFlight& in_flight, ResponseAllocator* allocator,
       add_parameter(request, nb::cast<std::string>(key), value);
     }
   }
-  for (nb::handle output : arguments.outputs) {
-    check(server_api.InferenceRequestAddRequestedOutput(request,
-                                                        c_text(nb::cast<std::string>(output))));
-  }
+  for (nb::handle output : arguments.outputs) request_output(in_flight, output);
   check(server_api.InferenceRequestSetReleaseCallback(request, on_request_released, &in_flight));
-  check(server_api.InferenceRequestSetResponseCallback(request, allocator, nullptr, on_response,
+  check(server_api.InferenceRequestSetResponseCallback(request, allocator, &in_flight, on_response,
                                                        &in_flight));
 }
 
@@ -986,7 +1076,7 @@ void bind_inference(nb::module_& module) {
           [](const ReceivedResponse& self, std::string_view name) -> nb::object {
             const Tensor* output = self.find(name);
             return output != nullptr
-                       ? first_element(output->type, output->data(), output->byte_size)
+                       ? first_element(output->type, output->data(), output->readable())
                        : nb::none();
           },
           nb::sig("def item(self, name: str, /) -> typing.Any"))
@@ -995,7 +1085,7 @@ void bind_inference(nb::module_& module) {
           [](const ReceivedResponse& self, std::string_view name) -> nb::object {
             const Tensor* output = self.find(name);
             return output != nullptr
-                       ? nb::object(all_elements(output->type, output->data(), output->byte_size))
+                       ? nb::object(all_elements(output->type, output->data(), output->readable()))
                        : nb::none();
           },
           nb::sig("def tolist(self, name: str, /) -> list[typing.Any] | None"))
@@ -1006,6 +1096,17 @@ void bind_inference(nb::module_& module) {
             return output != nullptr ? nb::cast(*output) : nb::none();
           },
           nb::sig("def tensor(self, name: str, /) -> Tensor | None"))
+      .def(
+          "label",
+          [](const ReceivedResponse& self, std::string_view name, size_t index) -> nb::object {
+            for (const auto& [output, labels] : self.labels) {
+              if (output == name && index < labels.size() && !labels[index].empty())
+                return lenient_str(labels[index]);
+            }
+            return nb::none();
+          },
+          nb::sig("def label(self, name: str, index: int, /) -> str | None"),
+          "The label of an output's class, if the request asked for labels.")
       .def_prop_ro(
           "names",
           [](const ReceivedResponse& self) {

@@ -37,6 +37,7 @@ struct ReceivedResponse {
   ~ReceivedResponse() { live.responses.fetch_sub(1, std::memory_order_relaxed); }
 
   std::vector<Tensor> outputs;
+  std::vector<std::pair<std::string, std::vector<std::string>>> labels;  // of outputs, by class
   std::vector<std::pair<std::string, ParameterValue>> parameters;
   std::optional<std::pair<Code, std::string>> error;
   uint64_t relayed = 0;  // tokens, if the text has been written to the client already
@@ -101,6 +102,14 @@ struct RelayCounts {
 };
 extern RelayCounts relay_counts;
 
+// What a request wants of an output, besides its bytes.
+struct OutputRequest {
+  std::string name;
+  std::optional<size_t> labels;  // collect the labels of classes; their dimensions begin here
+  bool placed = false;           // the output goes to `memory`
+  Py_buffer memory = {};
+};
+
 // The state of one request that Triton and Python share. Triton's two callbacks (the last response,
 // the release of the request) keep it alive, and so does the Python stream; `queue->mutex` guards
 // every member below it.
@@ -127,6 +136,11 @@ struct InFlight {
   // Not guarded: written before Triton sees the request, released after it, with the GIL.
   std::vector<std::vector<char>> copied_inputs;
   std::vector<Py_buffer> borrowed_inputs;
+  std::vector<OutputRequest> outputs;  // the memory is released after the last response
+  std::string too_large;  // why an output could not be placed. Of the model's responding thread
+
+  const OutputRequest* output(std::string_view name) const;
+  bool holds_memory() const { return !borrowed_inputs.empty() || !outputs.empty(); }
 
   // Guarded by the GIL: the future that awaits the next response, if any.
   PyObject* stream = nullptr;  // borrowed: ResponseStream clears it when it goes
@@ -254,7 +268,7 @@ struct InferArguments {
   uint64_t timeout_us;
   nb::object parameters;
   nb::object sequence;  // (correlation id, start, end), or None
-  nb::object outputs;
+  nb::object outputs;   // (name, dimension where classes begin or None, memory or None)
   RequestTrace* trace;  // nullptr: the request is not traced
 };
 

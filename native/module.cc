@@ -16,6 +16,7 @@
 #include "metrics.h"
 #include "server.h"
 #include "server_options.h"
+#include "shared_memory.h"
 #include "stream_writer.h"
 #include "tensor.h"
 #include "text_stream.h"
@@ -79,6 +80,7 @@ NB_MODULE(_core, module) {
              "Where the value of a member of a JSON object begins and ends. None if there is not "
              "exactly one, or a key has an escape. Values are skipped, not checked.");
   triton::bind_tensor(module);
+  triton::bind_shared_memory(module);
   triton::bind_options(module);
   triton::bind_server(module);
   triton::bind_metrics(module);

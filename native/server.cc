@@ -287,7 +287,8 @@ void bind_server(nb::module_& module) {
                   "request_id: str, "
                   "priority: int, timeout_us: int, parameters: dict[str, typing.Any] | None, "
                   "sequence: tuple[int | str, bool, bool] | None, "
-                  "outputs: Sequence[str], trace: RequestTrace | None = None) -> ResponseStream"));
+                  "outputs: Sequence[tuple[str, int | None, typing.Any]], trace: RequestTrace | "
+                  "None = None) -> ResponseStream"));
 }
 
 }  // namespace triton

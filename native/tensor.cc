@@ -97,6 +97,11 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     view->obj = nullptr;
     return -1;
   }
+  if (tensor->placed) {
+    PyErr_SetString(PyExc_BufferError, "the tensor's bytes are in the caller's memory");
+    view->obj = nullptr;
+    return -1;
+  }
   const bool bytes = tensor->type == DataType::kBytes;
   const Py_ssize_t item_size = bytes ? 1 : static_cast<Py_ssize_t>(info(tensor->type).byte_size);
   if (item_size == 0) {
@@ -185,11 +190,11 @@ void bind_tensor(nb::module_& module) {
       .def_ro("nbytes", &Tensor::byte_size)
       .def(
           "item",
-          [](const Tensor& self) { return first_element(self.type, self.data(), self.byte_size); },
+          [](const Tensor& self) { return first_element(self.type, self.data(), self.readable()); },
           nb::sig("def item(self) -> typing.Any"))
       .def(
           "tolist",
-          [](const Tensor& self) { return all_elements(self.type, self.data(), self.byte_size); },
+          [](const Tensor& self) { return all_elements(self.type, self.data(), self.readable()); },
           nb::sig("def tolist(self) -> list[typing.Any]"));
 }
 

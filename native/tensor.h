@@ -31,8 +31,10 @@ struct Tensor {
   std::vector<int64_t> shape;
   BufferReference buffer;
   size_t byte_size = 0;
+  bool placed = false;  // its bytes are in memory of the caller's, not in `buffer`
 
   const char* data() const { return buffer.data(); }
+  size_t readable() const { return placed ? 0 : byte_size; }
 };
 
 // The first element: bytes for BYTES, otherwise a number or a bool. None if the tensor has no

@@ -201,6 +201,8 @@ using TraceReleaseFn = void (*)(InferenceTrace*, void* userp);
   X(Error*, InferenceResponseParameterCount, (InferenceResponse*, uint32_t*))                                \
   X(Error*, InferenceResponseParameter,                                                                      \
     (InferenceResponse*, uint32_t, const char** name, ParameterType*, const void** value))                   \
+  X(Error*, InferenceResponseOutputClassificationLabel,                                                      \
+    (InferenceResponse*, uint32_t index, size_t class_index, const char** label))                            \
   X(Error*, InferenceResponseOutputCount, (InferenceResponse*, uint32_t*))                                   \
   X(Error*, InferenceResponseOutput,                                                                         \
     (InferenceResponse*, uint32_t, const char** name, DataType*, const int64_t** shape, uint64_t* dims,      \

@@ -15,6 +15,17 @@ class SequenceStep:
     end: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OutputRequest:
+    """An output that the model shall return."""
+
+    name: str
+    # Also collect the labels of its classes, whose dimensions begin with this one
+    labels_from: int | None = None
+    # Where the core writes its bytes, which the response then lacks. None: memory of the core
+    memory: memoryview | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferOptions:
     """Everything that a request may omit."""
@@ -23,7 +34,7 @@ class InferOptions:
     timeout_us: int = 0  # 0: the model's default
     parameters: Mapping[str, Parameter] | None = None
     sequence: SequenceStep | None = None
-    outputs: Sequence[str] = ()  # empty: all of the model's outputs
+    outputs: Sequence[OutputRequest] = ()  # empty: all of the model's outputs
 
 
 DEFAULT_OPTIONS = InferOptions()

@@ -13,12 +13,13 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
-from openai_frontend.infer_options import InferOptions
+from openai_frontend.infer_options import InferOptions, OutputRequest
 from openai_frontend.kserve import cache_salt, priority
-from openai_frontend.kserve.datatypes import TensorInput, reject
+from openai_frontend.kserve.datatypes import TensorInput
 from openai_frontend.kserve.models import (
     LATEST,
     Core,
@@ -151,7 +152,10 @@ class RunningInference:
     def _answer(self, response: CoreResponse) -> Answer:
         requested = self._requested
         outputs = [
-            (read_output(response.tensor(name)), requested.get(name, self._default))
+            (
+                read_output(response.tensor(name), partial(response.label, name)),
+                requested.get(name, self._default),
+            )
             for name in response.names
             if not requested or name in requested  # a backend may return more than was requested
         ]
@@ -186,17 +190,22 @@ class Inference:
             request = await offload(lambda: read(tensors), byte_size=byte_size)
             # Before the inference: meanwhile the model may be unloaded, or another version loaded
             version = _version(tensors)
-            batches = _check_classification(tensors, request.outputs)
+            batches, labelled = _classification(tensors, request.outputs)
+            labels_from = dict.fromkeys(labelled, int(batches))  # behind the batch
             async with self._admission.slot(context, model, request.options) as options:
                 timed = replace(request, options=options)
-                responses = self._infer(timed, model, context)
+                responses = self._infer(timed, model, context, labels_from)
                 try:
                     yield RunningInference(timed, version, responses, batches=batches)
                 finally:
                     responses.cancel()
 
     def _infer(
-        self, request: InferenceRequest, model: ModelAddress, context: RequestContext
+        self,
+        request: InferenceRequest,
+        model: ModelAddress,
+        context: RequestContext,
+        labels_from: Mapping[str, int],
     ) -> CoreResponses:
         options = request.options
         self._sequences.check(model, options.sequence, context.tenant)
@@ -211,7 +220,10 @@ class Inference:
                 timeout_us=options.timeout_us,
                 parameters=options.custom,
                 sequence=options.sequence,
-                outputs=[output.name for output in request.outputs],
+                outputs=[
+                    OutputRequest(output.name, labels_from.get(output.name))
+                    for output in request.outputs
+                ],
             ),
         )
 
@@ -226,15 +238,18 @@ def _version(model: TensorModel) -> ModelVersion:
     return ModelVersion(model.address.name, str(version))
 
 
-def _check_classification(model: TensorModel, outputs: Sequence[RequestedOutput]) -> bool:
-    """Whether classes are counted by batch entry."""
-    classified = {output.name for output in outputs if output.classes}
+def _classification(
+    model: TensorModel, outputs: Sequence[RequestedOutput]
+) -> tuple[bool, Sequence[str]]:
+    """Whether classes are counted by batch entry, and the outputs that may have labels."""
+    classified = [output.name for output in outputs if output.classes]
     if not classified:
-        return False
-    for output in model.config.get("output", ()):
-        if output["name"] in classified and output.get("label_filename"):
-            reject(output["name"], "classification is not supported for outputs with a label file")
-    return model.batches
+        return False, ()
+    config = model.config
+    if "ensemble_scheduling" in config:  # its outputs have the labels of its steps
+        return model.batches, classified
+    declared = {each["name"] for each in config.get("output", ()) if each.get("label_filename")}
+    return model.batches, [name for name in classified if name in declared]
 
 
 def response_head(answer: RunningInference | Answer) -> dict[str, Any]:

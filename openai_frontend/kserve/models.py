@@ -100,6 +100,9 @@ class CoreResponse(Protocol):
     def tensor(self, name: str, /) -> Any:
         """An output as a buffer."""
 
+    def label(self, name: str, index: int, /) -> str | None:
+        """The label of an output's class, if the request asked for labels."""
+
 
 class CoreResponses(Protocol):
     """The responses to a running request, in bursts."""

@@ -1,6 +1,6 @@
 """Outputs of an inference response: as JSON, as binary data, or as their top classes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from math import prod
@@ -28,6 +28,9 @@ class CoreTensor(Protocol):
         """Includes the batch dimension if the model has one."""
 
 
+Label = Callable[[int], str | None]  # of a class, by its index
+
+
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
     """A tensor that a model returned."""
@@ -36,6 +39,7 @@ class OutputTensor:
     datatype: str
     shape: tuple[int, ...]
     data: memoryview  # flat, in bytes
+    label: Label | None = None  # of a class; None if it was not asked for
 
     @property
     def count(self) -> int:
@@ -52,9 +56,10 @@ class RequestedOutput:
     classes: int = 0  # if set, this many of the highest elements with their indices instead of all
 
 
-def read_output(tensor: Any) -> OutputTensor:
+def read_output(tensor: Any, label: Label | None = None) -> OutputTensor:
     """`tensor`: a CoreTensor."""
-    return OutputTensor(tensor.name, tensor.dtype, tensor.shape, memoryview(tensor).cast("B"))
+    data = memoryview(tensor).cast("B")
+    return OutputTensor(tensor.name, tensor.dtype, tensor.shape, data, label)
 
 
 def encode_output(output: OutputTensor, *, binary: bool) -> tuple[bytes, memoryview | None]:
@@ -73,7 +78,9 @@ def encode_output(output: OutputTensor, *, binary: bool) -> tuple[bytes, memoryv
 
 
 def top_classes(output: OutputTensor, classes: int, *, batches: bool) -> OutputTensor:
-    """The highest elements of each batch entry as BYTES `value:index`, the highest first."""
+    """The highest elements of each batch entry as BYTES, the highest first: `value:index`, or
+    `value:index:label` for a class with a label.
+    """
     code = datatype_named(output.name, output.datatype).code
     if code is None or code == "?":
         reject(output.name, f"classification is not supported for {output.datatype}")
@@ -83,7 +90,9 @@ def top_classes(output: OutputTensor, classes: int, *, batches: bool) -> OutputT
     texts = [
         text
         for entry in range(entries)
-        for text in _highest(values[entry * length : (entry + 1) * length].tolist(), classes)
+        for text in _highest(
+            values[entry * length : (entry + 1) * length].tolist(), classes, output.label
+        )
     ]
     count = min(classes, length)
     data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
@@ -91,9 +100,16 @@ def top_classes(output: OutputTensor, classes: int, *, batches: bool) -> OutputT
     return OutputTensor(output.name, BYTES.name, shape, memoryview(data))
 
 
-def _highest(values: Sequence[float], count: int) -> list[bytes]:
+def _highest(values: Sequence[float], count: int, label: Label | None) -> list[bytes]:
     indices = nlargest(count, range(len(values)), key=values.__getitem__)
-    return [f"{_number(values[index])}:{index}".encode() for index in indices]
+    texts = [f"{_number(values[index])}:{index}" for index in indices]
+    if label is not None:
+        found = [label(index) for index in indices]
+        texts = [
+            text if name is None else f"{text}:{name}"
+            for text, name in zip(texts, found, strict=True)
+        ]
+    return [text.encode() for text in texts]
 
 
 def _number(value: float) -> str:

@@ -48,6 +48,25 @@ class Tensor:
 
     def tolist(self) -> list[Any]: ...
 
+class SharedMemory:
+    """
+    A part of a file that other processes map too: a writable buffer. It stays mapped as long as a view of it exists.
+    """
+
+    def __init__(self, fd: int, offset: int, size: int) -> None:
+        """
+        The file is duplicated. Raises ValueError if it is no regular file or too short.
+        """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def intact(self) -> bool:
+        """
+        False once the file was found to be shorter than the region. An access to what is gone finds zeros, and other processes see nothing of the region any more.
+        """
+
 class ServerOptions:
     """Each method sets one option of the core."""
 
@@ -181,7 +200,7 @@ class Server:
         The futures to complete: one for each stream that waits and has responses.
         """
 
-    def infer(self, model: str, version: int, inputs: dict[str, Any], request_id: str, priority: int, timeout_us: int, parameters: dict[str, Any] | None, sequence: tuple[int | str, bool, bool] | None, outputs: Sequence[str], trace: RequestTrace | None = None) -> ResponseStream: ...
+    def infer(self, model: str, version: int, inputs: dict[str, Any], request_id: str, priority: int, timeout_us: int, parameters: dict[str, Any] | None, sequence: tuple[int | str, bool, bool] | None, outputs: Sequence[tuple[str, int | None, Any]], trace: RequestTrace | None = None) -> ResponseStream: ...
 
 class MetricFamily:
     """
@@ -281,6 +300,9 @@ class InferenceResponse:
     def tolist(self, name: str, /) -> list[Any] | None: ...
 
     def tensor(self, name: str, /) -> Tensor | None: ...
+
+    def label(self, name: str, index: int, /) -> str | None:
+        """The label of an output's class, if the request asked for labels."""
 
     @property
     def names(self) -> list[str]: ...

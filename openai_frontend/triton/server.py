@@ -433,7 +433,7 @@ class Server:
                 options.timeout_us,
                 None if options.parameters is None else dict(options.parameters),
                 _sequence(options.sequence),
-                options.outputs,
+                [(each.name, each.labels_from, each.memory) for each in options.outputs],
                 *_trace(None if request is None else request.record),
             )
         except _core.TritonError as error:

@@ -41,6 +41,7 @@ sequence_batching {{
 """
 
 
+LABELLED = 'output { name: "OUT" data_type: TYPE_%s dims: [4] label_filename: "LABELS" }'
 DECOUPLED = " model_transaction_policy { decoupled: true }"
 
 
@@ -54,7 +55,8 @@ def tensor(name: str, datatype: str, dims: list[int], **more: Any) -> str:
 def write_models(repository: Path) -> None:
     """`all` takes any tensor, `one` a vector, `batched` pairs, `parts` bytes in
     hexadecimal, one per response, and `ended` then an empty one; `sums` and `sums_by_name` add up
-    the numbers of a sequence; `mock` and `failing` write text."""
+    the numbers of a sequence; `labelled` and `labelled_batches` have labels; `mock` and `failing`
+    write text."""
     backend = 'backend: "inprocess"\n'
     configs = {
         "all": "\n".join(tensor(name, name, [-1], optional=True) for name in ALL),
@@ -65,11 +67,15 @@ def write_models(repository: Path) -> None:
         "sums": tensor("IN", "INT32", [1]) + sequence_batching("UINT64", "direct {}"),
         "sums_by_name": tensor("IN", "INT32", [1])
         + sequence_batching("STRING", "oldest { max_candidate_sequences: 4 }"),
+        "labelled": tensor("IN", "FP32", [4]) + LABELLED % "FP32",
+        "labelled_batches": "max_batch_size: 8\n" + tensor("IN", "INT32", [4]) + LABELLED % "INT32",
         "batched": "max_batch_size: 8\n" + tensor("IN", "INT32", [2]),
     }
     for name, config in configs.items():
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(backend + config)
+        if "LABELS" in config:
+            (repository / name / "LABELS").write_text("cat\ndog\n\n")  # the last have none
     mock_models.write(repository, "mock", tokens=["Hel", "lo"], answer_tokens=2)
     mock_models.write(repository, "slow", tokens_per_second=50.0)
     mock_models.write(repository, "failing", fail_after_tokens=2)

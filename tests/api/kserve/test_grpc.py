@@ -141,6 +141,16 @@ async def test_requested_outputs_and_classification(rpc):
     assert response.raw_output_contents[0] == b"\x03\x00\x00\x002:1\x03\x00\x00\x004:0"
 
 
+async def test_classification_with_labels(rpc):
+    """The elements of the raw output are `value:index:label`, as over HTTP."""
+    sent = request("labelled", {"IN": ("FP32", [4], struct.pack("<4f", 0, 2.5, 0, 1))})
+    sent.outputs.add(name="OUT").parameters["classification"].int64_param = 1
+
+    response = await rpc.ask("ModelInfer", sent)
+
+    assert list(response.raw_output_contents) == [text("2.500000:1:dog")[2]]
+
+
 def unnamed_parameter(sent: Any) -> Any:
     sent.parameters["x"].SetInParent()
     return sent

@@ -129,6 +129,29 @@ async def test_classification(kserve):
     assert response.json()["outputs"] == [classes]
 
 
+async def test_classification_with_labels(kserve):
+    """Classes with a label are `value:index:label`; those beyond the label file have none."""
+    sent = {"name": "IN", "datatype": "FP32", "shape": [4], "data": [0.5, 2.5, -1, 1]}
+    requested = {"name": "OUT", "parameters": {"classification": 3}}
+
+    response = await kserve.infer("labelled", sent, outputs=[requested])
+
+    (output,) = response.json()["outputs"]
+    assert output["data"] == ["2.500000:1:dog", "1.000000:3", "0.500000:0:cat"]
+
+
+async def test_labels_of_a_batch(kserve):
+    """Each entry of the batch counts its classes from 0."""
+    sent = {"name": "IN", "datatype": "INT32", "shape": [2, 4], "data": [1, 9, 0, 0, 5, 0, 0, 4]}
+    requested = {"name": "OUT", "parameters": {"classification": 2, "binary_data": False}}
+
+    response = await kserve.infer("labelled_batches", sent, outputs=[requested])
+
+    (output,) = response.json()["outputs"]
+    assert (output["shape"], output["datatype"]) == ([2, 2], "BYTES")
+    assert output["data"] == ["9:1:dog", "1:0:cat", "5:0:cat", "4:3"]
+
+
 async def test_version_in_the_path(kserve):
     """An existing version answers under its number."""
     response = await kserve.client.post("/v2/models/one/versions/1/infer", json={"inputs": [IN]})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.infer_options import InferOptions
+from openai_frontend.infer_options import InferOptions, OutputRequest
 from openai_frontend.triton import _core, error_codes, inprocess
 from tests import mock_models
 from tests.core.triton import echo_runtime
@@ -58,7 +58,9 @@ def start_echo(repository, start_server, monkeypatch):
 
 async def echo(server, inputs, *, request_id="", **options):
     """The only response to a request with these options."""
-    sent = server.infer("echo", inputs, request_id=request_id, options=InferOptions(**options))
+    outputs = [OutputRequest(name) for name in options.pop("outputs", ())]
+    wanted = InferOptions(outputs=outputs, **options)
+    sent = server.infer("echo", inputs, request_id=request_id, options=wanted)
     (response,) = await collect(sent)
     return response
 
@@ -272,7 +274,7 @@ async def test_truncated_strings(server, data):
 NULS: dict[str, dict[str, Any]] = {
     "model": {"model_name": "mock\0"},
     "input": {"inputs": {"text_input\0": text("a")}},
-    "output": {"options": InferOptions(outputs=["text_output\0"])},
+    "output": {"options": InferOptions(outputs=[OutputRequest("text_output\0")])},
     "id": {"request_id": "a\0"},
     "parameter": {"options": InferOptions(parameters={"a\0": 1})},
     "text": {"options": InferOptions(parameters={"a": "b\0"})},

@@ -32,12 +32,13 @@ from openai_frontend.metrics import load, vllm
 from openai_frontend.metrics.load import ServerLoad
 from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.chosen_prefill_peer import ChosenPrefillPeer
+from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.direct_dispatch import DirectDispatch
 from openai_frontend.middleware.drain import Draining, DrainState
 from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
 from openai_frontend.middleware.headers import cors
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
-from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
+from openai_frontend.middleware.request_body import BodyLimit, ContentType
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_normalization import RequestNormalization
 from openai_frontend.middleware.telemetry import (
@@ -171,7 +172,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
             *_access(authenticator, routes, public),
             Middleware(ErrorResponses),
-            Middleware(ContentEncoding),
+            Middleware(ContentEncoding, max_body_bytes=settings.max_body_bytes),
             *_body_limits(settings, state, routes),
             *_dispatch(state, routes),
         ],
@@ -209,7 +210,7 @@ def create_transfer_app(settings: Settings, state: AppState) -> Gateway:
             Middleware(Draining, drain_state=drain_state, route_scope_of=routes.scope_of),
             *_access(state.authenticator, routes, frozenset()),
             Middleware(ErrorResponses),
-            Middleware(ContentEncoding),
+            Middleware(ContentEncoding, max_body_bytes=settings.max_body_bytes),
             Middleware(ContentType, route_scope_of=routes.scope_of),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, budget=state.body_memory),
             Middleware(DirectDispatch, routes=routes.fixed),

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.generation import StreamWriter
+from openai_frontend.kserve.compression import Encoding, accepted_encoding, compressed
 from openai_frontend.kserve.generate import GenerateService
-from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferService
+from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferResult, InferService
 from openai_frontend.kserve.models import (
     Core,
     ModelAddress,
@@ -40,6 +41,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "5XX": {"model": KServeError, "description": "The server or the model failed."},
 }
 
+_JSON, _BINARY = "application/json", "application/octet-stream"
 _INFER = {200: {"model": InferResponse}, **ERRORS}
 _GENERATE = {200: {"model": GenerateResponse}, **ERRORS}
 
@@ -72,11 +74,13 @@ def inference_router(
         json_length = request.headers.get(JSON_LENGTH_HEADER)
         with CancelOnDisconnect():
             response = await infer.create(model, body, json_length, current_request())
+        if (encoding := accepted_encoding(request.headers.get("accept-encoding"))) is not None:
+            short = await compressed((response.json, *response.tail), encoding)
+            if short is not None:
+                return _compressed_response(response, short, encoding)
         if not response.tail:
-            return Response(response.json, media_type="application/json")
-        return MultiBufferResponse(
-            (response.json, *response.tail), {JSON_LENGTH_HEADER: str(len(response.json))}
-        )
+            return Response(response.json, media_type=_JSON)
+        return MultiBufferResponse((response.json, *response.tail), _json_length(response))
 
     @router.post(
         MODEL + "/generate", openapi_extra=request_body(GenerateRequest), responses=_GENERATE
@@ -102,6 +106,16 @@ def inference_router(
         return GenerateStream(generate.stream(model, body, current_request()), streams)
 
     return router
+
+
+def _json_length(response: InferResult) -> dict[str, str]:
+    return {JSON_LENGTH_HEADER: str(len(response.json))} if response.tail else {}
+
+
+def _compressed_response(response: InferResult, body: bytes, encoding: Encoding) -> Response:
+    """The length of the JSON is that of the decompressed body, as in Triton's responses."""
+    headers = {"content-encoding": encoding, "vary": "accept-encoding", **_json_length(response)}
+    return Response(body, headers=headers, media_type=_BINARY if response.tail else _JSON)
 
 
 class GenerateStream(StreamedResponse):
@@ -130,7 +144,7 @@ class GenerateStream(StreamedResponse):
 class MultiBufferResponse(Response):
     """A body in several buffers, each written by itself to avoid a copy."""
 
-    media_type = "application/octet-stream"
+    media_type = _BINARY
 
     def __init__(self, pieces: Sequence[bytes | memoryview], headers: Mapping[str, str]) -> None:
         self.status_code = 200

@@ -1,4 +1,4 @@
-"""Limits request bodies: size, memory of all bodies together, content type and encoding."""
+"""Limits request bodies: size, memory of all bodies together, content type."""
 
 import asyncio
 import contextlib
@@ -93,33 +93,6 @@ class _Body:
         if length > self._max_bytes:
             message = f"The request body is larger than {self._max_bytes} bytes."
             raise RequestTooLarge(message)
-
-
-_CONTENT_ENCODING = http_error(
-    415,
-    "Unsupported Content-Encoding: send the request body uncompressed.",
-    "unsupported_content_encoding",
-)
-
-
-class ContentEncoding:
-    """Rejects compressed bodies: a small one can decompress to any size."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine itself, since most requests pass."""
-        if scope["type"] == "http" and _is_encoded(scope):
-            return send_error(scope, send, _CONTENT_ENCODING)
-        return self._app(scope, receive, send)
-
-
-def _is_encoded(scope: Scope) -> bool:
-    for name, value in scope["headers"]:
-        if name == b"content-encoding" and value.strip().lower() not in (b"identity", b""):
-            return True
-    return False
 
 
 _JSON_TYPES = frozenset({b"application/json"})

@@ -1,4 +1,4 @@
-"""Limits of request bodies: size and memory, Content-Encoding, Content-Type."""
+"""Limits of request bodies: size and memory, Content-Type."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,6 @@ from openai_frontend.errors import RequestCancelled, RequestTooLarge, ServerOver
 from openai_frontend.middleware import request_body
 from openai_frontend.middleware.request_body import (
     BodyLimit,
-    ContentEncoding,
     ContentType,
 )
 from openai_frontend.middleware.request_id import RequestId
@@ -140,24 +139,6 @@ async def test_what_a_request_holds_ends_with_it(fails):
             await call(RequestId(holds))
 
     assert budget.used_bytes == 0
-
-
-# ---- Content-Encoding ----
-
-
-@pytest.mark.parametrize("encoding", [b"gzip", b"br", b"identity, gzip", b"GZIP"])
-async def test_compressed_body_is_rejected_unread(encoding):
-    sent = await call(ContentEncoding(echo), headers=[(b"content-encoding", encoding)], body=[])
-
-    code = json.loads(sent.body)["error"]["code"]
-    assert (sent.status, code) == (415, "unsupported_content_encoding")
-
-
-@pytest.mark.parametrize("headers", [[], [(b"content-encoding", b"identity")]])
-async def test_plain_body_passes(headers):
-    sent = await call(ContentEncoding(echo), headers=headers, body=[b"x"])
-
-    assert (sent.status, sent.body) == (200, b"x")
 
 
 # ---- Content-Type ----

@@ -16,8 +16,8 @@ from openai_frontend.kserve.grpc.tensors import (
     RequestReader,
     final_parameter,
     parameters_of,
-    response_message,
     sends_empty_final,
+    write_answer,
 )
 from openai_frontend.kserve.inference import InferenceRequest, TensorModel, refuse_decoupled
 from openai_frontend.kserve.models import (
@@ -194,7 +194,9 @@ class InferenceService:
         inference, byte_size = self._services.inference, request.ByteSize()
         async with inference.run(context, model, read, byte_size=byte_size) as running:
             answer = await running.single()
-        return await offload(partial(response_message, answer), byte_size=answer.byte_size)
+        response = self._messages["ModelInfer"]()
+        await offload(partial(write_answer, answer, response), byte_size=answer.byte_size)
+        return response
 
     def _read(
         self,
@@ -237,9 +239,10 @@ class InferenceService:
 
 
 def _stream_response(answer: Any) -> bytes:
-    response = response_message(answer)
-    final_parameter(response, final=answer.final)
-    serialized: bytes = _StreamResponse(infer_response=response).SerializeToString()
+    response = _StreamResponse()
+    write_answer(answer, response.infer_response)
+    final_parameter(response.infer_response, final=answer.final)
+    serialized: bytes = response.SerializeToString()
     return serialized
 
 

@@ -21,8 +21,6 @@ from openai_frontend.kserve.outputs import RequestedOutput
 from openai_frontend.kserve.parameters import boolean, read_parameters
 from openai_frontend.serving.request.field_policy import FieldPolicy
 
-_ModelInferResponse = message("ModelInferResponse")
-_OutputTensor = _ModelInferResponse.InferOutputTensor
 _InferParameter = message("InferParameter")
 
 # The field of InferTensorContents that has the elements of a datatype. FP16 and BF16 have none.
@@ -198,19 +196,16 @@ def _unknown_names(request: Any) -> Iterator[str]:
                 yield f"outputs[{place}].parameters.{name}"
 
 
-def response_message(answer: Answer) -> Any:
-    """A ModelInferResponse, with the outputs as raw bytes."""
-    response = _ModelInferResponse(
-        model_name=answer.model.name, model_version=answer.model.version, id=answer.id or ""
-    )
+def write_answer(answer: Answer, response: Any) -> None:
+    """Fill an empty ModelInferResponse; the outputs are raw bytes."""
+    response.model_name, response.model_version = answer.model.name, answer.model.version
+    if answer.id is not None:
+        response.id = answer.id
     for name, value in answer.parameters.items():
         set_parameter(response.parameters[name], value)
     for output, _ in answer.tensors():
-        response.outputs.append(
-            _OutputTensor(name=output.name, datatype=output.datatype, shape=output.shape)
-        )
+        response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
         response.raw_output_contents.append(bytes(output.data))
-    return response
 
 
 def set_parameter(parameter: Any, value: str | int | bool | float) -> None:

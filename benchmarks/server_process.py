@@ -123,12 +123,15 @@ class ServerProcess:
 
 
 def gateway(
-    repository: Path, core: int | None, launcher: Sequence[str] = ("-m", "openai_frontend.cli")
+    repository: Path,
+    core: int | None,
+    launcher: Sequence[str] = ("-m", "openai_frontend.cli"),
+    options: Sequence[str] = (),
 ) -> ServerProcess:
     """The real server, with its defaults but for the 1,000 idle streams beside others."""
     port = free_port()
     serve = ["serve", "--port", str(port), "--model-repository", str(repository)]
-    serve += ["--max-concurrent-requests", str(MOST_STREAMS)]
+    serve += ["--max-concurrent-requests", str(MOST_STREAMS), *options]
     return ServerProcess([*launcher, *serve, "--graceful-shutdown-timeout-s", "1"], port, core)
 
 

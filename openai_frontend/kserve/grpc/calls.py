@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,11 @@ from openai_frontend.errors import (
     ServerDraining,
 )
 from openai_frontend.kserve.grpc.messages import Method
+from openai_frontend.kserve.grpc.wire import (
+    MalformedMessage,
+    check_infer_request,
+    check_message,
+)
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.drain import SERVED_WHILE_DRAINING, DrainState
 from openai_frontend.middleware.request_id import request_id_of
@@ -50,7 +56,9 @@ _CANCELLED = 499  # as HTTP's metrics count a client that disconnects
 
 Handler = Callable[..., Awaitable[Any]]  # of gRPC: serialized request, or an iterator; context
 Answer = Callable[[Any, RequestContext], Awaitable[Any]]
-StreamAnswer = Callable[[Any, RequestContext], AsyncGenerator[Any, None]]
+StreamAnswer = Callable[[Any, "StreamCall"], AsyncGenerator[Any, None]]
+Headers = list[tuple[bytes, bytes]]
+Work = Callable[[RequestContext, Headers], Awaitable[Any]]  # the whole of a call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,15 @@ class CallLimits:
 
     request_timeout_s: float = 3600.0  # 0: no timeout
     send_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCall:
+    """A call whose requests are a stream."""
+
+    context: RequestContext
+    # Check the caller of another request: the key may have expired, and the server may be draining
+    admit: Callable[[RequestContext], None]
 
 
 class RpcCalls:
@@ -87,11 +104,11 @@ class RpcCalls:
         """The handler of a method with one request and one response."""
 
         async def handle(data: bytes, call: Any) -> Any:
-            async def work(context: RequestContext) -> Any:
+            async def work(context: RequestContext, _headers: Headers) -> Any:
                 if context.principal is not None and scope == "inference":
                     await context.begin_limited(context.principal.rate_limiter)
                 self.hold(len(data), context)
-                return await answer(parsed(method, data), context)
+                return await self.in_time(answer(parsed(method, data), context))
 
             return await self._serve(method.path, scope, call, work)
 
@@ -100,13 +117,14 @@ class RpcCalls:
     def streaming(self, method: Method, scope: RouteScope, answer: StreamAnswer) -> Handler:
         """The handler of a method whose responses are a stream.
 
-        `answer` gets the bytes of the request, or an iterator over those of several, which count
-        on the key's limits one by one.
+        `answer` gets the bytes of the request, or an iterator over those of several. Each of
+        several is admitted, counted and timed by itself: the call may last for days.
         """
 
         async def handle(requests: Any, call: Any) -> None:
-            async def work(context: RequestContext) -> None:
-                async with self._sending() as write, aclosing(answer(requests, context)) as parts:
+            async def work(context: RequestContext, headers: Headers) -> None:
+                stream = StreamCall(context, partial(self._admit, scope=scope, headers=headers))
+                async with self._sending() as write, aclosing(answer(requests, stream)) as parts:
                     async for response in parts:
                         write.begun_s = write.time()
                         await call.write(response)
@@ -127,7 +145,7 @@ class RpcCalls:
         path: str,
         scope: RouteScope,
         call: Any,
-        work: Callable[[RequestContext], Awaitable[Any]],
+        work: Work,
     ) -> Any:
         """One call, from its metadata to its status."""
         headers = [_header(*each) for each in call.invocation_metadata() or ()]
@@ -143,7 +161,7 @@ class RpcCalls:
         failure: Exception | None = None
         try:
             self._admit(context, scope, headers)
-            response = await self._in_time(work(context))
+            response = await work(context, headers)
             status = 200
             return response
         except Exception as error:  # noqa: BLE001  answered with a status, below
@@ -156,9 +174,7 @@ class RpcCalls:
         # Last: it waits until a client that reads slowly has read what came before
         await _abort(call, context, failure)
 
-    def _admit(
-        self, context: RequestContext, scope: RouteScope, headers: list[tuple[bytes, bytes]]
-    ) -> None:
+    def _admit(self, context: RequestContext, scope: RouteScope, headers: Headers) -> None:
         """Raises ServerDraining, NotAuthenticated or NotPermitted."""
         if self._drain_state.draining and scope not in SERVED_WHILE_DRAINING:
             raise ServerDraining
@@ -166,7 +182,8 @@ class RpcCalls:
             principal = self._authorizer.authorize(headers, scope)
             context.principal, context.is_anonymous = principal, principal is None
 
-    async def _in_time(self, work: Awaitable[Any]) -> Any:
+    async def in_time(self, work: Awaitable[Any]) -> Any:
+        """Await `work`. Raises RequestTimedOut."""
         timeout_s = self._limits.request_timeout_s or None
         try:
             async with asyncio.timeout(timeout_s) as timeout:
@@ -254,10 +271,12 @@ async def _abort(call: Any, context: RequestContext, failure: Exception) -> None
 
 def parsed(method: Method, data: bytes) -> Any:
     """The request message. Raises InvalidRequest."""
+    name = method.request.DESCRIPTOR.name
+    check = check_infer_request if name == "ModelInferRequest" else check_message
     try:
+        check(data)
         return method.request.FromString(data)
-    except DecodeError:
-        name = method.request.DESCRIPTOR.name
+    except (DecodeError, MalformedMessage):
         raise InvalidRequest(f"The message is not a valid {name}.") from None
 
 

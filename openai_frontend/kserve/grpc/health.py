@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from openai_frontend.errors import ModelNotFound
-from openai_frontend.kserve.grpc.calls import RpcCalls, parsed
+from openai_frontend.kserve.grpc.calls import RpcCalls, StreamCall, parsed
 from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, methods
 from openai_frontend.request_context.context import RequestContext
 
@@ -34,7 +34,7 @@ class HealthService:
             raise ModelNotFound(f"unknown service '{request.service[:128]}'", param="service")
         return self._status(request.service)
 
-    async def Watch(self, data: bytes, _context: RequestContext) -> AsyncGenerator[bytes, None]:
+    async def Watch(self, data: bytes, _call: StreamCall) -> AsyncGenerator[bytes, None]:
         """A status at once, and again whenever it changes."""
         request = parsed(methods(HEALTH)["Watch"], data)
         last: bytes | None = None

@@ -9,7 +9,7 @@ from google.protobuf import json_format
 
 from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.errors import InvalidRequest, NotSupported
-from openai_frontend.kserve.grpc.calls import RpcCalls, parsed
+from openai_frontend.kserve.grpc.calls import RpcCalls, StreamCall, parsed
 from openai_frontend.kserve.grpc.messages import INFERENCE, methods
 from openai_frontend.kserve.grpc.stream import InferStream, Started
 from openai_frontend.kserve.grpc.tensors import (
@@ -210,15 +210,21 @@ class InferenceService:
         return self._reader.read(request, parameters)
 
     def ModelStreamInfer(
-        self, requests: AsyncIterator[bytes], context: RequestContext
+        self, requests: AsyncIterator[bytes], call: StreamCall
     ) -> AsyncGenerator[bytes, None]:
-        stream = InferStream(context, self._stream_answer, _failure, self._stream_bytes)
+        answer, in_time = partial(self._stream_answer, call.admit), self._calls.in_time
+        stream = InferStream(call.context, answer, _failure, in_time, self._stream_bytes)
         return stream.responses(requests)
 
     async def _stream_answer(
-        self, data: bytes, context: RequestContext, started: Started
+        self,
+        admit: Callable[[RequestContext], None],
+        data: bytes,
+        context: RequestContext,
+        started: Started,
     ) -> AsyncGenerator[bytes, None]:
         """The serialized responses of one request of a stream."""
+        admit(context)
         if context.principal is not None:
             await context.begin_limited(context.principal.rate_limiter)
         byte_size = len(data)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 
@@ -15,6 +15,8 @@ Serialized = AsyncGenerator[bytes, None]
 # Called once the model has the request: the next one of the stream may follow
 Started = Callable[[], None]
 Answer = Callable[[bytes, RequestContext, Started], Serialized]
+# Awaits a request's end; raises RequestTimedOut
+InTime = Callable[[Awaitable[None]], Awaitable[None]]
 # The serialized response that reports an error, of a serialized request and the message
 Failure = Callable[[bytes, str], bytes]
 
@@ -59,10 +61,17 @@ class InferStream:
     """Runs the requests of one stream. They start in order; their responses may mix."""
 
     def __init__(
-        self, context: RequestContext, answer: Answer, failure: Failure, max_bytes: int
+        self,
+        context: RequestContext,
+        answer: Answer,
+        failure: Failure,
+        in_time: InTime,
+        max_bytes: int,
     ) -> None:
-        """`context` is the call's; each request gets one of its own."""
+        """`context` is the call's; each request gets one of its own. `in_time` awaits a request."""
         self._context = context
+        self._in_time = in_time
+        self._number = 0
         self._answer = answer
         self._failure = failure
         self._outbox = Outbox(max_bytes)
@@ -93,18 +102,13 @@ class InferStream:
 
     async def _request(self, request: bytes, started: Started) -> None:
         call = self._context
-        context = RequestContext(
-            call.request_id,
-            call.transport,
-            principal=call.principal,
-            is_anonymous=call.is_anonymous,
-            record=call.record,
-        )
+        self._number += 1
+        # An id of its own: engines refuse two requests with one id
+        request_id = f"{call.request_id}-{self._number}"
+        context = RequestContext(request_id, call.transport, record=call.record)
         current.set(context)
         try:
-            async with aclosing(self._answer(request, context, started)) as responses:
-                async for response in responses:
-                    self._outbox.put(response)
+            await self._in_time(self._answer_request(request, context, started))
         except RequestCancelled:
             raise
         except Exception as error:  # noqa: BLE001  reported in the stream
@@ -114,6 +118,13 @@ class InferStream:
         finally:
             call.model_name, call.model = context.model_name, context.model
             context.end()
+
+    async def _answer_request(
+        self, request: bytes, context: RequestContext, started: Started
+    ) -> None:
+        async with aclosing(self._answer(request, context, started)) as responses:
+            async for response in responses:
+                self._outbox.put(response)
 
 
 def _set(started: asyncio.Future[None], *_: object) -> None:

@@ -52,10 +52,14 @@ class RpcClient:
 
     def stream(self, requests: Iterable[Any]) -> Any:
         """A running ModelStreamInfer."""
+        return self.stream_of(iter(requests))
+
+    def stream_of(self, requests: Any) -> Any:
+        """The same for an iterator, which may be asynchronous."""
         method = METHODS["ModelStreamInfer"]
         return self.channel.stream_stream(
             method.path, method.request.SerializeToString, method.response.FromString
-        )(iter(requests), metadata=self.metadata)
+        )(requests, metadata=self.metadata)
 
 
 def request(model: str, inputs: Mapping[str, tuple[str, list[int], bytes]], **fields: Any) -> Any:

@@ -356,6 +356,32 @@ async def test_requests_of_a_stream_count_each(kserve, tmp_path):
     assert "Rate limit reached" in second.error_message
 
 
+async def test_expired_key_ends_no_stream_but_its_requests(kserve, tmp_path):
+    """Each request of a stream is admitted by itself, as each request of an HTTP connection is."""
+    file = key_files.write(tmp_path / "keys.yaml", *KEYS)
+    async with (
+        other_app(kserve, keys_file=file) as closed,
+        rpc_client(closed.app, "free", keys_file=file) as client,
+    ):
+        sent: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def requests():
+            while (each := await sent.get()) is not None:
+                yield each
+
+        call = client.stream_of(requests())
+        one = request("one", {"IN": ("FP32", [3], THREE)})
+        sent.put_nowait(one)
+        first = await call.read()
+        closed.app.state.authenticator.api_keys.replace([])
+        sent.put_nowait(one)
+        second = await call.read()
+        sent.put_nowait(None)
+
+    assert first.infer_response.raw_output_contents[0] == THREE
+    assert "API key" in second.error_message
+
+
 async def test_hidden_models_look_absent(kserve, tmp_path):
     """A model that the key does not allow is reported as not found, and lists omit it."""
     file = key_files.write(tmp_path / "keys.yaml", *KEYS)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import struct
+import time
 
 import grpc
 import grpc.aio
@@ -11,8 +12,11 @@ import trustme
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from openai_frontend.config.grpc_options import GRPC_OPTIONS, channel_arguments
-from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE
+from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, methods
 from tests.api.kserve.grpc_client import RpcClient, request, rpc_client, rpc_server
+from tests.cpu_time import budget
+
+METHOD = methods(INFERENCE)["ModelInfer"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -84,15 +88,54 @@ async def test_unread_responses_are_limited(kserve):
 
 
 async def test_timeout_of_the_server(kserve):
-    """A call that takes longer than request_timeout_s ends with DEADLINE_EXCEEDED."""
+    """A request of a stream that takes longer than request_timeout_s ends with an error."""
     text = struct.pack("<I", 3) + b"a b"
     inputs = {"text_input": ("BYTES", [1], text), "stream": ("BOOL", [1], b"\x01")}
     async with rpc_client(kserve.app, request_timeout_s=0.2) as client:
-        with pytest.raises(grpc.aio.AioRpcError) as failed:
-            async for _ in client.stream([request("slow", inputs)]):
-                pass
+        found = [each async for each in client.stream([request("slow", inputs)])]
 
-    assert failed.value.code().name == "DEADLINE_EXCEEDED"
+    assert found[0].infer_response.outputs
+    assert "timed out" in found[-1].error_message
+
+
+BOMBS = {
+    "empty inputs": b"\x2a\x00" * 1_000_000,
+    "raw tensors": b"\x3a\x01a" * 1_000_000,
+    "parameters": METHOD.request(
+        parameters={str(number): {"bool_param": True} for number in range(9000)}
+    ).SerializeToString(),
+    "elements": METHOD.request(
+        inputs=[{"name": "IN", "contents": {"bytes_contents": [b""] * 9000}}]
+    ).SerializeToString(),
+    "integers": METHOD.request(
+        inputs=[{"name": "IN", "contents": {"int_contents": [1] * 1_100_000}}]
+    ).SerializeToString(),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+async def test_message_bombs(kserve, name):
+    """Messages that would take long to parse are refused before, with what to send instead."""
+    async with rpc_server(kserve.app) as address, grpc.aio.insecure_channel(address) as channel:
+        started_s = time.thread_time()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await channel.unary_unary(METHOD.path)(BOMBS[name])
+        taken_s = time.thread_time() - started_s
+
+    assert failed.value.code().name == "INVALID_ARGUMENT"
+    assert "raw_input_contents" in (failed.value.details() or "")
+    assert taken_s < budget(0.03)
+
+
+@pytest.mark.parametrize("name", ["ModelMetadata", "RepositoryIndex"])
+async def test_bombs_of_other_methods(kserve, name):
+    """The number of fields is limited in every message."""
+    path = methods(INFERENCE)[name].path
+    async with rpc_server(kserve.app) as address, grpc.aio.insecure_channel(address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await channel.unary_unary(path)(b"\xa0\x06\x00" * 1_000_000)
+
+    assert failed.value.code().name == "INVALID_ARGUMENT"
 
 
 async def test_calls_are_counted_by_method(kserve):

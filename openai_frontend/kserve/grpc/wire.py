@@ -1,0 +1,97 @@
+"""Bounds a message before it is parsed, which is one call in C that holds the interpreter.
+
+8 million empty inputs in 16 MB would take 0.4 s and 700 MB. Raw tensors are only copied: 16 MB take
+9 ms.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from openai_frontend.errors import InvalidRequest
+
+MAX_FIELDS = 8192  # of a message and the messages within it, apart from packed elements
+MAX_FIELD_BYTES = 1024 * 1024  # of each but a raw tensor: a million packed integers take 3 ms
+
+# Number of a field -> those of the fields within it that are counted too
+_Nested = Mapping[int, "_Nested"]
+_INPUTS, _CONTENTS, _RAW = 5, 5, 7
+_INFER: _Nested = {_INPUTS: {_CONTENTS: {}}}
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) are not used
+_FIXED = {_FIXED64: 8, _FIXED32: 4}
+
+
+class MalformedMessage(ValueError):
+    """The bytes are no message."""
+
+
+def check_infer_request(data: bytes) -> None:
+    """Check a ModelInferRequest. Raises MalformedMessage, or InvalidRequest if it has too many
+    fields or too long ones.
+    """
+    _check(data, 0, len(data), _INFER, MAX_FIELDS, raw=_RAW)
+
+
+def check_message(data: bytes) -> None:
+    """Check any other request, whose fields may be of any length."""
+    for count, _ in enumerate(_fields(data, 0, len(data)), 1):
+        _check_count(count)
+
+
+def _check(
+    data: bytes, start: int, end: int, nested: _Nested, left: int, *, raw: int | None = None
+) -> int:
+    """Return how many fields may still follow."""
+    for number, begin, stop in _fields(data, start, end):
+        left -= 1
+        if left < 0:
+            _check_count(MAX_FIELDS + 1)
+        within = nested.get(number)
+        if within is not None:
+            left = _check(data, begin, stop, within, left)
+        elif stop - begin > MAX_FIELD_BYTES and number != raw:
+            raise InvalidRequest(
+                f"The message has a field of more than {MAX_FIELD_BYTES} bytes. Send long tensors"
+                " as raw_input_contents."
+            )
+    return left
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_FIELDS:
+        raise InvalidRequest(
+            f"The message has more than {MAX_FIELDS} fields. Send long tensors as"
+            " raw_input_contents."
+        )
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, begin and end of each field's value. Raises MalformedMessage."""
+    while at < end:
+        tag, at = _varint(data, at, end)
+        kind = tag & 7
+        if kind == _BYTES:
+            length, at = _varint(data, at, end)
+            stop = at + length
+        elif kind == _VARINT:
+            stop = _varint(data, at, end)[1]
+        elif kind in _FIXED:
+            stop = at + _FIXED[kind]
+        else:
+            raise MalformedMessage(f"wire type {kind}")
+        if stop > end:
+            raise MalformedMessage("a field ends behind the message")
+        yield tag >> 3, at, stop
+        at = stop
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """The number and the place after it."""
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise MalformedMessage("a number does not end")

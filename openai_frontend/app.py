@@ -1,6 +1,7 @@
 """Builds the ASGI application from settings and a Triton server: routes and middleware."""
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -17,6 +18,7 @@ from openai_frontend import __version__
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.auth.authorization import Authorizer
+from openai_frontend.config.hosting import Hosting
 from openai_frontend.config.settings import Settings
 from openai_frontend.config.triton_options import core_log
 from openai_frontend.kserve.inference import Inference
@@ -57,6 +59,7 @@ from openai_frontend.routers.audio import speech_router, transcription_router
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
 from openai_frontend.routers.docs import docs_router
+from openai_frontend.routers.invocations import Invocations, invocations_router
 from openai_frontend.routers.models import (
     MediaLimits,
     lora_router,
@@ -192,9 +195,33 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     )
     _include(app, docs_router(document, registry))
     _include(app, root_router(settings.root_path, registry, keys=authenticator is not None))
+    _add_hosting(app, state.server)
     app.state.routes = all_routes(app)
     routes.load(app.state.routes)
     return app
+
+
+def _add_hosting(app: Gateway, server: Server) -> None:
+    """Add the routes of SageMaker and Vertex AI, which call those that exist already."""
+    hosting = Hosting.of(os.environ)
+    by_path = {
+        (method, route.path): route.endpoint
+        for route in all_routes(app)
+        for method in route.methods or ()
+    }
+    paths = hosting.health_route, hosting.predict_route
+    taken = [path for path in paths if ("GET", path) in by_path or ("POST", path) in by_path]
+
+    def default_model() -> str | None:
+        ready = {entry.name for entry in server.model_index() if entry.state == "READY"}
+        return hosting.default_model or (ready.pop() if len(ready) == 1 else None)
+
+    invocations = Invocations(
+        lambda path: by_path.get(("POST", path)), default_model, hosting.inference_type
+    )
+    ready = by_path["GET", "/health/ready"]
+    health_route, predict_route = (None if path in taken else path for path in paths)
+    _include(app, invocations_router(invocations, ready, health_route, predict_route))
 
 
 def create_transfer_app(settings: Settings, state: AppState) -> Gateway:

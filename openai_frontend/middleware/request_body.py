@@ -95,7 +95,14 @@ class _Body:
             raise RequestTooLarge(message)
 
 
-_JSON_TYPES = frozenset({b"application/json"})
+# Tensors may follow the JSON of a hosting platform. A page needs CORS preflight for these types too
+_JSON_TYPES = frozenset(
+    {
+        b"application/json",
+        b"application/vnd.sagemaker-triton.binary+json",
+        b"application/vnd.vertex-ai-triton.binary+json",
+    }
+)
 _KSERVE_TYPES = _JSON_TYPES | {b"application/octet-stream"}
 _FORM = b"application/x-www-form-urlencoded"
 _MULTIPART = b"multipart/form-data"

@@ -370,6 +370,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "hi"},
     "/v1/completions/render": {"prompt": "hi"},
     "/v1/embeddings": {"input": "hi"},
+    "/invocations": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/rerank": {"query": "q", "documents": ["d"]},
     "/v2/rerank": {"query": "q", "documents": ["d"]},
     "/rerank": {"query": "q", "documents": ["d"]},

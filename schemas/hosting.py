@@ -1,0 +1,14 @@
+"""Bodies of hosting platforms: SageMaker's invocations and Vertex AI's predictions."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from schemas.sampling import RequestFields
+
+
+class InvocationRequest(RequestFields):
+    """A body of OpenAI's API or KServe's protocol; for Vertex AI also several as instances."""
+
+    instances: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    parameters: dict[str, Any] | None = None  # of each instance

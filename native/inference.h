@@ -102,7 +102,7 @@ struct RelayCounts {
 };
 extern RelayCounts relay_counts;
 
-// What a request wants of an output, besides its bytes.
+// Options of a requested output.
 struct OutputRequest {
   std::string name;
   std::optional<size_t> labels;  // collect the labels of classes; their dimensions begin here

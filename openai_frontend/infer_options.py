@@ -22,7 +22,7 @@ class OutputRequest:
     name: str
     # Also collect the labels of its classes, whose dimensions begin with this one
     labels_from: int | None = None
-    # Where the core writes its bytes, which the response then lacks. None: memory of the core
+    # The core writes its bytes here, and the response lacks them. None: memory of the core
     memory: memoryview | None = None
 
 

@@ -25,7 +25,7 @@ from openai_frontend.errors import (
 )
 from openai_frontend.kserve.grpc.messages import Method
 from openai_frontend.kserve.grpc.wire import (
-    MalformedMessage,
+    MalformedRpcMessage,
     check_infer_request,
     check_message,
 )
@@ -276,7 +276,7 @@ def parsed(method: Method, data: bytes) -> Any:
     try:
         check(data)
         return method.request.FromString(data)
-    except (DecodeError, MalformedMessage):
+    except (DecodeError, MalformedRpcMessage):
         raise InvalidRequest(f"The message is not a valid {name}.") from None
 
 

@@ -20,12 +20,12 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) ar
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
-class MalformedMessage(ValueError):
-    """The bytes are no message."""
+class MalformedRpcMessage(ValueError):
+    """The bytes are not a message."""
 
 
 def check_infer_request(data: bytes) -> None:
-    """Check a ModelInferRequest. Raises MalformedMessage, or InvalidRequest if it has too many
+    """Check a ModelInferRequest. Raises MalformedRpcMessage, or InvalidRequest if it has too many
     fields or too long ones.
     """
     _check(data, 0, len(data), _INFER, MAX_FIELDS, raw=_RAW)
@@ -65,7 +65,7 @@ def _check_count(count: int) -> None:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, begin and end of each field's value. Raises MalformedMessage."""
+    """Number, begin and end of each field's value. Raises MalformedRpcMessage."""
     while at < end:
         tag, at = _varint(data, at, end)
         kind = tag & 7
@@ -77,9 +77,9 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         elif kind in _FIXED:
             stop = at + _FIXED[kind]
         else:
-            raise MalformedMessage(f"wire type {kind}")
+            raise MalformedRpcMessage(f"wire type {kind}")
         if stop > end:
-            raise MalformedMessage("a field ends behind the message")
+            raise MalformedRpcMessage("a field ends behind the message")
         yield tag >> 3, at, stop
         at = stop
 
@@ -94,4 +94,4 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-    raise MalformedMessage("a number does not end")
+    raise MalformedRpcMessage("a number does not end")

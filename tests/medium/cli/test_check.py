@@ -174,6 +174,20 @@ def test_backend_that_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
+def test_backend_of_tensorrt_llms_engines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Owners of engines learn that newer images lack the backend."""
+
+    text = "data_type: TYPE_STRING dims: [1]"
+    tensors = f'input {{ name: "a" {text} }} output {{ name: "b" {text} }}'
+    mock_models.write(tmp_path, "engine", config=f'backend: "tensorrtllm" {tensors}')
+
+    found = report(capsys, "engine", "--model-repository", str(tmp_path), code=1)
+
+    assert "NVIDIA removed it in July 2026" in found["problem"]
+
+
 @pytest.mark.parametrize(
     ("config", "file", "backend"),
     [

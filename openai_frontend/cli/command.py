@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
@@ -171,8 +172,7 @@ def check_settings(settings: Settings, *, repositories: bool) -> None:
         _check_certificate(settings)
     if settings.tiktoken_vocabulary is not None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
-    if settings.otlp_endpoint is not None:
-        _check_traces()
+    _check_extras(settings)
     _check_role(settings)
 
 
@@ -252,6 +252,14 @@ def _check_traces() -> None:
     except ImportError as error:
         message = f"otlp_endpoint: install the extra 'otel' ({error})"
         raise InvalidSettings(message) from None
+
+
+def _check_extras(settings: Settings) -> None:
+    if settings.otlp_endpoint is not None:
+        _check_traces()
+    grpc_port = grpc_options.value(settings.triton_option, "grpc-port")
+    if grpc_port is not None and importlib.util.find_spec("grpc") is None:
+        raise InvalidSettings("grpc-port: grpcio is not installed; install openai-frontend[grpc]")
 
 
 def _serve(settings: Settings) -> int:

@@ -41,8 +41,8 @@ class BackendDirectory:
 _CURES = {
     "vllm": 'set backend: "inprocess" in config.pbtxt to run the model in this process '
     "(docs/migrating.md)",
-    "tensorrtllm": "NVIDIA removed it in July 2026: use an older image, or a model of TensorRT-LLM's "
-    "LLM API (docs/tensorrt-llm.md)",
+    "tensorrtllm": "NVIDIA removed it in July 2026: use an older image, or a model of "
+    "TensorRT-LLM's LLM API (docs/tensorrt-llm.md)",
 }
 
 

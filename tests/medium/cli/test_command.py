@@ -4,6 +4,7 @@ import dataclasses
 import platform
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -241,6 +242,29 @@ def test_port_in_use_is_one_line_and_code_1(
         code = main(["serve", "--model-repository", str(tmp_path), "--port", port])
     expected = f"openai-frontend: cannot listen on 127.0.0.1:{port}: Address already in use\n"
     assert (code, capsys.readouterr().err) == (1, expected)
+
+
+def test_grpc_port_in_use_is_one_line_and_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        options = ["--model-repository", str(tmp_path), f"--grpc-port={port}", "--port=0"]
+        assert main(["serve", *options]) == 1
+
+    error = capsys.readouterr().err
+    assert f"openai-frontend: cannot listen on 127.0.0.1:{port}: Address already in use" in error
+
+
+def test_grpc_without_its_extra_is_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+
+    assert main(["serve", "--model-repository", str(tmp_path), "--grpc-port=8001"]) == 2
+    assert capsys.readouterr().err == (
+        "openai-frontend: grpc-port: grpcio is not installed; install openai-frontend[grpc]\n"
+    )
 
 
 def test_broken_plug_in_is_one_line_and_code_1(

@@ -1,4 +1,4 @@
-"""What the environments of SageMaker and Vertex AI ask of a container, by their variables."""
+"""Settings in the environment variables of SageMaker and Vertex AI containers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -13,10 +13,10 @@
 #include "json_text.h"
 #include "library.h"
 #include "logprob_frames.h"
+#include "mapped_file.h"
 #include "metrics.h"
 #include "server.h"
 #include "server_options.h"
-#include "shared_memory.h"
 #include "stream_writer.h"
 #include "tensor.h"
 #include "text_stream.h"
@@ -80,7 +80,7 @@ NB_MODULE(_core, module) {
              "Where the value of a member of a JSON object begins and ends. None if there is not "
              "exactly one, or a key has an escape. Values are skipped, not checked.");
   triton::bind_tensor(module);
-  triton::bind_shared_memory(module);
+  triton::bind_mapped_file(module);
   triton::bind_options(module);
   triton::bind_server(module);
   triton::bind_metrics(module);

@@ -18,6 +18,7 @@ from openai_frontend import __version__
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.auth.authorization import Authorizer
+from openai_frontend.config.grpc_options import allows_client_shared_memory
 from openai_frontend.config.hosting import Hosting
 from openai_frontend.config.settings import Settings
 from openai_frontend.config.triton_options import core_log
@@ -27,6 +28,7 @@ from openai_frontend.kserve.models import ModelAdmission
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.kserve.services import KServeServices
+from openai_frontend.kserve.shared_memory import SharedMemory
 from openai_frontend.kserve.trace_settings import TraceSettings
 from openai_frontend.lifespan import AppState, build_state
 from openai_frontend.media.modalities import ENGINE_LIMITS
@@ -95,7 +97,7 @@ from openai_frontend.serving.speech import Speech
 from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.serving.transcription import Transcriptions
 from openai_frontend.tracing import Tracing
-from openai_frontend.triton import Server, StreamWriter, json_member
+from openai_frontend.triton import MappedFile, Server, StreamWriter, json_member
 
 logger = logging.getLogger(__name__)
 
@@ -472,14 +474,18 @@ def _add_operators_routes(
         registry.concurrency_limits,
         registry.cache_salts,
     )
+    shared_memory = SharedMemory(
+        MappedFile, enabled=allows_client_shared_memory(settings.triton_option)
+    )
     services = KServeServices(
         core=server,
-        inference=Inference(server, admission),
+        inference=Inference(server, admission, shared_memory),
         repository=Repository(management),
         policy=policy,
         is_ready=lambda: drain_state.ready and registry.is_ready(),
         log_settings=LogSettings(_initial_log(settings), server),
         trace_settings=TraceSettings(state.tracing),
+        shared_memory=shared_memory,
     )
     app.state.kserve = services  # gRPC serves it too
     if settings.enable_kserve:

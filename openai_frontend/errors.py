@@ -5,12 +5,14 @@ GatewayError
 ├── InvalidRequest            400  invalid; names the field in `param`
 │   ├── ContextLengthExceeded 400  prompt and output exceed the model's context
 │   ├── ConstraintRefused     400  the engine cannot enforce the constraint on the output
+│   ├── RegionExists          400  a region of shared memory has that name already
 │   └── RequestTooLarge       413  body over the limit
 ├── NotAuthenticated          401  no valid key
 ├── NotPermitted              403  the key lacks the scope
 ├── RateLimited               429  the key reached a limit; has retry-after
 ├── ModelNotFound             404  no such model
 │   └── ModelHidden           404  or the key must not use it
+├── RegionNotFound            404  no such region of shared memory
 ├── Conflict                  409  not possible with these settings or in this state
 ├── ModelUnavailable          503  the model exists but cannot serve; says why
 │   └── ModelFailed           503  with a reason from its files, Triton or the engine
@@ -78,6 +80,10 @@ class ConstraintRefused(InvalidRequest):
     """
 
 
+class RegionExists(InvalidRequest):
+    """A region of shared memory has that name already."""
+
+
 class RequestTooLarge(InvalidRequest):
     status = 413
     code = "request_too_large"
@@ -127,6 +133,13 @@ class ModelHidden(ModelNotFound):
         shown = name[:_LONGEST_NAME_IN_MESSAGES]
         message = f"The model '{shown}' does not exist, or the key may not use it."
         super().__init__(message, param=param)
+
+
+class RegionNotFound(GatewayError):
+    """No region of shared memory has that name. Only KServe's protocol has regions."""
+
+    status = 404
+    type = "invalid_request_error"
 
 
 class Conflict(GatewayError):

@@ -16,8 +16,16 @@ Shape = Annotated[list[Size], Field(max_length=64)]
 Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 
 
-class InputParameters(RequestFields):
-    """How an input's data is sent; shared memory is not supported."""
+class RegionParameters(RequestFields):
+    """The place of a tensor in a region of shared memory."""
+
+    shared_memory_region: Name | None = None
+    shared_memory_offset: Size | None = None
+    shared_memory_byte_size: Size | None = None
+
+
+class InputParameters(RegionParameters):
+    """How an input's data is sent: as bytes after the JSON, or in shared memory."""
 
     binary_data_size: Size | None = None
 
@@ -32,7 +40,7 @@ class RequestInput(RequestFields):
     data: Any = None
 
 
-class OutputParameters(RequestFields):
+class OutputParameters(RegionParameters):
     """How an output is returned."""
 
     binary_data: bool | None = None
@@ -130,6 +138,14 @@ class UnloadRequest(RequestFields):
     """POST /v2/repository/models/{model}/unload."""
 
     parameters: UnloadParameters | None = None
+
+
+class RegisterRequest(RequestFields):
+    """POST /v2/systemsharedmemory/region/{name}/register."""
+
+    key: Annotated[str, Field(max_length=1024)]  # a name of POSIX shared memory
+    offset: Size = 0  # bytes
+    byte_size: Size
 
 
 class ServerMetadata(BaseModel):

@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from openai_frontend.config.grpc_options import GRPC_OPTIONS
+from openai_frontend.config.grpc_options import GRPC_OPTIONS, KSERVE_OPTIONS
 from openai_frontend.config.loader import Option, options
 from openai_frontend.config.triton_options import TRITON_OPTIONS, TritonOption
 
@@ -61,6 +61,16 @@ whose value ends in ... can be repeated. Without a default, Triton's applies.
 |---|---|---|---|
 """
 
+KSERVE_OPTIONS_HEAD = """
+## Options of KServe's protocol
+
+Like the options of Triton's core, these are flags of `serve` and names in `triton_option`, for HTTP
+and gRPC. [KServe](kserve.md#shared-memory) explains them.
+
+| option | value | default | description |
+|---|---|---|---|
+"""
+
 GRPC_OPTIONS_HEAD = """
 ## Options of the gRPC server
 
@@ -79,8 +89,11 @@ def page() -> str:
     sections = (f"\n## {name}\n\n{COLUMNS}{''.join(map(row, group))}" for name, group in groups)
     options_of_core = (option_row(name, option) for name, option in TRITON_OPTIONS.items())
     options_of_grpc = (option_row(name, option) for name, option in GRPC_OPTIONS.items())
+    options_of_kserve = (option_row(name, option) for name, option in KSERVE_OPTIONS.items())
     core = TRITON_OPTIONS_HEAD + "".join(options_of_core)
-    return HEAD + "".join(sections) + core + GRPC_OPTIONS_HEAD + "".join(options_of_grpc)
+    kserve = KSERVE_OPTIONS_HEAD + "".join(options_of_kserve)
+    grpc = GRPC_OPTIONS_HEAD + "".join(options_of_grpc)
+    return HEAD + "".join(sections) + core + kserve + grpc
 
 
 def row(option: Option) -> str:

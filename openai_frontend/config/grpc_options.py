@@ -1,4 +1,7 @@
-"""Options of the gRPC server, named as tritonserver's flags; rows of `triton_option`."""
+"""Options of KServe's protocol and of its gRPC server; rows of `triton_option`.
+
+Named as tritonserver's flags.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -85,12 +88,30 @@ GRPC_OPTIONS: Mapping[str, TritonOption] = {
 }
 
 
-ALL_OPTIONS: Mapping[str, TritonOption] = {**TRITON_OPTIONS, **GRPC_OPTIONS}
+KSERVE_OPTIONS: Mapping[str, TritonOption] = {
+    "allow-client-shm": TritonOption(
+        "",
+        BOOLEAN,
+        "Let clients register shared memory of this machine and send tensors in it.",
+        default="false",
+    ),
+}
+
+ALL_OPTIONS: Mapping[str, TritonOption] = {**TRITON_OPTIONS, **KSERVE_OPTIONS, **GRPC_OPTIONS}
+
+
+def allows_client_shared_memory(texts: OptionTexts) -> bool:
+    """Whether clients may register regions of shared memory."""
+    return bool(_value(KSERVE_OPTIONS, texts, "allow-client-shm"))
 
 
 def value(texts: OptionTexts, name: str) -> Any:
     """The option's value, or its default; None if it has none."""
-    option = GRPC_OPTIONS[name]
+    return _value(GRPC_OPTIONS, texts, name)
+
+
+def _value(options: Mapping[str, TritonOption], texts: OptionTexts, name: str) -> Any:
+    option = options[name]
     text = texts[name][0] if name in texts else option.default
     return None if text is None else option.kind.parse(text)[0]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import orjson
 
@@ -25,12 +26,13 @@ from openai_frontend.kserve.inference import (
     response_head,
 )
 from openai_frontend.kserve.models import ModelAddress, offload
-from openai_frontend.kserve.outputs import RequestedOutput, encode_output
+from openai_frontend.kserve.outputs import RequestedOutput, encode_output, requested_output
 from openai_frontend.kserve.parameters import RequestOptions, read_parameters
+from openai_frontend.kserve.shared_memory import Reference, SharedInput, read_reference
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import BodyReader
-from schemas.kserve import InferRequest, OutputParameters, RequestInput
+from schemas.kserve import InferRequest, OutputParameters, RegionParameters, RequestInput
 from schemas.sampling import RequestFields
 
 JSON_LENGTH_HEADER = "inference-header-content-length"
@@ -97,27 +99,48 @@ class InferService:
         request = self._reader.parse(body[:json_bytes])
         self._policy.unknown(_unknown_names(request))
         options = read_parameters(request.parameters)
-        inputs = _inputs(request.inputs, BinaryTail(memoryview(body)[json_bytes:]))
-        return InferenceRequest(inputs, request.id, options, _wanted(request, options))
+        inputs, shared = _inputs(request.inputs, BinaryTail(memoryview(body)[json_bytes:]))
+        wanted = _wanted(request, options)
+        return InferenceRequest(inputs, request.id, options, wanted, shared_inputs=shared)
 
 
-def _inputs(tensors: Iterable[RequestInput], tail: BinaryTail) -> dict[str, TensorInput]:
+def _inputs(
+    tensors: Iterable[RequestInput], tail: BinaryTail
+) -> tuple[dict[str, TensorInput], dict[str, SharedInput]]:
     inputs: dict[str, TensorInput] = {}
+    shared: dict[str, SharedInput] = {}
     for tensor in tensors:
-        if tensor.name in inputs:
-            reject(tensor.name, "duplicate input")
-        refuse_reserved(tensor.name)
-        inputs[tensor.name] = _input(tensor, tail)
+        name = tensor.name
+        if name in inputs or name in shared:
+            reject(name, "duplicate input")
+        refuse_reserved(name)
+        place = read_reference(name, _region_parameters(tensor.parameters))
+        if place is None:
+            inputs[name] = _input(tensor, tail)
+        else:
+            shared[name] = _shared_input(tensor, place)
     tail.check_end()
-    return inputs
+    return inputs, shared
+
+
+def _shared_input(tensor: RequestInput, place: Reference) -> SharedInput:
+    parameters = tensor.parameters
+    if tensor.data is not None or (parameters and parameters.binary_data_size is not None):
+        reject(tensor.name, "it is in shared memory: leave out `data` and `binary_data_size`")
+    datatype = datatype_named(tensor.name, tensor.datatype)
+    return SharedInput(datatype.name, tuple(tensor.shape), place)
+
+
+def _region_parameters(parameters: RegionParameters | None) -> dict[str, Any]:
+    if parameters is None:
+        return {}
+    return parameters.model_dump(include=set(RegionParameters.model_fields))
 
 
 def _input(tensor: RequestInput, tail: BinaryTail) -> TensorInput:
     datatype = datatype_named(tensor.name, tensor.datatype)
     parameters = tensor.parameters
     size = None if parameters is None else parameters.binary_data_size
-    if parameters is not None:
-        _refuse_shared_memory(tensor.name, parameters)
     if (size is None) == (tensor.data is None):
         reject(tensor.name, "set either `data` or the parameter `binary_data_size`")
     if size is None:
@@ -135,22 +158,15 @@ def _wanted(request: InferRequest, options: RequestOptions) -> tuple[RequestedOu
     requested: dict[str, RequestedOutput] = {}
     for each in request.outputs or ():
         parameters = each.parameters or OutputParameters()
-        _refuse_shared_memory(each.name, parameters)
         if each.name in requested:
             reject(each.name, "duplicate output")
-        binary_data = parameters.binary_data
-        requested[each.name] = RequestedOutput(
+        requested[each.name] = requested_output(
             each.name,
-            binary=options.binary_outputs if binary_data is None else binary_data,
-            classes=parameters.classification or 0,
+            {"classification": parameters.classification, **_region_parameters(parameters)},
+            binary=parameters.binary_data,
+            default_binary=options.binary_outputs,
         )
     return tuple(requested.values())
-
-
-def _refuse_shared_memory(tensor: str, parameters: RequestFields) -> None:
-    for name in parameters.model_extra or ():
-        if name.startswith("shared_memory_"):
-            reject(tensor, f"`{name}`: shared memory is not supported")
 
 
 def _unknown_names(request: InferRequest) -> Iterable[str]:
@@ -173,7 +189,7 @@ def _unknown_members(
 
 
 def _result(answer: Answer) -> InferResult:
-    written = [encode_output(output, binary=form.binary) for output, form in answer.tensors()]
+    written = [encode_output(output, form) for output, form in answer.tensors()]
     members = dict(response_head(answer))
     if answer.parameters:
         members["parameters"] = dict(answer.parameters)

@@ -32,11 +32,13 @@ from openai_frontend.kserve.models import (
 from openai_frontend.kserve.outputs import (
     OutputTensor,
     RequestedOutput,
+    placed_output,
     read_output,
     top_classes,
 )
 from openai_frontend.kserve.parameters import RequestOptions
 from openai_frontend.kserve.sequences import Sequences
+from openai_frontend.kserve.shared_memory import Attachment, SharedInput, SharedMemory
 from openai_frontend.request_context.context import RequestContext
 
 
@@ -48,6 +50,7 @@ class InferenceRequest:
     id: str | None = None
     options: RequestOptions = field(default_factory=RequestOptions)
     outputs: tuple[RequestedOutput, ...] = ()  # empty: all of the model's outputs
+    shared_inputs: Mapping[str, SharedInput] = field(default_factory=dict)  # not in `inputs`
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +131,13 @@ class RunningInference:
         responses: CoreResponses,
         *,
         batches: bool,
+        attachment: Attachment,
     ) -> None:
         self.id = request.id
         self.model = model
         self._responses = responses
         self._batches = batches
+        self._attachment = attachment
         self._requested = {output.name: output for output in request.outputs}
         self._default = RequestedOutput("", binary=request.options.binary_outputs)
 
@@ -151,11 +156,9 @@ class RunningInference:
 
     def _answer(self, response: CoreResponse) -> Answer:
         requested = self._requested
+        self._attachment.check()
         outputs = [
-            (
-                read_output(response.tensor(name), partial(response.label, name)),
-                requested.get(name, self._default),
-            )
+            self._output(response, name)
             for name in response.names
             if not requested or name in requested  # a backend may return more than was requested
         ]
@@ -168,12 +171,20 @@ class RunningInference:
             self._batches,
         )
 
+    def _output(self, response: CoreResponse, name: str) -> tuple[OutputTensor, RequestedOutput]:
+        form = self._requested.get(name, self._default)
+        tensor = response.tensor(name)
+        if form.region is not None:
+            return placed_output(tensor), form
+        return read_output(tensor, partial(response.label, name)), form
+
 
 class Inference:
     """Runs requests in the core, within the limits of their models."""
 
-    def __init__(self, core: Core, admission: ModelAdmission) -> None:
+    def __init__(self, core: Core, admission: ModelAdmission, shared_memory: SharedMemory) -> None:
         self._core = core
+        self._shared_memory = shared_memory
         self._admission = admission
         self._sequences = Sequences(core)
 
@@ -193,19 +204,36 @@ class Inference:
             batches, labelled = _classification(tensors, request.outputs)
             labels_from = dict.fromkeys(labelled, int(batches))  # behind the batch
             async with self._admission.slot(context, model, request.options) as options:
-                timed = replace(request, options=options)
-                responses = self._infer(timed, model, context, labels_from)
+                attachment = await self._attach(request, context)
+                inputs = {**request.inputs, **attachment.inputs}
+                timed = replace(request, inputs=inputs, options=options)
+                outputs = [
+                    OutputRequest(
+                        each.name, labels_from.get(each.name), attachment.outputs.get(each.name)
+                    )
+                    for each in request.outputs
+                ]
+                responses = self._infer(timed, model, context, outputs)
                 try:
-                    yield RunningInference(timed, version, responses, batches=batches)
+                    yield RunningInference(
+                        timed, version, responses, batches=batches, attachment=attachment
+                    )
                 finally:
                     responses.cancel()
+
+    async def _attach(self, request: InferenceRequest, context: RequestContext) -> Attachment:
+        """The request's tensors in shared memory."""
+        shared = request.shared_inputs
+        outputs = {each.name: each.region for each in request.outputs if each.region is not None}
+        attach = partial(self._shared_memory.attach, shared, outputs, context.tenant)
+        return await offload(attach, byte_size=sum(each.copied_bytes for each in shared.values()))
 
     def _infer(
         self,
         request: InferenceRequest,
         model: ModelAddress,
         context: RequestContext,
-        labels_from: Mapping[str, int],
+        outputs: Sequence[OutputRequest],
     ) -> CoreResponses:
         options = request.options
         self._sequences.check(model, options.sequence, context.tenant)
@@ -220,10 +248,7 @@ class Inference:
                 timeout_us=options.timeout_us,
                 parameters=options.custom,
                 sequence=options.sequence,
-                outputs=[
-                    OutputRequest(output.name, labels_from.get(output.name))
-                    for output in request.outputs
-                ],
+                outputs=outputs,
             ),
         )
 

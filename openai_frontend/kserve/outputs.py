@@ -1,7 +1,7 @@
 """Outputs of an inference response: as JSON, as binary data, or as their top classes."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from math import prod
 from typing import Any, Protocol
@@ -10,6 +10,7 @@ import orjson
 
 from openai_frontend.kserve import json_tensors
 from openai_frontend.kserve.datatypes import BYTES, as_numbers, datatype_named, reject
+from openai_frontend.kserve.shared_memory import Reference, read_reference
 
 
 class CoreTensor(Protocol):
@@ -40,6 +41,7 @@ class OutputTensor:
     shape: tuple[int, ...]
     data: memoryview  # flat, in bytes
     label: Label | None = None  # of a class; None if it was not asked for
+    placed_bytes: int = 0  # in shared memory instead of `data`
 
     @property
     def count(self) -> int:
@@ -54,6 +56,31 @@ class RequestedOutput:
     name: str
     binary: bool = False
     classes: int = 0  # if set, this many of the highest elements with their indices instead of all
+    region: Reference | None = None  # if set, the bytes go there instead of into the response
+
+
+def placed_output(tensor: Any) -> OutputTensor:
+    """An output whose bytes are in shared memory. `tensor`: a CoreTensor."""
+    return OutputTensor(
+        tensor.name, tensor.dtype, tensor.shape, memoryview(b""), placed_bytes=tensor.nbytes
+    )
+
+
+def requested_output(
+    name: str, parameters: Mapping[str, Any], *, binary: bool | None, default_binary: bool
+) -> RequestedOutput:
+    """The form of an output, from its parameters; `binary` is None if they do not say.
+
+    Raises InvalidRequest with the tensor's name.
+    """
+    classes = parameters.get("classification") or 0
+    region = read_reference(name, parameters)
+    if region is not None and classes:
+        reject(name, "set either `shared_memory_region` or `classification`, not both")
+    if region is not None and binary:
+        reject(name, "set either `shared_memory_region` or `binary_data`, not both")
+    is_binary = default_binary if binary is None else binary
+    return RequestedOutput(name, binary=is_binary, classes=classes, region=region)
 
 
 def read_output(tensor: Any, label: Label | None = None) -> OutputTensor:
@@ -62,14 +89,21 @@ def read_output(tensor: Any, label: Label | None = None) -> OutputTensor:
     return OutputTensor(tensor.name, tensor.dtype, tensor.shape, data, label)
 
 
-def encode_output(output: OutputTensor, *, binary: bool) -> tuple[bytes, memoryview | None]:
+def region_parameters(output: OutputTensor, place: Reference) -> dict[str, str | int]:
+    """The parameters of an output in shared memory: its region, offset and real size."""
+    return replace(place, byte_size=output.placed_bytes).parameters
+
+
+def encode_output(output: OutputTensor, form: RequestedOutput) -> tuple[bytes, memoryview | None]:
     """The output's JSON, and its bytes if they follow the JSON."""
     head: dict[str, Any] = {
         "name": output.name,
         "datatype": output.datatype,
         "shape": output.shape,
     }
-    if binary:
+    if form.region is not None:
+        return orjson.dumps({**head, "parameters": region_parameters(output, form.region)}), None
+    if form.binary:
         head["parameters"] = {"binary_data_size": output.data.nbytes}
         return orjson.dumps(head), output.data
     datatype = datatype_named(output.name, output.datatype)

@@ -25,6 +25,8 @@ from openai_frontend.kserve.models import (
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.kserve.services import KServeServices
 from openai_frontend.kserve.settings_routes import settings_router
+from openai_frontend.kserve.shared_memory import NO_CUDA
+from openai_frontend.kserve.shared_memory_routes import shared_memory_router
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import request_body
 from openai_frontend.routers.request import read_body
@@ -47,7 +49,7 @@ def kserve_router(services: KServeServices, streams: StreamLimits) -> APIRouter:
     router = APIRouter()
     for part in (
         health_router(core, services.is_ready),
-        server_router(core),
+        server_router(services),
         statistics_router(core),  # before models_router, or /v2/models/stats would be a model
         models_router(core),
         readiness_router(core),
@@ -55,6 +57,7 @@ def kserve_router(services: KServeServices, streams: StreamLimits) -> APIRouter:
         index_router(repository),
         control_router(repository),
         settings_router(core, services.log_settings, services.trace_settings),
+        shared_memory_router(services.shared_memory),
         unsupported_router(),
     ):
         router.routes.extend(part.routes)  # `include_router` builds each route a second time
@@ -78,13 +81,13 @@ def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
     return router
 
 
-def server_router(core: Core) -> APIRouter:
+def server_router(services: KServeServices) -> APIRouter:
     router = APIRouter(tags=["KServe"], route_class=ModelsRoute)
 
     @router.get("/v2", responses={200: {"model": ServerMetadata}, **ERRORS})
     async def server_metadata(request: Request) -> Response:
         """The core's name and version, and the supported protocol extensions."""
-        return json(describe_server(core, "generate"))
+        return json(describe_server(services.core, *services.extensions, "generate"))
 
     return router
 
@@ -198,12 +201,10 @@ def control_router(repository: Repository) -> APIRouter:
     return router
 
 
-_SHARED_MEMORY = "Shared memory is not supported. Send tensors in the request body."
 _REPOSITORY = "'repository_name' specification is not supported"  # Triton's words
 
 _UNSUPPORTED = {
-    "/v2/systemsharedmemory/{rest:path}": _SHARED_MEMORY,
-    "/v2/cudasharedmemory/{rest:path}": _SHARED_MEMORY,
+    "/v2/cudasharedmemory/{rest:path}": NO_CUDA,
     "/v2/repository/{repository}/models/{model}/{action}": _REPOSITORY,
 }
 

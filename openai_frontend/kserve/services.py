@@ -1,12 +1,13 @@
 """The services that answer requests of the protocol, over HTTP and over gRPC."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from openai_frontend.kserve.inference import Inference
 from openai_frontend.kserve.log_settings import LogSettings
 from openai_frontend.kserve.models import Core
 from openai_frontend.kserve.repository import Repository
+from openai_frontend.kserve.shared_memory import SharedMemory
 from openai_frontend.kserve.trace_settings import TraceSettings
 from openai_frontend.serving.request.field_policy import FieldPolicy
 
@@ -22,3 +23,9 @@ class KServeServices:
     is_ready: Callable[[], bool]
     log_settings: LogSettings
     trace_settings: TraceSettings
+    shared_memory: SharedMemory
+
+    @property
+    def extensions(self) -> Sequence[str]:
+        """Extensions of the protocol besides those that the core reports."""
+        return ["system_shared_memory"] if self.shared_memory.enabled else []

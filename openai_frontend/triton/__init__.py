@@ -1,6 +1,6 @@
 """Python interface to the Triton core in this process."""
 
-from openai_frontend.triton._core import StreamWriter, json_member, relay_counts
+from openai_frontend.triton._core import MappedFile, StreamWriter, json_member, relay_counts
 from openai_frontend.triton.library import LibraryNotFound
 from openai_frontend.triton.model_health import NOT_READY, ModelIndexEntry
 from openai_frontend.triton.options import Options
@@ -11,6 +11,7 @@ __all__ = [
     "NOT_READY",
     "InferenceResponse",
     "LibraryNotFound",
+    "MappedFile",
     "ModelIndexEntry",
     "Options",
     "ResponseStream",

@@ -48,7 +48,7 @@ class Tensor:
 
     def tolist(self) -> list[Any]: ...
 
-class SharedMemory:
+class MappedFile:
     """
     A part of a file that other processes map too: a writable buffer. It stays mapped as long as a view of it exists.
     """

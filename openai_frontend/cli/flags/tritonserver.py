@@ -96,7 +96,6 @@ FLAGS: dict[str, Rule] = {
     "--reuse-http-port": only_off("each server needs its own port (docs/scale.md)"),
     "--http-header-forward-pattern": refused("headers are not passed on to models"),
     "--http-restricted-api": refused("use --keys-file with scopes (docs/authentication.md)"),
-    "--allow-client-shm": only_off("clients cannot use shared memory (docs/kserve.md)"),
     # metrics
     "--allow-metrics": switch("--metrics"),
     "--metrics-address": refused("--metrics-port listens on the address of --host"),

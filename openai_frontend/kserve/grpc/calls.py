@@ -19,6 +19,7 @@ from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.auth.authorization import Authorizer
 from openai_frontend.errors import (
     InvalidRequest,
+    RegionExists,
     RequestCancelled,
     RequestTimedOut,
     ServerDraining,
@@ -49,6 +50,9 @@ _CODES = {
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_CODES_OF_ERRORS: dict[type[Exception], grpc.StatusCode] = {
+    RegionExists: grpc.StatusCode.ALREADY_EXISTS
 }
 _METADATA = ("retry-after", "retry-after-ms")  # of the error response's headers
 _LONGEST_DETAILS = 4096  # characters: clients refuse more than 8 KiB of trailing metadata
@@ -265,7 +269,7 @@ async def _abort(call: Any, context: RequestContext, failure: Exception) -> None
     reply = reply_for(failure)
     metadata = [("x-request-id", context.request_id)]
     metadata += [(name, reply.headers[name]) for name in _METADATA if name in reply.headers]
-    code = _CODES.get(reply.status, grpc.StatusCode.INTERNAL)
+    code = _CODES_OF_ERRORS.get(type(failure)) or _CODES.get(reply.status, grpc.StatusCode.INTERNAL)
     await call.abort(code, reply.message[:_LONGEST_DETAILS], tuple(metadata))
 
 

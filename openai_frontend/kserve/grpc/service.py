@@ -31,6 +31,7 @@ from openai_frontend.kserve.models import (
     visible_statistics,
 )
 from openai_frontend.kserve.services import KServeServices
+from openai_frontend.kserve.shared_memory import NO_CUDA
 from openai_frontend.request_context.context import RequestContext
 
 DECOUPLED = (
@@ -64,7 +65,6 @@ SCOPES: Mapping[str, RouteScope] = {
     "LogSettings": "admin",
 }
 
-_SHARED_MEMORY = "Shared memory is not supported. Send tensors in the request."
 _REPOSITORY = "'repository_name' specification is not supported"  # Triton's words
 
 
@@ -105,7 +105,9 @@ class InferenceService:
         return self._messages["ModelReady"](ready=ready)
 
     async def ServerMetadata(self, _request: Any, _context: RequestContext) -> Any:
-        return self._response("ServerMetadata", describe_server(self._core))
+        return self._response(
+            "ServerMetadata", describe_server(self._core, *self._services.extensions)
+        )
 
     async def ModelMetadata(self, request: Any, context: RequestContext) -> Any:
         model = _visible(request, context)
@@ -153,12 +155,26 @@ class InferenceService:
         await self._services.repository.unload(model, dependents=dependents)
         return self._messages["RepositoryModelUnload"]()
 
-    async def _no_shared_memory(self, _request: Any, _context: RequestContext) -> Any:
-        raise NotSupported(_SHARED_MEMORY)
+    async def SystemSharedMemoryStatus(self, request: Any, _context: RequestContext) -> Any:
+        regions = self._services.shared_memory.status(request.name)
+        by_name = {region["name"]: region for region in regions}
+        return self._response("SystemSharedMemoryStatus", {"regions": by_name})
 
-    SystemSharedMemoryStatus = SystemSharedMemoryRegister = _no_shared_memory
-    SystemSharedMemoryUnregister = CudaSharedMemoryStatus = _no_shared_memory
-    CudaSharedMemoryRegister = CudaSharedMemoryUnregister = _no_shared_memory
+    async def SystemSharedMemoryRegister(self, request: Any, context: RequestContext) -> Any:
+        self._services.shared_memory.register(
+            request.name, request.key, request.offset, request.byte_size, context.tenant
+        )
+        return self._messages["SystemSharedMemoryRegister"]()
+
+    async def SystemSharedMemoryUnregister(self, request: Any, _context: RequestContext) -> Any:
+        self._services.shared_memory.unregister(request.name)
+        return self._messages["SystemSharedMemoryUnregister"]()
+
+    async def _no_cuda_shared_memory(self, _request: Any, _context: RequestContext) -> Any:
+        raise NotSupported(NO_CUDA)
+
+    CudaSharedMemoryStatus = CudaSharedMemoryRegister = _no_cuda_shared_memory
+    CudaSharedMemoryUnregister = _no_cuda_shared_memory
 
     async def TraceSetting(self, request: Any, context: RequestContext) -> Any:
         settings = self._services.trace_settings

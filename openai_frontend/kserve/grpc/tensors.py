@@ -17,8 +17,14 @@ from openai_frontend.kserve.datatypes import (
 )
 from openai_frontend.kserve.grpc.messages import message
 from openai_frontend.kserve.inference import Answer, InferenceRequest
-from openai_frontend.kserve.outputs import RequestedOutput
+from openai_frontend.kserve.outputs import RequestedOutput, region_parameters, requested_output
 from openai_frontend.kserve.parameters import boolean, read_parameters
+from openai_frontend.kserve.shared_memory import (
+    Reference,
+    SharedInput,
+    is_shared_parameter,
+    read_reference,
+)
 from openai_frontend.serving.request.field_policy import FieldPolicy
 
 _InferParameter = message("InferParameter")
@@ -70,8 +76,13 @@ class RequestReader:
         """`parameters` are the request's own. Raises InvalidRequest with the tensor's name."""
         _check_sizes(request)
         self._policy.unknown(_unknown_names(request))
+        inputs, shared = _inputs(request)
         return InferenceRequest(
-            _inputs(request), request.id or None, read_parameters(parameters), _outputs(request)
+            inputs,
+            request.id or None,
+            read_parameters(parameters),
+            _outputs(request),
+            shared_inputs=shared,
         )
 
 
@@ -97,32 +108,41 @@ def sends_empty_final(parameters: dict[str, Any]) -> bool:
     return boolean(_EMPTY_FINAL_RESPONSE, value)
 
 
-def _inputs(request: Any) -> dict[str, TensorInput]:
+def _inputs(request: Any) -> tuple[dict[str, TensorInput], dict[str, SharedInput]]:
     raw = iter(request.raw_input_contents)
     inputs: dict[str, TensorInput] = {}
+    shared: dict[str, SharedInput] = {}
     for tensor in request.inputs:
         name = tensor.name
-        if name in inputs:
+        if name in inputs or name in shared:
             reject(name, "duplicate input")
         refuse_reserved(name)
-        inputs[name] = _input(tensor, raw, has_raw=bool(request.raw_input_contents))
+        if len(tensor.shape) > _MAX_DIMENSIONS:
+            reject(name, f"its shape has more than {_MAX_DIMENSIONS} dimensions")
+        place = read_reference(name, parameters_of(tensor.parameters))
+        if place is None:
+            inputs[name] = _input(tensor, raw, has_raw=bool(request.raw_input_contents))
+        else:
+            shared[name] = _shared_input(tensor, place)
     left = sum(1 for _ in raw)
     if left:
         raise InvalidRequest(
             f"raw_input_contents has {left} more elements than the request has inputs",
             param="raw_input_contents",
         )
-    return inputs
+    return inputs, shared
+
+
+def _shared_input(tensor: Any, place: Reference) -> SharedInput:
+    if tensor.HasField("contents"):
+        reject(tensor.name, "it is in shared memory: leave out `contents`")
+    datatype = datatype_named(tensor.name, tensor.datatype)
+    return SharedInput(datatype.name, tuple(tensor.shape), place)
 
 
 def _input(tensor: Any, raw: Iterator[bytes], *, has_raw: bool) -> TensorInput:
     name, shape = tensor.name, tuple(tensor.shape)
-    if len(shape) > _MAX_DIMENSIONS:
-        reject(name, f"its shape has more than {_MAX_DIMENSIONS} dimensions")
     datatype = datatype_named(name, tensor.datatype)
-    for parameter in tensor.parameters:
-        if parameter.startswith("shared_memory_"):
-            reject(name, f"`{parameter}`: shared memory is not supported")
     if not has_raw:
         data = _elements(name, datatype, tensor.contents)
     else:
@@ -172,13 +192,10 @@ def _outputs(request: Any) -> tuple[RequestedOutput, ...]:
         if name in requested:
             reject(name, "duplicate output")
         parameters = parameters_of(output.parameters)
-        for parameter in parameters:
-            if parameter.startswith("shared_memory_"):
-                reject(name, f"`{parameter}`: shared memory is not supported")
         classes = parameters.get("classification", 0)
         if isinstance(classes, bool) or not isinstance(classes, int) or not 0 <= classes < 2**31:
             reject(name, "`classification` must be an integer of at least 0")
-        requested[name] = RequestedOutput(name, binary=True, classes=classes)
+        requested[name] = requested_output(name, parameters, binary=None, default_binary=True)
     return tuple(requested.values())
 
 
@@ -188,23 +205,29 @@ _OUTPUT_PARAMETERS = frozenset({"classification", "binary_data"})
 def _unknown_names(request: Any) -> Iterator[str]:
     for place, tensor in enumerate(request.inputs):
         for name in tensor.parameters:
-            if name != "binary_data_size" and not name.startswith("shared_memory_"):
+            if name != "binary_data_size" and not is_shared_parameter(name):
                 yield f"inputs[{place}].parameters.{name}"
     for place, output in enumerate(request.outputs):
         for name in output.parameters:
-            if name not in _OUTPUT_PARAMETERS and not name.startswith("shared_memory_"):
+            if name not in _OUTPUT_PARAMETERS and not is_shared_parameter(name):
                 yield f"outputs[{place}].parameters.{name}"
 
 
 def write_answer(answer: Answer, response: Any) -> None:
-    """Fill an empty ModelInferResponse; the outputs are raw bytes."""
+    """Fill an empty ModelInferResponse; the outputs are raw bytes, or in shared memory."""
     response.model_name, response.model_version = answer.model.name, answer.model.version
     if answer.id is not None:
         response.id = answer.id
     for name, value in answer.parameters.items():
         set_parameter(response.parameters[name], value)
-    for output, _ in answer.tensors():
-        response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+    for output, form in answer.tensors():
+        tensor = response.outputs.add(
+            name=output.name, datatype=output.datatype, shape=output.shape
+        )
+        if form.region is not None:
+            for name, value in region_parameters(output, form.region).items():
+                set_parameter(tensor.parameters[name], value)
+        # Clients count on an element for each output, an empty one for those in shared memory
         response.raw_output_contents.append(bytes(output.data))
 
 

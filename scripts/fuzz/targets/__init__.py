@@ -32,6 +32,7 @@ NAMES = (
     "output_parser",
     "output_parser_time",
     "settings_file",
+    "shared_memory",
     "sse_frames",
     "forwarded_headers",
 )

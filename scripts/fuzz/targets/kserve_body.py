@@ -18,7 +18,15 @@ from scripts.fuzz.outcome import outcome
 WORDS = (
     *('"inputs":[', '"name":"a"', '"shape":[', '"datatype":"', '"data":[', '"parameters":{'),
     *('"binary_data_size":', '"outputs":[', '"binary_data":true', '"classification":2'),
-    *('"shared_memory_region":"a"', '"timeout":1', '"priority":1', "[[1],[2]]", "-1", "9" * 19),
+    *(
+        '"shared_memory_region":"a"',
+        '"shared_memory_byte_size":4',
+        '"timeout":1',
+        '"priority":1',
+        "[[1],[2]]",
+        "-1",
+        "9" * 19,
+    ),
     *DATATYPES,
 )
 _BINARY = (
@@ -65,7 +73,7 @@ def check(data: bytes) -> None:
     elif way == 2:
         length = "0"
     body = draw.rest()
-    inference = Inference(models, None)  # type: ignore[arg-type]
+    inference = Inference(models, None, None)  # type: ignore[arg-type]
     requests = InferService(inference, FieldPolicy("reject"))
     model = TensorModel(models, ModelAddress("a"))  # type: ignore[arg-type]
 

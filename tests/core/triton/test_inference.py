@@ -8,7 +8,7 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.infer_options import InferOptions, OutputRequest
-from openai_frontend.triton import _core, error_codes, inprocess
+from openai_frontend.triton import _core, error_codes
 from tests import mock_models
 from tests.core.triton import echo_runtime
 from tests.core.triton.generation_inputs import collect, generation, text
@@ -34,26 +34,6 @@ VALUES: dict[str, tuple[Any, list[Any]]] = {
 FORMATS = dict(zip(VALUES, "?BHIQbhiqefdBH", strict=True))
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def start_echo(repository, start_server, monkeypatch):
-    """Starts a core with the model `echo` and the given inputs: name -> (datatype, dims)."""
-    monkeypatch.setattr(inprocess, "RUNTIME", "tests.core.triton.echo_runtime")
-
-    async def start(optional=False, **inputs):
-        declared = [
-            {"name": name, "data_type": f"TYPE_{dtype}".replace("BYTES", "STRING"), "dims": dims}
-            | ({"optional": True} if optional else {})
-            for name, (dtype, dims) in inputs.items()
-        ]
-        server = await start_server()
-        config = {"backend": "inprocess", "input": declared}
-        files = {"1/none": b""}
-        await server.load_model("echo", config=json.dumps(config), model_files=files)
-        return server
-
-    return start
 
 
 async def echo(server, inputs, *, request_id="", **options):

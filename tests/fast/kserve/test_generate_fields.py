@@ -8,10 +8,16 @@ import pytest
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.kserve import generate
 from openai_frontend.kserve.binary_tensors import raw_input
-from openai_frontend.kserve.outputs import OutputTensor, encode_output, top_classes
+from openai_frontend.kserve.outputs import (
+    OutputTensor,
+    RequestedOutput,
+    encode_output,
+    top_classes,
+)
 
 TEXT = {"name": "text_input", "datatype": "BYTES", "shape": [1]}
 STREAM = {"name": "stream", "datatype": "BOOL", "shape": [1]}
+JSON = RequestedOutput("x")
 
 
 def declared(datatype, shape):
@@ -129,7 +135,9 @@ def test_binary_output():
     """The JSON has the size, and the bytes follow unchanged."""
     data = memoryview(b"\x00\x3c\x00\xfc")
 
-    text, tail = encode_output(OutputTensor("h", "FP16", (2,), data), binary=True)
+    text, tail = encode_output(
+        OutputTensor("h", "FP16", (2,), data), RequestedOutput("h", binary=True)
+    )
 
     assert orjson.loads(text)["parameters"] == {"binary_data_size": 4}
     assert tail is data
@@ -142,12 +150,12 @@ def test_classification():
     one = top_classes(OutputTensor("x", "FP32", (6,), data), 2, batches=False)
     two = top_classes(OutputTensor("x", "FP32", (2, 3), data), 9, batches=True)
 
-    assert orjson.loads(encode_output(one, binary=False)[0])["data"] == [
+    assert orjson.loads(encode_output(one, JSON)[0])["data"] == [
         "10.000000:2",
         "5.500000:1",
     ]
     assert (two.datatype, two.shape) == ("BYTES", (2, 3))
-    assert orjson.loads(encode_output(two, binary=False)[0])["data"][3] == "4.000000:0"
+    assert orjson.loads(encode_output(two, JSON)[0])["data"][3] == "4.000000:0"
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "BYTES", "FP16"])

@@ -105,7 +105,7 @@ TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
     "--reuse-http-port=true": "docs/scale.md",
     "--http-header-forward-pattern=x": "headers are not passed on",
     "--http-restricted-api=health:k=v": "--keys-file",
-    "--allow-client-shm=true": "shared memory",
+    "--allow-client-shm=true": core("allow-client-shm=true"),
     "--allow-grpc=false": (),
     "--allow-grpc=true": ("--triton-option", "grpc-port=8001"),
     "--grpc-use-ssl": "gRPC uses the certificate of HTTP",

@@ -1,4 +1,4 @@
-#include "shared_memory.h"
+#include "mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -70,9 +70,9 @@ Mapping& free_mapping() {
 
 // Owns a file descriptor and a mapping of it: `size` bytes from `offset`. Unmapped once no view
 // refers to the object.
-class SharedMemory {
+class MappedFile {
  public:
-  SharedMemory(int fd, uint64_t offset, size_t size) : offset_(offset), size_(size) {
+  MappedFile(int fd, uint64_t offset, size_t size) : offset_(offset), size_(size) {
     const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     before_ = static_cast<size_t>(offset % page);
     mapped_ = (before_ + size + page - 1) / page * page;
@@ -93,9 +93,9 @@ class SharedMemory {
     mapping_->size.store(mapped_, std::memory_order_release);
     mapping_->begin.store(reinterpret_cast<uintptr_t>(base), std::memory_order_release);
   }
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
-  ~SharedMemory() {
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() {
     const std::lock_guard lock(mappings_mutex);
     munmap(base_, mapped_);
     mapping_->begin.store(0, std::memory_order_release);
@@ -124,7 +124,7 @@ class SharedMemory {
 };
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
-  const auto* memory = nb::inst_ptr<SharedMemory>(self);
+  const auto* memory = nb::inst_ptr<MappedFile>(self);
   return PyBuffer_FillInfo(view, self, memory->data(), static_cast<Py_ssize_t>(memory->size()),
                            /*readonly*/ 0, flags);
 }
@@ -133,16 +133,16 @@ PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {
 
 }  // namespace
 
-void bind_shared_memory(nb::module_& module) {
+void bind_mapped_file(nb::module_& module) {
   using nb::literals::operator""_a;
-  nb::class_<SharedMemory>(
-      module, "SharedMemory", nb::type_slots(slots),
+  nb::class_<MappedFile>(
+      module, "MappedFile", nb::type_slots(slots),
       "A part of a file that other processes map too: a writable buffer. It stays mapped as long "
       "as a view of it exists.")
       .def(nb::init<int, uint64_t, size_t>(), "fd"_a, "offset"_a, "size"_a,
            "The file is duplicated. Raises ValueError if it is no regular file or too short.")
-      .def_prop_ro("nbytes", &SharedMemory::size)
-      .def_prop_ro("intact", &SharedMemory::intact,
+      .def_prop_ro("nbytes", &MappedFile::size)
+      .def_prop_ro("intact", &MappedFile::intact,
                    "False once the file was found to be shorter than the region. An access to what "
                    "is gone finds zeros, and other processes see nothing of the region any more.");
 }

@@ -15,6 +15,12 @@ from tests.clients.environments.profilers import COMMON, SMALL, exported
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
+ALLOWED: dict[str, Any] = {
+    "enable_model_management": True,
+    "allow_model_override": True,
+    "triton_option": {"allow-client-shm": "true"},
+}
+
 # What each row of the program returns, over both protocols
 EXPECTED = {
     "simple": [1.5, -2.0, 0.25],
@@ -27,6 +33,10 @@ EXPECTED = {
     "control": [False, True, "READY"],
     "override": "NEW",
     "statistics": ["one", True],
+    "sequences": [1, 1, 3, 3, 6, 6],
+    "shared_memory": [[1.5, -2.0, 0.25], [3], [12, 12]],
+    "log_settings": [1, 0],
+    "compressed": [1.5, -2.0, 0.25],
     "by_asyncio": [[1.5, -2.0, 0.25], True],
 }
 
@@ -35,14 +45,14 @@ EXPECTED = {
 async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KServe]:
     repository = tmp_path_factory.mktemp("protocols")
     write_models(repository)
-    async with running(repository, enable_model_management=True, allow_model_override=True) as made:
+    async with running(repository, **ALLOWED) as made:
         yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def address(kserve: KServe) -> AsyncIterator[str]:
     """Of gRPC."""
-    async with rpc_server(kserve.app) as made:
+    async with rpc_server(kserve.app, triton_option={"allow-client-shm": "true"}) as made:
         yield made
 
 

@@ -17,6 +17,7 @@ import tritonclient.grpc as grpc
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http as http
 import tritonclient.http.aio as http_aio
+import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 FLOATS = np.array([1.5, -2, 0.25], np.float32)
@@ -134,6 +135,78 @@ def statistics(module: ModuleType, client: Any) -> Any:
     return [found["name"], int(found["inference_stats"]["success"]["count"]) > 0]
 
 
+def sequences(module: ModuleType, client: Any) -> Any:
+    """simple_*_sequence_sync_infer_client: two sequences side by side, with ids of both types."""
+    sums = []
+    for number, place in ((1, "start"), (2, ""), (3, "end")):
+        for model, id in (("sums", 1007), ("sums_by_name", "mine")):
+            array = np.array([[number]], np.int32)
+            result = client.infer(
+                model,
+                [an_input(module, "IN", array, "INT32")],
+                sequence_id=id,
+                sequence_start=place == "start",
+                sequence_end=place == "end",
+            )
+            sums.append(int(result.as_numpy("OUT").flatten()[0]))
+    return sums
+
+
+def shared_memory(module: ModuleType, client: Any) -> Any:
+    """simple_*_shm_client: tensors in and out of two regions, and their status."""
+    name = f"protocols_{module.__name__.rpartition('.')[2]}"
+    inputs = shm.create_shared_memory_region(f"{name}_in", f"/{name}_in", FLOATS.nbytes)
+    outputs = shm.create_shared_memory_region(f"{name}_out", f"/{name}_out", FLOATS.nbytes)
+    try:
+        shm.set_shared_memory_region(inputs, [FLOATS])
+        client.register_system_shared_memory(f"{name}_in", f"/{name}_in", FLOATS.nbytes)
+        client.register_system_shared_memory(f"{name}_out", f"/{name}_out", FLOATS.nbytes)
+        sent = module.InferInput("IN", [3], "FP32")
+        sent.set_shared_memory(f"{name}_in", FLOATS.nbytes)
+        wanted = module.InferRequestedOutput("IN_echo")
+        wanted.set_shared_memory(f"{name}_out", FLOATS.nbytes)
+        result = client.infer("one", [sent], outputs=[wanted])
+        as_json = {} if module is http else {"as_json": True}
+        status = client.get_system_shared_memory_status(**as_json)
+        regions = status if module is http else status["regions"].values()
+        client.unregister_system_shared_memory()
+        echoed = shm.get_contents_as_numpy(outputs, np.float32, [3])
+        output = result.get_output("IN_echo")
+        shape = output["shape"] if module is http else [*output.shape]
+        sizes = sorted(int(each["byte_size"]) for each in regions)
+        return [echoed.tolist(), shape, sizes]
+    finally:
+        shm.destroy_shared_memory_region(inputs)
+        shm.destroy_shared_memory_region(outputs)
+
+
+def log_settings(module: ModuleType, client: Any) -> Any:
+    """Log settings change at run time, and back."""
+    as_json = {} if module is http else {"as_json": True}
+
+    def level(settings: Any) -> int:
+        found = settings if module is http else settings["settings"]
+        value = found["log_verbose_level"]
+        return int(value if module is http else value["uint32_param"])
+
+    changed = level(client.update_log_settings({"log_verbose_level": 1}, **as_json))
+    client.update_log_settings({"log_verbose_level": 0})
+    return [changed, level(client.get_log_settings(**as_json))]
+
+
+def compressed(module: ModuleType, client: Any) -> Any:
+    """Compressed requests and responses."""
+    inputs = [an_input(module, "IN", FLOATS, "FP32")]
+    if module is http:
+        ways = {
+            "request_compression_algorithm": "gzip",
+            "response_compression_algorithm": "deflate",
+        }
+    else:
+        ways = {"compression_algorithm": "gzip"}
+    return shown(client.infer("one", inputs, **ways), "IN_echo")
+
+
 def refusal(call: Callable[[], Any]) -> str:
     try:
         call()
@@ -158,7 +231,7 @@ def errors(module: ModuleType, client: Any) -> Any:
 
 ROWS: tuple[Row, ...] = (
     simple, strings, half, classes, parameters, asynchronous, health, metadata, control, override,
-    statistics, errors,
+    statistics, errors, sequences, shared_memory, log_settings, compressed,
 )  # fmt: skip
 
 

@@ -55,8 +55,8 @@ def tensor(name: str, datatype: str, dims: list[int], **more: Any) -> str:
 def write_models(repository: Path) -> None:
     """`all` takes any tensor, `one` a vector, `batched` pairs, `parts` bytes in
     hexadecimal, one per response, and `ended` then an empty one; `sums` and `sums_by_name` add up
-    the numbers of a sequence; `labelled` and `labelled_batches` have labels; `mock` and `failing`
-    write text."""
+    the numbers of a sequence; `labelled` and `labelled_batches` have labels; `ragged` waits
+    for two requests; `mock` and `failing` write text."""
     backend = 'backend: "inprocess"\n'
     configs = {
         "all": "\n".join(tensor(name, name, [-1], optional=True) for name in ALL),
@@ -67,6 +67,9 @@ def write_models(repository: Path) -> None:
         "sums": tensor("IN", "INT32", [1]) + sequence_batching("UINT64", "direct {}"),
         "sums_by_name": tensor("IN", "INT32", [1])
         + sequence_batching("STRING", "oldest { max_candidate_sequences: 4 }"),
+        "ragged": "max_batch_size: 2 dynamic_batching { preferred_batch_size: [2] "
+        "max_queue_delay_microseconds: 60000000 }\n"
+        + tensor("IN", "INT32", [-1], allow_ragged_batch=True),
         "labelled": tensor("IN", "FP32", [4]) + LABELLED % "FP32",
         "labelled_batches": "max_batch_size: 8\n" + tensor("IN", "INT32", [4]) + LABELLED % "INT32",
         "batched": "max_batch_size: 8\n" + tensor("IN", "INT32", [2]),

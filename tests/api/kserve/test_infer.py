@@ -1,5 +1,6 @@
 """POST /v2/models/{model}/infer: every datatype, JSON and binary data, and rejected requests."""
 
+import asyncio
 import json
 from typing import Any
 from unittest.mock import Mock
@@ -150,6 +151,20 @@ async def test_labels_of_a_batch(kserve):
     (output,) = response.json()["outputs"]
     assert (output["shape"], output["datatype"]) == ([2, 2], "BYTES")
     assert output["data"] == ["9:1:dog", "1:0:cat", "5:0:cat", "4:3"]
+
+
+async def test_ragged_batch(kserve):
+    """Requests of different shapes are one batch if the model allows it: neither waits for more."""
+    sent = [
+        {"name": "IN", "datatype": "INT32", "shape": [1, length], "data": list(range(length))}
+        for length in (2, 3)
+    ]
+
+    async with asyncio.timeout(10):  # the batcher would wait 60 s for another of that shape
+        answers = await asyncio.gather(*(kserve.infer("ragged", each) for each in sent))
+
+    echoes = [each.json()["outputs"][0] for each in answers]
+    assert [each["data"] for each in echoes] == [[0, 1], [0, 1, 2]]
 
 
 async def test_version_in_the_path(kserve):

@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from openai_frontend.config.grpc_options import GRPC_OPTIONS, KSERVE_OPTIONS
+from openai_frontend.config.grpc_options import GRPC_OPTIONS, HTTP_OPTIONS, KSERVE_OPTIONS
 from openai_frontend.config.loader import Option, options
 from openai_frontend.config.triton_options import TRITON_OPTIONS, TritonOption
 
@@ -71,11 +71,11 @@ and gRPC. [KServe](kserve.md#shared-memory) explains them.
 |---|---|---|---|
 """
 
-GRPC_OPTIONS_HEAD = """
-## Options of the gRPC server
+SERVER_OPTIONS_HEAD = """
+## Options of the servers
 
 Like the options of Triton's core, these are flags of `serve` and names in `triton_option`
-(`--grpc-port 8001`). [KServe](kserve.md#grpc) explains them.
+(`--grpc-port 8001`). [KServe](kserve.md#grpc) explains those of gRPC.
 
 | option | value | default | description |
 |---|---|---|---|
@@ -88,12 +88,13 @@ def page() -> str:
     groups = groupby(options(), key=lambda option: option.group)
     sections = (f"\n## {name}\n\n{COLUMNS}{''.join(map(row, group))}" for name, group in groups)
     options_of_core = (option_row(name, option) for name, option in TRITON_OPTIONS.items())
-    options_of_grpc = (option_row(name, option) for name, option in GRPC_OPTIONS.items())
+    servers = {**HTTP_OPTIONS, **GRPC_OPTIONS}
+    options_of_servers = (option_row(name, option) for name, option in servers.items())
     options_of_kserve = (option_row(name, option) for name, option in KSERVE_OPTIONS.items())
     core = TRITON_OPTIONS_HEAD + "".join(options_of_core)
     kserve = KSERVE_OPTIONS_HEAD + "".join(options_of_kserve)
-    grpc = GRPC_OPTIONS_HEAD + "".join(options_of_grpc)
-    return HEAD + "".join(sections) + core + kserve + grpc
+    tables = core + kserve + SERVER_OPTIONS_HEAD + "".join(options_of_servers)
+    return HEAD + "".join(sections) + tables
 
 
 def row(option: Option) -> str:

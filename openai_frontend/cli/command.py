@@ -281,14 +281,15 @@ def _serve(settings: Settings) -> int:
     # Name of serve's parameter -> address
     addresses = {"listener": (settings.host, settings.port)}
     if settings.metrics_port is not None:
-        addresses["metrics_listener"] = settings.host, settings.metrics_port
+        addresses["metrics_listener"] = _address(settings, "metrics-address"), settings.metrics_port
     if settings.role == "prefill":
         addresses["transfer_listener"] = settings.transfer_host, settings.transfer_port
     listeners = {}
     try:
         if grpc_port := grpc_options.value(settings.triton_option, "grpc-port"):
-            where = f"{settings.host}:{grpc_port}"
-            listen(settings.host, grpc_port).close()  # gRPC's library opens the port by itself
+            grpc_host = _address(settings, "grpc-address")
+            where = f"{grpc_host}:{grpc_port}"
+            listen(grpc_host, grpc_port).close()  # gRPC's library opens the port by itself
         for name, address in addresses.items():
             local = settings.unix_socket if name == "listener" else None
             where = str(local or "{}:{}".format(*address))
@@ -302,6 +303,11 @@ def _serve(settings: Settings) -> int:
         for listener in listeners.values():
             listener.close()
         return _refuse(str(error), FAILED)
+
+
+def _address(settings: Settings, option: str) -> str:
+    address: str | None = grpc_options.value(settings.triton_option, option)
+    return settings.host if address is None else address
 
 
 def _failed_plugin() -> str | None:

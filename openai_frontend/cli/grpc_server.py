@@ -42,7 +42,7 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
             client_ca=settings.tls_client_ca,
         )
     options = GrpcOptions(
-        host=settings.host,
+        host=grpc_options.value(settings.triton_option, "grpc-address") or settings.host,
         port=port,
         max_message_bytes=settings.max_body_bytes,
         max_metadata_bytes=settings.max_header_bytes,

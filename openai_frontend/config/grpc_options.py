@@ -1,4 +1,4 @@
-"""Options of KServe's protocol and of its gRPC server; rows of `triton_option`.
+"""Options of KServe's protocol and of the servers; rows of `triton_option`.
 
 Named as tritonserver's flags.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 from openai_frontend.config.triton_options import (
     BOOLEAN,
+    TEXT,
     TRITON_OPTIONS,
     OptionTexts,
     TritonOption,
@@ -26,6 +27,7 @@ GRPC_OPTIONS: Mapping[str, TritonOption] = {
     "grpc-port": TritonOption(
         "", whole_number(0, 65535), "TCP port for gRPC; 0 chooses a free port. Default: no gRPC."
     ),
+    "grpc-address": TritonOption("", TEXT, "Address to listen on. Default: that of `--host`."),
     "grpc-reflection": TritonOption(
         "",
         BOOLEAN,
@@ -97,21 +99,28 @@ KSERVE_OPTIONS: Mapping[str, TritonOption] = {
     ),
 }
 
-ALL_OPTIONS: Mapping[str, TritonOption] = {**TRITON_OPTIONS, **KSERVE_OPTIONS, **GRPC_OPTIONS}
+HTTP_OPTIONS: Mapping[str, TritonOption] = {
+    "metrics-address": TritonOption(
+        "", TEXT, "Address of `--metrics-port` to listen on. Default: that of `--host`."
+    ),
+}
+
+ALL_OPTIONS: Mapping[str, TritonOption] = {
+    **TRITON_OPTIONS,
+    **KSERVE_OPTIONS,
+    **HTTP_OPTIONS,
+    **GRPC_OPTIONS,
+}
 
 
 def allows_client_shared_memory(texts: OptionTexts) -> bool:
     """Whether clients may register regions of shared memory."""
-    return bool(_value(KSERVE_OPTIONS, texts, "allow-client-shm"))
+    return bool(value(texts, "allow-client-shm"))
 
 
 def value(texts: OptionTexts, name: str) -> Any:
     """The option's value, or its default; None if it has none."""
-    return _value(GRPC_OPTIONS, texts, name)
-
-
-def _value(options: Mapping[str, TritonOption], texts: OptionTexts, name: str) -> Any:
-    option = options[name]
+    option = ALL_OPTIONS[name]
     text = texts[name][0] if name in texts else option.default
     return None if text is None else option.kind.parse(text)[0]
 

@@ -110,7 +110,7 @@ def one_of(numbers: Mapping[str, int]) -> ValueKind:
     return ValueKind(form, parse)
 
 
-_TEXT = ValueKind("TEXT", lambda text: (text,))
+TEXT = ValueKind("TEXT", lambda text: (text,))
 _PATH = ValueKind("PATH", lambda text: (text,))
 BOOLEAN = ValueKind("true or false", _boolean)
 _BYTES_OF_GPU = ValueKind(
@@ -130,7 +130,7 @@ class TritonOption:
 
 TRITON_OPTIONS: Mapping[str, TritonOption] = {
     "id": TritonOption(
-        "server_id", _TEXT, "Server name that Triton reports.", default="openai-frontend"
+        "server_id", TEXT, "Server name that Triton reports.", default="openai-frontend"
     ),
     # models
     "strict-model-config": TritonOption(
@@ -141,7 +141,7 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
     ),
     "model-config-name": TritonOption(
         "model_config_name",
-        _TEXT,
+        TEXT,
         "Name of the config to use from each model's `configs` folder.",
     ),
     "model-namespacing": TritonOption(

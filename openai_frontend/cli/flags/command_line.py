@@ -71,11 +71,16 @@ def rewrite(words: Sequence[str], own: OwnOptions) -> CommandLine:
             models.append(word)
     models = models or _named_model(flags) or _model_among(flags)
     result = CommandLine(words=list(models), corrected=_shown(models, words))
-    for flag in flags:
+    for flag in sorted(flags, key=_order):
         if flag.rule is not None:
             _apply(result, flag, flag.rule)
     _apply_engine_flags(result, [flag for flag in flags if flag.rule is None], models)
     return result
+
+
+def _order(flag: Flag) -> bool:
+    """Defaults come first: our parser takes the last of two values."""
+    return flag.rule is None or not flag.rule.is_default
 
 
 def _is_flag(word: str) -> bool:

@@ -23,6 +23,7 @@ class Reading:
 class Rule:
     takes: Takes
     read: Callable[[Sequence[str]], Reading]  # of the flag's values
+    is_default: bool = False  # other flags override its words, before and after it
 
 
 def renamed(option: str, convert: Callable[[str], str] = str) -> Rule:
@@ -78,9 +79,14 @@ def _by_boolean(on: Reading, off: Reading) -> Rule:
 
 def only(value: str, reason: str) -> Rule:
     """The server behaves as with this value."""
+    return one_of(value, reason=reason)
+
+
+def one_of(*accepted: str, reason: str) -> Rule:
+    """The server behaves as with each of these values."""
 
     def read(values: Sequence[str]) -> Reading:
-        return Reading() if values[0] == value else Reading(problem=reason)
+        return Reading() if values[0] in accepted else Reading(problem=reason)
 
     return Rule("one", read)
 

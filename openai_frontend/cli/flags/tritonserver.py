@@ -7,6 +7,8 @@ from openai_frontend.cli.flags.rules import (
     Rule,
     instead,
     not_needed,
+    one_of,
+    only,
     only_off,
     only_on,
     refused,
@@ -18,9 +20,7 @@ from openai_frontend.config.removed_settings import TRITON_OPTION_OF
 from openai_frontend.config.triton_options import BOOLEAN, TRITON_OPTIONS, TritonOption
 
 _GRPC_TLS = "gRPC uses the certificate of HTTP: --tls-certificate, --tls-key, --tls-client-ca"
-_TRACES = "use --otlp-endpoint http://HOST:4318 (docs/tracing-and-logs.md)"
-_SAGEMAKER = "SageMaker's port is not served, only GET /ping on --port"
-_VERTEX = "Vertex AI's port is not served; use the paths of --port"
+_TRACES = "traces go to --otlp-endpoint http://HOST:4318 (docs/tracing-and-logs.md)"
 _THREADS = "one event loop handles all connections"
 
 
@@ -44,17 +44,50 @@ def _option(name: str, option: TritonOption) -> Rule:
 _OPTIONS = {name: _option(name, option) for name, option in ALL_OPTIONS.items()}
 
 
-def _by_port(option: str, port: str) -> Rule:
-    """A switch of a protocol, which is on if it has a port."""
-    return Rule("switch", lambda values: _switched(option, port, values))
+def _by_port(*words: str) -> Rule:
+    """A switch of a protocol: our options give it tritonserver's port."""
+
+    def read(values: Sequence[str]) -> Reading:
+        try:
+            (is_on,) = BOOLEAN.parse(values[0] if values else "true")
+        except ValueError as error:
+            return Reading(problem=str(error))
+        return Reading(words) if is_on else Reading()
+
+    return Rule("switch", read, is_default=True)
 
 
-def _switched(option: str, port: str, values: Sequence[str]) -> Reading:
-    try:
-        (is_on,) = BOOLEAN.parse(values[0] if values else "true")
-    except ValueError as error:
-        return Reading(problem=str(error))
-    return Reading(("--triton-option", f"{option}={port}")) if is_on else Reading()
+_HOSTED = _by_port("--port", "8080")  # the paths of SageMaker and Vertex AI are always served
+_ALL_PORTS = ("--port", "8000", "--triton-option", "grpc-port=8001", "--metrics-port", "8002")
+
+
+def _trace_rate(text: str) -> str:
+    """One of N requests as a share."""
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"'{text}' is not a whole number")
+    return str(1 / int(text)) if int(text) else "0"
+
+
+_RATE = renamed("--trace-sample-ratio", _trace_rate)
+_LEVEL = one_of("OFF", "TIMESTAMPS", reason="tensors are never traced")
+_COUNT = only("-1", "the number of traces has no limit; POST /v2/trace/setting ends them")
+_FREQUENCY = only("0", "set OTEL_BSP_SCHEDULE_DELAY, the milliseconds between batches")
+_TRACE_SETTINGS = {
+    "mode": only("opentelemetry", _TRACES),
+    "opentelemetry,url": renamed(
+        "--otlp-endpoint", lambda url: url.rstrip("/").removesuffix("/v1/traces")
+    ),
+    "rate": _RATE,
+    "level": _LEVEL,
+    "count": _COUNT,
+}
+
+
+def _trace_config(values: Sequence[str]) -> Reading:
+    """KEY=VALUE, or MODE,KEY=VALUE."""
+    key, _, value = values[0].partition("=")
+    rule = _TRACE_SETTINGS.get(key)
+    return Reading(problem=f"'{key}': {_TRACES}") if rule is None else rule.read([value])
 
 
 def _log_format(values: Sequence[str]) -> Reading:
@@ -88,7 +121,7 @@ FLAGS: dict[str, Rule] = {
     ),
     "--exit-timeout-secs": renamed("--exit-timeout-s"),
     # HTTP
-    "--allow-http": only_on("HTTP is the only protocol of the server"),
+    "--allow-http": only_on("HTTP serves health, metrics and every API except gRPC"),
     "--http-address": renamed("--host"),
     "--http-port": renamed("--port"),
     "--http-max-input-size": renamed("--max-body-bytes"),
@@ -98,23 +131,21 @@ FLAGS: dict[str, Rule] = {
     "--http-restricted-api": refused("use --keys-file with scopes (docs/authentication.md)"),
     # metrics
     "--allow-metrics": switch("--metrics"),
-    "--metrics-address": refused("--metrics-port listens on the address of --host"),
     "--metrics-config": renamed("--metrics-config", scoped),
     # traces
-    "--trace-config": refused(_TRACES),
+    "--trace-config": Rule("one", _trace_config),
     "--trace-file": refused(_TRACES),
-    "--trace-level": refused(_TRACES),
-    "--trace-rate": refused(f"{_TRACES}; --trace-sample-ratio is the fraction of requests"),
-    "--trace-count": refused(_TRACES),
-    "--trace-log-frequency": refused(_TRACES),
+    "--trace-level": _LEVEL,
+    "--trace-rate": _RATE,
+    "--trace-count": _COUNT,
+    "--trace-log-frequency": _FREQUENCY,
     # backends and caches
     "--backend-config": renamed("--backend-config", scoped),
     "--cache-config": renamed("--cache-config", scoped),
     "--response-cache-byte-size": renamed("--cache-config", _cache_size),
     # other protocols
-    "--allow-grpc": _by_port("grpc-port", "8001"),
+    "--allow-grpc": _by_port("--triton-option", "grpc-port=8001"),
     "--reuse-grpc-port": only_off("each server needs its own port (docs/scale.md)"),
-    "--grpc-address": refused("--grpc-port listens on the address of --host"),
     "--grpc-use-ssl": only_off(_GRPC_TLS),
     "--grpc-use-ssl-mutual": only_off(_GRPC_TLS),
     "--grpc-server-cert": renamed("--tls-certificate"),
@@ -127,12 +158,17 @@ FLAGS: dict[str, Rule] = {
     "--grpc-restricted-protocol": refused(
         "use --keys-file with scopes (docs/authentication.md)"
     ),
-    "--allow-sagemaker": only_off(_SAGEMAKER),
-    "--sagemaker-port": refused(_SAGEMAKER),
-    "--sagemaker-safe-port-range": refused(_SAGEMAKER),
-    "--sagemaker-thread-count": refused(_SAGEMAKER),
-    "--allow-vertex-ai": only_off(_VERTEX),
-    "--vertex-ai-port": refused(_VERTEX),
-    "--vertex-ai-thread-count": refused(_VERTEX),
-    "--vertex-ai-default-model": refused(_VERTEX),
+    # all ports of tritonserver
+    "--triton-ports": Rule("none", lambda _: Reading(_ALL_PORTS), is_default=True),
+    # hosting platforms: their paths are on --port
+    "--allow-sagemaker": _HOSTED,
+    "--sagemaker-port": renamed("--port"),
+    "--sagemaker-safe-port-range": not_needed("SageMaker's paths are on --port", "one"),
+    "--sagemaker-thread-count": not_needed(_THREADS, "one"),
+    "--allow-vertex-ai": _HOSTED,
+    "--vertex-ai-port": renamed("--port"),
+    "--vertex-ai-thread-count": not_needed(_THREADS, "one"),
+    "--vertex-ai-default-model": refused(
+        "a prediction uses the only loaded model, or the one in X-Vertex-Ai-Triton-Redirect"
+    ),
 }  # fmt: skip

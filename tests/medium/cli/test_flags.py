@@ -80,7 +80,7 @@ TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
     "--allow-metrics=false": ("--no-metrics",),
     "--allow-gpu-metrics=true": core("allow-gpu-metrics=true"),
     "--allow-cpu-metrics=0": core("allow-cpu-metrics=0"),
-    "--metrics-address=0.0.0.0": "--metrics-port listens on the address of --host",
+    "--metrics-address=0.0.0.0": core("metrics-address=0.0.0.0"),
     "--metrics-port=8002": ("--metrics-port", "8002"),
     "--metrics-interval-ms=0": "'0' must be from 1",
     "--metrics-interval-ms=5": core("metrics-interval-ms=5"),
@@ -96,7 +96,7 @@ TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
     "--log-format=ISO8601": core("log-format=ISO8601"),
     "--log-format=json": ("--log-format", "json"),
     "--allow-http=true": (),
-    "--allow-http=false": "HTTP is the only protocol",
+    "--allow-http=false": "HTTP serves health",
     "--http-port=8000": ("--port", "8000"),
     "--http-address=::1": ("--host", "::1"),
     "--http-max-input-size=9": ("--max-body-bytes", "9"),
@@ -121,10 +121,52 @@ TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
     ),
     "--grpc-max-connection-age=0": ("--triton-option", "grpc-max-connection-age=0"),
     "--grpc-restricted-protocol=health:k=v": "--keys-file",
-    "--trace-config rate=1": "--otlp-endpoint",
-    "--trace-rate=1": "--trace-sample-ratio",
-    "--allow-sagemaker=true": "SageMaker's port is not served",
+    "--grpc-address=::1": core("grpc-address=::1"),
+    "--grpc-infer-thread-count=4": (),
+    "--grpc-infer-allocation-pool-size=4": (),
+    "--grpc-max-response-pool-size=4": (),
+    "--grpc-use-ssl-mutual=true": "gRPC uses the certificate of HTTP",
+    "--grpc-server-key=k.pem": ("--tls-key", "k.pem"),
+    "--grpc-root-cert=r.pem": ("--tls-client-ca", "r.pem"),
+    "--grpc-keepalive-timeout=1": core("grpc-keepalive-timeout=1"),
+    "--grpc-http2-max-pings-without-data=1": core("grpc-http2-max-pings-without-data=1"),
+    "--grpc-http2-min-recv-ping-interval-without-data=1": core(
+        "grpc-http2-min-recv-ping-interval-without-data=1"
+    ),
+    "--grpc-http2-max-ping-strikes=1": core("grpc-http2-max-ping-strikes=1"),
+    "--grpc-max-connection-age-grace=1": core("grpc-max-connection-age-grace=1"),
+    "--grpc-header-forward-pattern=x": "headers are not passed on",
+    "--reuse-grpc-port=false": (),
+    "--trace-config rate=4": ("--trace-sample-ratio", "0.25"),
+    "--trace-config rate=x": "'x' is not a whole number",
+    "--trace-config mode=opentelemetry": (),
+    "--trace-config mode=triton": "--otlp-endpoint",
+    "--trace-config=opentelemetry,url=http://c:4318/v1/traces": (
+        "--otlp-endpoint", "http://c:4318"
+    ),
+    "--trace-config opentelemetry,resource=a=b": "--otlp-endpoint",
+    "--trace-config level=TIMESTAMPS": (),
+    "--trace-config level=TENSORS": "tensors are never traced",
+    "--trace-config count=-1": (),
+    "--trace-config triton,file=x": "--otlp-endpoint",
+    "--trace-rate=1000": ("--trace-sample-ratio", "0.001"),
+    "--trace-level=OFF": (),
+    "--trace-file=x": "--otlp-endpoint",
+    "--trace-count=5": "has no limit",
+    "--trace-log-frequency=0": (),
+    "--allow-sagemaker=true": ("--port", "8080"),
+    "--allow-sagemaker=false": (),
+    "--sagemaker-port=9": ("--port", "9"),
+    "--sagemaker-safe-port-range=1-2": (),
+    "--sagemaker-thread-count=4": (),
     "--allow-vertex-ai=false": (),
+    "--allow-vertex-ai": ("--port", "8080"),
+    "--vertex-ai-port=9": ("--port", "9"),
+    "--vertex-ai-thread-count=4": (),
+    "--vertex-ai-default-model=m": "the only loaded model",
+    "--triton-ports": (
+        "--port", "8000", "--triton-option", "grpc-port=8001", "--metrics-port", "8002",
+    ),
 }  # fmt: skip
 
 
@@ -137,6 +179,22 @@ def test_every_flag_of_tritonserver_is_read_or_refused_with_a_reason() -> None:
             assert expected in "".join(line.problems), text
         else:
             assert (line.problems, line.words) == ([], list(expected)), text
+
+
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [
+        ("--http-port=1 --triton-ports", ("--port", "1")),
+        ("--sagemaker-port=1 --allow-sagemaker=true", ("--port", "1")),
+        ("--grpc-port=1 --allow-grpc=true", core("grpc-port=1")),
+    ],
+)
+def test_named_port_wins_over_a_default(words: str, last: tuple[str, ...]) -> None:
+    """Wherever it stands: of two values, the last one is used."""
+    line = read(words)
+
+    assert line.problems == []
+    assert tuple(line.words[-2:]) == last
 
 
 REMOVED = {
@@ -232,14 +290,15 @@ def test_all_problems_are_reported_with_the_command_line_to_use(
 ) -> None:
     """Accepted flags stay, replaced ones have our names, and secrets are not shown."""
 
-    words = "org/m --http-port 8 --alias x --grpc-address=1 --frobnicate 3 --api-key=sk-canary"
+    words = "org/m --http-port 8 --alias x --trace-file=1 --frobnicate 3 --api-key=sk-canary"
     with pytest.raises(SystemExit) as ended:
         main(["serve", *words.split(), "--max-model-len", "9"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
         "openai-frontend serve: 3 options are refused (see openai-frontend serve --help):",
         "  unknown option --alias; use --served-model-name x",
-        "  unknown option --grpc-address; --grpc-port listens on the address of --host",
+        "  unknown option --trace-file; traces go to --otlp-endpoint http://HOST:4318"
+        " (docs/tracing-and-logs.md)",
         "  unknown option --frobnicate",
         "Use: openai-frontend serve org/m --port 8 --served-model-name x --api-key ..."
         " --max-model-len 9",

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.security.guarded import check_refused
+from tests.security.guarded import check_refused, message_of
 
 
 def test_the_process_listens_on_one_socket(guarded):
@@ -50,22 +50,29 @@ ADDRESSES = [
     "POST /v2/systemsharedmemory/unregister",
     "GET /v2/systemsharedmemory/status",
     "POST /v2/cudasharedmemory/region/x/register",
-    "POST /v2/trace/setting",
-    "POST /v2/logging",
 ]
 
 
 @pytest.mark.parametrize("line", ADDRESSES)
-def test_triton_extensions_that_reach_the_machine_are_not_available(guarded, tmp_path, line):
-    """They get a 404, 405 or 501 and write no file."""
-    written = tmp_path / "written"
+def test_triton_extensions_that_reach_the_machine_are_not_available(guarded, line):
+    """They get a 404, 405 or 501."""
     region = {"key": "/triton_python_backend_shm_region_1", "byte_size": 2**40, "offset": 0}
-    files = {"log_file": str(written), "trace_file": str(written)}
-    body = json.dumps({**region, **files}).encode()
 
-    response = guarded.ask(line, body if line.startswith("POST") else b"")
+    response = guarded.ask(line, json.dumps(region).encode() if line.startswith("POST") else b"")
 
     check_refused(response, 404, 405, 501)
+
+
+@pytest.mark.parametrize("name", ["log_file", "trace_file"])
+def test_settings_cannot_name_a_file(guarded, tmp_path, name):
+    """A client that changes log or trace settings is refused by name and writes no file."""
+    written = tmp_path / "written"
+    path = "/v2/logging" if name == "log_file" else "/v2/trace/setting"
+
+    response = guarded.ask(f"POST {path}", json.dumps({name: str(written)}).encode())
+
+    check_refused(response, 501, echoed=str(written))
+    assert name in message_of(response)
     assert not written.exists()
 
 

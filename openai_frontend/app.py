@@ -18,10 +18,12 @@ from openai_frontend import __version__
 from openai_frontend.auth.api_keys import REQUIRED_SCOPE, RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.auth.authorization import Authorizer
+from openai_frontend.config import grpc_options
 from openai_frontend.config.grpc_options import allows_client_shared_memory
 from openai_frontend.config.hosting import Hosting
 from openai_frontend.config.settings import Settings
 from openai_frontend.config.triton_options import core_log
+from openai_frontend.kserve.forwarded_headers import ForwardedHeaders
 from openai_frontend.kserve.inference import Inference
 from openai_frontend.kserve.log_settings import LogSettings
 from openai_frontend.kserve.models import ModelAdmission
@@ -483,6 +485,9 @@ def _add_operators_routes(
         repository=Repository(management),
         policy=policy,
         is_ready=lambda: drain_state.ready and registry.is_ready(),
+        forwarded_headers=ForwardedHeaders(
+            grpc_options.value(settings.triton_option, "http-header-forward-pattern")
+        ),
         log_settings=LogSettings(_initial_log(settings), server),
         trace_settings=TraceSettings(state.tracing),
         shared_memory=shared_memory,

@@ -29,7 +29,11 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
         drain_state=state.drain_state,
         body_memory=state.body_memory,
         limits=CallLimits(
-            request_timeout_s=settings.request_timeout_s, send_timeout_s=settings.send_timeout_s
+            request_timeout_s=settings.request_timeout_s,
+            send_timeout_s=settings.send_timeout_s,
+            header_forward_pattern=grpc_options.value(
+                settings.triton_option, "grpc-header-forward-pattern"
+            ),
         ),
         authorizer=None if keys is None else Authorizer(keys.api_keys, public_scopes(settings)),
         records=request_records(settings, state.tracing),

@@ -3,6 +3,7 @@
 Named as tritonserver's flags.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,12 +23,27 @@ _NEVER = 2**31 - 1
 _AGE = ValueKind("NUMBER", lambda text: (_MILLISECONDS.parse(text)[0] or _NEVER,))
 _LEVELS = {"none": 0, "low": 1, "medium": 2, "high": 3}  # gRPC's own numbers
 
+
+def _pattern(text: str) -> tuple[re.Pattern[str]]:
+    """Ignores the case of names, unless RE2's `(?-i)` begins the text."""
+    is_exact = text.startswith("(?-i)")
+    try:
+        return (re.compile(text.removeprefix("(?-i)"), 0 if is_exact else re.IGNORECASE),)
+    except re.error as error:
+        raise ValueError(f"'{text}' is not a regular expression: {error}") from None
+
+
+_PATTERN = ValueKind("REGEX", _pattern)
+
 # The first member of a row is gRPC's channel argument
 GRPC_OPTIONS: Mapping[str, TritonOption] = {
     "grpc-port": TritonOption(
         "", whole_number(0, 65535), "TCP port for gRPC; 0 chooses a free port. Default: no gRPC."
     ),
     "grpc-address": TritonOption("", TEXT, "Address to listen on. Default: that of `--host`."),
+    "grpc-header-forward-pattern": TritonOption(
+        "", _PATTERN, "Metadata whose whole name matches becomes parameters for the model."
+    ),
     "grpc-reflection": TritonOption(
         "",
         BOOLEAN,
@@ -100,6 +116,11 @@ KSERVE_OPTIONS: Mapping[str, TritonOption] = {
 }
 
 HTTP_OPTIONS: Mapping[str, TritonOption] = {
+    "http-header-forward-pattern": TritonOption(
+        "",
+        _PATTERN,
+        "Headers of requests below /v2 whose whole name matches become parameters for the model.",
+    ),
     "metrics-address": TritonOption(
         "", TEXT, "Address of `--metrics-port` to listen on. Default: that of `--host`."
     ),

@@ -246,7 +246,7 @@ class Inference:
             options=InferOptions(
                 priority=options.priority,
                 timeout_us=options.timeout_us,
-                parameters=options.custom,
+                parameters={**options.custom, **(context.forwarded_headers or {})},
                 sequence=options.sequence,
                 outputs=outputs,
             ),

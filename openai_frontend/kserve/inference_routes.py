@@ -12,12 +12,12 @@ from openai_frontend.kserve.compression import Encoding, accepted_encoding, comp
 from openai_frontend.kserve.generate import GenerateService
 from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferResult, InferService
 from openai_frontend.kserve.models import (
-    Core,
     ModelAddress,
     check_visible,
     inference_model,
     model_address,
 )
+from openai_frontend.kserve.services import KServeServices
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.openapi import request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body
@@ -51,9 +51,11 @@ def visible_model(request: Request) -> ModelAddress:
     return check_visible(current_request().principal, model_address(*_path_parameters(request)))
 
 
-def model_for_inference(request: Request, core: Core) -> ModelAddress:
-    """The model to run; recorded for the metrics if it is ready."""
-    return inference_model(current_request(), core, *_path_parameters(request))
+def model_for_inference(request: Request, services: KServeServices) -> ModelAddress:
+    """The model to run; recorded for the metrics if it is ready. It gets headers of the request."""
+    context = current_request()
+    context.forwarded_headers = services.forwarded_headers.select(request.scope["headers"])
+    return inference_model(context, services.core, *_path_parameters(request))
 
 
 def _path_parameters(request: Request) -> tuple[str, str | None]:
@@ -61,7 +63,10 @@ def _path_parameters(request: Request) -> tuple[str, str | None]:
 
 
 def inference_router(
-    core: Core, infer: InferService, generate: GenerateService, streams: StreamLimits
+    services: KServeServices,
+    infer: InferService,
+    generate: GenerateService,
+    streams: StreamLimits,
 ) -> APIRouter:
     """Disconnecting cancels a request in the core."""
     router = APIRouter(tags=["KServe"], route_class=InferenceRoute)
@@ -70,7 +75,7 @@ def inference_router(
     @router.post(VERSION + "/infer", include_in_schema=False)
     async def create_inference(request: Request) -> Response:
         """Runs a model on tensors, sent as JSON or as bytes behind it."""
-        model, body = model_for_inference(request, core), await read_body(request.receive)
+        model, body = model_for_inference(request, services), await read_body(request.receive)
         json_length = request.headers.get(JSON_LENGTH_HEADER)
         with CancelOnDisconnect():
             response = await infer.create(model, body, json_length, current_request())
@@ -88,7 +93,7 @@ def inference_router(
     @router.post(VERSION + "/generate", include_in_schema=False)
     async def create_generation(request: Request) -> Response:
         """Runs a model whose inputs and outputs are members of an object; one response."""
-        model, body = model_for_inference(request, core), await read_body(request.receive)
+        model, body = model_for_inference(request, services), await read_body(request.receive)
         with CancelOnDisconnect():
             document = await generate.create(model, body, current_request())
         return Response(document, media_type="application/json")
@@ -102,7 +107,7 @@ def inference_router(
     @router.post(VERSION + "/generate_stream", include_in_schema=False)
     async def create_generation_stream(request: Request) -> Response:
         """Like generate, with an event for each response of the model."""
-        model, body = model_for_inference(request, core), await read_body(request.receive)
+        model, body = model_for_inference(request, services), await read_body(request.receive)
         return GenerateStream(generate.stream(model, body, current_request()), streams)
 
     return router

@@ -86,6 +86,11 @@ _KNOWN: Mapping[str, Callable[[RequestOptions, str, Any], RequestOptions]] = {
 }
 
 
+def is_reserved(name: str) -> bool:
+    """Whether a parameter of this name has a meaning in the protocol or in the core."""
+    return name in _KNOWN or name.startswith(_RESERVED_PREFIX)
+
+
 def _key(name: str) -> str:
     if name.startswith(_RESERVED_PREFIX):
         raise _refusal(name, f"names that begin with '{_RESERVED_PREFIX}' are reserved")

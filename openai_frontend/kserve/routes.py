@@ -53,7 +53,7 @@ def kserve_router(services: KServeServices, streams: StreamLimits) -> APIRouter:
         statistics_router(core),  # before models_router, or /v2/models/stats would be a model
         models_router(core),
         readiness_router(core),
-        inference_router(core, infer, generate, streams),
+        inference_router(services, infer, generate, streams),
         index_router(repository),
         control_router(repository),
         settings_router(core, services.log_settings, services.trace_settings),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from openai_frontend.kserve.forwarded_headers import ForwardedHeaders
 from openai_frontend.kserve.inference import Inference
 from openai_frontend.kserve.log_settings import LogSettings
 from openai_frontend.kserve.models import Core
@@ -21,6 +22,7 @@ class KServeServices:
     repository: Repository
     policy: FieldPolicy  # for unknown fields
     is_ready: Callable[[], bool]
+    forwarded_headers: ForwardedHeaders  # of HTTP
     log_settings: LogSettings
     trace_settings: TraceSettings
     shared_memory: SharedMemory

@@ -5,7 +5,7 @@ knows no protocol.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,6 +65,8 @@ class RequestContext:
     model: str = ""  # the request's name for its model
     model_name: str = ""  # Triton's
     prefill_peer: str | None = None  # HOST:PORT of the prefill server that a router has chosen
+    # Parameters for Triton's model from the request's headers; None if none are forwarded
+    forwarded_headers: Mapping[str, str] | None = None
     rejection: Rejection | None = None  # why the server refused the request, for the metrics
     streamed_bytes: int = 0  # of a body that bypassed the middleware
     _at_end: list[Callable[[], None]] = field(default_factory=list)

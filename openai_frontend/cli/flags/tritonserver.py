@@ -127,7 +127,6 @@ FLAGS: dict[str, Rule] = {
     "--http-max-input-size": renamed("--max-body-bytes"),
     "--http-thread-count": not_needed(_THREADS, "one"),
     "--reuse-http-port": only_off("each server needs its own port (docs/scale.md)"),
-    "--http-header-forward-pattern": refused("headers are not passed on to models"),
     "--http-restricted-api": refused("use --keys-file with scopes (docs/authentication.md)"),
     # metrics
     "--allow-metrics": switch("--metrics"),
@@ -154,7 +153,6 @@ FLAGS: dict[str, Rule] = {
     "--grpc-infer-thread-count": not_needed(_THREADS, "one"),
     "--grpc-infer-allocation-pool-size": not_needed("messages are allocated as needed", "one"),
     "--grpc-max-response-pool-size": not_needed("messages are allocated as needed", "one"),
-    "--grpc-header-forward-pattern": refused("headers are not passed on to models"),
     "--grpc-restricted-protocol": refused(
         "use --keys-file with scopes (docs/authentication.md)"
     ),

@@ -4,6 +4,7 @@ The counterpart of HTTP's middleware. Knows no message.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from openai_frontend.errors import (
     RequestTimedOut,
     ServerDraining,
 )
+from openai_frontend.kserve.forwarded_headers import ForwardedHeaders
 from openai_frontend.kserve.grpc.messages import Method
 from openai_frontend.kserve.grpc.wire import (
     MalformedRpcMessage,
@@ -71,6 +73,7 @@ class CallLimits:
 
     request_timeout_s: float = 3600.0  # 0: no timeout
     send_timeout_s: float = 30.0
+    header_forward_pattern: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class RpcCalls:
         self._limits = limits
         self._authorizer = authorizer
         self._records = records
+        self._forwarded_headers = ForwardedHeaders(limits.header_forward_pattern)
         self.running: set[asyncio.Task[Any]] = set()
 
     def unary(self, method: Method, scope: RouteScope, answer: Answer) -> Handler:
@@ -179,12 +183,14 @@ class RpcCalls:
         await _abort(call, context, failure)
 
     def _admit(self, context: RequestContext, scope: RouteScope, headers: Headers) -> None:
-        """Raises ServerDraining, NotAuthenticated or NotPermitted."""
+        """Raises ServerDraining, NotAuthenticated, NotPermitted or InvalidRequest."""
         if self._drain_state.draining and scope not in SERVED_WHILE_DRAINING:
             raise ServerDraining
         if self._authorizer is not None:
             principal = self._authorizer.authorize(headers, scope)
             context.principal, context.is_anonymous = principal, principal is None
+        if scope == "inference":
+            context.forwarded_headers = self._forwarded_headers.select(headers)
 
     async def in_time(self, work: Awaitable[Any]) -> Any:
         """Await `work`. Raises RequestTimedOut."""

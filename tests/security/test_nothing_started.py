@@ -22,7 +22,9 @@ from tests.api.routers.mock_gateway import RawResponse
 from tests.resilience.faults.world import World
 from tests.security.guarded import Guarded, guarded_gateway
 
-VALUES = {"version": "1", "rest": "status", "repository": "models", "action": "load"}
+VALUES = {
+    "version": "1", "rest": "status", "repository": "models", "action": "load", "region": "x",
+}  # fmt: skip
 EXPLICIT = "--model-control-mode=explicit", "--load-model=*"
 # The example has other tensors or adapters that do not exist, needs a model that speaks, or is a
 # form with a file: the first file starts the process that decodes audio.
@@ -74,7 +76,8 @@ def requests() -> Iterator[tuple[str, str, dict[str, Any]]]:
     # The routes that unload the model and load it again come last.
     for route in sorted(routes, key=lambda each: ("load" in each.path, "unload" not in each.path)):
         spelled = route.path.replace(":path}", "}")
-        examples = EXAMPLES.get(spelled.replace("/versions/{version}", ""), {})
+        name = spelled.replace("/versions/{version}", "")
+        examples = EXAMPLES.get("/v1/chat/completions" if name == "/invocations" else name, {})
         path = spelled.format(id="mock", model="mock", **VALUES)
         for method in sorted(route.methods):
             bodies = [each.body("mock") for each in examples.values()] or [{}]

@@ -5,7 +5,7 @@ The counterpart of HTTP's middleware. Knows no message.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from openai_frontend.kserve.grpc.wire import (
     MalformedRpcMessage,
     check_infer_request,
     check_message,
+    check_trace_request,
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.drain import SERVED_WHILE_DRAINING, DrainState
@@ -57,6 +58,10 @@ _CODES_OF_ERRORS: dict[type[Exception], grpc.StatusCode] = {
     RegionExists: grpc.StatusCode.ALREADY_EXISTS
 }
 _METADATA = ("retry-after", "retry-after-ms")  # of the error response's headers
+_CHECKS: Mapping[str, Callable[[bytes], None]] = {
+    "ModelInferRequest": check_infer_request,
+    "TraceSettingRequest": check_trace_request,
+}  # of requests with lists in their fields
 _LONGEST_DETAILS = 4096  # characters: clients refuse more than 8 KiB of trailing metadata
 _CANCELLED = 499  # as HTTP's metrics count a client that disconnects
 
@@ -282,9 +287,8 @@ async def _abort(call: Any, context: RequestContext, failure: Exception) -> None
 def parsed(method: Method, data: bytes) -> Any:
     """The request message. Raises InvalidRequest."""
     name = method.request.DESCRIPTOR.name
-    check = check_infer_request if name == "ModelInferRequest" else check_message
     try:
-        check(data)
+        _CHECKS.get(name, check_message)(data)
         return method.request.FromString(data)
     except (DecodeError, MalformedRpcMessage):
         raise InvalidRequest(f"The message is not a valid {name}.") from None

@@ -13,8 +13,10 @@ MAX_FIELD_BYTES = 1024 * 1024  # of each but a raw tensor: a million packed inte
 
 # Number of a field -> those of the fields within it that are counted too
 _Nested = Mapping[int, "_Nested"]
-_INPUTS, _CONTENTS, _RAW = 5, 5, 7
-_INFER: _Nested = {_INPUTS: {_CONTENTS: {}}}
+_INPUTS, _OUTPUTS, _CONTENTS, _RAW = 5, 6, 5, 7
+_INFER: _Nested = {_INPUTS: {_CONTENTS: {}}, _OUTPUTS: {}}
+_SETTINGS, _VALUE = 1, 2  # of a TraceSettingRequest and of the entries of its map
+_TRACE: _Nested = {_SETTINGS: {_VALUE: {}}}
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) are not used
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
@@ -29,6 +31,11 @@ def check_infer_request(data: bytes) -> None:
     fields or too long ones.
     """
     _check(data, 0, len(data), _INFER, MAX_FIELDS, raw=_RAW)
+
+
+def check_trace_request(data: bytes) -> None:
+    """Check a TraceSettingRequest, whose settings are lists. Raises as `check_infer_request`."""
+    _check(data, 0, len(data), _TRACE, MAX_FIELDS)
 
 
 def check_message(data: bytes) -> None:

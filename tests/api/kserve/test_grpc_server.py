@@ -110,6 +110,9 @@ BOMBS = {
     "integers": METHOD.request(
         inputs=[{"name": "IN", "contents": {"int_contents": [1] * 1_100_000}}]
     ).SerializeToString(),
+    "parameters of an output": METHOD.request(
+        outputs=[{"name": "OUT", "parameters": {str(n): {"bool_param": True} for n in range(9000)}}]
+    ).SerializeToString(),
 }
 
 
@@ -136,6 +139,15 @@ async def test_bombs_of_other_methods(kserve, name):
             await channel.unary_unary(path)(b"\xa0\x06\x00" * 1_000_000)
 
     assert failed.value.code().name == "INVALID_ARGUMENT"
+
+
+async def test_bomb_of_trace_settings(kserve):
+    """The elements of a setting are counted too."""
+    async with rpc_client(kserve.app) as client:
+        settings = {"trace_level": {"value": [""] * 9000}}
+        code, details = await client.refusal("TraceSetting", settings=settings)
+
+    assert (code, "8192 fields" in details) == ("INVALID_ARGUMENT", True)
 
 
 async def test_calls_are_counted_by_method(kserve):

@@ -88,7 +88,9 @@ class Invocations:
         if instance.get("stream"):
             raise InvalidRequest("'stream' is not possible within instances", param="stream")
         body = {name: value for name, value in instance.items() if name != "@requestFormat"}
-        response = await self._answer(request, orjson.dumps(body))
+        response = await self._answer(_accepting_no_encoding(request), orjson.dumps(body))
+        if response.headers.get("content-type") != "application/json":
+            raise InvalidRequest("Binary outputs and streams are not possible within instances.")
         return orjson.loads(response.body)
 
     async def _answer(self, request: Request, body: bytes) -> Response:
@@ -143,6 +145,12 @@ class Invocations:
         if binary is not None and (length := response.headers.get(_JSON_LENGTH)) is not None:
             response.headers["content-type"] = binary[1] + length
         return response
+
+
+def _accepting_no_encoding(request: Request) -> Request:
+    """The endpoint's response is read here: it must not be compressed."""
+    headers = [each for each in request.scope["headers"] if each[0] != b"accept-encoding"]
+    return Request({**request.scope, "headers": headers}, request.receive)
 
 
 def _receives(body: bytes, request: Request) -> Callable[[], Coroutine[Any, Any, Message]]:

@@ -148,6 +148,21 @@ async def test_predictions_of_vertex_ai(kserve):
     assert (health.status_code, health.json()) == (ready.status_code, ready.json())
 
 
+async def test_tensors_of_predictions(kserve):
+    """Outputs of infer are JSON, whatever the client accepts; binary ones are refused."""
+    zeros = {"name": "IN", "shape": [4000], "datatype": "FP32", "data": [0] * 4000}
+    output = {"name": "IN_echo", "parameters": {"binary_data": True}}
+    headers = {TARGET: "one", "accept-encoding": "gzip"}
+    async with hosted(kserve) as client:
+        long, binary = [
+            await client.post("/aip/predict", json={"instances": [each]}, headers=headers)
+            for each in ({"inputs": [zeros]}, {**INFER, "outputs": [output]})
+        ]
+
+    assert long.json()["predictions"][0]["outputs"][0]["data"] == [0] * 4000
+    assert (binary.status_code, "Binary outputs" in binary.text) == (400, True)
+
+
 async def test_routes_of_vertex_ai_need_its_mode(kserve):
     """Without it, the variables mean nothing; with it, they must be paths."""
     async with hosted(kserve, {**ROUTES, "AIP_MODE": "TRAINING"}) as client:

@@ -10,6 +10,7 @@ from openai_frontend.kserve.models import Core, ModelAddress
 logger = logging.getLogger(__name__)
 
 _MOST = 2**32 - 1  # Triton's rates are uint32
+_LONGEST = 10  # digits of _MOST; Python refuses to convert thousands
 
 _OFF = "Requests are not traced. Start the server with --otlp-endpoint http://HOST:4318."
 _ONE_MODEL = (
@@ -103,7 +104,8 @@ def _is_on(level: Any) -> bool:
 def _ratio(rate: Any) -> float:
     """The share of requests for a rate of one in N; gRPC's lists have one member."""
     text = rate[0] if isinstance(rate, list) and len(rate) == 1 else rate
-    if not (isinstance(text, str) and text.isascii() and text.isdecimal() and int(text) <= _MOST):
+    is_number = isinstance(text, str) and text.isascii() and text.isdecimal()
+    if not is_number or len(text) > _LONGEST or int(text) > _MOST:
         message = f"'trace_rate' must be a string of an integer from 0 to {_MOST}"
         raise InvalidRequest(message, param="trace_rate")
     return 1 / int(text) if int(text) else 0.0

@@ -81,6 +81,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "number": ({"trace_rate": 5}, 400, "'trace_rate' must be a string"),
     "negative": ({"trace_rate": "-5"}, 400, "'trace_rate' must be a string"),
     "too large": ({"trace_rate": str(2**32)}, 400, "to 4294967295"),
+    "too many digits": ({"trace_rate": "9" * 5000}, 400, "to 4294967295"),
 }
 
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.kserve import generate
+from openai_frontend.kserve import generate, outputs
 from openai_frontend.kserve.binary_tensors import raw_input
 from openai_frontend.kserve.outputs import (
     OutputTensor,
@@ -156,6 +156,18 @@ def test_classification():
     ]
     assert (two.datatype, two.shape) == ("BYTES", (2, 3))
     assert orjson.loads(encode_output(two, JSON)[0])["data"][3] == "4.000000:0"
+
+
+def test_classification_in_steps(monkeypatch):
+    """Long tensors are sorted in parts; the first of equal elements comes first."""
+    monkeypatch.setattr(outputs, "_STEP", 2)
+    data = memoryview(struct.pack("<7i", 1, 5, 10, 4, 5, 3, 10))
+
+    top = top_classes(OutputTensor("x", "INT32", (7,), data), 5, batches=False)
+
+    assert orjson.loads(encode_output(top, JSON)[0])["data"] == [
+        "10:2", "10:6", "5:1", "5:4", "4:3",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "BYTES", "FP16"])

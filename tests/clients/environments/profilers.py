@@ -26,10 +26,11 @@ REPLACED = (
 SMALL = ("--synthetic-input-tokens-mean=20", f"--output-tokens-mean={OUTPUT_TOKENS}")
 
 
-def documented(program: str) -> tuple[str, ...]:
+def documented(program: str, endpoint: str = "chat") -> tuple[str, ...]:
     """The options of the program's command in docs/load-testing.md, for a small load."""
     page = (ROOT / "docs" / "load-testing.md").read_text(encoding="utf-8").replace("\\\n", " ")
-    [command] = re.findall(rf"^{program} profile (.*)$", page, re.MULTILINE)
+    commands = re.findall(rf"^{program} profile (.*)$", page, re.MULTILINE)
+    [command] = [each for each in commands if f"--endpoint-type={endpoint} " in each]
     kept = [word for word in shlex.split(command) if word.partition("=")[0] not in REPLACED]
     return (*kept, *SMALL)
 

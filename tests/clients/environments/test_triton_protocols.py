@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.api.kserve.conftest import KServe, running, write_models
 from tests.api.kserve.grpc_client import rpc_server
 from tests.clients.environments import Environment
-from tests.clients.environments.profilers import COMMON, SMALL, exported
+from tests.clients.environments.profilers import COMMON, documented, exported
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
@@ -113,9 +113,9 @@ async def test_perf_analyzer_over_grpc(kserve, address, tmp_path, streaming):
 
 async def test_genai_perf_in_its_mode_for_triton(address, tmp_path):
     """genai-perf's endpoint type `kserve` streams tokens over gRPC and counts each."""
-    run = ["genai-perf", "profile", "-m", "slow", "--endpoint-type=kserve", "--backend=vllm",
-           "--streaming", f"--url={address}", *COMMON, *SMALL, f"--artifact-dir={tmp_path}",
-           "--", *WINDOWS]  # fmt: skip
+    options = ["slow" if word == "demo" else word for word in documented("genai-perf", "kserve")]
+    run = ["genai-perf", "profile", "--endpoint-type=kserve", *options, f"--url={address}",
+           *COMMON, f"--artifact-dir={tmp_path}", "--", *WINDOWS]  # fmt: skip
 
     await asyncio.to_thread(Environment("genai-perf").run, run, tmp_path, HF_HUB_OFFLINE="1")
 

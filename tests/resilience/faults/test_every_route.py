@@ -57,8 +57,8 @@ def text(route: str, **fields: Any) -> Request:
     return Request(route, fields, {"max_tokens": 768})
 
 
-def chat(**fields: Any) -> Request:
-    return text("/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], **fields)
+def chat(route: str = "/v1/chat/completions", **fields: Any) -> Request:
+    return text(route, messages=[{"role": "user", "content": "hi"}], **fields)
 
 
 def heard(route: str, **fields: str) -> Request:
@@ -92,6 +92,7 @@ REQUESTS: dict[str, Request] = {
     "chat": chat(),
     "streamed chat": chat(stream=True),
     "streamed log probabilities": chat(stream=True, logprobs=True),
+    "streamed chat at SageMaker": chat("/invocations", stream=True),
     "completion": text("/v1/completions", prompt="hi"),
     "streamed completion": text("/v1/completions", prompt="hi", stream=True),
     "embeddings": texts("/v1/embeddings", input=["hi"]),

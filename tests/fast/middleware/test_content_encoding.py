@@ -5,6 +5,7 @@ import gzip
 import json
 import random
 import zlib
+from collections.abc import Callable
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -22,7 +23,10 @@ APP = ContentEncoding(
     BodyLimit(echo, max_body_bytes=LIMIT, budget=BUDGET), max_body_bytes=LIMIT
 )  # fmt: skip
 PLAIN = bytes(random.Random(1).choices(b"0123456789,", k=LIMIT))
-COMPRESS = {b"gzip": gzip.compress, b"deflate": zlib.compress}
+COMPRESS: dict[bytes, Callable[[bytes], bytes]] = {
+    b"gzip": gzip.compress,
+    b"deflate": zlib.compress,
+}
 
 
 async def sent(encoding: bytes, *body: bytes, app=APP, **scope):

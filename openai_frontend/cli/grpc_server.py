@@ -31,6 +31,7 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
         limits=CallLimits(
             request_timeout_s=settings.request_timeout_s,
             send_timeout_s=settings.send_timeout_s,
+            message_timeout_s=settings.body_timeout_s,
             header_forward_pattern=grpc_options.value(
                 settings.triton_option, "grpc-header-forward-pattern"
             ),

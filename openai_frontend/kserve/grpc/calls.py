@@ -65,7 +65,7 @@ _CHECKS: Mapping[str, Callable[[bytes], None]] = {
 _LONGEST_DETAILS = 4096  # characters: clients refuse more than 8 KiB of trailing metadata
 _CANCELLED = 499  # as HTTP's metrics count a client that disconnects
 
-Handler = Callable[..., Awaitable[Any]]  # of gRPC: serialized request, or an iterator; context
+Handler = Callable[..., Awaitable[Any]]  # of gRPC: iterator over serialized requests; context
 Answer = Callable[[Any, RequestContext], Awaitable[Any]]
 StreamAnswer = Callable[[Any, "StreamCall"], AsyncGenerator[Any, None]]
 Headers = list[tuple[bytes, bytes]]
@@ -78,6 +78,7 @@ class CallLimits:
 
     request_timeout_s: float = 3600.0  # 0: no timeout
     send_timeout_s: float = 30.0
+    message_timeout_s: float = 120.0  # body_timeout_s; from a call's metadata to its only message
     header_forward_pattern: re.Pattern[str] | None = None
 
 
@@ -116,8 +117,9 @@ class RpcCalls:
     def unary(self, method: Method, scope: RouteScope, answer: Answer) -> Handler:
         """The handler of a method with one request and one response."""
 
-        async def handle(data: bytes, call: Any) -> Any:
+        async def handle(_requests: Any, call: Any) -> Any:
             async def work(context: RequestContext, _headers: Headers) -> Any:
+                data = await self._message(call)
                 if context.principal is not None and scope == "inference":
                     await context.begin_limited(context.principal.rate_limiter)
                 self.hold(len(data), context)
@@ -137,7 +139,8 @@ class RpcCalls:
         async def handle(requests: Any, call: Any) -> None:
             async def work(context: RequestContext, headers: Headers) -> None:
                 stream = StreamCall(context, partial(self._admit, scope=scope, headers=headers))
-                async with self._sending() as write, aclosing(answer(requests, stream)) as parts:
+                sent = requests if method.client_streams else await self._message(call)
+                async with self._sending() as write, aclosing(answer(sent, stream)) as parts:
                     async for response in parts:
                         write.begun_s = write.time()
                         await call.write(response)
@@ -146,6 +149,18 @@ class RpcCalls:
             await self._serve(method.path, scope, call, work)
 
         return handle
+
+    async def _message(self, call: Any) -> bytes:
+        """The only one of a call. Raises InvalidRequest without one, or RequestTimedOut."""
+        try:
+            async with asyncio.timeout(self._limits.message_timeout_s):
+                data = await call.read()
+        except TimeoutError:
+            self._metrics.timed_out("body")
+            raise RequestTimedOut("The message did not arrive in time.") from None
+        if data is grpc.aio.EOF:
+            raise InvalidRequest("The call has no message.")
+        return bytes(data)
 
     def hold(self, length: int, context: RequestContext) -> None:
         """Count a message's bytes until its request has ended. Raises ServerOverloaded."""

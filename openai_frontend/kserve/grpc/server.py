@@ -103,12 +103,11 @@ def _service(name: str, handlers: Handlers) -> Any:
     table = {}
     for method, answer in handlers.items():
         known = methods(name)[method]
-        if known.client_streams:
+        # Handlers read even a single message themselves: gRPC would wait for it without a timeout
+        if known.server_streams:
             make = grpc.stream_stream_rpc_method_handler
-        elif known.server_streams:
-            make = grpc.unary_stream_rpc_method_handler
         else:
-            make = grpc.unary_unary_rpc_method_handler
+            make = grpc.stream_unary_rpc_method_handler
         serialize = None if known.server_streams else known.response.SerializeToString
         # Handlers parse requests themselves: invalid ones get an answer then
         table[method] = make(answer, None, serialize)

@@ -150,6 +150,28 @@ async def test_bomb_of_trace_settings(kserve):
     assert (code, "8192 fields" in details) == ("INVALID_ARGUMENT", True)
 
 
+async def test_message_that_never_arrives(kserve):
+    """The call ends, although gRPC itself would wait: it takes one of the server's calls."""
+    endless = asyncio.Event()
+
+    async def nothing():
+        await endless.wait()
+        yield b""
+
+    async with (
+        rpc_server(kserve.app, body_timeout_s=0.2) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        for method in ("ModelInfer", "ServerLive"):
+            call = channel.stream_unary(methods(INFERENCE)[method].path)(nothing())
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await asyncio.wait_for(call, 10)
+            assert failed.value.code().name == "DEADLINE_EXCEEDED"
+        empty = channel.stream_unary(METHOD.path)(iter(()))
+        with pytest.raises(grpc.aio.AioRpcError, match="no message"):
+            await empty
+
+
 async def test_calls_are_counted_by_method(kserve):
     """The metrics name the method as the route, with HTTP's status, and the model."""
     value = kserve.app.state.gateway.metrics.registry.get_sample_value

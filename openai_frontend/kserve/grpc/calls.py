@@ -114,6 +114,11 @@ class RpcCalls:
         self._forwarded_headers = ForwardedHeaders(limits.header_forward_pattern)
         self.running: set[asyncio.Task[Any]] = set()
 
+    @property
+    def draining(self) -> bool:
+        """Whether the process ends once the running calls have ended."""
+        return self._drain_state.draining
+
     def unary(self, method: Method, scope: RouteScope, answer: Answer) -> Handler:
         """The handler of a method with one request and one response."""
 

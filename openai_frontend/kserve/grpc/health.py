@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
-from openai_frontend.errors import ModelNotFound
+from openai_frontend.errors import ModelNotFound, ServerOverloaded
 from openai_frontend.kserve.grpc.calls import RpcCalls, StreamCall, parsed
 from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, methods
 from openai_frontend.request_context.context import RequestContext
 
 _POLL_S = 1.0
+MAX_WATCHES = 256  # they need no key and never end: the server's other calls must not be taken
 _SERVICES = ("", HEALTH, INFERENCE)  # "" is the whole server
 
 
@@ -19,6 +20,7 @@ class HealthService:
     def __init__(self, is_ready: Callable[[], bool], calls: RpcCalls) -> None:
         self._is_ready = is_ready
         self._calls = calls
+        self._watches = 0
         self._response = methods(HEALTH)["Check"].response
 
     def handlers(self) -> Mapping[str, Callable[..., Any]]:
@@ -35,15 +37,23 @@ class HealthService:
         return self._status(request.service)
 
     async def Watch(self, data: bytes, _call: StreamCall) -> AsyncGenerator[bytes, None]:
-        """A status at once, and again whenever it changes."""
+        """A status at once, and again whenever it changes, until the server drains."""
         request = parsed(methods(HEALTH)["Watch"], data)
+        if self._watches >= MAX_WATCHES:
+            raise ServerOverloaded(f"{MAX_WATCHES} calls watch the server's health already")
+        self._watches += 1
         last: bytes | None = None
-        while True:
-            status: bytes = self._status(request.service).SerializeToString()
-            if status != last:
-                last = status
-                yield status
-            await asyncio.sleep(_POLL_S)
+        try:
+            while True:
+                status: bytes = self._status(request.service).SerializeToString()
+                if status != last:
+                    last = status
+                    yield status
+                if self._calls.draining:  # the end of the process waits for running calls
+                    return
+                await asyncio.sleep(_POLL_S)
+        finally:
+            self._watches -= 1
 
     def _status(self, service: str) -> Any:
         if service not in _SERVICES:

@@ -12,11 +12,14 @@ import trustme
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from openai_frontend.config.grpc_options import GRPC_OPTIONS, channel_arguments
+from openai_frontend.kserve.grpc import health
 from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, methods
+from tests.api.kserve.conftest import other_app
 from tests.api.kserve.grpc_client import RpcClient, request, rpc_client, rpc_server
 from tests.cpu_time import budget
 
 METHOD = methods(INFERENCE)["ModelInfer"]
+NOT_SERVING = 2
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -170,6 +173,39 @@ async def test_message_that_never_arrives(kserve):
         empty = channel.stream_unary(METHOD.path)(iter(()))
         with pytest.raises(grpc.aio.AioRpcError, match="no message"):
             await empty
+
+
+def watch(channel):
+    method = methods(HEALTH)["Watch"]
+    return channel.unary_stream(method.path, None, method.response.FromString)(b"")
+
+
+async def test_watches_are_limited_and_end(kserve, monkeypatch):
+    """They need no key; a shutdown does not wait for them, as it does for other calls."""
+    monkeypatch.setattr(health, "MAX_WATCHES", 2)
+    monkeypatch.setattr(health, "_POLL_S", 0.01)
+    async with (
+        other_app(kserve) as app,
+        rpc_server(app.app) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        first, second = watch(channel), watch(channel)
+        statuses = [(await each.read()).status for each in (first, second)]
+        with pytest.raises(grpc.aio.AioRpcError, match="watch the server's health already"):
+            await watch(channel).read()
+        second.cancel()
+        app.app.state.gateway.drain_state.drain()
+        left = await asyncio.wait_for(_rest(first), 10)
+
+    assert (len(statuses), statuses[0]) == (2, statuses[1])
+    assert {*left} <= {NOT_SERVING}
+
+
+async def _rest(call):
+    left = []
+    while (each := await call.read()) is not grpc.aio.EOF:
+        left.append(each.status)
+    return left
 
 
 async def test_calls_are_counted_by_method(kserve):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -319,6 +320,8 @@ def _header(name: str, value: str | bytes) -> tuple[bytes, bytes]:
 
 
 def _address(peer: str) -> str | None:
-    """The address of a peer such as `ipv4:127.0.0.1:5000`; None for a Unix socket."""
-    kind, _, rest = peer.partition(":")
+    """The address of a peer such as `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`; None for a Unix
+    socket.
+    """
+    kind, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None

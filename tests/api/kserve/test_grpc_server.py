@@ -208,6 +208,19 @@ async def _rest(call):
     return left
 
 
+async def test_access_log_has_the_clients_ipv6_address(kserve, caplog):
+    """gRPC escapes the brackets of such an address."""
+    caplog.set_level("INFO", "openai_frontend.access_log")
+    async with rpc_server(kserve.app, host="::1", access_log=True) as address:
+        port = address.rpartition(":")[2]
+        async with grpc.aio.insecure_channel(f"[::1]:{port}") as channel:
+            await RpcClient(channel).ask("ServerLive")
+
+    (line,) = (each.getMessage() for each in caplog.records if "ServerLive" in each.getMessage())
+    assert "::1" in line
+    assert "%5B" not in line
+
+
 async def test_calls_are_counted_by_method(kserve):
     """The metrics name the method as the route, with HTTP's status, and the model."""
     value = kserve.app.state.gateway.metrics.registry.get_sample_value

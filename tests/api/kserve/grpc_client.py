@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf import json_format
 
 from openai_frontend.cli import grpc_server
 from openai_frontend.config.settings import Settings
@@ -38,7 +39,7 @@ class RpcClient:
         method = METHODS[name]
         call = self.channel.unary_unary(
             method.path, method.request.SerializeToString, method.response.FromString
-        )(method.request(**fields) if request is None else request, metadata=self.metadata)
+        )(built(method.request, fields) if request is None else request, metadata=self.metadata)
         self.calls.append(call)
         return await call
 
@@ -60,6 +61,13 @@ class RpcClient:
         return self.channel.stream_stream(
             method.path, method.request.SerializeToString, method.response.FromString
         )(requests, metadata=self.metadata)
+
+
+def built(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """A message; old versions of protobuf take no dicts for messages in maps."""
+    maps = {name: value for name, value in fields.items() if isinstance(value, dict)}
+    others = {name: value for name, value in fields.items() if name not in maps}
+    return json_format.ParseDict(maps, kind(**others))
 
 
 def request(model: str, inputs: Mapping[str, tuple[str, list[int], bytes]], **fields: Any) -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import struct
 import time
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -101,21 +102,33 @@ async def test_timeout_of_the_server(kserve):
     assert "timed out" in found[-1].error_message
 
 
+def many_parameters(count: int) -> Any:
+    sent = METHOD.request()
+    for number in range(count):
+        sent.parameters[str(number)].bool_param = True
+    return sent
+
+
+def bomb_of_an_output(count: int) -> bytes:
+    sent = METHOD.request()
+    output = sent.outputs.add(name="OUT")
+    for number in range(count):
+        output.parameters[str(number)].bool_param = True
+    serialized: bytes = sent.SerializeToString()
+    return serialized
+
+
 BOMBS = {
     "empty inputs": b"\x2a\x00" * 1_000_000,
     "raw tensors": b"\x3a\x01a" * 1_000_000,
-    "parameters": METHOD.request(
-        parameters={str(number): {"bool_param": True} for number in range(9000)}
-    ).SerializeToString(),
+    "parameters": many_parameters(9000).SerializeToString(),
     "elements": METHOD.request(
         inputs=[{"name": "IN", "contents": {"bytes_contents": [b""] * 9000}}]
     ).SerializeToString(),
     "integers": METHOD.request(
         inputs=[{"name": "IN", "contents": {"int_contents": [1] * 1_100_000}}]
     ).SerializeToString(),
-    "parameters of an output": METHOD.request(
-        outputs=[{"name": "OUT", "parameters": {str(n): {"bool_param": True} for n in range(9000)}}]
-    ).SerializeToString(),
+    "parameters of an output": bomb_of_an_output(9000),
 }
 
 

@@ -245,7 +245,7 @@ REFUSED = {
     "no prompt": ({"stream": flag()}, "needs text_input or prompt_token_ids"),
     "no JSON": ({"text_input": text("x"), "sampling_parameters": text("{")}, "sampling_parameters"),
     "unknown key": (generation(banana=1), "sampling_parameters.*banana"),
-    "wrong type": (generation(max_tokens="5"), "sampling_parameters: max_tokens"),
+    "wrong type": (generation(max_tokens="five"), "sampling_parameters: max_tokens"),
     "no embedding": ({"embedding_request": text("{}")}, "embedding_request"),
     "no score": ({"score_request": text("{}")}, "score_request"),
 }

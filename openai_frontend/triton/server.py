@@ -14,6 +14,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+import psutil
+
 from openai_frontend import errors
 from openai_frontend.infer_options import DEFAULT_OPTIONS, InferOptions, SequenceStep
 from openai_frontend.model_facts import ModelFacts
@@ -45,7 +47,7 @@ from openai_frontend.triton.responses import (
     UnreleasedRequests,
     native_inputs,
 )
-from openai_frontend.triton.stub_processes import GivenUpStubs, StubProcesses
+from openai_frontend.triton.stub_processes import GivenUpStubs, StubProcesses, is_zombie
 from openai_frontend.triton.unload_watch import UnloadWatch, watch_unload
 
 logger = logging.getLogger(__name__)
@@ -353,7 +355,17 @@ class Server:
             # The core reloads a model only if its files changed: unload a failed engine first. Not
             # a stub: its unload could wait for requests that never end.
             await self.unload_model(name)
+        before = self._stubs_of(name)
         await self._control.load(name, config, model_files or {})
+        # The core keeps the instance of a process that has died with requests in flight
+        self.stubs.abandon([each for each in before if is_zombie(each)])
+
+    def _stubs_of(self, name: str) -> list[psutil.Process]:
+        """The processes of a loaded model of the Python backend."""
+        try:
+            return self.stubs.serving(self.model_config(name))
+        except errors.GatewayError:  # not loaded
+            return []
 
     async def load_again(self, name: str, config: str) -> None:
         """Reload a model with another config, in the modes `explicit` and `none`."""

@@ -230,6 +230,11 @@ def has_ended(process: psutil.Process) -> bool:
     return _status(process) in (None, psutil.STATUS_ZOMBIE)
 
 
+def is_zombie(process: psutil.Process) -> bool:
+    """Whether a process has ended and nobody has reaped it."""
+    return _status(process) == psutil.STATUS_ZOMBIE
+
+
 def is_stopped(process: psutil.Process) -> bool:
     """Whether a signal has stopped the process (SIGSTOP)."""
     return _status(process) == psutil.STATUS_STOPPED

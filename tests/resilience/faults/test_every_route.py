@@ -192,6 +192,8 @@ async def test_clients_that_read_nothing_hold_no_slot_and_no_model(gateway, clie
     async def ended() -> bool:
         return all(map(has_begun, connections.values())) and await none_runs(client)
 
+    for verb in ("unload", "load"):  # which start the threads of changes side by side
+        assert await change_all(client, verb) == [200] * len(MODELS)
     async with no_trace_left(gateway, growth_bytes=GROWTH_BYTES):
         with asked(gateway, REQUESTS, large=True) as connections:
             await until(ended)

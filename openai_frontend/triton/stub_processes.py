@@ -231,7 +231,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def is_zombie(process: psutil.Process) -> bool:
-    """Whether a process has ended and nobody has reaped it."""
+    """Whether a process has ended and was not reaped."""
     return _status(process) == psutil.STATUS_ZOMBIE
 
 

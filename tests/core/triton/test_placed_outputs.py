@@ -42,8 +42,9 @@ async def test_memory_is_released_after_the_response(start_echo):
     memory = bytearray(SIZE)
 
     await place(server, memory)
-
     memory.append(0)
+
+    assert memory == DATA + b"\0"
 
 
 @pytest.mark.parametrize("room", [0, 1, SIZE - 1])

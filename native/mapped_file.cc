@@ -140,7 +140,7 @@ void bind_mapped_file(nb::module_& module) {
       "A part of a file that other processes map too: a writable buffer. It stays mapped as long "
       "as a view of it exists.")
       .def(nb::init<int, uint64_t, size_t>(), "fd"_a, "offset"_a, "size"_a,
-           "The file is duplicated. Raises ValueError if it is no regular file or too short.")
+           "Duplicates the descriptor. Raises ValueError if the file is not regular or too short.")
       .def_prop_ro("nbytes", &MappedFile::size)
       .def_prop_ro("intact", &MappedFile::intact,
                    "False once the file was found to be shorter than the region. An access to what "

@@ -10,10 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from schemas.sampling import RequestFields
 
 Parameters = dict[str, Any]  # of strings, numbers and booleans
-Name = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]*$")]
+# gRPC's messages have these limits too
+MAX_TENSORS, MAX_DIMENSIONS = 1024, 64
+MAX_NAME_CHARACTERS, MAX_ID_CHARACTERS = 1024, 4096
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
 Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Shape = Annotated[list[Size], Field(max_length=64)]
-Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+Shape = Annotated[list[Size], Field(max_length=MAX_DIMENSIONS)]
+Text = Annotated[str, Field(max_length=MAX_ID_CHARACTERS, pattern=r"^[^\x00]*$")]
 
 
 class RegionParameters(RequestFields):
@@ -59,8 +63,8 @@ class InferRequest(RequestFields):
 
     id: Text | None = None
     parameters: Parameters | None = None
-    inputs: Annotated[list[RequestInput], Field(max_length=1024)]  # each may be optional
-    outputs: Annotated[list[RequestOutput], Field(max_length=1024)] | None = None
+    inputs: Annotated[list[RequestInput], Field(max_length=MAX_TENSORS)]  # each may be optional
+    outputs: Annotated[list[RequestOutput], Field(max_length=MAX_TENSORS)] | None = None
 
 
 class ResponseOutput(BaseModel):

@@ -9,6 +9,7 @@ from openai_frontend.errors import NotAuthenticated, NotPermitted
 
 # Headers for keys in other APIs; read only if there is no Authorization header.
 _OTHER_HEADERS = (b"x-api-key", b"api-key")
+KEY_HEADERS = frozenset({b"authorization", *_OTHER_HEADERS})  # that may have a key
 
 _NO_KEY = (
     "You did not provide an API key. Send it in the header Authorization, as 'Bearer' and the key."

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from openai_frontend.auth.authorization import KEY_HEADERS
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.kserve.parameters import is_reserved
 
 # A model, and what it logs, must not see them, whatever the pattern
-_SECRET = frozenset({b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"cookie"})
+_SECRET = KEY_HEADERS | {b"proxy-authorization", b"cookie"}
 _MOST_HEADERS = 64
 _MOST_BYTES = 8192
 _LONGEST_NAME = 128

@@ -43,11 +43,11 @@ def decode(tensor: str, datatype: Datatype, shape: Sequence[int], data: Any) -> 
             tensor, f"its data has {len(values)} elements, but its shape {list(shape)} has {count}"
         )
     if datatype is BYTES:
-        return b"".join(_texts(tensor, part) for part in _parts(values))
+        return b"".join(_texts(tensor, part) for part in parts(values))
     if datatype.code is None:
         reject(tensor, f"{datatype.name} cannot be sent as JSON; use binary data")
     if datatype.code == "?":
-        return b"".join(_bools(tensor, part) for part in _parts(values))
+        return b"".join(_bools(tensor, part) for part in parts(values))
     return _numbers(tensor, datatype, values)
 
 
@@ -63,7 +63,8 @@ def _flat(tensor: str, data: Any) -> list[Any]:
     return values
 
 
-def _parts(values: list[Any]) -> Iterator[list[Any]]:
+def parts(values: Any) -> Iterator[list[Any]]:
+    """Steps of a list, or of a repeated field of a message, whose slices are lists."""
     for start in range(0, len(values), _STEP):
         yield values[start : start + _STEP]
 
@@ -82,7 +83,7 @@ def _numbers(tensor: str, datatype: Datatype, values: list[Any]) -> bytes:
     code = str(datatype.code)
     allowed = _JSON_TYPES.get(code, _INTEGER)
     packed = array(code)
-    for part in _parts(values):
+    for part in parts(values):
         _check_types(tensor, datatype.name, part, allowed)
         if code in "fd" and _too_large(code, part):
             reject(tensor, f"its data has a number out of range for {datatype.name}")
@@ -160,8 +161,8 @@ def encode(
     if datatype.code is None:
         reject(tensor, f"{datatype.name} cannot be returned as JSON; request binary data")
     values = as_numbers(data, datatype.code)
-    parts = (values[start : start + _STEP].tolist() for start in range(0, len(values), _STEP))
-    return _joined(_dumped(tensor, datatype, part) for part in parts)
+    numbers = (values[start : start + _STEP].tolist() for start in range(0, len(values), _STEP))
+    return _joined(_dumped(tensor, datatype, part) for part in numbers)
 
 
 def _text_parts(
@@ -170,7 +171,7 @@ def _text_parts(
     elements = binary_tensors.elements(tensor, count, data)
     found = [(index, data[start:end]) for index, (start, end) in enumerate(elements)]
     try:
-        for part in _parts(found):
+        for part in parts(found):
             yield [decode(index, element) for index, element in part]
     except UnicodeDecodeError:
         _reject_bytes(tensor)

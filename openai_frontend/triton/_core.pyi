@@ -55,7 +55,7 @@ class MappedFile:
 
     def __init__(self, fd: int, offset: int, size: int) -> None:
         """
-        The file is duplicated. Raises ValueError if it is no regular file or too short.
+        Duplicates the descriptor. Raises ValueError if the file is not regular or too short.
         """
 
     @property

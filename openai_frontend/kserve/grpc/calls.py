@@ -157,7 +157,9 @@ class RpcCalls:
         return handle
 
     async def _message(self, call: Any) -> bytes:
-        """The only one of a call. Raises InvalidRequest without one, or RequestTimedOut."""
+        """Read the message of a call that has one. Raises InvalidRequest without it, or
+        RequestTimedOut.
+        """
         try:
             async with asyncio.timeout(self._limits.message_timeout_s):
                 data = await call.read()

@@ -33,6 +33,7 @@ from openai_frontend.kserve.models import (
 from openai_frontend.kserve.services import KServeServices
 from openai_frontend.kserve.shared_memory import NO_CUDA
 from openai_frontend.request_context.context import RequestContext
+from schemas.kserve import MAX_ID_CHARACTERS
 
 DECOUPLED = (
     "ModelInfer does not support models with decoupled transaction policy: use ModelStreamInfer"
@@ -272,7 +273,7 @@ def _failure(data: bytes, error_message: str) -> bytes:
     """The response names its request, as those without an error do."""
     response = _StreamResponse(error_message=error_message)
     with suppress(InvalidRequest):
-        response.infer_response.id = parsed(_STREAM, data).id[:4096]
+        response.infer_response.id = parsed(_STREAM, data).id[:MAX_ID_CHARACTERS]
     serialized: bytes = response.SerializeToString()
     return serialized
 

@@ -17,6 +17,7 @@ from openai_frontend.kserve.datatypes import (
 )
 from openai_frontend.kserve.grpc.messages import message
 from openai_frontend.kserve.inference import Answer, InferenceRequest
+from openai_frontend.kserve.json_tensors import parts
 from openai_frontend.kserve.outputs import RequestedOutput, region_parameters, requested_output
 from openai_frontend.kserve.parameters import boolean, read_parameters
 from openai_frontend.kserve.shared_memory import (
@@ -26,6 +27,12 @@ from openai_frontend.kserve.shared_memory import (
     read_reference,
 )
 from openai_frontend.serving.request.field_policy import FieldPolicy
+from schemas.kserve import (
+    MAX_DIMENSIONS,
+    MAX_ID_CHARACTERS,
+    MAX_NAME_CHARACTERS,
+    MAX_TENSORS,
+)
 
 _InferParameter = message("InferParameter")
 
@@ -45,9 +52,6 @@ _CONTENTS: Mapping[str, str] = {
     "BYTES": "bytes_contents",
 }
 
-_STEP = 16 * 1024  # elements converted in one step: 0.5 ms
-_MAX_TENSORS, _MAX_DIMENSIONS = 1024, 64
-_MAX_NAME, _MAX_ID = 1024, 4096  # characters
 
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 FINAL_RESPONSE = "triton_final_response"
@@ -89,15 +93,17 @@ class RequestReader:
 def _check_sizes(request: Any) -> None:
     """The limits of HTTP's schema (`schemas.kserve`)."""
     for what, tensors in (("inputs", request.inputs), ("outputs", request.outputs)):
-        if len(tensors) > _MAX_TENSORS:
-            raise InvalidRequest(f"{what}: more than {_MAX_TENSORS}", param=what)
+        if len(tensors) > MAX_TENSORS:
+            raise InvalidRequest(f"{what}: more than {MAX_TENSORS}", param=what)
         for place, tensor in enumerate(tensors):
-            if not 0 < len(tensor.name) <= _MAX_NAME or "\x00" in tensor.name:
+            if not 0 < len(tensor.name) <= MAX_NAME_CHARACTERS or "\x00" in tensor.name:
                 field = f"{what}[{place}].name"
-                reason = f"must have 1 to {_MAX_NAME} characters and no NUL"
+                reason = f"must have 1 to {MAX_NAME_CHARACTERS} characters and no NUL"
                 raise InvalidRequest(f"{field}: {reason}", param=field)
-    if len(request.id) > _MAX_ID or "\x00" in request.id:
-        raise InvalidRequest(f"id: must have at most {_MAX_ID} characters and no NUL", param="id")
+    if len(request.id) > MAX_ID_CHARACTERS or "\x00" in request.id:
+        raise InvalidRequest(
+            f"id: must have at most {MAX_ID_CHARACTERS} characters and no NUL", param="id"
+        )
 
 
 def sends_empty_final(parameters: dict[str, Any]) -> bool:
@@ -117,8 +123,8 @@ def _inputs(request: Any) -> tuple[dict[str, TensorInput], dict[str, SharedInput
         if name in inputs or name in shared:
             reject(name, "duplicate input")
         refuse_reserved(name)
-        if len(tensor.shape) > _MAX_DIMENSIONS:
-            reject(name, f"its shape has more than {_MAX_DIMENSIONS} dimensions")
+        if len(tensor.shape) > MAX_DIMENSIONS:
+            reject(name, f"its shape has more than {MAX_DIMENSIONS} dimensions")
         place = read_reference(name, parameters_of(tensor.parameters))
         if place is None:
             inputs[name] = _input(tensor, raw, has_raw=bool(request.raw_input_contents))
@@ -169,20 +175,14 @@ def _elements(name: str, datatype: Datatype, contents: Any) -> bytes:
     if datatype is BYTES:
         return b"".join(len(value).to_bytes(4, "little") + value for value in values)
     if datatype.code == "?":
-        return b"".join(map(bytes, _parts(values)))
+        return b"".join(map(bytes, parts(values)))
     packed = array(str(datatype.code))
     try:
-        for part in _parts(values):
+        for part in parts(values):
             packed.fromlist(part)
     except OverflowError:
         reject(name, f"its data has a number out of range for {datatype.name}")
     return packed.tobytes()
-
-
-def _parts(values: Any) -> Iterator[list[Any]]:
-    """In steps, because callers run this in a thread beside an event loop."""
-    for start in range(0, len(values), _STEP):
-        yield values[start : start + _STEP]
 
 
 def _outputs(request: Any) -> tuple[RequestedOutput, ...]:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scripts.setup import lock
+from scripts.setup import in_image, lock
 from scripts.setup.install import ENGINE_LOCKS, PYTHON
 
 
@@ -67,7 +67,8 @@ def ranges() -> list[str]:
     """What `scripts.setup.in_image` installs if the image has none of it."""
     project = lock.read_project(Path("pyproject.toml"))
     own: list[str] = project["project"]["dependencies"]
-    return [*own, *project["build-system"]["requires"]]
+    extras = [text for name in in_image.EXTRAS for text in in_image.extra_requirements(name)]
+    return [*own, *extras, *project["build-system"]["requires"]]
 
 
 def ask_pip(image: Image, wanted: list[str]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 # The gateway must not bring its own: they are built for the image.
 KEPT = ("torch", "vllm", "tensorrt-llm")
+EXTRAS = ("grpc",)  # in every image
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +36,9 @@ def vllm_problem() -> str | None:
     """One line if this Python has no vLLM in the range of pyproject.toml, else None."""
     from packaging.specifiers import SpecifierSet  # vLLM brings it
 
-    [wanted] = [SpecifierSet(text.removeprefix("vllm")) for text in extra() if is_vllm(text)]
+    [wanted] = [
+        SpecifierSet(text.removeprefix("vllm")) for text in extra_requirements() if is_vllm(text)
+    ]
     found = version_of("vllm")
     if found is None:
         return f"this image has no vLLM; vllm{wanted} is needed: choose another base image"
@@ -45,9 +48,9 @@ def vllm_problem() -> str | None:
     return f"this image has vLLM {found}; vllm{wanted} is needed: choose another release of it"
 
 
-def extra() -> list[str]:
+def extra_requirements(name: str = "vllm") -> list[str]:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    requirements: list[str] = project["optional-dependencies"]["vllm"]
+    requirements: list[str] = project["optional-dependencies"][name]
     return requirements
 
 
@@ -57,7 +60,7 @@ def is_vllm(requirement: str) -> bool:
 
 def beside_vllm() -> list[str]:
     """The extra without vLLM: with it, pip would ask for the torch that PyPI's vLLM names."""
-    return [text for text in extra() if not is_vllm(text)]
+    return [text for text in extra_requirements() if not is_vllm(text)]
 
 
 def version_of(package: str) -> str | None:
@@ -80,7 +83,8 @@ def install(folder: Path, also: list[str]) -> list[str]:
         subprocess.run([*pip, *build], check=True)
         [wheel] = Path(made).glob("*.whl")
         options = ["--no-cache-dir", f"--constraint={limits}"]
-        subprocess.run([*pip, "install", *options, wheel, *also], check=True)
+        gateway = f"{wheel}[{','.join(EXTRAS)}]"
+        subprocess.run([*pip, "install", *options, gateway, *also], check=True)
     return [line for line in reported(python) if line not in before]
 
 

@@ -8,6 +8,8 @@ import jsonschema
 import pytest
 import yaml
 
+from openai_frontend.config import grpc_options
+from openai_frontend.config.loader import load
 from openai_frontend.config.settings import Settings
 from scripts.check_images import IMAGES
 from tests.deploy.dockerfile import stages
@@ -28,6 +30,23 @@ def test_file_follows_the_compose_specification() -> None:
     """The specification's schema reports no error."""
 
     assert schema_errors(COMPOSE) == []
+
+
+def test_grpc_is_published_by_the_second_file_only() -> None:
+    """It sets the port for every service and publishes it to this machine; the first does not."""
+
+    path = ROOT / "deploy" / "docker" / "compose.grpc.yml"
+    grpc = yaml.safe_load(path.read_text())
+
+    assert schema_errors(grpc) == []
+    environment = {"OPENAI_FRONTEND_TRITON_OPTION": "grpc-port=8001"}
+    added = {
+        "environment": environment,
+        "ports": ["127.0.0.1:8001:8001"],
+    }
+    assert grpc["services"] == dict.fromkeys(SERVICES, added)
+    settings = load(environment=environment)
+    assert grpc_options.value(settings.triton_option, "grpc-port") == 8001
 
 
 def test_schema_finds_mistakes() -> None:

@@ -9,7 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from openai_frontend.config.loader import options
-from scripts.check_images import IMAGES
+from scripts import check_images
+from scripts.check_images import IMAGES, Image
 from scripts.setup import in_image
 from scripts.setup.install import lock_files
 from tests.deploy.dockerfile import stages
@@ -84,12 +85,27 @@ def test_image_installs_what_is_resolved(stage: str, engine: str) -> None:
     assert [path.name for path in lock_files(engine)] == list(IMAGES[stage].locks)
 
 
+@pytest.mark.parametrize("image", IMAGES.values(), ids=IMAGES)
+def test_image_has_the_extras(image: Image) -> None:
+    """The locks contain them, or `scripts.setup.in_image` installs them beside the gateway."""
+
+    asked = [
+        Requirement(text) for name in in_image.EXTRAS for text in in_image.extra_requirements(name)
+    ]
+    locked = dict(pin.split("==") for pin in check_images.pins(image))
+    resolved = [Requirement(text) for text in check_images.ranges()]
+    for each in asked:
+        assert locked[each.name] in each.specifier if image.locks else each in resolved
+
+
 def test_vllm_of_the_triton_image_is_in_the_range() -> None:
     """The release that the comment names is one that `scripts.setup.in_image` accepts."""
 
     text = (ROOT / "deploy/docker/Dockerfile").read_text()
     [(release, vllm)] = re.findall(r"\((\d\d\.\d\d): vLLM (\d+\.\d+)\)", text)
-    [wanted] = [Requirement(each) for each in in_image.extra() if in_image.is_vllm(each)]
+    [wanted] = [
+        Requirement(each) for each in in_image.extra_requirements() if in_image.is_vllm(each)
+    ]
     assert f":{release}-vllm-" in BASES["TRITON_VLLM_IMAGE"]
     assert f"{vllm}.0" in wanted.specifier
 

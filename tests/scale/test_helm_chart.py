@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from openai_frontend.cli import main, ray_init
-from openai_frontend.config import ray_application
+from openai_frontend.config import grpc_options, ray_application
 from openai_frontend.config.loader import load, options
 from openai_frontend.config.ray_application import RayArguments
 from openai_frontend.metrics.catalog import LOAD_KV_CACHE_BLOCK_SIZE, LOAD_KV_CACHE_BLOCKS
@@ -40,6 +40,9 @@ NO_POLICY = {
     "networkPolicy": {"enabled": False},
 }
 
+PEER = {"podSelector": {"matchLabels": {"app": "client"}}}
+GRPC = {"service": {"grpcPort": 8001}, "networkPolicy": {"enabled": True, "clients": [PEER]}}
+
 
 def render(values: dict[str, Any], release: str = "chat") -> dict[str, Any]:
     """The answer of `tests/scale/helm.py`."""
@@ -56,6 +59,7 @@ def rendered_sets() -> dict[str, dict[str, Any]]:
         *files,
         {},
         NO_POLICY,
+        GRPC,
         *CHANGED,
         *BUDGETS,
         *(values for values, _ in REFUSED.values()),
@@ -168,7 +172,9 @@ def test_gateway_accepts_the_settings(name, tmp_path):
 
     [container] = pod(name)["containers"]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert ports == {"http": loaded.port, "metrics": loaded.metrics_port}
+    grpc_port = grpc_options.value(loaded.triton_option, "grpc-port")
+    listening = {"http": loaded.port, "metrics": loaded.metrics_port, "grpc": grpc_port}
+    assert ports == {name: port for name, port in listening.items() if port is not None}
     needed_s = loaded.drain_delay_s + loaded.graceful_shutdown_timeout_s + 10
     assert pod(name)["terminationGracePeriodSeconds"] > needed_s
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
@@ -523,6 +529,28 @@ def test_ray_deploys_roles(tmp_path, capsys):
     assert main(["check", str(file)]) == 2
 
 
+def test_grpc_is_served_only_if_a_port_is_set():
+    """The service's port leads to the one at which the gateway listens, with its other options."""
+    [container] = pod("one-node")["containers"]
+    [listening] = [each for each in container["ports"] if each["name"] == "grpc"]
+    options_of_grpc = yaml.safe_load(settings("one-node"))["triton_option"]
+    assert options_of_grpc == {
+        "grpc-port": listening["containerPort"],
+        "grpc-max-connection-age": 600000,
+    }
+    ports = document("one-node", "Service")["spec"]["ports"]
+    [port] = [each["port"] for each in ports if each["targetPort"] == "grpc"]
+    assert port == 8001
+    for text in (settings("cpu"), json.dumps([pod("cpu"), document("cpu", "Service")])):
+        assert "grpc" not in text
+
+
+def test_grpc_can_be_reached_like_http():
+    """Where a network policy limits who reaches the API, it limits the same for gRPC."""
+    [rules] = policies(GRPC).values()
+    assert rules[0] == {"ports": [{"port": "http"}, {"port": "grpc"}], "from": [PEER]}
+
+
 def test_grace_period_follows_the_settings():
     """The engines may take `exit_timeout_s` (30), and 10 s are left."""
     assert pod("cpu")["terminationGracePeriodSeconds"] == 15 + 600 + 10 + 30 + 10
@@ -628,6 +656,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"service": {"port": 8080}, "rayService": {"enabled": True}},
         "service.port: it is 9000 with rayService",
     ),
+    "gRPC in Ray": (
+        {"service": {"grpcPort": 8001}, "rayService": {"enabled": True}},
+        "service.grpcPort: cannot be combined with rayService",
+    ),
+    "gRPC at the port of HTTP": (
+        {"service": {"grpcPort": 80}},
+        "service.grpcPort: it must differ from service.port",
+    ),
+    "gRPC beside a list of options": (
+        {"service": {"grpcPort": 8001}, "settings": {"triton_option": ["log-verbose=1"]}},
+        "settings.triton_option: with service.grpcPort, write a map",
+    ),
+    "the port of gRPC in the settings": (
+        {"settings": {"triton_option": {"grpc-port": 9}}},
+        "settings.triton_option: the chart sets grpc-port; see service.grpcPort",
+    ),
     "a share of Ray's pods": (
         {"podDisruptionBudget": {"maxUnavailable": "25%"}, "rayService": {"enabled": True}},
         "podDisruptionBudget.maxUnavailable: it must be a number with rayService",
@@ -669,6 +713,7 @@ BY_SCHEMA: dict[str, dict[str, Any]] = {
     "$.env[0].value": {"env": [{"name": "X", "value": 8}]},
     "$.serviceMonitor.credentials": {"serviceMonitor": {"credentials": {"name": "a"}}},
     "$.service.port": {"service": {"port": 9002}},
+    "$.service.grpcPort": {"service": {"grpcPort": -1}},
     "$.roles": {"roles": {"encode": {}}},
     "$.group.size": {"group": {"size": 0}},
 }

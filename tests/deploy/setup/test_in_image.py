@@ -1,6 +1,7 @@
 """The set-up in NVIDIA's images keeps their packages, and refuses a vLLM out of range."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -39,6 +40,24 @@ def test_vllm_itself_is_not_installed():
     """pip gets the rest of the extra only."""
     assert in_image.beside_vllm() == [text for text in EXTRA if Requirement(text).name != "vllm"]
     assert in_image.beside_vllm()
+
+
+def test_gateway_is_installed_with_grpc(monkeypatch, tmp_path):
+    """pip gets the wheel with the extra, whose packages the image need not have."""
+    commands = []
+
+    def run(command, **options):
+        commands.append([str(each) for each in command])
+        if "wheel" in command:
+            [folder] = [each.partition("=")[2] for each in command if "--wheel-dir" in each]
+            Path(folder, "openai_frontend-0.1.0.whl").touch()
+        return SimpleNamespace(returncode=0, stdout="")
+
+    monkeypatch.setattr("subprocess.run", run)
+
+    assert in_image.install(tmp_path, []) == []
+    [gateway] = [each for command in commands for each in command if ".whl" in each]
+    assert gateway.endswith("openai_frontend-0.1.0.whl[grpc]")
 
 
 def test_new_clashes_fail_the_build(monkeypatch, capsys, tmp_path):

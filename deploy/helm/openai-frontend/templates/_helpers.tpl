@@ -81,6 +81,10 @@ true
 {{- fail (printf "settings.%s: the chart sets it; see %s" $key $instead) -}}
 {{- end -}}
 {{- end -}}
+{{- $triton := default dict .Values.settings.triton_option -}}
+{{- if and (kindIs "map" $triton) (hasKey $triton "grpc-port") -}}
+{{- fail "settings.triton_option: the chart sets grpc-port; see service.grpcPort" -}}
+{{- end -}}
 {{- if or (hasKey .Values.settings "tls_certificate") (hasKey .Values.settings "unix_socket") -}}
 {{- fail "settings.tls_certificate, settings.unix_socket: probes and the service use HTTP; end TLS in the Gateway or a proxy" -}}
 {{- end -}}
@@ -108,6 +112,15 @@ true
 {{- $own := dict "port" 9000 "metrics_port" 9002 -}}
 {{- if .Values.rayService.enabled -}}
 {{- $own = dict "model_repository" "/models" -}}
+{{- end -}}
+{{- if .Values.service.grpcPort -}}
+{{- if not (kindIs "map" $triton) -}}
+{{- fail "settings.triton_option: with service.grpcPort, write a map, such as {log-verbose: 1}" -}}
+{{- end -}}
+{{- if eq (int .Values.service.grpcPort) (int .Values.service.port) -}}
+{{- fail "service.grpcPort: it must differ from service.port" -}}
+{{- end -}}
+{{- $_ := set $own "triton_option" (merge (dict "grpc-port" 8001) $triton) -}}
 {{- end -}}
 {{- if .Values.keys.existingSecret -}}
 {{- $_ := set $own "keys_file" (printf "/etc/openai-frontend/keys/%s" .Values.keys.key) -}}
@@ -185,6 +198,9 @@ true
 {{- end -}}
 {{- if gt (int .Values.group.size) 1 -}}
 {{- fail "group.size: cannot be combined with rayService" -}}
+{{- end -}}
+{{- if .Values.service.grpcPort -}}
+{{- fail "service.grpcPort: cannot be combined with rayService, whose proxy forwards only HTTP" -}}
 {{- end -}}
 {{- if not (has (int .Values.service.port) (list 80 9000)) -}}
 {{- fail "service.port: it is 9000 with rayService, because KubeRay makes the service" -}}

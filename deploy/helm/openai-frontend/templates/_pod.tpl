@@ -49,6 +49,10 @@ spec:
           containerPort: 9000
         - name: metrics
           containerPort: 9002
+        {{- if .Values.service.grpcPort }}
+        - name: grpc
+          containerPort: 8001
+        {{- end }}
         {{- if eq (default "" .Values.role) "prefill" }}
         - name: transfer
           containerPort: 9100

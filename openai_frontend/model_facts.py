@@ -39,6 +39,8 @@ class ModelFacts:
     images: ImageSupport | None = None  # None: it takes no images
     audio: AudioSupport | None = None  # None: its prompts contain no audio
     transcription: TranscriptionSupport | None = None  # None: no transcription model
+    # Names of logits processors that requests may choose; None: unknown, the engine decides
+    logits_processors: tuple[str, ...] | None = None
     # Features that this installation of the engine lacks, one sentence each
     limitations: tuple[str, ...] = ()
 

@@ -22,7 +22,7 @@ from openai_frontend.generation import (
 Step = Callable[[CompletionDelta, Outputs], None]  # adds to a delta
 
 # Performance metrics of TensorRT-LLM's models, with the names of all of its releases
-_METRICS = (
+METRICS = (
     "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks",
     "kv_cache_reused_block", "kv_cache_missed_block", "kv_cache_hit_rate", "arrival_time_ns",
     "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns", "acceptance_rate",
@@ -31,7 +31,8 @@ _METRICS = (
 
 # Member of extra_args -> the outputs that it requests
 _REQUESTED_OUTPUTS: Mapping[str, Sequence[str]] = {
-    "return_perf_metrics": _METRICS,
+    "return_perf_metrics": METRICS,
+    "return_cumulative_logprob": ("cumulative_logprob",),
     "return_context_logits": ("context_logits",),
     "return_generation_logits": ("generation_logits",),
 }
@@ -156,8 +157,8 @@ def _add_requested(delta: CompletionDelta, outputs: Outputs, *, names: Sequence[
     if found:
         delta.counts = replace(
             delta.counts or TokenCounts(),
-            metrics={name: _number(outputs.item(name)) for name in found if name in _METRICS},
-            logits={name: found[name] for name in found if name not in _METRICS},
+            metrics={name: _number(outputs.item(name)) for name in found if name in METRICS},
+            logits={name: found[name] for name in found if name not in METRICS},
         )
 
 

@@ -37,6 +37,7 @@ class ContractOptions:
     images: ImageSupport | None = None  # what the engine or the model's files say; None: no images
     audio: AudioSupport | None = None  # what the engine says; None: prompts contain no audio
     transcription: TranscriptionSupport | None = None  # what the engine says; None: no speech
+    logits_processors: Collection[str] | None = None  # that requests may name; None: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,8 @@ def select_contracts(
     make = _FACTORIES[name]
     if name == "tensorrt_llm":
         make = partial(tensorrt_llm, prompt_embedding_tables=options.prompt_embedding_tables)
+    elif name == "llmapi":
+        make = partial(llmapi, logits_processors=options.logits_processors)
     contract = make(
         config,
         tensors=options.tensors,

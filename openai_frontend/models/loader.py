@@ -239,6 +239,7 @@ def _select_contracts(
                 ),
                 images=facts.images,
                 audio=facts.audio,
+                logits_processors=facts.logits_processors,
                 transcription=facts.transcription,
             ),
             decoupled=decoupled,

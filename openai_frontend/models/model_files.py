@@ -112,6 +112,9 @@ def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFacts:
     facts = _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_seq_len")
     )
+    processors = arguments.get("logits_post_processors")
+    names = tuple(map(str, processors)) if isinstance(processors, dict) else ()
+    facts = replace(facts, logits_processors=names)
     said = arguments.get("triton_config")
     sees = isinstance(said, dict) and said.get("multimodal") is True  # else it drops them
     return replace(facts, images=ImageSupport(takes_question=True)) if sees else facts

@@ -244,6 +244,7 @@ def _fill_in_contract(
                 tensors=folder.options.tensors,
                 images=facts.images,
                 audio=facts.audio,
+                logits_processors=facts.logits_processors,
             ),
             decoupled=folder.is_decoupled(),
             vocabulary=prompts,

@@ -206,6 +206,17 @@ def test_performance_metrics(client, model):
     assert measured["arrival_time_ns"] <= measured["last_token_time_ns"]
 
 
+def test_cumulative_log_probability(client, model):
+    """The LLM-API model reports it, if its usage is asked for it by name."""
+    asked = {"extra_body": {"vllm_xargs": {"return_cumulative_logprob": True}}}
+    if model.chosen.name != "llmapi":
+        pytest.skip("only the LLM-API model has this input")
+
+    [measured] = chat(client, model, **asked).usage.performance_metrics
+
+    assert measured["cumulative_logprob"] < 0
+
+
 # Fields whose values are passed on: a model honours them, or refuses them by name
 TAKEN: dict[str, Any] = {
     "min_tokens": 1,

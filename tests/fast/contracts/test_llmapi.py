@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.contracts import Contract
-from openai_frontend.contracts.select import select_contracts
+from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     Adapter,
@@ -106,6 +106,28 @@ def test_plug_in_selects_the_models_logits_processor() -> None:
     assert "logits_processor" not in (contract().extra_args or ())
 
 
+def test_processor_that_the_model_does_not_have_is_refused() -> None:
+    """`model.yaml` declares the names; the model itself would fail with a 500."""
+
+    options = ContractOptions(logits_processors=["json_only", "dates"])
+    chosen = select_contracts(CONSTRAINED_LLMAPI, options=options, vocabulary=Letters())
+    assert chosen.generation is not None
+    chosen.generation.encode(request(extra_args={"logits_processor": "dates"}))
+    with pytest.raises(InvalidRequest, match="no processor 'os'; use one of dates, json_only"):
+        chosen.generation.encode(request(extra_args={"logits_processor": "os"}))
+
+
+def test_model_without_processors_does_not_take_their_names() -> None:
+    """It declares the input, but its `model.yaml` has no processors."""
+
+    options = ContractOptions(logits_processors=())
+    chosen = select_contracts(CONSTRAINED_LLMAPI, options=options, vocabulary=Letters())
+    assert chosen.generation is not None
+    assert "logits_processor" not in (chosen.generation.extra_args or ())
+    with pytest.raises(InvalidRequest, match=r"'vllm_xargs\.logits_processor' is not supported"):
+        chosen.generation.encode(request(extra_args={"logits_processor": "dates"}))
+
+
 @pytest.mark.parametrize("args", [{"logits_processor": 3}, {"other": "x"}])
 def test_other_extra_args_are_refused_by_name(args: dict[str, Any]) -> None:
     """The model has no inputs for them."""
@@ -162,6 +184,19 @@ def test_timeout_or_cancel_in_the_engine_is_a_failure(reason: bytes) -> None:
     outputs = RecordedOutputs(final=True, text_output=[b"a"], finish_reason=[reason])
     with pytest.raises(InferenceFailed, match=reason.decode()):
         contract().decoder(request())(outputs)
+
+
+def test_cumulative_log_probability_is_reported_if_it_is_requested() -> None:
+    """The model writes the number as text, although it declares a number."""
+
+    asked = {"return_cumulative_logprob": True}
+    assert told(extra_args=asked) == {"return_cumulative_logprob": [True]}
+    outputs = RecordedOutputs(
+        final=True, text_output=[b"a"], finish_reason=[b"stop"], cumulative_logprob=[b"-1.5"]
+    )
+    delta = contract().decoder(request(extra_args=asked))(outputs)
+    assert delta.counts is not None
+    assert delta.counts.metrics == {"cumulative_logprob": -1.5}
 
 
 def test_stop_string_that_the_model_misses_is_cut() -> None:

@@ -56,8 +56,18 @@ def test_tensorrt_llm_llmapi(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text("model: org/x\nmax_seq_len: 7\ntriton_config: {}")
     source = ModelSource(config={"backend": "python"}, folder=tmp_path)
     assert read_facts(source, no_parts) == replace(
-        OTHER_BACKEND, tokenizer="org/x", max_model_len=7
+        OTHER_BACKEND, tokenizer="org/x", max_model_len=7, logits_processors=()
     )
+
+
+def test_llmapi_names_its_logits_processors(tmp_path: Path) -> None:
+    """The keys of a mapping in model.yaml; the values name code."""
+
+    (tmp_path / "model.yaml").write_text(
+        "model: org/x\nlogits_post_processors: {json_only: 'masks:JSON', dates: 'masks:DATES'}\n"
+    )
+    source = ModelSource(config={"backend": "python"}, folder=tmp_path)
+    assert read_facts(source, no_parts).logits_processors == ("json_only", "dates")
 
 
 ENSEMBLE = {"ensemble_scheduling": {"step": [{"model_name": "before"}, {"model_name": "engine"}]}}

@@ -1,7 +1,7 @@
 """Model folders with the mock engine, and a core that serves them."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,19 @@ def write_with_tokenizer(repository: Path, name: str, **arguments: Any) -> Path:
     """A model folder with a tokenizer and a ChatML template."""
     version = write(repository, name, tokenizer="./tokenizer", **arguments)
     return tiny_tokenizer.write(version / "tokenizer")
+
+
+def write_with_turns(
+    repository: Path, name: str, turns: Sequence[Mapping[str, Any]], **arguments: Any
+) -> Path:
+    """A model folder with a script, and Qwen3's markup for tools and reasoning."""
+    settings: dict[str, Any] = {"max_model_len": 200_000, "turns": turns, **arguments}
+    version = write(repository, name, tokenizer="./tokenizer", **settings)
+    return tiny_tokenizer.write(
+        version / "tokenizer",
+        chat_template=tiny_tokenizer.QWEN,
+        added_tokens=tiny_tokenizer.QWEN_TOKENS,
+    )
 
 
 def write_with_images(repository: Path, name: str, **arguments: Any) -> Path:

@@ -1,8 +1,5 @@
-"""An engine without a model, for tests and benchmarks: tokens at a configured rate, size, delay and
-point of failure, with a simulated prefix cache.
-
-Parameters that affect which tokens are chosen (temperature, penalties, logit_bias, stop, grammars,
-...) are accepted and ignored.
+"""Steps all running requests together: tokens at a configured rate, size, delay and point of
+failure, with a simulated prefix cache.
 """
 
 import asyncio
@@ -13,9 +10,8 @@ import random
 import struct
 import time
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 from openai_frontend.engines.engine import (
     KV_CACHE_USAGE,
@@ -23,11 +19,13 @@ from openai_frontend.engines.engine import (
     Engine,
     EngineError,
     EngineStats,
-    KVTransferFacts,
     ModelFacts,
     ModelSpec,
 )
 from openai_frontend.engines.kv_events import KVEventPublisher
+from openai_frontend.engines.mock.facts import mock_facts
+from openai_frontend.engines.mock.script import Script
+from openai_frontend.engines.mock.settings import MockSettings, read_settings
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -41,57 +39,11 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.media.modalities import (
-    AudioFile,
-    AudioInput,
-    AudioSupport,
-    ImageInput,
-    ImageSupport,
-    TranscriptionSupport,
-)
+from openai_frontend.media.modalities import AudioFile, AudioInput, ImageInput
 from openai_frontend.prefix_cache.blocks import PrefixCache
 from openai_frontend.triton import error_codes
 
 _HALF = math.log(0.5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MockSettings:
-    """`model.json` of a mock model. Every field has a default, so the file is optional."""
-
-    tokens: tuple[str, ...] = (" token",)  # the output's tokens, repeated
-    answer_tokens: int | None = None  # the output stops here; None: only at max_tokens
-    tokens_per_second: float = 0.0  # per stream; 0: as fast as the event loop allows
-    first_token_delay_s: float = 0.0
-    prefill_tokens_per_second: float = 0.0  # one prompt after another; 0: prompts take no time
-    prefix_cache_blocks: int = 0  # 0: no prefix cache
-    block_size: int = 16  # tokens
-    kv_events_config: Mapping[str, Any] | None = None  # as vLLM's; needs a tokenizer and blocks
-    fail_after_tokens: int | None = None  # fail the request here
-    die_after_tokens: int | None = None  # fail the whole engine here, permanently
-    hang_after_tokens: int | None = None  # stop the whole engine here, once, for `hang_s`
-    hang_s: float = 3600.0
-    never_ends: bool = False  # send the last token without a finish reason
-    ignores_cancel: bool = False  # keep generating for callers that are gone
-    fail_at_load: str | None = None  # fail the load with this message
-    load_s: float = 0.0
-    max_model_len: int = 4096
-    max_running: int = 1024  # concurrent streams; further ones wait
-    tokenizer: str | None = None  # folder; "./" is relative to the version's folder
-    tasks: tuple[str, ...] = ("generate", "embed", "score")
-    dimensions: int = 8  # of an embedding
-    max_lora_rank: int | None = None  # None: no LoRA; an adapter's output is its name
-    kv_role: str | None = None  # kv_producer, kv_consumer: transfers KV caches; None: none
-    kv_lease_s: float = 30.0
-    kv_address: str = "127.0.0.1:0"  # what a producer says that it listens on
-    images_per_prompt: int = 0  # 0: no images
-    tokens_per_image: int = 16  # of the prompt, where its placeholder is one
-    describe_images: bool = False  # the output says what images arrived, one token each
-    audio_files_per_prompt: int = 0  # 0: no audio in prompts
-    tokens_per_audio: int = 10  # of the prompt, where its placeholder is one
-    audio_window_s: float = 0.0  # the longest audio to transcribe, at 16 kHz; 0: none
-    # The output says what audio arrived: each file in one token, or the samples to transcribe
-    describe_audio: bool = False
 
 
 class _MockRequest:
@@ -115,7 +67,13 @@ class _MockRequest:
         "wants_logprobs",
     )
 
-    def __init__(self, request: GenerationRequest, sink: DeltaSink, settings: MockSettings) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        sink: DeltaSink,
+        settings: MockSettings,
+        script: Script | None,
+    ) -> None:
         self.request_id = request.request_id
         self.adapter = request.adapter
         self.sink = sink
@@ -126,14 +84,11 @@ class _MockRequest:
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
         images = _check_images(request.images, settings)
         files = _check_audio_files(request.audio_files, settings)
-        self.deltas = _described(
-            [
-                *(images if settings.describe_images else ()),
-                *(files if settings.describe_audio else ()),
-            ]
+        self.deltas = (
+            _media_deltas(request, images, files, settings)
+            if script is None
+            else script.output(request.prompt, request.prompt_token_ids)
         )
-        if settings.describe_audio and request.audio is not None:
-            self.deltas = [_description(request.audio)]
         self.image_tokens = len(images) * settings.tokens_per_image
         self.audio_tokens = len(files) * settings.tokens_per_audio
         media_tokens, placeholders = self.image_tokens + self.audio_tokens, len(images) + len(files)
@@ -146,7 +101,7 @@ class _MockRequest:
             )
         asked = request.sampling_params.max_tokens
         limit = room if asked is None else min(asked, room)
-        own = len(self.deltas) if self.deltas else settings.answer_tokens
+        own = settings.answer_tokens if self.deltas is None else len(self.deltas)
         self.stops = own is not None and own <= limit and not request.sampling_params.ignore_eos
         self.length = own if self.stops and own is not None else limit
         params = self.params
@@ -163,11 +118,11 @@ class MockEngine(Engine):
     @classmethod
     def describe(cls, model: ModelSpec) -> ModelFacts:
         """All facts come from model.json."""
-        return _facts(_settings(model), model)
+        return mock_facts(read_settings(model), model)
 
     def load(self, model: ModelSpec) -> ModelFacts:
         """Read the settings; fail if they say so."""
-        self._settings = settings = _settings(model)
+        self._settings = settings = read_settings(model)
         if settings.load_s:
             time.sleep(settings.load_s)
         if settings.fail_at_load is not None:
@@ -176,6 +131,12 @@ class MockEngine(Engine):
             CompletionDelta(text=text, token_ids=(number,))
             for number, text in enumerate(settings.tokens)
         ]
+        folder = settings.tokenizer_folder(model)
+        self._script = (
+            Script.load(settings.turns, settings.markers, Path(folder))
+            if settings.turns and folder is not None
+            else None
+        )
         self._running: dict[str, _MockRequest] = {}
         self._prefilling: dict[str, _MockRequest] = {}  # in the delay before their first token
         self._waiting: dict[str, _MockRequest] = {}  # for a slot
@@ -191,7 +152,7 @@ class MockEngine(Engine):
         self._failure: str | None = None
         self._scheduled = False
         self._awake: asyncio.Event | None = None  # None or set: not hanging
-        return _facts(settings, model)
+        return mock_facts(settings, model)
 
     async def warm_up(self) -> None:
         """Waits until the engine no longer hangs."""
@@ -205,7 +166,7 @@ class MockEngine(Engine):
         if request.kv_transfer is not None and request.kv_transfer.rejected:
             sink.send(CompletionDelta(finish_reason="abort", counts=TokenCounts()))
             return
-        answer = _MockRequest(request, sink, self._settings)
+        answer = _MockRequest(request, sink, self._settings, self._script)
         self._prefilling[request.request_id] = answer
         loop = asyncio.get_running_loop()
         delay_s = self._settings.first_token_delay_s + self._prefill_s(request, answer, loop.time())
@@ -371,13 +332,8 @@ class MockEngine(Engine):
         """Each token is half as likely as the one before: the sampled token, then the requested ids
         or the ids that follow it.
         """
-        vocabulary = self._settings.tokens
         return {
-            id: {
-                "logprob": rank * _HALF,
-                "rank": rank,
-                "decoded_token": vocabulary[id] if id < len(vocabulary) else f"<{id}>",
-            }
+            id: {"logprob": rank * _HALF, "rank": rank, "decoded_token": self._token_text(id)}
             for rank, id in enumerate(dict.fromkeys(self._likeliest(token, params)), start=1)
         }
 
@@ -387,8 +343,18 @@ class MockEngine(Engine):
         return ids, [ranks[id] * _HALF for id in ids]
 
     def _likeliest(self, token: int, params: SamplingParams) -> list[int]:
-        count = len(self._settings.tokens) if params.logprobs == -1 else params.logprobs or 1
-        return [token, *(params.logprob_token_ids or range(token, token + count))]
+        size = len(self._settings.tokens) if self._script is None else self._script.vocabulary_size
+        count = size if params.logprobs == -1 else params.logprobs or 1
+        following: Sequence[int] = range(token, token + count)
+        if self._script is not None:  # the gateway asks its tokenizer for their texts
+            following = [id % size for id in following]
+        return [token, *(params.logprob_token_ids or following)]
+
+    def _token_text(self, token: int) -> str:
+        if self._script is not None:
+            return self._script.decode([token])
+        vocabulary = self._settings.tokens
+        return vocabulary[token] if token < len(vocabulary) else f"<{token}>"
 
     def _die(self, reason: str) -> None:
         self._failure = reason
@@ -397,36 +363,6 @@ class MockEngine(Engine):
             answer.sink.fail(EngineError(reason, error_codes.UNAVAILABLE))
         for each in unfinished:
             each.clear()
-
-
-def _facts(settings: MockSettings, model: ModelSpec) -> ModelFacts:
-    tokenizer = settings.tokenizer
-    if tokenizer is not None and tokenizer.startswith("./"):
-        tokenizer = str(model.version_folder / tokenizer)
-    return ModelFacts(
-        max_model_len=settings.max_model_len,
-        tokenizer=tokenizer,
-        tasks=settings.tasks,
-        dimensions=settings.dimensions,
-        matryoshka=True,
-        description="a mock that returns configured tokens",
-        max_lora_rank=settings.max_lora_rank,
-        kv_transfer=_kv_transfer(settings),
-        images=_image_support(settings),
-        audio=_audio_support(settings),
-        transcription=_transcription_support(settings),
-    )
-
-
-def _kv_transfer(settings: MockSettings) -> KVTransferFacts | None:
-    if settings.kv_role is None:
-        return None
-    return KVTransferFacts(
-        role=settings.kv_role,
-        lease_s=settings.kv_lease_s,
-        block_size=settings.block_size,
-        blocks=settings.prefix_cache_blocks,
-    )
 
 
 def _count_transfer(answer: _MockRequest, counts: TokenCounts, settings: MockSettings) -> None:
@@ -474,57 +410,24 @@ def _check_audio_files(files: Sequence[AudioFile], settings: MockSettings) -> li
     return [f"{each.format} {len(each.base64)} {each.digest[:8]}" for each in files]
 
 
-def _described(texts: Sequence[str]) -> list[CompletionDelta]:
-    """One delta for each text."""
+def _media_deltas(
+    request: GenerationRequest, images: list[str], files: list[str], settings: MockSettings
+) -> list[CompletionDelta] | None:
+    """One delta for each image or audio file that the output describes; None without any."""
+    if settings.describe_audio and request.audio is not None:
+        return [_description(request.audio)]
+    texts = [
+        *(images if settings.describe_images else ()),
+        *(files if settings.describe_audio else ()),
+    ]
     texts = [*(f"{text}; " for text in texts[:-1]), *texts[-1:]]
-    return [CompletionDelta(text, (number,)) for number, text in enumerate(texts)]
-
-
-def _image_support(settings: MockSettings) -> ImageSupport | None:
-    if not settings.images_per_prompt:
-        return None
-    return ImageSupport(
-        max_per_request=settings.images_per_prompt,
-        max_tokens_per_image=settings.tokens_per_image,
-    )
-
-
-def _audio_support(settings: MockSettings) -> AudioSupport | None:
-    if not settings.audio_files_per_prompt:
-        return None
-    return AudioSupport(
-        max_per_request=settings.audio_files_per_prompt,
-        max_tokens_per_audio=settings.tokens_per_audio,
-    )
+    return [CompletionDelta(text, (number,)) for number, text in enumerate(texts)] or None
 
 
 def _description(audio: AudioInput) -> CompletionDelta:
     return CompletionDelta(f"{audio.samples.nbytes // 4} samples {audio.digest[:8]}", (0,))
 
 
-def _transcription_support(settings: MockSettings) -> TranscriptionSupport | None:
-    if not settings.audio_window_s:
-        return None
-    return TranscriptionSupport(
-        sample_rate=16_000,
-        window_seconds=settings.audio_window_s,
-        languages=("en", "de"),
-        timestamps=True,
-        translation=True,
-    )
-
-
 def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:
     """Without a tokenizer, a word counts as a token."""
     return token_ids if token_ids is not None else range(len((prompt or "").split()))
-
-
-def _settings(model: ModelSpec) -> MockSettings:
-    arguments = dict(model.arguments)
-    for name in ("tokens", "tasks"):
-        if name in arguments:
-            arguments[name] = tuple(arguments[name])
-    try:
-        return MockSettings(**arguments)
-    except TypeError as error:
-        raise ValueError(f"{model.version_folder / 'model.json'}: {error}") from error

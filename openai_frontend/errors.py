@@ -68,9 +68,13 @@ class InvalidRequest(GatewayError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt and the requested output tokens exceed the model's context."""
+    """The prompt and the requested output tokens exceed the model's context. The numbers of tokens
+    are None if only the engine knows them.
+    """
 
     code = "context_length_exceeded"
+    prompt_tokens: int | None = None
+    context: int | None = None
 
 
 class ConstraintRefused(InvalidRequest):

@@ -143,7 +143,7 @@ class GenerateStream(StreamedResponse):
         return b""
 
     def failure_data(self, failure: ErrorReply) -> bytes:
-        return error_event(failure.in_kserve_form().body)
+        return error_event(failure.in_form("kserve", "").body)
 
 
 class MultiBufferResponse(Response):

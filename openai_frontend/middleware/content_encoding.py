@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.errors import InvalidRequest, RequestTooLarge
-from openai_frontend.middleware.error_responses import is_kserve, send_error
+from openai_frontend.middleware.error_responses import error_form, send_error
 from openai_frontend.serving.error_reply import http_error
 
 _REFUSED = http_error(
@@ -42,7 +42,7 @@ class ContentEncoding:
         encoding = _encoding(scope) if scope["type"] == "http" else b""
         if not encoding:
             return self._app(scope, receive, send)
-        if not is_kserve(scope):
+        if error_form(scope) != "kserve":
             return send_error(scope, send, _REFUSED)
         if (window_bits := _WINDOW_BITS.get(encoding)) is None:
             return send_error(scope, send, _KSERVE_REFUSED)

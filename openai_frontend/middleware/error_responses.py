@@ -10,10 +10,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.request_context.context import current_request
-from openai_frontend.serving.error_reply import ErrorReply, http_error, log_failure, reply_for
+from openai_frontend.serving.error_reply import (
+    ErrorForm,
+    ErrorReply,
+    http_error,
+    log_failure,
+    reply_for,
+)
 
 # Paths with KServe's prefix that belong to Cohere's API
 _NOT_KSERVE = frozenset({"/v2/rerank"})
+_MESSAGES, _MODELS = "/v1/messages", "/v1/models"
 
 
 class ErrorResponses:
@@ -52,8 +59,7 @@ async def send_error(scope: Scope, send: Send, reply: ErrorReply) -> None:
     """Sends the whole response. Records a rejection for the metrics."""
     if reply.rejection is not None:
         current_request().rejection = reply.rejection
-    if is_kserve(scope):
-        reply = reply.in_kserve_form()
+    reply = reply.in_form(error_form(scope), current_request().request_id)
     headers = {
         "content-type": "application/json",
         "content-length": str(len(reply.body)),
@@ -64,10 +70,21 @@ async def send_error(scope: Scope, send: Send, reply: ErrorReply) -> None:
     await send({"type": "http.response.body", "body": reply.body})
 
 
-def is_kserve(scope: Scope) -> bool:
-    """Whether the path belongs to KServe's protocol, which has its own error envelope."""
+def error_form(scope: Scope) -> ErrorForm:
+    """The form of errors in the API of the path."""
     path: str = scope["path"]
-    return (path.startswith("/v2/") and path not in _NOT_KSERVE) or path == "/v2"
+    if (path.startswith("/v2/") and path not in _NOT_KSERVE) or path == "/v2":
+        return "kserve"
+    if path == _MESSAGES or path.startswith(f"{_MESSAGES}/") or is_anthropic(scope):
+        return "anthropic"
+    return "openai"
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a path that OpenAI's and Anthropic's APIs share is called by the latter's clients."""
+    path: str = scope["path"]
+    shared = path == _MODELS or path.startswith(f"{_MODELS}/")
+    return shared and any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 # ---- requests without a route ----
@@ -111,8 +128,7 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
         if error.status_code == 404:
             text += _hint(path, request.app.state.routes)
     reply = http_error(error.status_code, text, code)
-    if is_kserve(request.scope):
-        reply = reply.in_kserve_form()
+    reply = reply.in_form(error_form(request.scope), current_request().request_id)
     headers = {**reply.headers, **(error.headers or {})}
     if "Allow" in headers:
         headers["Allow"] = _with_head(headers["Allow"])

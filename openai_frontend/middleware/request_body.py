@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.errors import RequestTooLarge
 from openai_frontend.middleware.authentication import RouteScopeOf
-from openai_frontend.middleware.error_responses import is_kserve, send_error
+from openai_frontend.middleware.error_responses import error_form, send_error
 from openai_frontend.serving.error_reply import ErrorReply, http_error
 
 # If the connection closes while a client is still sending, the client may never read the response
@@ -169,7 +169,7 @@ def _content_type_error(scope: Scope) -> ErrorReply | None:
     content_type = _content_type(scope)
     if content_type in _JSON_TYPES or (content_type is None and not _is_from_foreign_page(scope)):
         return None
-    if not is_kserve(scope):
+    if error_form(scope) != "kserve":
         return _CONTENT_TYPE
     accepted = content_type in _KSERVE_TYPES or (
         content_type == _FORM and not _is_from_browser(scope)

@@ -317,12 +317,14 @@ class PromptBuilder:
         """Runs before ids become a list, which costs 20 ns per id, holding the GIL."""
         limit = self._max_model_len
         if limit is not None and tokens > limit:
-            raise ContextLengthExceeded(
+            error = ContextLengthExceeded(
                 f"This model's maximum context length is {limit} tokens. "
                 f"However, your {param} resulted in {tokens} tokens. "
                 f"Please reduce the length of the {param}.",
                 param=param,
             )
+            error.prompt_tokens, error.context = tokens, limit
+            raise error
 
 
 def _packed(token_ids: list[int] | TokenIds) -> Sequence[int]:

@@ -77,6 +77,10 @@ class StreamedResponse(Response, ABC):
         """The end of a response that failed; None if its connection must be closed instead."""
         return error_event(failure.body)
 
+    def keep_alive(self) -> bytes:
+        """Data for a silent stream."""
+        return KEEP_ALIVE
+
     def start(self) -> None:
         """Sends the status on the first call, before what is written afterwards."""
         if self._starting is None:
@@ -119,7 +123,7 @@ class StreamedResponse(Response, ABC):
         self._sink = context.transport.sink
         writer = self._writer = self._limits.writer(self._limits.buffer_bytes, self._sink.drop)
         writer.on_drained = self._on_drained
-        silence = KeepAlive(writer, self.start, self._limits.ping_interval_s)
+        silence = KeepAlive(writer, self.start, self._limits.ping_interval_s, self.keep_alive)
         if self.comments:
             silence.watch()
         try:
@@ -184,9 +188,17 @@ class KeepAlive:
     times `every_s` after an event.
     """
 
-    def __init__(self, writer: StreamWriter, start: Callable[[], None], every_s: float) -> None:
+    def __init__(
+        self,
+        writer: StreamWriter,
+        start: Callable[[], None],
+        every_s: float,
+        data: Callable[[], bytes] = lambda: KEEP_ALIVE,
+    ) -> None:
+        """`data` returns what is sent each time."""
         self._writer = writer
         self._start = start
+        self._data = data
         self._every_s = every_s
         self._next: asyncio.TimerHandle | None = None
         self._stream: asyncio.Task[object] | None = None
@@ -213,9 +225,10 @@ class KeepAlive:
         written, self._body_bytes = self._body_bytes, self._writer.body_bytes
         if self._body_bytes == written and not self._writer.paused:
             with caught(self._end_stream):
+                data = self._data()
                 self._start()
-                self._writer(KEEP_ALIVE)
-            self._body_bytes += len(KEEP_ALIVE)
+                self._writer(data)
+                self._body_bytes += len(data)
 
     def _end_stream(self, error: Exception) -> None:
         self.stop()
@@ -232,6 +245,8 @@ class EventSource(Protocol):
     def feed(self, choice: int, deltas: list[CompletionDelta], /) -> bytes: ...
     def relay(self, write: FrameWriter, /) -> Resume | None: ...
     def relay_segment(self) -> None: ...
+    def keep_alive(self) -> bytes | None: ...
+    def failure(self, failure: ErrorReply, unsent: bytes, /) -> bytes: ...
     def finish(self) -> bytes: ...
 
 
@@ -247,6 +262,18 @@ class EventStream(StreamedResponse):
         super().__init__(limits, [*HEADERS, *headers])
         self._chunks = chunks
         self._bursts = bursts
+        self._opening = b""  # until it is sent
+
+    def keep_alive(self) -> bytes:
+        """An event of the dialect follows the opening."""
+        event = self._chunks.keep_alive()
+        if event is None:
+            return KEEP_ALIVE
+        opening, self._opening = self._opening, b""
+        return opening + event
+
+    def failure_data(self, failure: ErrorReply) -> bytes:
+        return self._chunks.failure(failure, self._opening)
 
     async def pump(self, writer: StreamWriter) -> bytes:
         """Sends the data of each wake-up in one write, the last together with the end.
@@ -257,13 +284,15 @@ class EventStream(StreamedResponse):
         code frames the text and writes it from its callback.
         """
         chunks = self._chunks
-        pending, begun = chunks.start(), False
+        self._opening, pending, begun = chunks.start(), b"", False
         async with aclosing(self._bursts) as bursts:
             async for burst in bursts:
                 for choice, deltas in burst:
                     pending += chunks.feed(choice, deltas)
-                if chunks.finished or not (begun or pending):
+                if chunks.finished or not (begun or pending or self._opening):
                     continue
+                if not begun:
+                    pending, self._opening = self._opening + pending, b""
                 if pending:
                     self.start()
                     writer(pending)
@@ -273,7 +302,8 @@ class EventStream(StreamedResponse):
                     self.resume = chunks.relay(writer)
                 chunks.relay_segment()
             await self.drained()
-        last = pending + chunks.finish()
+        last = self._opening + pending + chunks.finish()
+        self._opening = b""
         self.start()
         await self.drained()
         return last

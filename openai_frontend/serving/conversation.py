@@ -31,6 +31,7 @@ from openai_frontend.serving.output.output_parsing import (
     keep_special_tokens,
     parser_config,
     prompt_text,
+    with_counted_relay,
     with_parser_needs,
 )
 from openai_frontend.serving.request.field_names import renamed, renamed_fields
@@ -71,6 +72,7 @@ class ConversationPlan:
     tools: Tools = NO_TOOLS
     variables: TemplateVariables = NO_VARIABLES
     max_tokens: int | None = None  # of the output; None: as many as fit
+    shortens_output: bool = False  # to what fits, instead of an error
     logprobs: int | None = None  # alternatives for each token of the output; None: none reported
     documents: Sequence[Mapping[str, Any]] | None = None  # for the chat template
     add_generation_prompt: bool = True  # the prompt ends where the assistant's turn begins
@@ -97,6 +99,7 @@ class Conversation:
     """Messages and what the request says about the output, as any dialect may state it."""
 
     id_prefix: str  # of the job's id, as `chatcmpl`
+    id_separator: str = "-"
     plan: ConversationPlan
     # Sampling, format of the output, options of the response, under OpenAI's and vLLM's names
     fields: SamplingFields
@@ -104,6 +107,7 @@ class Conversation:
     media: Sequence[MediaPart] = ()  # whose places are in the messages
     continued: str | None = None  # the text of the last message, which the output continues
     echo: str | None = None  # text that the response has before the output
+    repeats_output: bool = False  # at the end of a stream, see `Writer.gathers`
 
 
 class _Constrained(NamedTuple):
@@ -174,11 +178,11 @@ class Conversations:
         self, conversation: Conversation, model: Describes, prompt_tokens: int
     ) -> int | None:
         """The maximum output length in tokens; None if neither request nor model limits it."""
+        max_tokens, context = conversation.plan.max_tokens, model.facts.max_model_len
+        if conversation.plan.shortens_output and max_tokens is not None and context is not None:
+            max_tokens = min(max_tokens, max(1, context - prompt_tokens))
         max_tokens = token_budget(
-            conversation.plan.max_tokens,
-            prompt_tokens=prompt_tokens,
-            context=model.facts.max_model_len,
-            param=MESSAGES,
+            max_tokens, prompt_tokens=prompt_tokens, context=context, param=MESSAGES
         )
         max_tokens = clamp_max_tokens(max_tokens, model)
         self.limits.check_output_tokens(conversation.fields.n or 1, max_tokens)
@@ -194,7 +198,7 @@ class Conversations:
     ) -> CompletionJob:
         """Translate sampling fields, and make one generation request for each choice."""
         fields, plan, parser = conversation.fields, conversation.plan, constrained.parser
-        id, n = new_id(conversation.id_prefix), fields.n or 1
+        id = new_id(conversation.id_prefix, conversation.id_separator)
         options = response_options(
             fields,
             model,
@@ -210,13 +214,15 @@ class Conversations:
             first = replace(first, field_names=renamed_fields(first.field_names, plan.names))
         if parser is not None:
             first = with_parser_needs(first, parser, model)
+        elif conversation.repeats_output:
+            first = with_counted_relay(first, model)
         return CompletionJob(
             id=id,
             model=model,
             context=current_request(),
             admission=self.admission,
-            requests=_choices(first, n),
-            n=n,
+            requests=_choices(first, fields.n or 1),
+            n=fields.n or 1,
             options=options,
             echo=() if conversation.echo is None else [conversation.echo],
             parser=parser,

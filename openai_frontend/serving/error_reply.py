@@ -5,6 +5,7 @@ import math
 import re
 from asyncio import CancelledError
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import orjson
 
@@ -53,19 +54,52 @@ _HARMLESS = re.compile(r"https?://[^\s'\"`]+|\binference input '[^']*'")
 _LONGEST_FOREIGN, _LONGEST_INSIDE = 2000, 300  # characters
 
 
+ErrorForm = Literal["openai", "kserve", "anthropic"]
+
+# Anthropic's types by status; any other status below 500 is an invalid request
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def anthropic_error(reply: "ErrorReply", request_id: str) -> dict[str, Any]:
+    """The failure in Anthropic's form. Claude Code takes an error for one of the API's only if it
+    has exactly these members.
+    """
+    other = "invalid_request_error" if reply.status < 500 else "api_error"
+    kind = _ANTHROPIC_TYPES.get(reply.status, other)
+    error = {"type": kind, "message": reply.message}
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
     """An error response."""
 
     status: int
-    body: bytes  # the error envelope
+    error: ErrorObject
+    body: bytes  # the error in its envelope
     headers: dict[str, str]
-    message: str
     rejection: Rejection | None = None  # its label in metrics
 
-    def in_kserve_form(self) -> "ErrorReply":
-        """The reply in KServe's envelope, which has a single member."""
-        return replace(self, body=orjson.dumps({"error": self.message}))
+    @property
+    def message(self) -> str:
+        """For people."""
+        return self.error.message
+
+    def in_form(self, form: ErrorForm, request_id: str) -> "ErrorReply":
+        """The reply in the envelope of another API."""
+        if form == "kserve":
+            return replace(self, body=orjson.dumps({"error": self.message}))
+        if form == "anthropic":
+            return replace(self, body=orjson.dumps(anthropic_error(self, request_id)))
+        return self
 
 
 def reply_for(error: BaseException) -> ErrorReply:
@@ -125,7 +159,7 @@ def _failure(
 ) -> ErrorReply:
     error = ErrorObject(message=message, type=type_, param=param, code=code)
     body = ErrorResponse(error=error).model_dump_json().encode()
-    return ErrorReply(status, body, _headers(status, code), message)
+    return ErrorReply(status, error, body, _headers(status, code))
 
 
 def _headers(status: int, code: str | None) -> dict[str, str]:

@@ -28,6 +28,7 @@ from openai_frontend.request_context.context import RequestContext, current_requ
 from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.admission.model import Describes, Renders, ServingModel
 from openai_frontend.serving.admission.permit import Admission
+from openai_frontend.serving.error_reply import ErrorReply
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.output.logprobs import (
     Alternatives,
@@ -383,6 +384,13 @@ class TranscriptStream:
 
     def relay_segment(self) -> None:
         """Like `relay`."""
+
+    def keep_alive(self) -> None:
+        """A comment is enough."""
+
+    def failure(self, failure: ErrorReply, unsent: bytes) -> bytes:
+        """One event with the error."""
+        return sse.error_event(failure.body)
 
     def finish(self) -> bytes:
         """The last event. Raises InferenceFailed for incomplete output."""

@@ -1,24 +1,27 @@
 """A stream of OpenAI's chunks: a frame for each event. `sse.py` knows the bytes of a frame."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 from openai_frontend.generation import EventNumbers
+from openai_frontend.parsing.events import Event
 from openai_frontend.serving.dialects.response_fields import (
     finish_reason,
     leading_fields,
     usage_fields,
 )
+from openai_frontend.serving.error_reply import ErrorReply
 from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
 from openai_frontend.serving.output.logprobs import Form, logprobs_writer
 from openai_frontend.serving.output.stream import UnreportedTokens
-from openai_frontend.sse import DONE, ChunkFrames, ChunkShape, Logprobs
+from openai_frontend.sse import DONE, ChunkFrames, ChunkShape, Logprobs, error_event
 
 
 class ChunkWriter(Generic[Form]):
     """The common part of the writers of chats and completions; see `output.stream.Writer`."""
 
     numbers: EventNumbers | None = None  # chunks have none
+    gathers = False
 
     def __init__(self, job: CompletionJob, shape: ChunkShape, form: type[Form]) -> None:
         """`form` is the endpoint's form of log probabilities."""
@@ -73,6 +76,16 @@ class ChunkWriter(Generic[Form]):
     def count(self, usage: Usage) -> None:
         """The next frames have these counts."""
         self._frames.usage_so_far(usage_fields(usage))
+
+    def relayed(self, choice: int, events: Sequence[Event]) -> None:
+        """Nothing repeats the output."""
+
+    def keep_alive(self) -> None:
+        """A comment is enough."""
+
+    def failure(self, failure: ErrorReply, unsent: bytes) -> bytes:
+        """One event with the error."""
+        return error_event(failure.body)
 
     def closing(self, usage: Usage) -> bytes:
         """The usage if requested, and [DONE]."""

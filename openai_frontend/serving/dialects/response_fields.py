@@ -32,8 +32,8 @@ def _fingerprint(model: str, files: str) -> str:
 
 def finish_reason(end: OutputEnd, tools: Tools) -> FinishReason:
     """OpenAI's word for why an output ended."""
-    if end != "calls":
-        return end
+    if end.reason != "calls":
+        return end.reason
     return "function_call" if tools.legacy else "tool_calls"
 
 

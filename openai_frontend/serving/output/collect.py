@@ -8,7 +8,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from openai_frontend.generation import CompletionDelta, TokenLogprobs
 from openai_frontend.parsing.events import ContentText, Event
-from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
+from openai_frontend.serving.output.completion_job import (
+    STOPPED,
+    CompletionJob,
+    OutputEnd,
+    Usage,
+)
 from openai_frontend.serving.output.output_parsing import ParsedDelta
 
 
@@ -27,7 +32,7 @@ class CompletedChoice(Generic[Output]):
     """One choice with all its output."""
 
     output: Output
-    end: OutputEnd = "stop"  # set with the last delta
+    end: OutputEnd = STOPPED  # set with the last delta
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()

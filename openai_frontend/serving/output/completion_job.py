@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
@@ -37,9 +37,18 @@ from openai_frontend.serving.request.sampling import (
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 from schemas.sampling import SamplingFields
 
-# Why a choice's output ended; "calls": with complete calls
-OutputEnd = Literal["stop", "length", "calls"]
-_ENDS: dict[str, OutputEnd] = {"stop": "stop", "length": "length"}
+EndReason = Literal["stop", "length", "calls"]  # "calls": with complete calls
+_ENDS: dict[str, EndReason] = {"stop": "stop", "length": "length"}
+
+
+class OutputEnd(NamedTuple):
+    """Why a choice's output ended."""
+
+    reason: EndReason
+    stopped_by: int | str | None = None  # the stop token id or stop string, if one matched
+
+
+STOPPED = OutputEnd("stop")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +102,7 @@ class CompletionProgress:
         end = _ENDS.get(delta.finish_reason)
         if end is None:
             raise InferenceFailed(f"unknown finish reason {delta.finish_reason!r} from the engine")
-        return "calls" if called else end
+        return OutputEnd("calls" if called else end, delta.stop_reason)
 
     def check_finished(self) -> None:
         """Raise InferenceFailed if a stream ended without a finish reason."""
@@ -174,9 +183,9 @@ async def _split_sequences(bursts: Bursts, n: int) -> Bursts:
             ]
 
 
-def new_id(prefix: str) -> str:
+def new_id(prefix: str, separator: str = "-") -> str:
     """A unique id, as engines need it. The client's request id may repeat."""
-    return f"{prefix}-{random.getrandbits(128):032x}"
+    return f"{prefix}{separator}{random.getrandbits(128):032x}"
 
 
 def request_id(id: str, at: int, *, prompts: int) -> str:

@@ -127,8 +127,6 @@ class DeltaParser:
             events += self._parser.finish()
         if delta.counts is not None:
             self._counted += delta.counts.completion_tokens
-        if delta.relayed:
-            events = []  # the client has their text
         parsed = ParsedDelta(
             delta.text,
             delta.token_ids,
@@ -137,6 +135,7 @@ class DeltaParser:
             delta.counts,
             delta.logprobs,
             delta.prompt_logprobs,
+            relayed=delta.relayed,  # then the client has their text
             events=events,
             reasoning_tokens=reasoning_tokens,
         )
@@ -335,6 +334,12 @@ def with_parser_needs(
         count_tokens=counts,
         return_token_ids=first.return_token_ids or (ids and not counts),
     )
+
+
+def with_counted_relay(first: GenerationRequest, model: Describes) -> GenerationRequest:
+    """The request of output that no parser reads, whose relayed text is reported too."""
+    counts = first.stream and model.supports("count_tokens")
+    return replace(first, relay=first.relay if counts else None, count_tokens=counts)
 
 
 def _streaming(

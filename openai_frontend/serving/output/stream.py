@@ -26,6 +26,7 @@ from openai_frontend.parsing.events import (
     ReasoningText,
     ToolCallArguments,
 )
+from openai_frontend.serving.error_reply import ErrorReply
 from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
 from openai_frontend.serving.output.output_parsing import ParsedDelta, merge_parsed
 from openai_frontend.serving.request.response_options import ResponseOptions
@@ -35,6 +36,7 @@ Join = Callable[[Sequence[CompletionDelta]], CompletionDelta]
 # Limits of a relayed segment, which is parsed later. The parser takes 0.1 ms for as much text, and
 # up to 4 ms for as much JSON of short numbers.
 _MAX_TEXT_BYTES, _MAX_JSON_BYTES = 16 * 1024, 2 * 1024
+_PLAIN_TEXT = OpenSegment(ContentText(""))  # output that no parser reads
 
 
 class DeltaCoalescer:
@@ -141,6 +143,21 @@ class Writer(Protocol):
     def on_token(self, choice: int, known: AddToken) -> None:
         """Call `known` with each token that is written with log probabilities from now on."""
 
+    @property
+    def gathers(self) -> bool:
+        """Whether the end of the stream repeats its output, so that the writer needs the events
+        that a relay has written. The conversation must say so too.
+        """
+
+    def relayed(self, choice: int, events: Sequence[Event]) -> None:
+        """Events that a relay has written, between those of `events`."""
+
+    def keep_alive(self) -> bytes | None:
+        """An event for a stream without data for some seconds; None: a comment is enough."""
+
+    def failure(self, failure: ErrorReply, unsent: bytes) -> bytes:
+        """The end of a stream that failed. `unsent`: the opening, if it has not been sent."""
+
 
 class StreamDriver:
     """Drives the writer of one stream.
@@ -153,7 +170,9 @@ class StreamDriver:
         self._options = options = job.options
         self._writer = writer
         self._progress = job.progress()
-        self._bare = options.plain and job.parser is None  # nothing but text
+        self._gathers = writer.gathers
+        # nothing but text
+        self._bare = options.plain and job.parser is None and not self._gathers
         choices = len(job.requests)
         self._unreported = [UnreportedTokens(options) for _ in range(choices) if not options.plain]
         interval = 1 if options.coalesced_by_engine else options.interval
@@ -187,7 +206,7 @@ class StreamDriver:
             return self._relay_logprobs(relay, write)
         if not options.plain:
             return None
-        if self._job.parser is None:
+        if self._job.parser is None and not self._gathers:
             around = self._writer.around(0, ContentText(""))
             if around is None or len(around) != 2:  # its text occurs once
                 return None
@@ -256,12 +275,25 @@ class StreamDriver:
         if isinstance(delta, ParsedDelta):
             self._segment, events = delta.segment, delta.events
         elif tokens is None:
-            return self._writer.text(choice, delta.text) if delta.text else b""
+            self._segment = _PLAIN_TEXT if self._gathers else None
+            events = [ContentText(delta.text)] if delta.text else []
         else:
             events = [ContentText(delta.text)] if delta.text or tokens else []
+        if delta.relayed:
+            if self._gathers:
+                self._writer.relayed(choice, events)
+            return b""
         if tokens is None and len(events) == 1 and type(events[0]) is ContentText:
             return self._writer.text(choice, events[0].text)  # the usual token
         return self._writer.events(choice, events, tokens)
+
+    def keep_alive(self) -> bytes | None:
+        """See `Writer.keep_alive`."""
+        return self._writer.keep_alive()
+
+    def failure(self, failure: ErrorReply, unsent: bytes) -> bytes:
+        """See `Writer.failure`."""
+        return self._writer.failure(failure, unsent)
 
     def finish(self) -> bytes:
         """The end of the stream. Raises InferenceFailed if the model's stream is incomplete."""

@@ -309,7 +309,9 @@ def _too_long(
         f"{prompt_tokens + output_tokens} tokens ({prompt_tokens} in the {param}, {output_tokens} "
         f"in the completion). Please reduce the length of the {param} or completion."
     )
-    return ContextLengthExceeded(message, param=param)
+    error = ContextLengthExceeded(message, param=param)
+    error.prompt_tokens, error.context = prompt_tokens, context
+    return error
 
 
 def truncation(

@@ -21,6 +21,7 @@ from tests.stream_rules import Asked, StreamRules
 # KServe's responses below /v2 have rules of their own.
 _OURS = re.compile(r"/v1/|/(rerank|score|tokenize|detokenize)$")
 VIOLATIONS: list[str] = []
+_ERROR = {"type", "message"}  # members of an error
 
 
 class Exchange:
@@ -67,6 +68,8 @@ class Exchange:
                 raise ValueError(f"the stream ends within an event: {self._body!r}")
             if self._rules is not None:
                 self._rules.finish()
+        elif self._failed and self._path.startswith("/v1/messages"):
+            check_anthropic_error(self._body)
         elif self._failed:
             check_error(self._body)
         else:
@@ -77,6 +80,13 @@ class Exchange:
             check(*args)
         except (AssertionError, ValueError, KeyError, TypeError) as error:
             VIOLATIONS.append(f"{self._name}: {type(error).__name__}: {error}")
+
+
+def check_anthropic_error(body: bytes) -> None:
+    """Raises ValueError unless the body has exactly the members of Anthropic's errors."""
+    error = orjson.loads(body)
+    if error.keys() != {"type", "error", "request_id"} or error["error"].keys() != _ERROR:
+        raise ValueError(f"not an error of Anthropic's: {body!r}")
 
 
 def _rules(request: Any) -> StreamRules | None:

@@ -30,6 +30,7 @@ from openai_frontend.parsing.events import (
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.conversation import Conversation, ConversationPlan, Conversations
+from openai_frontend.serving.error_reply import ErrorReply
 from openai_frontend.serving.output.collect import collect
 from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
 from openai_frontend.serving.output.stream import StreamDriver, UnreportedTokens
@@ -67,6 +68,17 @@ class NumberedWriter:
     def _line(self, *values: Any) -> bytes:
         return orjson.dumps([self.numbers.take(), *values]) + b"\n"
 
+    gathers = False
+
+    def relayed(self, choice: int, events: Sequence[Event]) -> None:
+        raise AssertionError("it does not repeat the output")
+
+    def keep_alive(self) -> bytes | None:
+        return self._line("waits")
+
+    def failure(self, failure: ErrorReply, unsent: bytes) -> bytes:
+        return unsent + self._line("failed", failure.status)
+
     def opening(self) -> bytes:
         return self._line("begins")
 
@@ -79,7 +91,7 @@ class NumberedWriter:
         return b"".join([self._line(*written(event)) for event in events])
 
     def finish(self, choice: int, end: OutputEnd, tokens: UnreportedTokens | None) -> bytes:
-        return self._line("ends", end)
+        return self._line("ends", end.reason)
 
     def closing(self, usage: Usage) -> bytes:
         return self._line("usage", usage.prompt_tokens, usage.completion_tokens)
@@ -211,7 +223,7 @@ async def test_whole_answer_of_another_dialect_is_the_fold_of_the_same_events():
         ["arguments", "{}"],
         ["called"],
     ]
-    assert (choice.end, usage.completion_tokens) == ("calls", 7)
+    assert (choice.end.reason, usage.completion_tokens) == ("calls", 7)
 
 
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [

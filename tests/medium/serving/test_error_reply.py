@@ -73,6 +73,35 @@ SENTENCES = [
 BARE = ["no file {} found", "{}: not a model", "see https://example.com/a and {}."]
 
 
+ANTHROPIC = [
+    (errors.InvalidRequest("bad", param="n"), "invalid_request_error", "bad"),
+    (errors.NotAuthenticated("no key"), "authentication_error", "no key"),
+    (errors.ModelNotFound("m?"), "not_found_error", "m?"),
+    (errors.RateLimited("wait"), "rate_limit_error", "wait"),
+    (errors.QueueFull("full"), "overloaded_error", "full"),
+    (errors.RequestTimedOut("late"), "timeout_error", "late"),
+    (errors.Conflict("busy"), "invalid_request_error", "busy"),
+    (ValueError(INTERNALS), "api_error", GENERIC),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "message"), ANTHROPIC)
+def test_anthropics_form_has_its_types_and_no_other_members(error, kind, message):
+    reply = reply_for(error).in_form("anthropic", "req_1")
+
+    assert json.loads(reply.body) == {
+        "type": "error",
+        "error": {"type": kind, "message": message},
+        "request_id": "req_1",
+    }
+
+
+def test_kserves_form_has_one_member():
+    reply = reply_for(errors.InvalidRequest("bad", param="n")).in_form("kserve", "req_1")
+
+    assert json.loads(reply.body) == {"error": "bad"}
+
+
 @pytest.mark.parametrize("sentence", [*SENTENCES, *BARE])
 @pytest.mark.parametrize("path", PATHS)
 def test_paths_are_hidden_relative_or_absolute(path: str, sentence: str) -> None:

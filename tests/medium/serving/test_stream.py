@@ -248,7 +248,7 @@ async def test_complete_answer_closes_the_generation():
 
     wholes, _ = await collect(one, CompletionText)
 
-    assert [(whole.output.text, whole.end) for whole in wholes] == [("Hello", "stop")]
+    assert [(whole.output.text, whole.end.reason) for whole in wholes] == [("Hello", "stop")]
     assert (model.open, limiter.running) == (0, 0)
 
 

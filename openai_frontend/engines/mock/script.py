@@ -30,8 +30,8 @@ class Turn:
         if self.after is not None and (type(self.after) is not int or self.after < 0):
             raise TypeError("turns: `after` must be a number of tool results, 0 or more")
 
-    def matches(self, message: str, tool_results: int) -> bool:
-        return self.contains in message and self.after in (None, tool_results)
+    def matches(self, user_text: str, tool_results: int) -> bool:
+        return self.contains in user_text and self.after in (None, tool_results)
 
     def __str__(self) -> str:
         after = "any number of" if self.after is None else self.after
@@ -53,9 +53,9 @@ class PromptMarkers:
         """
         end = len(prompt)
         while (begin := prompt.rfind(self.user, 0, end)) >= 0:
-            message, _, rest = prompt[begin + len(self.user) :].partition(self.end)
-            if not message.lstrip().startswith(self.tool_result):
-                return message, rest.count(self.tool_result)
+            user_text, _, rest = prompt[begin + len(self.user) :].partition(self.end)
+            if not user_text.lstrip().startswith(self.tool_result):
+                return user_text, rest.count(self.tool_result)
             end = begin
         return prompt, 0
 
@@ -86,9 +86,9 @@ class Script:
     def output(self, prompt: str | None, token_ids: Sequence[int] | None) -> list[CompletionDelta]:
         """The output of the first turn that matches the prompt. Raises EngineError if none does."""
         text = self.decode(token_ids) if token_ids is not None else prompt or ""
-        message, tool_results = self._markers.last_user_message(text)
+        user_text, tool_results = self._markers.last_user_message(text)
         for turn, deltas in self._outputs:
-            if turn.matches(message, tool_results):
+            if turn.matches(user_text, tool_results):
                 return deltas
         named = "; ".join(str(turn) for turn, _ in self._outputs[:_TURNS_NAMED])
         raise EngineError(

@@ -12,7 +12,7 @@ PEERS := tests/api/benchmarks/test_peers_engine.py
 CLIENTS := tests/clients/environments
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup setup-clients serve ray test test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
+.PHONY: help help-all setup setup-agents setup-clients serve ray test test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
 
 help: ## show the common targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -27,6 +27,10 @@ setup: ## install the locked packages and build the extension in .venv
 # Apart from `setup`: only the tests need them.
 setup-clients: setup ### install the clients that tests and benchmarks drive, each in its own environment
 	@$(PYTHON) -m scripts.setup --clients
+
+# Apart from `setup-clients`: 1.2 GB for tests that few changes need.
+setup-agents: setup ### install the coding agents that tests drive, from npm
+	@$(PYTHON) -m scripts.setup --npm agents
 
 serve: setup ## start the server with the demo models; ARGS adds options
 	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)

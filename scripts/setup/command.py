@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.setup import clients, no_wheel, preflight
+from scripts.setup import clients, no_wheel, npm, preflight
 from scripts.setup.install import Step, steps
 from scripts.setup.progress import CommandFailed, Progress
 from scripts.setup.stand_ins import STAND_INS
@@ -21,6 +21,7 @@ TOOLS = (
     "deploy",
     "docs",
     "fuzz",
+    "node",
     "protoc",
     "speech",
     "supply",
@@ -38,7 +39,8 @@ def main() -> int:
     if not stale:
         return 0
     needed = sum(step.disk_bytes for step in stale)
-    checks = preflight.CHECKS if arguments.tool is None else preflight.TOOL_CHECKS
+    apart = arguments.tool is not None or arguments.npm is not None
+    checks = preflight.TOOL_CHECKS if apart else preflight.CHECKS
     problem = preflight.first_problem(preflight.read_machine(Path.cwd()), needed, checks)
     if problem:
         sys.stderr.write(f"setup: {problem}\n")
@@ -49,6 +51,8 @@ def main() -> int:
 def _wanted(arguments: argparse.Namespace) -> list[Step]:
     if arguments.tool is not None:
         return clients.tool_steps(arguments.tool)
+    if arguments.npm is not None:
+        return npm.steps(arguments.npm)
     return clients.steps() if arguments.clients else steps(arguments.vllm)
 
 
@@ -62,6 +66,7 @@ def parse_arguments() -> argparse.Namespace:
         "--clients", action="store_true", help="the clients' environments instead, for the tests"
     )
     what.add_argument("--tool", choices=TOOLS, help="the environment of a developers' tool instead")
+    what.add_argument("--npm", choices=npm.NPM_BYTES, help="programs from npm instead, for tests")
     return parser.parse_args()
 
 

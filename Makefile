@@ -10,9 +10,10 @@ IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 # vLLM, and the clients that need environments of their own.
 PEERS := tests/api/benchmarks/test_peers_engine.py
 CLIENTS := tests/clients/environments
+AGENTS := $(CLIENTS)/test_agents.py
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup setup-agents setup-clients serve ray test test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
+.PHONY: help help-all setup setup-agents setup-clients serve ray test test-agents test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
 
 help: ## show the common targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -47,6 +48,9 @@ test: setup ## run all tests but those of the targets below; ARGS="-k name" sele
 
 test-clients: setup-clients ## test with clients in environments of their own, such as aiperf and LlamaIndex
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(CLIENTS) $(ARGS)
+
+test-agents: setup-agents ### run coding agents, such as pi and Qwen Code, against a gateway with a scripted model
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(AGENTS) $(ARGS)
 
 test-scale: setup-clients ### test several gateways: behind routers, with Ray, the Helm chart; ARGS=--long
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures tests/scale $(ARGS)

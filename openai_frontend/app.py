@@ -73,6 +73,7 @@ from openai_frontend.routers.models import (
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
+from openai_frontend.routers.responses import responses_router
 from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import RouteTable, all_routes
 from openai_frontend.routers.streaming import StreamLimits
@@ -85,6 +86,7 @@ from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.chat import ChatCompletions
 from openai_frontend.serving.dialects.completions import Completions
+from openai_frontend.serving.dialects.responses.reader import Responses
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.prefill import Prefill
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits, AudioReader
@@ -395,6 +397,8 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
         ping_interval_s=settings.sse_ping_interval_s,
     )
     _include(app, chat_router(registry, chat, streams, json_member))
+    responses = Responses(conversations, policy)
+    _include(app, responses_router(registry, responses, streams, json_member))
     _include(app, completions_router(registry, completions, streams, json_member))
     _include(app, render_router(registry, chat, completions))
     _include(app, tokenization_router(registry, Tokenization(limits, policy, media)))

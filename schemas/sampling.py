@@ -121,7 +121,9 @@ class SamplingFields(RequestFields):
     response_format: ResponseFormat | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    service_tier: (
+        Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
+    ) = None
 
     # OpenAI's, accepted without effect on the output
     user: Annotated[str, Field(max_length=512)] | None = None

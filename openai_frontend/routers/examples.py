@@ -130,6 +130,15 @@ _SPEECH: Mapping[str, Example] = {
     ),
 }
 
+_SHORT = {"max_output_tokens": 64}
+_RESPONSES: Mapping[str, Example] = {
+    "text": Example("A question", {"input": "What is Triton?", **_SHORT}),
+    "streaming": Example(
+        "A stream of events", {"input": "What is Triton?", "stream": True, **_SHORT}
+    ),
+}
+_INPUT_TOKENS = {"text": Example("A question", {"input": "What is Triton?"})}
+
 _TOKENIZE = {
     "text": Example("A text", {"prompt": "Triton serves models."}, _TEXT),
     "chat": Example("A conversation, rendered by the chat template", {"messages": _QUESTION}),
@@ -192,6 +201,8 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/v2/repository/models/{model}/load": _LOAD,
     "/v2/repository/models/{model}/unload": _UNLOAD,
     "/v1/chat/completions": _CHAT,
+    "/v1/responses": _RESPONSES,
+    "/v1/responses/input_tokens": _INPUT_TOKENS,
     "/v1/completions": _COMPLETIONS,
     "/v1/embeddings": _EMBEDDINGS,
     "/v1/audio/speech": _SPEECH,

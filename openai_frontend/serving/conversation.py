@@ -154,7 +154,14 @@ class Conversations:
                 raise renamed(error, names) from error
             raise
 
-    async def _render(self, conversation: Conversation, model: Renders) -> Prompt:
+    async def count(self, conversation: Conversation, model: ServingModel) -> int:
+        """The tokens of the prompt, which may exceed the model's context."""
+        prompt = await self._render(conversation, model, within_context=False)
+        return tokens_with_media(prompt, model)
+
+    async def _render(
+        self, conversation: Conversation, model: Renders, *, within_context: bool = True
+    ) -> Prompt:
         """Render the conversation with the model's chat template and tokenize it."""
         fields, plan, media = conversation.fields, conversation.plan, NO_MEDIA
         if conversation.media:
@@ -171,6 +178,7 @@ class Conversations:
             add_special_tokens=bool(fields.add_special_tokens),
             truncation=truncation(fields, model, output_tokens=plan.max_tokens or 1),
             extra_characters=plan.extra_characters,
+            within_context=within_context,
         )
         return media.beside(prompt) if conversation.media else prompt
 

@@ -19,7 +19,8 @@
 | Continue | long `stop` lists, `api-key`, a space as content, `suffix`, raw prompts | here |
 | Continue | a fast end at a disconnect | `tests/api/test_faults.py` |
 | instructor | its modes, those with tools too | `test_instructor.py` |
-| Codex, Claude Code | `/v1/responses`, `/v1/messages`: come later | here: 404 today |
+| Codex | `/v1/responses` | `tests/api/routers/test_responses.py` |
+| Claude Code | `/v1/messages`: comes later | here: 404 today |
 """
 
 import json
@@ -248,14 +249,13 @@ def test_raw_prompt_is_unchanged(post):
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/v1/fim/completions",
     ],
 )
 def test_future_endpoint_is_not_found(post, path):
-    """Codex, Vercel and Claude Code get a 404 in OpenAI's envelope that names the path."""
+    """Claude Code gets a 404 in OpenAI's envelope that names the path."""
     answer = post(path)
 
     assert answer.status_code == 404

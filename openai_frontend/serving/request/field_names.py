@@ -6,7 +6,9 @@ from copy import copy
 
 from openai_frontend.errors import InvalidRequest
 
-_FIELD = re.compile(r"[A-Za-z_]+")  # the first part of a path such as `tools[0].function`
+# The first part of a path such as `tools[0].function`, and the first two without an index
+_FIELD = re.compile(r"[A-Za-z_]+")
+_MEMBER = re.compile(r"[A-Za-z_]+\.[A-Za-z_]+")
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
@@ -25,5 +27,8 @@ def renamed_fields(fields: Mapping[str, str], names: Mapping[str, str]) -> Mappi
 
 
 def _path(path: str, names: Mapping[str, str]) -> str:
+    member = _MEMBER.match(path)
+    if member is not None and member[0] in names:
+        return names[member[0]] + path[member.end() :]
     field = _FIELD.match(path)
     return path if field is None else names.get(field[0], field[0]) + path[field.end() :]

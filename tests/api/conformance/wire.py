@@ -15,6 +15,7 @@ import httpx2
 import orjson
 import pytest
 
+from tests.response_rules import ResponseRules, check_response, named
 from tests.sdk_types import EVENTS, check_body, check_error, check_event
 from tests.stream_rules import Asked, StreamRules
 
@@ -34,6 +35,8 @@ class Exchange:
         kind = response.headers.get("content-type", "")
         self._streams = kind.startswith("text/event-stream")
         self._rules = _rules(request) if self._streams else None
+        in_items = self._streams and self._path == "/v1/responses"
+        self._responses = ResponseRules() if in_items else None
         self._body = b""
         self._attempt(self._check_headers, response)
 
@@ -55,6 +58,9 @@ class Exchange:
     def _check_event(self, event: bytes) -> None:
         if event.startswith(b":"):  # a comment that keeps the connection alive
             return
+        if self._responses is not None:
+            self._responses.feed(*named(event))
+            return
         if not event.startswith(b"data: ") or b"\n" in event:
             raise ValueError(f"an event is not one line of data: {event!r}")
         data = event.removeprefix(b"data: ")
@@ -66,12 +72,15 @@ class Exchange:
         if self._streams:
             if self._body:
                 raise ValueError(f"the stream ends within an event: {self._body!r}")
-            if self._rules is not None:
-                self._rules.finish()
+            for rules in (self._rules, self._responses):
+                if rules is not None:
+                    rules.finish()
         elif self._failed and self._path.startswith("/v1/messages"):
             check_anthropic_error(self._body)
         elif self._failed:
             check_error(self._body)
+        elif self._path == "/v1/responses":
+            check_response(orjson.loads(self._body))
         else:
             check_body(self._path, self._body)
 

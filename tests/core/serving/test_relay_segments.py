@@ -5,7 +5,7 @@ import json
 import re
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,17 +27,24 @@ from openai_frontend.parsing.events import MAX_ARGUMENTS, ToolCallArguments
 from openai_frontend.parsing.parser import FamilyParser
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.dialects.chat import chunks
+from openai_frontend.serving.dialects.responses.output_items import ItemForm
+from openai_frontend.serving.dialects.responses.response_object import ResponseJob, echoed
+from openai_frontend.serving.dialects.responses.tool_list import ToolNames
+from openai_frontend.serving.dialects.responses.writer import events
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.output.output_parsing import DeltaParser, ParserConfig
+from openai_frontend.serving.output.stream import StreamDriver
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.serving.request.tools import CustomFormat, Tools
 from openai_frontend.triton import inprocess
+from schemas.responses import ResponsesRequest
 from tests.core.triton import puppet
 from tests.core.triton.puppet import Request
 from tests.core.triton.test_stream_writer import Connection, body
 from tests.fast.contracts import recorded
 from tests.fast.parsing import samples
 from tests.fast.serving.fake_model import FakeModel, admission
+from tests.response_rules import read_stream
 
 OFFERED = Tools(functions=samples.TOOLS, choice="auto", allowed=frozenset(samples.TOOLS))
 Tokens = Sequence[str]
@@ -54,7 +61,13 @@ async def ask(start_server, monkeypatch):
 class Reader:
     """One choice on its way from deltas to frames."""
 
-    def __init__(self, parser: FamilyParser, tools: Tools, **options: Any) -> None:
+    def __init__(
+        self,
+        parser: FamilyParser,
+        tools: Tools,
+        stream: Callable[[CompletionJob], StreamDriver] = chunks,
+        **options: Any,
+    ) -> None:
         self._vocabulary: dict[int, str] = {}
         self.config = ParserConfig(
             new_parser=lambda: parser,
@@ -78,7 +91,7 @@ class Reader:
             tools=tools,
             created=0,
         )
-        self.chunks = chunks(job)
+        self.chunks = stream(job)
         self.sent: list[bytes] = []
         self._write(self.chunks.start())
 
@@ -290,6 +303,35 @@ async def compare(ask: Any, examples: Sequence[tuple[Any, ...]]) -> int:
         assert folded(expected) == folded(sent), (family, answers)
         relayed_tokens += relayed.relayed
     return relayed_tokens
+
+
+def in_items(job: CompletionJob) -> StreamDriver:
+    """The stream of /v1/responses."""
+    echo = echoed(ResponsesRequest(input="x"), (), {})
+    form = ItemForm(id="1", names=ToolNames())
+    return events(ResponseJob(job=job, form=form, echo=echo))
+
+
+@pytest.mark.parametrize("every", [1, 3])
+async def test_relayed_text_is_in_the_items_of_a_response(ask, every):
+    """Their rules hold, and the last event has the same items as without a relay."""
+    pieces, tokens = [0, 0], 0
+    for family, output in SAMPLES:
+        parsers = [samples.parser_for(family, output) for _ in range(2)]
+        answers = [[character] for character in output["text"]]
+        turns = [False] * (every - 1) + [True]
+        _, reader, expected, sent = await both(ask, parsers, answers, turns, stream=in_items)
+        plain, relayed = (read_stream(b"\n\n".join(stream)) for stream in (expected, sent))
+        assert without_call_ids(plain.output) == without_call_ids(relayed.output), family
+        pieces = [pieces[0] + plain.pieces, pieces[1] + relayed.pieces]
+        tokens += reader.relayed
+
+    assert 0 < pieces[1] <= pieces[0]
+    assert tokens > 1000
+
+
+def without_call_ids(items: Sequence[Any]) -> list[Any]:
+    return [{name: item[name] for name in item if name != "call_id"} for item in items]
 
 
 async def test_every_sample_gives_the_same_bytes(ask):

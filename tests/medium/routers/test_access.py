@@ -369,6 +369,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"prompt": "hi"},
     "/v1/completions/render": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/responses/input_tokens": {"input": "hi"},
     "/v1/embeddings": {"input": "hi"},
     "/invocations": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/rerank": {"query": "q", "documents": ["d"]},

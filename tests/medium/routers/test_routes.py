@@ -73,7 +73,7 @@ HINTS = [
     ("//v1/models", "Did you mean /v1/models?"),
     ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
     ("/models", "Did you mean /v1/models?"),
-    ("/v1/responses", "OpenAI's Responses API is not served: use POST /v1/chat/completions."),
+    ("/responses", "Did you mean /v1/responses?"),
     ("/v1/messages", "Anthropic's Messages API is not served: use POST /v1/chat/completions."),
     ("/api/chat", "Ollama's API is not served: use POST /v1/chat/completions."),
 ]

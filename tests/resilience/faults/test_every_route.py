@@ -48,6 +48,7 @@ WITHOUT_MODEL = {
     "/v1/detokenize",
     "/v1/chat/completions/render",
     "/v1/completions/render",
+    "/v1/responses/input_tokens",
 }
 
 
@@ -59,6 +60,12 @@ def text(route: str, **fields: Any) -> Request:
 
 def chat(route: str = "/v1/chat/completions", **fields: Any) -> Request:
     return text(route, messages=[{"role": "user", "content": "hi"}], **fields)
+
+
+def items(**fields: Any) -> Request:
+    """The same as an item."""
+    asked = {"model": "talks", "max_output_tokens": 2, "input": "hi", **fields}
+    return Request("/v1/responses", asked, {"max_output_tokens": 768})
 
 
 def heard(route: str, **fields: str) -> Request:
@@ -93,6 +100,8 @@ REQUESTS: dict[str, Request] = {
     "streamed chat": chat(stream=True),
     "streamed log probabilities": chat(stream=True, logprobs=True),
     "streamed chat at SageMaker": chat("/invocations", stream=True),
+    "response": items(),
+    "streamed response": items(stream=True),
     "completion": text("/v1/completions", prompt="hi"),
     "streamed completion": text("/v1/completions", prompt="hi", stream=True),
     "embeddings": texts("/v1/embeddings", input=["hi"]),

@@ -1,0 +1,276 @@
+"""Requests of /v1/responses as conversations: items, tools, fields, and what is refused."""
+
+import functools
+import operator
+from typing import Any
+
+import orjson
+import pytest
+
+from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.generation import CompletionDelta
+from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.parsing.registry import BY_NAME
+from openai_frontend.serving.conversation import Conversations
+from openai_frontend.serving.dialects.responses.input_items import read_input
+from openai_frontend.serving.dialects.responses.reader import Responses
+from openai_frontend.serving.dialects.responses.response_object import ResponseJob
+from openai_frontend.serving.dialects.responses.sealed import seal, unseal
+from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolNames
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from schemas.responses import ResponsesRequest
+from tests.fast.serving.fake_model import FakeModel, admission, last
+
+RESPONSES = Responses(Conversations(InferenceLimits(), admission()), FieldPolicy("ignore"))
+STRICT = Responses(Conversations(InferenceLimits(), admission()), FieldPolicy("reject"))
+READ: dict[str, Any] = {"type": "function", "name": "read", "parameters": {"type": "object"}}
+PATCH = {"type": "custom", "name": "patch"}
+SEARCH = {"type": "tool_search", "execution": "client"}
+DEFERRED = {**READ, "name": "later", "defer_loading": True}
+SPACE = {"type": "namespace", "name": "fs", "tools": [READ, PATCH]}
+HOSTED = {"type": "web_search"}
+
+
+def model(**options: Any) -> Any:
+    return FakeModel(
+        [[CompletionDelta("Hello")], [last(completion=1)]],
+        output_format=OutputFormat(family=BY_NAME["qwen3"]),
+        template_variables=frozenset({"tools"}),
+        **options,
+    )
+
+
+async def prepared(
+    given: Any = "hi", responses: Responses = RESPONSES, target: Any = None, **fields: Any
+) -> ResponseJob:
+    """`fields` may have another `input`."""
+    request = ResponsesRequest.model_validate({"input": given, **fields})
+    return await responses.prepare(request, target or model())
+
+
+def messages(*items: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    request = ResponsesRequest.model_validate({"input": [*items]})
+    read = read_input(request.input, ToolNames().flat, **options)
+    return [dict(message) for message in read.messages]
+
+
+CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "text"}
+THOUGHT: dict[str, Any] = {"type": "reasoning", "summary": [], "content": [{"text": "hm"}]}
+SAID: dict[str, Any] = {"role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
+
+
+def test_one_turn_of_the_assistant_is_one_message():
+    question = {"role": "user", "content": [{"type": "input_text", "text": "Go."}]}
+
+    first, turn, result, end = messages(question, THOUGHT, SAID, CALL, RESULT, SAID)
+
+    assert first == {"role": "user", "content": "Go."}
+    assert (turn["content"], turn["reasoning_content"]) == ("Yes.", "hm")
+    assert [call["function"]["name"] for call in turn["tool_calls"]] == ["read"]
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "text"}
+    assert end == {"role": "assistant", "content": "Yes."}
+
+
+@pytest.mark.parametrize(
+    ("item", "content"),
+    [
+        (
+            {"type": "web_search_call", "id": "ws_1", "query": "x"},
+            '[web_search_call {"query":"x"}]',
+        ),
+        ({"type": "mcp_list_tools", "tools": []}, '[mcp_list_tools {"tools":[]}]'),
+        (SAID, "Yes."),
+    ],
+)
+def test_items_of_other_servers_become_notes(item, content):
+    assert [each["content"] for each in messages(item)] == [content]
+
+
+@pytest.mark.parametrize("item", [{"type": "compaction"}, {"type": "newer_than_this"}])
+def test_items_without_meaning_here_are_skipped(item):
+    assert len(messages({"role": "user", "content": "x"}, item)) == 1
+
+
+@pytest.mark.parametrize(
+    ("sealed", "expected"),
+    [(seal("own ä"), "own ä"), ("gAAAAforeign", "hm"), ("ofr1.broken", "hm"), (None, "hm")],
+)
+def test_own_sealed_reasoning_wins_and_foreign_is_ignored(sealed, expected):
+    turn, _ = messages({**THOUGHT, "encrypted_content": sealed}, CALL, RESULT)
+    assert turn["reasoning_content"] == expected
+
+
+def test_damaged_seals_are_not_read():
+    whole = seal("text" * 1000)
+    assert unseal(whole) == "text" * 1000
+    assert [unseal(whole[:-9]), unseal("ofr1.%%"), unseal("")] == [None, None, None]
+
+
+def test_current_turn_leaves_out_earlier_reasoning():
+    items = [THOUGHT, SAID, {"role": "user", "content": "And?"}, THOUGHT, SAID]
+
+    turns = messages(*items, all_reasoning=False)
+
+    assert ["reasoning_content" in turn for turn in turns] == [False, False, True]
+
+
+def test_outputs_may_be_parts_and_lack_an_id():
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    [result] = messages({"type": "function_call_output", "output": parts, "call_id": None})
+    assert (result["role"], result["content"]) == ("tool", "a\nb")
+    assert result["tool_call_id"]
+
+
+async def test_tools_of_a_namespace_get_one_flat_name_and_are_called_by_both():
+    job = await prepared(tools=[SPACE, READ])
+
+    names = job.form.names.by_flat
+    assert names["fs__read"] == ToolName("function", "read", "fs")
+    assert names["fs__patch"] == ToolName("custom", "patch", "fs")
+    assert names["read"] == ToolName("function", "read")
+    assert job.job.tools.allowed == {"fs__read", "fs__patch", "read"}
+
+
+async def test_long_and_colliding_names_stay_apart():
+    long = {"type": "namespace", "name": "n" * 60, "tools": [READ, {**READ, "name": "read2"}]}
+    plain = {**READ, "name": "fs__read"}
+
+    job = await prepared(tools=[plain, SPACE, long])
+
+    flat = [*job.form.names.by_flat]
+    assert len(set(flat)) == len(flat) == 5
+    assert max(map(len, flat)) <= 64
+    assert job.form.names.flat("read", "fs") != "fs__read"
+
+
+@pytest.mark.parametrize(
+    ("tools", "items", "allowed"),
+    [
+        ([DEFERRED, READ], (), {"later", "read"}),  # nothing could find it
+        ([DEFERRED, SEARCH], (), {"tool_search"}),
+        ([DEFERRED, SEARCH], ({"type": "tool_search_output", "tools": [DEFERRED]},),
+         {"tool_search", "later"}),
+        ([READ], ({"type": "additional_tools", "tools": [PATCH]},), {"read", "patch"}),
+        ([], ({"type": "additional_tools", "tools": [READ]},), {"read"}),
+        ([READ, HOSTED], (), {"read"}),
+    ],
+)  # fmt: skip
+async def test_tools_that_the_model_may_call(tools, items, allowed):
+    given = [{"role": "user", "content": "x"}, *items]
+    job = await prepared(given, tools=tools)
+    assert job.job.tools.allowed == allowed
+
+
+async def test_hosted_tools_are_left_out_and_named():
+    job = await prepared(tools=[HOSTED, READ])
+
+    assert job.job.adjusted == {"tools.web_search": "ignored"}
+    assert [tool["type"] for tool in orjson.loads(b"{" + job.echo)["tools"]] == ["function"]
+    with pytest.raises(InvalidRequest, match=r"tools\.web_search"):
+        await prepared(tools=[HOSTED], responses=STRICT)
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "allowed"),
+    [
+        ("required", "required", {"read", "fs__read", "fs__patch"}),
+        ({"type": "function", "name": "read"}, "required", {"read"}),
+        ({"type": "function", "name": "read", "namespace": "fs"}, "required", {"fs__read"}),
+        ({"type": "custom", "name": "patch", "namespace": "fs"}, "required", {"fs__patch"}),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "read"},
+                                                             {"type": "web_search"}]},
+         "auto", {"read"}),
+    ],
+)  # fmt: skip
+async def test_choice_limits_the_tools(choice, mode, allowed):
+    job = await prepared(tools=[READ, SPACE], tool_choice=choice)
+    assert (job.job.tools.choice, job.job.tools.allowed) == (mode, allowed)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"n": 2}, "n"),
+    ({"max_tokens": 5}, "max_tokens"),
+    ({"response_format": {"type": "text"}}, "response_format"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"background": True}, "background"),
+    ({"prompt": {"id": "p"}}, "prompt"),
+    ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+    ({"include": ["nonsense"]}, "include[0]"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [HOSTED], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [READ], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+    ({"tools": [READ], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
+    ({"tools": [READ], "tool_choice": {"type": "custom", "name": "read"}}, "tool_choice.name"),
+    ({"tools": [READ, READ]}, "tools[1].name"),
+    ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "x"}}}},
+     "text.format.schema.type"),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
+    ({"input": [{"type": "compaction_trigger"}]}, "input[0]"),
+    ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+     "input[0].content[0].text"),
+    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
+     "input[0].content[0].file_id"),
+    ({"input": [{"role": "user", "content": [{"type": "hologram"}]}]}, "input[0].content[0].type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED)
+async def test_refusals_name_the_field(fields, param):
+    with pytest.raises(InvalidRequest) as refused:
+        await prepared(**fields)
+    assert refused.value.param == param
+
+
+async def test_too_long_input_has_openais_wording_and_numbers():
+    with pytest.raises(ContextLengthExceeded) as refused:
+        await prepared("x" * 50, target=model(max_model_len=20))
+
+    assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")
+    assert refused.value.message.startswith("Your input exceeds the context window of this model.")
+    assert "50 tokens" in refused.value.message
+
+
+async def test_truncation_drops_whole_oldest_turns_and_keeps_the_system():
+    target = model(max_model_len=24)
+    turns = [[{"role": "user", "content": letter * 5}, CALL, {**RESULT, "output": letter}]
+             for letter in "abcd"]  # fmt: skip
+    items = [{"role": "system", "content": "sys"}, *functools.reduce(operator.iadd, turns, [])]
+
+    await prepared(items, target=target, truncation="auto", tools=[READ])
+
+    rendered, _ = target.rendered[-1]
+    assert [each["content"] for each in rendered if each["role"] == "user"] == [
+        "bbbbb",
+        "ccccc",
+        "ddddd",
+    ]
+    assert rendered[0]["content"] == "sys"
+    assert rendered[1]["role"] == "user"
+
+
+async def test_output_is_shortened_to_what_fits():
+    job = await prepared("x" * 10, target=model(max_model_len=16), max_output_tokens=500)
+    assert job.job.requests[0].sampling_params.max_tokens == 6
+
+
+async def test_instructions_are_the_first_message_of_the_system():
+    target = model()
+    await prepared("hi", target=target, instructions="Be brief.")
+    rendered, _ = target.rendered[-1]
+    assert [(each["role"], each["content"]) for each in rendered] == [
+        ("system", "Be brief."),
+        ("user", "hi"),
+    ]
+
+
+async def test_configuration_within_the_input_applies():
+    update = {"type": "configuration_update", "text": {"format": {"type": "json_object"}}}
+
+    job = await prepared([{"role": "user", "content": "x"}, update])
+
+    assert orjson.loads(b"{" + job.echo)["text"]["format"] == {"type": "json_object"}
+    assert job.job.requests[0].sampling_params.structured_outputs is not None

@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Scope
 
 from openai_frontend import __version__
-from openai_frontend.auth.api_keys import REQUIRED_SCOPE, RouteScope
+from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.auth.authorization import Authorizer
 from openai_frontend.config import grpc_options
@@ -60,8 +60,6 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import token_bytes
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.audio import speech_router, transcription_router
-from openai_frontend.routers.chat import chat_router
-from openai_frontend.routers.completions import completions_router
 from openai_frontend.routers.docs import docs_router
 from openai_frontend.routers.invocations import Invocations, invocations_router
 from openai_frontend.routers.models import (
@@ -73,20 +71,18 @@ from openai_frontend.routers.models import (
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
-from openai_frontend.routers.responses import responses_router
 from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import RouteTable, all_routes
 from openai_frontend.routers.streaming import StreamLimits
-from openai_frontend.routers.tokenization import render_router, tokenization_router
+from openai_frontend.routers.text import text_routers
+from openai_frontend.routers.tokenization import tokenization_router
 from openai_frontend.routers.transfer import transfer_router
 from openai_frontend.runtime import compatibility
 from openai_frontend.runtime.loopback import is_loopback
 from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.conversation import Conversations
-from openai_frontend.serving.dialects.chat import ChatCompletions
 from openai_frontend.serving.dialects.completions import Completions
-from openai_frontend.serving.dialects.responses.reader import Responses
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.prefill import Prefill
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits, AudioReader
@@ -290,8 +286,8 @@ def _load(state: AppState) -> ServerLoad:
 def _load_header(state: AppState, is_public: bool, scope: Scope, format: str) -> str | None:
     """The load for a caller that could read `/metrics` too; for others, None."""
     principal = current_request().principal
-    scopes = frozenset() if principal is None else principal.key.scopes
-    allowed = is_public or state.authenticator is None or REQUIRED_SCOPE["metrics"] in scopes
+    may_read = principal is not None and principal.may_open("metrics")
+    allowed = is_public or state.authenticator is None or may_read
     return _load(state).header(format) if allowed else None
 
 
@@ -388,7 +384,6 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     )
     media = _media_reader(settings, state)
     conversations = Conversations(limits, admission, media=media, stream_defaults=defaults)
-    chat = ChatCompletions(conversations, policy)
     completions = Completions(limits, policy, admission, stream_defaults=defaults)
     streams = StreamLimits(
         writer=StreamWriter,
@@ -396,11 +391,9 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
         send_timeout_s=settings.send_timeout_s,
         ping_interval_s=settings.sse_ping_interval_s,
     )
-    _include(app, chat_router(registry, chat, streams, json_member))
-    responses = Responses(conversations, policy)
-    _include(app, responses_router(registry, responses, streams, json_member))
-    _include(app, completions_router(registry, completions, streams, json_member))
-    _include(app, render_router(registry, chat, completions))
+    texts = text_routers(registry, conversations, completions, policy, streams, json_member)
+    for router in texts:
+        _include(app, router)
     _include(app, tokenization_router(registry, Tokenization(limits, policy, media)))
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)

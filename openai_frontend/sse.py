@@ -198,6 +198,11 @@ def event(document: bytes) -> bytes:
     return b"data: %s\n\n" % document
 
 
+def named_event(name: str, document: bytes) -> bytes:
+    """An event with a name, for clients that select events by it."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), document)
+
+
 def error_event(body: bytes) -> bytes:
     """The last event of a failed stream; `body` is the JSON of the error envelope."""
     return event(body)

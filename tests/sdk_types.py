@@ -1,4 +1,5 @@
-"""Checks every response of the gateway strictly by the types of the installed `openai` package.
+"""Checks every response of the gateway strictly by the types of the installed `openai` package, and
+those of Anthropic's API by the package `anthropic`.
 
 Strictly: each field that the SDK requires, with exactly its type; unknown fields pass.
 """
@@ -9,10 +10,11 @@ from typing import Literal, TypeVar
 
 import openai
 import orjson
+from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
 from openai.types import Completion, CreateEmbeddingResponse, Model, completion_choice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, chat_completion_chunk
 from openai.types.shared import ErrorObject
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 
 class _ModelList(BaseModel):
@@ -115,6 +117,35 @@ def check_event(path: str, data: bytes) -> None:
         check_error(data)
     elif schema is not None:
         _read(schema, data)
+
+
+class _ModelInfos(BaseModel):
+    data: list[ModelInfo]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+_ANTHROPIC: dict[str, type[BaseModel]] = {
+    "/v1/messages": Message,
+    "/v1/messages/count_tokens": MessageTokensCount,
+    "/v1/models": _ModelInfos,
+    "/v1/models/.+": ModelInfo,
+}
+_ANTHROPIC_EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
+
+
+def check_anthropic_body(path: str, body: bytes) -> None:
+    """Raises ValueError if the body of a 200 differs from Anthropic's types for this path."""
+    schema = _of_path(_ANTHROPIC, path)
+    if schema is not None:
+        _read(schema, body)
+
+
+def check_anthropic_event(data: bytes) -> None:
+    """The same for one event of a stream; the SDK has no type for two of them."""
+    if orjson.loads(data)["type"] not in ("ping", "error"):
+        _ANTHROPIC_EVENT.validate_json(data, strict=True)
 
 
 def check_error(body: bytes) -> None:

@@ -14,26 +14,33 @@ from typing import Literal, Protocol, get_args
 from openai_frontend.auth.rate_limit import UNLIMITED, KeyLimits, RateLimiter, SharedRequestLimits
 from openai_frontend.errors import NotAuthenticated, NotPermitted
 
-# inference: generate, embed, score, tokenize. models: list models, read the API's documentation.
-# metrics: monitor the server. admin: load and unload models. transfer: compute prompts for decode
-# servers.
-KeyScope = Literal["inference", "models", "metrics", "admin", "transfer"]
+# inference: generate, embed, score, tokenize. messages: the part of it that is Anthropic's Messages
+# API. models: list models, read the API's documentation. metrics: monitor the server. admin: load
+# and unload models. transfer: compute prompts for decode servers.
+KeyScope = Literal["inference", "messages", "models", "metrics", "admin", "transfer"]
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
 # The purpose of a route. `public` routes never need a key; `health` and `docs` can be made public.
 RouteScope = Literal[
-    "inference", "models", "metrics", "admin", "transfer", "health", "docs", "public"
+    "inference", "messages", "models", "metrics", "admin", "transfer", "health", "docs", "public"
 ]
 
-REQUIRED_SCOPE: dict[RouteScope, KeyScope] = {
-    "inference": "inference",
-    "models": "models",
-    "metrics": "metrics",
-    "admin": "admin",
-    "transfer": "transfer",
-    "health": "metrics",
-    "docs": "models",
+# Any of a key's scopes opens the route
+OPENED_BY: dict[RouteScope, tuple[KeyScope, ...]] = {
+    "inference": ("inference",),
+    "messages": ("inference", "messages"),
+    "models": ("models",),
+    "metrics": ("metrics",),
+    "admin": ("admin",),
+    "transfer": ("transfer",),
+    "health": ("metrics",),
+    "docs": ("models",),
 }
+
+# Their requests count towards the limits of a key
+LIMITED: frozenset[RouteScope | Literal["nowhere"] | None] = frozenset(
+    route for route, scopes in OPENED_BY.items() if "inference" in scopes
+)
 
 # Longer secrets are not even hashed: a header can have up to 64 KiB.
 MAX_SECRET_BYTES = 16 * 1024
@@ -91,10 +98,15 @@ class Principal:
     key: Key
     rate_limiter: RateLimiter
 
-    def require(self, scope: KeyScope) -> None:
-        """Raises NotPermitted if the key does not have the scope."""
-        if scope not in self.key.scopes:
-            message = f"The key '{self.key.name}' does not have the scope '{scope}'."
+    def may_open(self, route: RouteScope) -> bool:
+        """Whether one of the key's scopes opens the route."""
+        return not self.key.scopes.isdisjoint(OPENED_BY.get(route, ()))
+
+    def require(self, route: RouteScope) -> None:
+        """Raises NotPermitted if none of the key's scopes opens the route."""
+        if not self.may_open(route):
+            scopes = " or ".join(f"'{scope}'" for scope in OPENED_BY.get(route, ()))
+            message = f"The key '{self.key.name}' does not have the scope {scopes}."
             raise NotPermitted(message)
 
     def priority(self, requested: int) -> int:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Collection
 from typing import Literal
 
-from openai_frontend.auth.api_keys import REQUIRED_SCOPE, ApiKeys, Principal, RouteScope
+from openai_frontend.auth.api_keys import ApiKeys, Principal, RouteScope
 from openai_frontend.errors import NotAuthenticated, NotPermitted
 
 # Headers for keys in other APIs; read only if there is no Authorization header.
@@ -41,7 +41,7 @@ class Authorizer:
         if scope is None:
             raise NotPermitted("No API key grants access to this path.")
         if scope != "nowhere":
-            principal.require(REQUIRED_SCOPE[scope])
+            principal.require(scope)
         return principal
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.auth.api_keys import RouteScope
+from openai_frontend.auth.api_keys import LIMITED, RouteScope
 from openai_frontend.auth.authorization import Authorizer
 from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus
 from openai_frontend.errors import GatewayError, NotAuthenticated, RateLimited
@@ -73,7 +73,7 @@ class Authentication:
             return
         context = current_request()
         context.principal, context.is_anonymous = principal, principal is None
-        if principal is not None and route_scope == "inference":
+        if principal is not None and route_scope in LIMITED:
             await self._rate_limited(principal.rate_limiter, scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -99,7 +99,6 @@ _MAX_PREFIXES = 4  # segments before one of our paths
 
 # Paths of other APIs -> the API, and the route to use instead
 _OTHER_APIS: Mapping[str, tuple[str, str]] = {
-    "/v1/messages": ("Anthropic's Messages API", "POST /v1/chat/completions"),
     "/api/chat": ("Ollama's API", "POST /v1/chat/completions"),
     "/api/generate": ("Ollama's API", "POST /v1/completions"),
     "/api/embed": ("Ollama's API", "POST /v1/embeddings"),

@@ -105,6 +105,31 @@ _COMPLETIONS: Mapping[str, Example] = {
     ),
 }
 
+_MESSAGES: Mapping[str, Example] = {
+    "question": Example("A question", {"messages": _QUESTION, "max_tokens": 32}),
+    "stream": Example("A stream", {"messages": _QUESTION, "max_tokens": 32, "stream": True}),
+    "instructions": Example(
+        "Instructions and an earlier conversation",
+        {
+            "system": [{"type": "text", "text": "Answer in one sentence."}],
+            "messages": [
+                {"role": "user", "content": "Hello"},
+                {"role": "assistant", "content": "Hello! What can I tell you?"},
+                *_QUESTION,
+            ],
+            "max_tokens": 32,
+        },
+    ),
+    "json_schema": Example(
+        "JSON that matches a schema",
+        {
+            "messages": [{"role": "user", "content": "Is it rainy in Bergen?"}],
+            "max_tokens": 64,
+            "output_config": {"format": {"type": "json_schema", "schema": _CITY_SCHEMA}},
+        },
+    ),
+}
+
 _EMBEDDINGS: Mapping[str, Example] = {
     "text": Example("One text", {"input": "Triton serves models."}, _EMBED),
     "texts": Example("Several texts", {"input": _PASSAGES}, _EMBED),
@@ -204,6 +229,8 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/v1/responses": _RESPONSES,
     "/v1/responses/input_tokens": _INPUT_TOKENS,
     "/v1/completions": _COMPLETIONS,
+    "/v1/messages": _MESSAGES,
+    "/v1/messages/count_tokens": {"question": Example("A question", {"messages": _QUESTION})},
     "/v1/embeddings": _EMBEDDINGS,
     "/v1/audio/speech": _SPEECH,
     "/v1/rerank": _RERANK,

@@ -13,6 +13,8 @@ from openai_frontend.models.management import ModelChange, ModelManagement
 from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.request_context.context import current_request
+from openai_frontend.routers.anthropic_models import anthropic_model, anthropic_page
+from openai_frontend.routers.messages import request_id_header
 from openai_frontend.routers.openapi import ERRORS, optional_body, request_body
 from openai_frontend.routers.request import authorized_models, read_body
 from openai_frontend.routers.routing import AdminRoute, ModelsRoute
@@ -23,6 +25,7 @@ from openai_frontend.serving.request.audio import AudioLimits
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.images import ImageLimits
 from openai_frontend.serving.request.request_body import BodyReader
+from schemas.messages import AnthropicModel, AnthropicModelList
 from schemas.models import (
     AdapterUnloaded,
     Capabilities,
@@ -45,6 +48,7 @@ class MediaLimits:
     audio: AudioLimits
 
 
+_ANTHROPIC = "anthropic-version"  # the header of clients that read Anthropic's form
 _PING_S = 15  # seconds between comments that keep proxies from closing a quiet stream
 
 
@@ -55,7 +59,10 @@ def models_router(registry: ModelRegistry, limits: MediaLimits) -> APIRouter:
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:
         """Lists the models that requests can name."""
-        models = ModelList(data=[describe(card) for card in authorized_models(registry).cards()])
+        cards = authorized_models(registry).cards()
+        if _ANTHROPIC in request.headers:
+            return _for_anthropic(anthropic_page(cards, request.query_params))
+        models = ModelList(data=[describe(card) for card in cards])
         return Response(models.model_dump_json(), media_type="application/json")
 
     # Ids may contain slashes, as Hugging Face's do.
@@ -67,9 +74,16 @@ def models_router(registry: ModelRegistry, limits: MediaLimits) -> APIRouter:
             card = models.card(name)
         except ModelNotFound as error:
             raise with_known_names(error, models, name) from None
+        if _ANTHROPIC in request.headers:
+            return _for_anthropic(anthropic_model(card))
         return Response(describe(card).model_dump_json(), media_type="application/json")
 
     return router
+
+
+def _for_anthropic(answer: AnthropicModel | AnthropicModelList) -> Response:
+    body = answer.model_dump_json()
+    return Response(body, headers=request_id_header(), media_type="application/json")
 
 
 def management_router(

@@ -13,11 +13,12 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from openai_frontend.auth.api_keys import REQUIRED_SCOPE, RouteScope
+from openai_frontend.auth.api_keys import OPENED_BY, RouteScope
 from openai_frontend.routers.examples import EXAMPLES, Example
 from openai_frontend.routers.routing import DirectRoute, all_routes
 from schemas.errors import ErrorResponse
 from schemas.kserve import KServeError
+from schemas.messages import AnthropicErrorResponse
 
 Json = dict[str, Any]
 
@@ -72,10 +73,12 @@ def request_body(
     *schemas: type[BaseModel],
     chunk: type[BaseModel] | None = None,
     event: type[BaseModel] | None = None,
+    named_event: type[BaseModel] | None = None,
 ) -> RequestBody:
     """Describes a route's body: any of the schemas.
 
-    `chunk` is the event of an OpenAI stream, `event` that of a KServe stream, if the route streams.
+    `chunk` is the event of an OpenAI stream, `event` that of a KServe stream, `named_event` that of
+    a stream of Anthropic's, if the route streams.
     """
     references = [_reference(schema) for schema in schemas]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
@@ -89,6 +92,9 @@ def request_body(
     if event is not None:
         extra.schemas += (event,)
         extra["responses"] = {"200": {"content": {"text/event-stream": _kserve_stream(event)}}}
+    if named_event is not None:
+        extra.schemas += (named_event, AnthropicErrorResponse)
+        extra["responses"] = {"200": {"content": {"text/event-stream": _named_stream(named_event)}}}
     return extra
 
 
@@ -124,9 +130,9 @@ def _reference(schema: type[BaseModel]) -> Json:
     return {"$ref": _REF.format(model=schema.__name__)}
 
 
-def _failure(description: str) -> Json:
+def _failure(description: str, schema: type[BaseModel] = ErrorResponse) -> Json:
     """An error response; always JSON."""
-    content = {"application/json": {"schema": _reference(ErrorResponse)}}
+    content = {"application/json": {"schema": _reference(schema)}}
     return {"description": description, "content": content}
 
 
@@ -134,6 +140,23 @@ ERRORS: dict[int | str, Json] = {
     "4XX": _failure("The request is invalid or not allowed."),
     "5XX": _failure("The server or the model failed."),
 }
+
+
+# In Anthropic's form
+ANTHROPIC_ERRORS: dict[int | str, Json] = {
+    "4XX": _failure("The request is invalid or not allowed.", AnthropicErrorResponse),
+    "5XX": _failure("The server or the model failed.", AnthropicErrorResponse),
+}
+
+
+def _named_stream(event: type[BaseModel]) -> Json:
+    description = (
+        f"With `stream`: each event has its type in `event: ` and, as a {event.__name__}, in "
+        "`data: `. A failed stream ends with an event of the type `error`."
+    )
+    content = _reference(event)
+    schema = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
+    return {"schema": {**schema, "description": description}}
 
 
 def _stream(chunk: type[BaseModel]) -> Json:
@@ -209,9 +232,8 @@ def _add_security(document: Json, app: FastAPI, public_scopes: Collection[RouteS
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for route in all_routes(app):
         if isinstance(route, DirectRoute) and route.scope is not None and route.include_in_schema:
-            needed = (
-                [] if route.scope in public_scopes else [{"key": [REQUIRED_SCOPE[route.scope]]}]
-            )
+            is_open = route.scope in public_scopes
+            needed = [] if is_open else [{"key": [scope]} for scope in OPENED_BY[route.scope]]
             for method in route.methods:
                 document["paths"][route.path_format][method.lower()]["security"] = needed
 

@@ -10,7 +10,6 @@ from starlette.types import Receive
 
 from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
-from openai_frontend.auth.api_keys import REQUIRED_SCOPE
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.tasks import Capability
@@ -29,7 +28,7 @@ def authorized_models(registry: ModelRegistry) -> ModelProvider:
 def may_list_models() -> bool:
     """Whether errors may list the models."""
     principal = current_request().principal
-    return principal is None or REQUIRED_SCOPE["models"] in principal.key.scopes
+    return principal is None or principal.may_open("models")
 
 
 async def resolve_model(

@@ -50,6 +50,12 @@ class InferenceRoute(DirectRoute):
     scope = "inference"
 
 
+class MessagesRoute(DirectRoute):
+    """Inference in Anthropic's Messages API."""
+
+    scope = "messages"
+
+
 class ModelsRoute(DirectRoute):
     """Lists and descriptions of models."""
 

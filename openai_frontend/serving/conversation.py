@@ -172,7 +172,7 @@ class Conversations:
             media=media.counts if conversation.media else None,
             tools=plan.tools.for_template,
             documents=plan.documents,
-            add_generation_prompt=plan.add_generation_prompt,
+            add_generation_prompt=plan.add_generation_prompt and conversation.continued is None,
             continue_final_message=conversation.continued is not None,
             template_kwargs=plan.variables.values,
             add_special_tokens=bool(fields.add_special_tokens),

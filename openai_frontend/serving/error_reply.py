@@ -63,18 +63,23 @@ _ANTHROPIC_TYPES = {
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
-    503: "overloaded_error",
     504: "timeout_error",
+    529: "overloaded_error",
 }
+# Reasons for which a 503 is Anthropic's 529: the server has no room. The others are of the model
+# or of a shutdown
+_OVERLOADED = frozenset({"queue_full", "queue_timeout", "overloaded"})
 
 
 def anthropic_error(reply: "ErrorReply", request_id: str) -> dict[str, Any]:
     """The failure in Anthropic's form. Claude Code takes an error for one of the API's only if it
-    has exactly these members.
+    has exactly these members. So the message begins with the field, if it does not name it.
     """
     other = "invalid_request_error" if reply.status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(reply.status, other)
-    error = {"type": kind, "message": reply.message}
+    param, message = reply.error.param, reply.message
+    names_field = param is None or f"'{param}" in message
+    error = {"type": kind, "message": message if names_field else f"{param}: {message}"}
     return {"type": "error", "error": error, "request_id": request_id}
 
 
@@ -98,7 +103,10 @@ class ErrorReply:
         if form == "kserve":
             return replace(self, body=orjson.dumps({"error": self.message}))
         if form == "anthropic":
-            return replace(self, body=orjson.dumps(anthropic_error(self, request_id)))
+            status = 529 if self.rejection in _OVERLOADED else self.status
+            headers = {**self.headers, "request-id": request_id}
+            reply = replace(self, status=status, headers=headers)
+            return replace(reply, body=orjson.dumps(anthropic_error(reply, request_id)))
         return self
 
 

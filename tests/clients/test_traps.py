@@ -20,7 +20,7 @@
 | Continue | a fast end at a disconnect | `tests/api/test_faults.py` |
 | instructor | its modes, those with tools too | `test_instructor.py` |
 | Codex | `/v1/responses` | `tests/api/routers/test_responses.py` |
-| Claude Code | `/v1/messages`: comes later | here: 404 today |
+| Claude Code | `/v1/messages` | `tests/api/test_anthropic_sdk.py` |
 """
 
 import json
@@ -249,13 +249,11 @@ def test_raw_prompt_is_unchanged(post):
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/messages",
-        "/v1/messages/count_tokens",
         "/v1/fim/completions",
     ],
 )
 def test_future_endpoint_is_not_found(post, path):
-    """Claude Code gets a 404 in OpenAI's envelope that names the path."""
+    """It gets a 404 in OpenAI's envelope that names the path."""
     answer = post(path)
 
     assert answer.status_code == 404

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.media.modalities import AudioFile, AudioSupport, ImageInput, ImageSupport
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import Describes
@@ -49,11 +50,16 @@ def tokens_with_media(prompt: Prompt, model: Describes) -> int:
     """The tokens of a prompt with its media, as the engine counts them. A placeholder counts as it
     is if the model does not say how many tokens replace it, or if that depends on the item.
     """
-    count = len(prompt.token_ids)
-    if prompt.images:
-        count += len(prompt.images) * _tokens_of_media(model.facts.images)
-    if prompt.audio_files:
-        count += len(prompt.audio_files) * _tokens_of_media(model.facts.audio)
+    return len(prompt.token_ids) + media_tokens(prompt, model)
+
+
+def media_tokens(sent: Prompt | GenerationRequest, model: Describes) -> int:
+    """The tokens that media adds to its placeholders, as far as they are known."""
+    count = 0
+    if sent.images:
+        count += len(sent.images) * _tokens_of_media(model.facts.images)
+    if sent.audio_files:
+        count += len(sent.audio_files) * _tokens_of_media(model.facts.audio)
     return count
 
 

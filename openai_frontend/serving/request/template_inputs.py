@@ -230,11 +230,15 @@ def template_variables(
     return TemplateVariables({**values, **(variables or {})}, adjusted)
 
 
+def thinking_switches(model: Renders, *, on: bool) -> dict[str, Any]:
+    """The variables that turn reasoning on or off, of those that the template knows."""
+    return {switch: on for switch in _THINKING if model.template_knows(switch)}
+
+
 def _variables(name: str, hint: str, model: Renders) -> dict[str, Any]:
     if model.template_knows(name):
         return {name: _nearest(name, hint, model)}
-    switches = _THINKING if name == "reasoning_effort" else ()
-    return {switch: hint != "none" for switch in switches if model.template_knows(switch)}
+    return thinking_switches(model, on=hint != "none") if name == "reasoning_effort" else {}
 
 
 def _nearest(name: str, hint: str, model: Renders) -> str:

@@ -110,12 +110,13 @@ class OfferedTools:
         *,
         description: str | None,
         strict: bool,
+        schema_field: str = "parameters",
     ) -> None:
         """Add a function whose arguments match the schema. `place` is the request field that has
-        its `name` and `parameters`. Raises InvalidRequest if another tool has this name.
+        its `name` and `schema_field`. Raises InvalidRequest if another tool has this name.
         """
         self._add(name, schema or _ANY_OBJECT, f"{place}.name")
-        self._places[name] = f"{place}.parameters"
+        self._places[name] = f"{place}.{schema_field}"
         if strict:
             self._strict.add(name)
         self._show(name, description, schema or _NO_PARAMETERS)

@@ -15,8 +15,16 @@ import httpx2
 import orjson
 import pytest
 
+from tests.message_rules import MessageRules
 from tests.response_rules import ResponseRules, check_response, named
-from tests.sdk_types import EVENTS, check_body, check_error, check_event
+from tests.sdk_types import (
+    EVENTS,
+    check_anthropic_body,
+    check_anthropic_event,
+    check_body,
+    check_error,
+    check_event,
+)
 from tests.stream_rules import Asked, StreamRules
 
 # KServe's responses below /v2 have rules of their own.
@@ -30,6 +38,9 @@ class Exchange:
 
     def __init__(self, request: Any, response: Any) -> None:
         self._path = request.url.path
+        messages = self._path.startswith("/v1/messages")
+        self._anthropic = messages or "anthropic-version" in request.headers
+        self._messages = MessageRules() if messages else None
         self._name = f"{request.method} {self._path}"
         self._failed = response.status_code >= 400
         kind = response.headers.get("content-type", "")
@@ -54,12 +65,21 @@ class Exchange:
     def _check_headers(self, response: Any) -> None:
         if not response.headers.get("x-request-id"):
             raise ValueError("the answer has no x-request-id")
+        if self._messages is not None:
+            same = response.headers.get("request-id") == response.headers["x-request-id"]
+            if not same:
+                raise ValueError("the answer has no request-id, or another one")
 
     def _check_event(self, event: bytes) -> None:
         if event.startswith(b":"):  # a comment that keeps the connection alive
             return
         if self._responses is not None:
             self._responses.feed(*named(event))
+            return
+        if self._messages is not None:
+            name, data = named(event)
+            check_anthropic_event(data)
+            self._messages.feed(name, data)
             return
         if not event.startswith(b"data: ") or b"\n" in event:
             raise ValueError(f"an event is not one line of data: {event!r}")
@@ -72,15 +92,17 @@ class Exchange:
         if self._streams:
             if self._body:
                 raise ValueError(f"the stream ends within an event: {self._body!r}")
-            for rules in (self._rules, self._responses):
+            for rules in (self._rules, self._responses, self._messages):
                 if rules is not None:
                     rules.finish()
-        elif self._failed and self._path.startswith("/v1/messages"):
+        elif self._failed and self._anthropic:
             check_anthropic_error(self._body)
         elif self._failed:
             check_error(self._body)
         elif self._path == "/v1/responses":
             check_response(orjson.loads(self._body))
+        elif self._anthropic:
+            check_anthropic_body(self._path, self._body)
         else:
             check_body(self._path, self._body)
 

@@ -15,10 +15,10 @@ from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.responses.input_items import read_input
 from openai_frontend.serving.dialects.responses.reader import Responses
 from openai_frontend.serving.dialects.responses.response_object import ResponseJob
-from openai_frontend.serving.dialects.responses.sealed import seal, unseal
 from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolNames
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.sealed_text import seal, unseal
 from schemas.responses import ResponsesRequest
 from tests.fast.serving.fake_model import FakeModel, admission, last
 

@@ -8,7 +8,7 @@ import httpx
 import orjson
 import pytest
 
-from openai_frontend.auth.api_keys import REQUIRED_SCOPE, SCOPES
+from openai_frontend.auth.api_keys import LIMITED, OPENED_BY, SCOPES
 from openai_frontend.config.settings import Settings
 from openai_frontend.routers.routing import all_routes
 from openai_frontend.server.internal_server import MetricsOnly
@@ -32,7 +32,7 @@ def settings(keys_file):
 
 
 def addresses(app):
-    """Yield method, path and required scope of each route that is not public.
+    """Yield method, path and the scopes that open each route that is not public.
 
     Includes HEAD, and each path with a trailing slash: the routes accept both.
     """
@@ -43,24 +43,35 @@ def addresses(app):
         path = route.path.replace("{", "").replace(":path}", "").replace("}", "")
         methods = route.methods | {"HEAD"} if "GET" in route.methods else route.methods
         for method in sorted(methods):
-            yield method, path, REQUIRED_SCOPE[route.scope]
-            yield method, f"{path}/", REQUIRED_SCOPE[route.scope]
+            yield method, path, OPENED_BY[route.scope]
+            yield method, f"{path}/", OPENED_BY[route.scope]
 
 
 async def answers(world, headers_for):
-    """The response of each route. `headers_for(scope)` makes the headers of its request."""
+    """The response of each route for each of its scopes, of which `headers_for` makes headers."""
     return {
-        (method, path): (await world.client.request(method, path, headers=headers_for(scope)))
-        for method, path, scope in addresses(world.app)
+        (method, path, scope): await world.client.request(method, path, headers=headers_for(scope))
+        for method, path, scopes in addresses(world.app)
+        for scope in scopes
     }
 
 
 def denied(answer, status, code):
-    """True if the response is this error. KServe errors have no code, HEAD responses no body."""
+    """True if the response is this error. KServe's and Anthropic's errors have no code, HEAD
+    responses no body.
+    """
     if answer.status_code != status or answer.request.method == "HEAD":
         return answer.status_code == status
     error = answer.json()["error"]
+    if answer.request.url.path.startswith("/v1/messages"):
+        return error["type"] == _ANTHROPIC_TYPES[code]
     return "key" in error.lower() if isinstance(error, str) else error["code"] == code
+
+
+_ANTHROPIC_TYPES = {
+    "invalid_api_key": "authentication_error",
+    "insufficient_permissions": "permission_error",
+}
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("nobody's"), {"x-api-key": "nobody's"}], ids=str)
@@ -74,18 +85,18 @@ async def test_every_route_rejects_missing_and_unknown_keys(world, headers):
 
 
 async def test_every_route_rejects_keys_of_other_scopes(world):
-    """Each route answers 403 to the keys of the three other scopes."""
+    """Each route answers 403 to the keys of all scopes that do not open it."""
     wrong = []
     for other in SCOPES:
-        for method, path, scope in addresses(world.app):
+        for method, path, scopes in addresses(world.app):
             answer = await world.client.request(method, path, headers=bearer(other))
-            if other != scope and not denied(answer, 403, "insufficient_permissions"):
+            if other not in scopes and not denied(answer, 403, "insufficient_permissions"):
                 wrong.append((other, method, path, answer.status_code))
 
     assert wrong == []
 
 
-async def test_every_route_accepts_a_key_of_its_scope(world):
+async def test_every_route_accepts_a_key_of_each_of_its_scopes(world):
     got = await answers(world, bearer)
 
     assert [at for at, each in got.items() if each.status_code == 401] == []
@@ -267,6 +278,7 @@ async def test_openapi_document_names_the_scope_of_each_route(open_health):
 
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert told["POST", "/v1/chat/completions"] == [{"key": ["inference"]}]
+    assert told["POST", "/v1/messages"] == [{"key": ["inference"]}, {"key": ["messages"]}]
     assert told["GET", "/v1/models/{id}"] == [{"key": ["models"]}]
     assert told["GET", "/health/ready"] == []
 
@@ -371,6 +383,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions/render": {"prompt": "hi"},
     "/v1/responses": {"input": "hi"},
     "/v1/responses/input_tokens": {"input": "hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/embeddings": {"input": "hi"},
     "/invocations": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/rerank": {"query": "q", "documents": ["d"]},
@@ -389,7 +403,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 async def test_inference_routes_hide_models_that_the_key_may_not_use(world_of, tmp_path):
-    """With 404, `model_not_found`."""
+    """With 404, `model_not_found`, or Anthropic's `not_found_error`."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
     world = await world_of(Settings(keys_file=keys))
     world.model(name="b")
@@ -399,9 +413,13 @@ async def test_inference_routes_hide_models_that_the_key_may_not_use(world_of, t
         form = path in ("/v1/audio/transcriptions", "/v1/audio/translations")
         sent = {"data": body, "files": {"file": b""}} if form else {"json": body}
         answer = await world.client.post(path, **sent, headers=bearer("narrow"))
-        got[path] = (answer.status_code, answer.json()["error"]["code"])
+        error = answer.json()["error"]
+        got[path] = (answer.status_code, error.get("code", error["type"]))
 
-    assert dict.fromkeys(BODIES, (404, "model_not_found")) == got
+    expected = dict.fromkeys(BODIES, (404, "model_not_found"))
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        expected[path] = (404, "not_found_error")
+    assert expected == got
 
 
 async def test_kserve_routes_hide_models_that_the_key_may_not_use(world_of, tmp_path):
@@ -455,7 +473,8 @@ async def test_model_management_hides_models_that_the_key_may_not_use(world_of, 
 async def test_bodies_cover_every_inference_route(world):
     """KServe's routes have a test of their own."""
     routes = addresses(world.app)
-    posts = {path.rstrip("/") for method, path, scope in routes if scope == "inference"}
+    opened = [scopes for each, scopes in OPENED_BY.items() if each in LIMITED]
+    posts = {path.rstrip("/") for method, path, scopes in routes if scopes in opened}
 
     assert {path for path in posts if not path.startswith("/v2/models")} == set(BODIES)
 

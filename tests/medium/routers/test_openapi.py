@@ -18,6 +18,7 @@ MODELS = {"generate": "writer", "embed": "embedder"}
 STREAMS = {
     "/v1/chat/completions": "ChatCompletionChunk",
     "/v1/completions": "Completion",
+    "/v1/messages": "MessageStreamEvent",
     "/v1/audio/transcriptions": "TranscriptTextDelta",
     "/v2/models/{model}/generate_stream": "GenerateResponse",
 }
@@ -138,9 +139,10 @@ def test_every_response_has_a_schema(document):
 
 
 def test_every_operation_documents_its_errors(document):
-    """In OpenAI's envelope or KServe's. FastAPI's 422 appears nowhere."""
+    """In OpenAI's envelope, KServe's or Anthropic's. FastAPI's 422 appears nowhere."""
+    envelopes = {"KServe": "KServeError", "Messages": "AnthropicErrorResponse"}
     for _, operation in operations(document):
-        envelope = "KServeError" if operation["tags"] == ["KServe"] else "ErrorResponse"
+        envelope = envelopes.get(operation["tags"][0], "ErrorResponse")
         schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
         assert schema["$ref"].split("/")[-1] == envelope
         assert "422" not in operation["responses"]
@@ -164,7 +166,8 @@ def test_chat_responses_document_the_adjusted_parameters_header(document, path):
 def test_streaming_endpoints_document_their_events(document, path):
     content = document["paths"][path]["post"]["responses"]["200"]["content"]
 
-    event = content["text/event-stream"]["schema"]["contentSchema"]["anyOf"][0]["$ref"]
+    schema = content["text/event-stream"]["schema"]["contentSchema"]
+    event = schema.get("anyOf", [schema])[0]["$ref"]
     assert STREAMS[path] == event.split("/")[-1]
 
 

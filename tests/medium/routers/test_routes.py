@@ -74,7 +74,7 @@ HINTS = [
     ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
     ("/models", "Did you mean /v1/models?"),
     ("/responses", "Did you mean /v1/responses?"),
-    ("/v1/messages", "Anthropic's Messages API is not served: use POST /v1/chat/completions."),
+    ("/anthropic/v1/messages", "Did you mean /v1/messages?"),
     ("/api/chat", "Ollama's API is not served: use POST /v1/chat/completions."),
 ]
 

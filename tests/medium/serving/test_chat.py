@@ -171,6 +171,7 @@ async def test_template_gets_every_option_of_the_request():
         "template_kwargs": {"enable_thinking": False},
         "tools": (),
         "truncation": None,
+        "within_context": True,
     }
 
 

@@ -74,7 +74,9 @@ BARE = ["no file {} found", "{}: not a model", "see https://example.com/a and {}
 
 
 ANTHROPIC = [
-    (errors.InvalidRequest("bad", param="n"), "invalid_request_error", "bad"),
+    (errors.InvalidRequest("bad"), "invalid_request_error", "bad"),
+    (errors.InvalidRequest("bad", param="n[0]"), "invalid_request_error", "n[0]: bad"),
+    (errors.InvalidRequest("bad 'n.m'", param="n"), "invalid_request_error", "bad 'n.m'"),
     (errors.NotAuthenticated("no key"), "authentication_error", "no key"),
     (errors.ModelNotFound("m?"), "not_found_error", "m?"),
     (errors.RateLimited("wait"), "rate_limit_error", "wait"),

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from openai_frontend.app import create_app
+from openai_frontend.auth.api_keys import LIMITED
 from openai_frontend.config.settings import Settings
 from openai_frontend.triton import Options, Server
 from tests.gateway_process import GatewayProcess
@@ -49,6 +50,7 @@ WITHOUT_MODEL = {
     "/v1/chat/completions/render",
     "/v1/completions/render",
     "/v1/responses/input_tokens",
+    "/v1/messages/count_tokens",
 }
 
 
@@ -102,6 +104,8 @@ REQUESTS: dict[str, Request] = {
     "streamed chat at SageMaker": chat("/invocations", stream=True),
     "response": items(),
     "streamed response": items(stream=True),
+    "message": chat("/v1/messages"),
+    "streamed message": chat("/v1/messages", stream=True),
     "completion": text("/v1/completions", prompt="hi"),
     "streamed completion": text("/v1/completions", prompt="hi", stream=True),
     "embeddings": texts("/v1/embeddings", input=["hi"]),
@@ -138,7 +142,7 @@ REQUESTS: dict[str, Request] = {
 def test_every_route_for_inference_is_in_the_table(tmp_path):
     """A new one gets a row, or is listed as one without a model."""
     app = create_app(Settings(), Server(Options(model_repositories=[tmp_path])))
-    routes = {each.path for each in app.state.routes if getattr(each, "scope", "") == "inference"}
+    routes = {each.path for each in app.state.routes if getattr(each, "scope", None) in LIMITED}
 
     assert {each.route for each in REQUESTS.values()} | WITHOUT_MODEL == routes
 

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import orjson
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.dialects.responses.sealed import unseal
 from openai_frontend.serving.request.media_parts import MediaPart
+from openai_frontend.serving.request.sealed_text import unseal
 from openai_frontend.serving.request.template_inputs import for_templates
 from schemas.responses import ConfigurationUpdate
 

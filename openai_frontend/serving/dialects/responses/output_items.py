@@ -18,9 +18,9 @@ from openai_frontend.parsing.events import (
     ToolCallEnd,
     ToolCallStart,
 )
-from openai_frontend.serving.dialects.responses.sealed import seal
 from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolNames
 from openai_frontend.serving.output.custom_input import CustomInputDecoder
+from openai_frontend.serving.request.sealed_text import seal
 
 Fields = dict[str, Any]
 _NO_TOOL = ToolName("function", "")

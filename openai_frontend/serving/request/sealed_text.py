@@ -1,11 +1,10 @@
-"""The text of `encrypted_content`: reasoning in a form that only this gateway's replicas read.
+"""Reasoning in a form that only this gateway's replicas read, for clients that return it unseen.
 
-The response shows the same reasoning as text, so nothing is secret here, and nothing depends on
-a key: what one replica has written, another one reads, also after a restart.
+Nothing is secret here, and nothing depends on a key: what one replica has written, another one
+reads, also after a restart.
 """
 
 import base64
-import binascii
 import zlib
 
 _PREFIX = "ofr1."  # the version of the form; another server's text has another beginning
@@ -15,7 +14,8 @@ _LONGEST_SEALED = 2 * _LONGEST
 
 def seal(text: str) -> str:
     """The text, compressed."""
-    return _PREFIX + base64.b64encode(zlib.compress(text.encode())).decode()
+    compressed = zlib.compress(text.encode("utf-8", "surrogatepass"))
+    return _PREFIX + base64.b64encode(compressed).decode()
 
 
 def unseal(sealed: str | None) -> str | None:
@@ -26,6 +26,6 @@ def unseal(sealed: str | None) -> str | None:
         compressed = base64.b64decode(sealed[len(_PREFIX) :], validate=True)
         inflater = zlib.decompressobj()
         text = inflater.decompress(compressed, _LONGEST)
-        return text.decode() if inflater.eof else None
-    except (binascii.Error, zlib.error, UnicodeDecodeError):
+        return text.decode("utf-8", "surrogatepass") if inflater.eof else None
+    except (ValueError, zlib.error):  # no base64, or no UTF-8
         return None

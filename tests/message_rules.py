@@ -1,0 +1,157 @@
+"""The guarantees of a stream of Anthropic's events, as a state machine that is fed event by event.
+
+A message begins; blocks, numbered from 0, begin, continue and end one after the other; the message
+ends. Or an error comes, with nothing after it. Raises OutOfOrder at the first broken rule.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tests.response_rules import named
+from tests.stream_rules import rule
+
+# Type of a block -> that of its deltas
+_DELTAS = {
+    "text": "text_delta",
+    "thinking": "thinking_delta",
+    "tool_use": "input_json_delta",
+}
+_EMPTY = {
+    "text": {"text": "", "citations": None},
+    "thinking": {"thinking": "", "signature": ""},
+}
+_COUNTS = {
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+    "output_tokens_details",
+}
+_REASONS = {
+    "end_turn",
+    "stop_sequence",
+    "tool_use",
+    "max_tokens",
+    "model_context_window_exceeded",
+}
+
+
+class MessageRules:
+    """The machine: `feed` each event's name and data, `finish` when the connection ended."""
+
+    def __init__(self) -> None:
+        self.ended: str | None = None  # by what
+        self._prompt_tokens = 0
+        self._begun = False
+        self._index = -1
+        self._open: str | None = None  # the type of the open block
+        self._json = ""  # the arguments of the open call
+        self._complete_calls = 0
+        self._signed = False
+        self._kinds: list[str] = []
+        self._stop_reason: str | None = None
+
+    def feed(self, name: str, data: bytes) -> None:
+        """Feeds one event."""
+        event = json.loads(data)
+        rule(event["type"] == name, f"the event {name} says that it is {event['type']}")
+        rule(self.ended is None, f"{name} follows {self.ended}")
+        if name == "error":
+            rule(event["error"].keys() == {"type", "message"}, "an error has other members")
+            self.ended = name
+            return
+        if name != "message_start":
+            rule(self._begun, f"{name} comes before message_start")
+        getattr(self, f"_{name}")(event)
+
+    def finish(self) -> None:
+        """Call it at the end of the connection."""
+        rule(self.ended is not None, "the stream ends in silence: no message_stop, no error")
+
+    def _ping(self, event: Mapping[str, Any]) -> None:
+        rule(event.keys() == {"type"}, "a ping says more")
+
+    def _message_start(self, event: Mapping[str, Any]) -> None:
+        rule(not self._begun, "the message begins again")
+        message = event["message"]
+        rule(message["content"] == [], "a message begins with content")
+        rule(message["stop_reason"] is None, "a message begins with its end")
+        rule(message["usage"].keys() >= _COUNTS, "a count is missing at the beginning")
+        self._prompt_tokens = message["usage"]["input_tokens"]
+        self._begun = True
+
+    def _content_block_start(self, event: Mapping[str, Any]) -> None:
+        rule(self._open is None, "a block begins within another")
+        rule(event["index"] == self._index + 1, "blocks are not numbered from 0 on")
+        self._index = event["index"]
+        block = dict(event["content_block"])
+        self._open = block.pop("type")
+        if self._open == "tool_use":
+            rule(block["input"] == {}, "a call begins with arguments")
+            rule(block["id"].startswith("toolu_") and bool(block["name"]), "a call has no name")
+        else:
+            rule(block == _EMPTY[self._open], "a block begins with content")
+        text_again = self._open != "tool_use" and self._kinds[-1:] == [self._open]
+        rule(not text_again, "two adjacent blocks could be one")
+        self._kinds.append(self._open)
+        self._json, self._signed = "", False
+
+    def _content_block_delta(self, event: Mapping[str, Any]) -> None:
+        rule(self._open is not None, "a delta outside of a block")
+        rule(event["index"] == self._index, "a delta of another block")
+        rule(not self._signed, "a delta follows the signature")
+        delta = event["delta"]
+        if delta["type"] == "signature_delta":
+            rule(self._open == "thinking" and bool(delta["signature"]), "a signature of nothing")
+            self._signed = True
+            return
+        rule(delta["type"] == _DELTAS[str(self._open)], f"a {delta['type']} in a {self._open}")
+        if self._open == "tool_use":
+            self._json += delta["partial_json"]
+
+    def _content_block_stop(self, event: Mapping[str, Any]) -> None:
+        rule(self._open is not None and event["index"] == self._index, "another block ends")
+        rule(self._open != "thinking" or self._signed, "reasoning ends without a signature")
+        if self._open == "tool_use":
+            self._complete_calls += _is_object(self._json)
+        self._open = None
+
+    def _message_delta(self, event: Mapping[str, Any]) -> None:
+        rule(self._stop_reason is None, "the message ends twice")
+        rule(self._open is None and self._index >= 0, "the message ends without its blocks")
+        reason = event["delta"]["stop_reason"]
+        rule(reason in _REASONS, f"the unknown reason {reason}")
+        # The model may have stopped within a later one
+        rule(reason != "tool_use" or self._complete_calls > 0, "tool_use without a complete call")
+        sequence = event["delta"]["stop_sequence"]
+        rule((sequence is not None) == (reason == "stop_sequence"), "a stop sequence or none")
+        usage = event["usage"]
+        rule(usage.keys() >= _COUNTS, "a count is missing at the end")
+        prompt = usage["input_tokens"] + usage["cache_read_input_tokens"]
+        rule(prompt >= self._prompt_tokens, "the prompt has become shorter")
+        self._stop_reason = reason
+
+    def _message_stop(self, event: Mapping[str, Any]) -> None:
+        rule(self._stop_reason is not None, "the message stops without a reason")
+        self.ended = "message_stop"
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(json.loads(arguments or "{}"), dict)
+    except ValueError:
+        return False
+
+
+def check_stream(stream: bytes) -> list[dict[str, Any]]:
+    """The events of a whole stream. Raises OutOfOrder."""
+    rules, events = MessageRules(), []
+    for frame in stream.split(b"\n\n")[:-1]:
+        if frame.startswith(b":"):
+            continue
+        name, data = named(frame)
+        rules.feed(name, data)
+        events.append(json.loads(data))
+    rules.finish()
+    return events

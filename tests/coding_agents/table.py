@@ -202,7 +202,9 @@ def codex(*, catalog: bool) -> Agent:
         hunk = "\n".join([*(f"-{line}" for line in old.splitlines()),
                           *(f"+{line}" for line in new.splitlines())])  # fmt: skip
         patch = f"*** Begin Patch\n*** Update File: {name}\n@@\n{hunk}\n*** End Patch\n"
-        return "apply_patch", {"input": patch}
+        if catalog:
+            return "apply_patch", {"input": patch}
+        return run_command(f"apply_patch <<'END'\n{patch}END")  # its shell has the program
 
     def run_command(command: str) -> Call:
         return "exec_command", {"cmd": command}

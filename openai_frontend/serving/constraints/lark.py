@@ -21,14 +21,44 @@ _RESPELLED = re.compile(r'["\x00-\x1f]|\\[^\w\s]?(?<=\\\\)|\\[sSWDnrtfvbBxuUpP0]
 # The ends of a range of characters, in an expression or between strings
 _IN_CLASS = re.compile(r"([^\\])-\\?([^\]])")
 _RANGE = re.compile(r'"([^"\\])"\s*\.\.\s*"([^"\\])"')
+# A part of an expression: an escape, a class or one character
+_PART = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?|.", re.DOTALL)
+# Any character but a line break: as it is, or as JSON escapes it
+_ANY_IN_LINE = r'(?:[^"\\\x00-\x1f]|\\["\\bfrt])'
+_ANY = r'(?:[^"\\\x00-\x1f]|\\["\\bfnrt])'
+_IMPORT = re.compile(
+    r"^[ \t]*%import[ \t]+common[ \t]*"
+    r"(?:\.[ \t]*(?P<name>\w+)(?:[ \t]*->[ \t]*(?P<alias>\w+))?|\((?P<names>[\w\s,]*)\))[ \t]*$",
+    re.MULTILINE,
+)
+_DIGIT, _LETTER = '"0".."9"', '("a".."z" | "A".."Z")'
+# Terminals of Lark's module `common`, which grammars import
+_COMMON = {
+    "CNAME": f'("_" | {_LETTER}) ("_" | {_LETTER} | {_DIGIT})*',
+    "CR": r'"\r"',
+    "DIGIT": _DIGIT,
+    "HEXDIGIT": f'("a".."f" | "A".."F" | {_DIGIT})',
+    "INT": f"({_DIGIT})+",
+    "LCASE_LETTER": '"a".."z"',
+    "LETTER": _LETTER,
+    "LF": r'"\n"',
+    "NEWLINE": r'("\r"? "\n")+',
+    "SIGNED_INT": f'("+" | "-")? ({_DIGIT})+',
+    "UCASE_LETTER": '"A".."Z"',
+    "WORD": f"({_LETTER})+",
+    "WS": r'(" " | "\t" | "\f" | "\r" | "\n")+',
+    "WS_INLINE": r'(" " | "\t")+',
+}
 _WHY = "matches characters that JSON escapes; write them as strings"
 
 
 def within_json(grammar: str) -> str:
     """The translated grammar. Raises Unconstrainable."""
+    grammar = _IMPORT.sub(_imported, grammar)
     structure = _TOKEN.sub("", grammar)
     if "%" in structure.replace("%ignore", ""):
-        raise Unconstrainable("'%ignore' is the only Lark directive that custom tools support")
+        supported = "'%ignore' and '%import common.NAME' are"
+        raise Unconstrainable(f"{supported} the only Lark directives that custom tools support")
     if "::=" in structure:
         raise Unconstrainable("it is EBNF ('::='); a Lark rule is written with ':'")
     respelled = _TOKEN.sub(_respelled, grammar)
@@ -45,12 +75,26 @@ def _respelled(found: re.Match[str]) -> str:
         raise Unconstrainable(f"unterminated string or expression: {found[0][:64]}")
     if found["string"]:
         return _string(found["string"]) + found["fold"]
-    expression = found["regex"]
-    if _RESPELLED.search(expression) or any(
-        _includes_escaped(*ends) for ends in _IN_CLASS.findall(expression)
-    ):
+    expression, flags = found["regex"], found["flags"]
+    parts = _PART.findall(expression)
+    rest = "".join([part for part in parts if part not in (".", r"[^\n]")])
+    if _RESPELLED.search(rest) or any(_includes_escaped(*ends) for ends in _IN_CLASS.findall(rest)):
         raise Unconstrainable(f"the expression /{expression[:64]}/ {_WHY}")
-    return found[0]
+    spelled = {".": _ANY if "s" in flags else _ANY_IN_LINE, r"[^\n]": _ANY_IN_LINE}
+    return f"/{''.join(spelled.get(part, part) for part in parts)}/{flags}"
+
+
+def _imported(found: re.Match[str]) -> str:
+    """The definitions of imported terminals."""
+    if found["name"]:
+        wanted = [(found["alias"] or found["name"], found["name"])]
+    else:
+        wanted = [(name, name) for name in re.findall(r"\w+", found["names"])]
+    unknown = [name for _, name in wanted if name not in _COMMON]
+    if unknown:
+        known = ", ".join(_COMMON)
+        raise Unconstrainable(f"'common.{unknown[0][:64]}' cannot be imported; supported: {known}")
+    return "\n".join(f"{alias}: {_COMMON[name]}" for alias, name in wanted)
 
 
 def _includes_escaped(low: str, high: str) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from tests import mock_models
 from tests.api.routers.test_scripted_model import call
+from tests.coding_agents import recording
 from tests.gateway_process import GatewayProcess
 
 SEEN = "<think>\nI look outside. 😀\n</think>\n\nLet me see."
@@ -216,6 +217,18 @@ def test_input_tokens_equal_those_of_the_answer(gateway, client):
 
     assert counted.object == "response.input_tokens"
     assert counted.input_tokens == client.responses.create(**asked).usage.input_tokens
+
+
+RECORDED = sorted(path.stem for path in recording.FOLDER.glob("*-responses*.json"))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_requests_of_coding_agents_are_answered(gateway, name):
+    """As they were sent, with their headers' protocol left out."""
+    for request in recording.requests(name):
+        if request["path"] == "/v1/responses":
+            answer = raw(gateway, **{**request["body"], "model": "demo"})
+            assert (answer.status_code, answer.text[:24]) == (200, "event: response.created\n")
 
 
 @pytest.mark.parametrize("path", ["", "/cancel", "/input_items"])

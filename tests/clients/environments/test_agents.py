@@ -15,7 +15,8 @@ from tests.coding_agents.agent import MODEL, Agent, Call, Folders
 from tests.coding_agents.table import BY_ID
 from tests.gateway_process import GatewayProcess
 
-SERVED = {"chat": "/v1/chat/completions"}  # the APIs whose agents run here, by path
+# The APIs whose agents run here, by path
+SERVED = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
 AGENTS = {name: agent for name, agent in BY_ID.items() if agent.api in SERVED}
 
 pytestmark = [

@@ -332,7 +332,6 @@ def custom(definition: str, syntax: Any = "lark") -> Tools:
 @pytest.mark.parametrize(
     "definition",
     [
-        "start: /.+/",
         'start: /[^"]+/',
         r"start: /\s/",
         "start: /[ -~]+/",
@@ -341,7 +340,9 @@ def custom(definition: str, syntax: Any = "lark") -> Tools:
         'start: " ".."~"',
         r'start: "A".."\u005d"',
         "root ::= [!-~]+",
-        '%import common.WORD\nstart: "a"',
+        '%import common.ESCAPED_STRING\nstart: "a"',
+        '%import python.NAME\nstart: "a"',
+        '%declare A\nstart: "a"',
         r'start: "\q"',
         'start: "a',
         "start: /a",
@@ -371,6 +372,27 @@ def test_custom_grammar_is_escaped_for_a_json_string():
     text = form_of(given)["tags"][0]["content"]["elements"][1]["grammar"]
 
     assert text == 'start: "say \\\\\\"" W "\\\\\\"" \nW: /[a-z]+/'
+
+
+_IN_LINE = r'(?:[^"\\\x00-\x1f]|\\["\\bfrt])'
+
+
+@pytest.mark.parametrize(
+    ("definition", "escaped"),
+    [
+        ("start: /(.*)x/", f"start: /({_IN_LINE}*)x/"),
+        (r"start: /[^\n]+/", f"start: /{_IN_LINE}+/"),
+        (r"start: /a\.b/", r"start: /a\.b/"),
+        ("start: /.+/s", "start: /" + _IN_LINE.replace("bfrt", "bfnrt") + "+/s"),
+        ("start: A\n%import common.LF -> A", 'start: A\nA: "\\\\n"'),
+        ("start: INT\n%import common (INT, CR)",
+         'start: INT\nINT: ("0".."9")+\nCR: "\\\\r"'),
+    ],
+)  # fmt: skip
+def test_custom_grammar_may_have_any_character_and_imports(definition, escaped):
+    """Codex's grammar of patches has both. A line break is no character of a line."""
+    given = held(offered=custom(definition))
+    assert form_of(given)["tags"][0]["content"]["elements"][1]["grammar"] == escaped
 
 
 def test_every_tag_belongs_to_a_family_with_tools():

@@ -14,21 +14,24 @@ from typing import Literal, Protocol, get_args
 from openai_frontend.auth.rate_limit import UNLIMITED, KeyLimits, RateLimiter, SharedRequestLimits
 from openai_frontend.errors import NotAuthenticated, NotPermitted
 
-# inference: generate, embed, score, tokenize. messages: the part of it that is Anthropic's Messages
-# API. models: list models, read the API's documentation. metrics: monitor the server. admin: load
-# and unload models. transfer: compute prompts for decode servers.
-KeyScope = Literal["inference", "messages", "models", "metrics", "admin", "transfer"]
+# inference: generate, embed, score, tokenize. messages, responses: the parts of it that are
+# Anthropic's Messages API and OpenAI's Responses API. models: list models, read the API's
+# documentation. metrics: monitor the server. admin: load and unload models. transfer: compute
+# prompts for decode servers.
+KeyScope = Literal["inference", "messages", "responses", "models", "metrics", "admin", "transfer"]
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
 # The purpose of a route. `public` routes never need a key; `health` and `docs` can be made public.
 RouteScope = Literal[
-    "inference", "messages", "models", "metrics", "admin", "transfer", "health", "docs", "public"
-]
+    "inference", "messages", "responses", "models", "metrics", "admin", "transfer", "health",
+    "docs", "public",
+]  # fmt: skip
 
 # Any of a key's scopes opens the route
 OPENED_BY: dict[RouteScope, tuple[KeyScope, ...]] = {
     "inference": ("inference",),
     "messages": ("inference", "messages"),
+    "responses": ("inference", "responses"),
     "models": ("models",),
     "metrics": ("metrics",),
     "admin": ("admin",),

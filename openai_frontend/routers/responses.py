@@ -6,7 +6,7 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
-from openai_frontend.routers.routing import InferenceRoute
+from openai_frontend.routers.routing import ResponsesRoute
 from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.responses.reader import Responses
 from openai_frontend.serving.dialects.responses.writer import complete, events
@@ -31,7 +31,7 @@ def responses_router(
     find_member: FindMember,
 ) -> APIRouter:
     """Stateless: nothing is stored."""
-    router = APIRouter(tags=["Responses"], route_class=InferenceRoute)
+    router = APIRouter(tags=["Responses"], route_class=ResponsesRoute)
     reader = RepeatedBodyReader(ResponsesRequest, "input", find_member)
     counted = BodyReader(InputTokensRequest)
 

@@ -56,6 +56,12 @@ class MessagesRoute(DirectRoute):
     scope = "messages"
 
 
+class ResponsesRoute(DirectRoute):
+    """Inference in OpenAI's Responses API."""
+
+    scope = "responses"
+
+
 class ModelsRoute(DirectRoute):
     """Lists and descriptions of models."""
 

@@ -16,7 +16,11 @@ from tests.coding_agents.table import BY_ID
 from tests.gateway_process import GatewayProcess
 
 # The APIs whose agents run here, by path
-SERVED = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
+SERVED = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+}
 AGENTS = {name: agent for name, agent in BY_ID.items() if agent.api in SERVED}
 
 pytestmark = [

@@ -279,6 +279,7 @@ async def test_openapi_document_names_the_scope_of_each_route(open_health):
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert told["POST", "/v1/chat/completions"] == [{"key": ["inference"]}]
     assert told["POST", "/v1/messages"] == [{"key": ["inference"]}, {"key": ["messages"]}]
+    assert told["POST", "/v1/responses"] == [{"key": ["inference"]}, {"key": ["responses"]}]
     assert told["GET", "/v1/models/{id}"] == [{"key": ["models"]}]
     assert told["GET", "/health/ready"] == []
 

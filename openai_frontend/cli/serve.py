@@ -114,8 +114,10 @@ def serve(
     process.authenticator = app.state.authenticator
     process.certificate = certificate(settings)
     process.serves_tensors = settings.enable_kserve
-    # gRPC's library would write lines of its own format to stderr
+    # gRPC's library would write lines of its own format to stderr, and abort the process if the
+    # Python backend forks for several models at once
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     process.grpc = grpc_server.build(settings, app)
     process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
     state: AppState = app.state.gateway

@@ -9,6 +9,7 @@ import pytest
 
 from openai_frontend.kserve.grpc.messages import INFERENCE, methods
 from tests import mock_models
+from tests.core.triton import python_models
 from tests.gateway_process import GatewayProcess
 
 STREAM = methods(INFERENCE)["ModelStreamInfer"]
@@ -50,6 +51,24 @@ def test_running_streams_finish_at_the_end_of_the_process(tmp_path, models):
     final = STREAM.response.FromString(received[-1]).infer_response
     assert final.parameters["triton_final_response"].bool_param
     assert len(received) >= 20
+
+
+@pytest.mark.slow
+def test_python_models_load_at_the_same_time(tmp_path):
+    """The Python backend forks for each of them; gRPC's own handlers of forks aborted the process,
+    also where the environment turned them on.
+    """
+    for number in range(4):
+        python_models.write(tmp_path / "models", f"python_{number}")
+    environment = {"GRPC_ENABLE_FORK_SUPPORT": "1"}
+    log = tmp_path / "log"
+
+    with GatewayProcess(
+        tmp_path / "models", log, "--grpc-port=0", environment=environment
+    ) as gateway:
+        gateway.wait_until_ready()
+        assert "Fatal Python error" not in gateway.output()
+        assert gateway.stop() == 0
 
 
 @pytest.mark.slow

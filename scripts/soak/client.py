@@ -10,8 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import httpx
 
+from tests.api.kserve.grpc_client import WINDOW, RpcClient
 from tests.gateway_process import GatewayProcess
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST and drops unsent data
@@ -21,17 +24,31 @@ class Unexpected(Exception):
     """An answer that the scenario did not expect; the text is the kind of error."""
 
 
+def expect(found: object, wanted: object, what: str) -> None:
+    if found != wanted:
+        raise Unexpected(f"{what}: {str(found)[:80]!r}")
+
+
 class Client:
     """Shared by all scenarios of a soak."""
 
-    def __init__(self, gateway: GatewayProcess, repository: Path, *, clients: int) -> None:
+    def __init__(
+        self, gateway: GatewayProcess, repository: Path, *, clients: int, grpc_port: int
+    ) -> None:
         self.gateway = gateway
         self.repository = repository
         self.generation = 0  # of the model that is rewritten
         self.changing = asyncio.Lock()  # allows one change of the models at a time
         self.killed: Counter[str] = Counter()  # or stopped: "stubs", "engines"
         limits = httpx.Limits(max_connections=4 * clients, max_keepalive_connections=clients)
+        self._rpc = RpcClient(grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}", WINDOW))
         self._http = httpx.AsyncClient(base_url=gateway.url, timeout=120, limits=limits)
+
+    @property
+    def rpc(self) -> RpcClient:
+        """The client of KServe's protocol over gRPC: one connection for all scenarios."""
+        self._rpc.calls.clear()
+        return self._rpc
 
     async def post(self, path: str, expected: int = 200, **body: Any) -> Any:
         """Return the answer's JSON."""
@@ -42,6 +59,13 @@ class Client:
         """Send these bytes unchanged."""
         response = await self._http.post(path, content=content, headers=headers)
         return self._checked(response, expected)
+
+    async def send_binary(self, path: str, head: bytes, tensors: bytes) -> bytes:
+        """Send tensors after their JSON. Returns those of the answer."""
+        headers = {"inference-header-content-length": str(len(head))}
+        response = await self._http.post(path, content=head + tensors, headers=headers)
+        self._checked(response, 200)
+        return response.content[int(response.headers["inference-header-content-length"]) :]
 
     async def upload(self, path: str, file: bytes, expected: int = 200, **fields: str) -> Any:
         """Send a form with a file."""
@@ -107,6 +131,7 @@ class Client:
 
     async def close(self) -> None:
         await self._http.aclose()
+        await self._rpc.channel.close()
 
 
 def _as_sent(request: httpx.Request) -> bytes:

@@ -28,8 +28,9 @@ LEAKING = mock_models.CONFIG.replace('"mock"', f'"{leaking_engine.__name__}:Leak
 
 def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> None:
     """`talker` answers at once, `slow` at 50 tokens per second; scenarios load and unload `spare`;
-    `ensemble` has two Python models; `sees` takes images, `hears` audio. With `engine`, `demo`,
-    `demo-vision` and `demo-speech` are vLLM's, and so is `tiny-audio`, which takes audio in chats.
+    `ensemble` has two Python models, `bytes` is one; `sees` takes images, `hears` audio. With
+    `engine`, `demo`, `demo-vision` and `demo-speech` are vLLM's, and so is `tiny-audio`, which
+    takes audio in chats.
     """
     told: dict[str, Any] = {"answer_tokens": ANSWER_TOKENS, "tokens": [TEXT]}
     leak: dict[str, Any] = {"config": LEAKING, "leak_bytes": leak_bytes} if leak_bytes else {}
@@ -49,6 +50,7 @@ def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> Non
     for part in ("first", "second"):
         python_models.write(repository, part)
     python_models.write_ensemble(repository)
+    python_models.write(repository, "bytes", inputs={"IN": "UINT8"})
     for name in ENGINES if engine else ():
         shutil.copytree(
             ROOT / "model_repository" / name,

@@ -11,23 +11,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import httpx
 import numpy
 import psutil
 
-from scripts.soak import models
-from scripts.soak.client import Client, Unexpected
+from scripts.soak import kserve, models
+from scripts.soak.client import Client, Unexpected, expect
 from tests import audio, images, recordings
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 WHOLE = models.TEXT * models.ANSWER_TOKENS
 LONG_ENOUGH = {"max_tokens": 100}  # a completion's default is 16
-
-
-def expect(found: object, wanted: object, what: str) -> None:
-    if found != wanted:
-        raise Unexpected(f"{what}: {str(found)[:80]!r}")
 
 
 def messages(chance: random.Random) -> list[dict[str, str]]:
@@ -473,6 +469,13 @@ ROWS = (
     Row(bad_pictures, 5),
     Row(transcription, 5),
     Row(bad_audio, 3),
+    Row(kserve.kserve_http, 8, in_process=True),
+    Row(kserve.kserve_grpc, 8, in_process=True),
+    Row(kserve.generate_stream, 6),
+    Row(kserve.grpc_stream, 6),
+    Row(kserve.grpc_cancel, 4),
+    Row(kserve.shared_memory, 5, in_process=True),
+    Row(kserve.bad_tensors, 4),
 )
 ENGINE_ROWS = (
     Row(engine, 8, in_process=True),
@@ -486,5 +489,8 @@ MEDIA = (
     engine_sounds, engine_abandoned,
 )  # fmt: skip
 
-FAILURES = (Unexpected, httpx.HTTPError, OSError, EOFError, TimeoutError, ValueError, LookupError)
+FAILURES = (
+    Unexpected, httpx.HTTPError, grpc.RpcError, OSError, EOFError, TimeoutError, ValueError,
+    LookupError,
+)  # fmt: skip
 """What a scenario may raise: all of it is an error of the soak's."""

@@ -22,13 +22,14 @@ from scripts.soak.scenarios import (
     fill_media_pools,
     kill,
 )
-from tests.gateway_process import GatewayProcess
+from tests.gateway_process import GatewayProcess, free_port
 from tests.resilience.faults.invariants import no_trace_left
 
 OPTIONS = (
     "--model-control-mode=explicit",
     "--enable-model-management",
     "--send-timeout-s=3",  # shorter than the longest stall of a client
+    "--allow-client-shm=true",
     "--max-stored-image-bytes=4000000",  # full soon: see `models.write`
 )
 # Makes glibc's allocator return freed memory at once. By default it keeps up to 100 MB more,
@@ -152,10 +153,11 @@ async def soak(folder: Path, plan: Plan) -> Report:
     repository = folder / "models"
     models.write(repository, leak_bytes=plan.leak_bytes, engine=plan.engine)
     log = folder / "log"
-    options = (*OPTIONS, *KILL_OPTIONS) if plan.kill else OPTIONS
+    grpc_port = free_port()
+    options = (*OPTIONS, f"--grpc-port={grpc_port}", *(KILL_OPTIONS if plan.kill else ()))
     with GatewayProcess(repository, log, *options, environment=ALLOCATOR) as gateway:
         await asyncio.to_thread(gateway.wait_until_ready)
-        client = Client(gateway, repository, clients=plan.clients)
+        client = Client(gateway, repository, clients=plan.clients, grpc_port=grpc_port)
         run = Soak(plan, client)
         left = ""
         try:

@@ -27,6 +27,9 @@ pytest_plugins = [
     "tests.shared_gateway",
 ]
 
+# As `serve` sets it: the fork handlers of gRPC's library abort if the Python backend forks
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 # With the gateway's own variable, tests in this process use the same core as their gateways.
 if _library := os.environ.get("OPENAI_FRONTEND_TRITON_LIBRARY"):
     vars(library)["IMAGE_LIBRARY"] = Path(_library)

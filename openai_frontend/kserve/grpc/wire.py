@@ -22,6 +22,9 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) ar
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
+_ADVICE = " Send long tensors as raw_input_contents."  # for requests that have them
+
+
 class MalformedRpcMessage(ValueError):
     """The bytes are not a message."""
 
@@ -30,45 +33,41 @@ def check_infer_request(data: bytes) -> None:
     """Check a ModelInferRequest. Raises MalformedRpcMessage, or InvalidRequest if it has too many
     fields or too long ones.
     """
-    _check(data, 0, len(data), _INFER, MAX_FIELDS, raw=_RAW)
+    _check(data, (0, len(data)), _INFER, MAX_FIELDS, advice=_ADVICE, raw=_RAW)
 
 
 def check_trace_request(data: bytes) -> None:
     """Check a TraceSettingRequest, whose settings are lists. Raises as `check_infer_request`."""
-    _check(data, 0, len(data), _TRACE, MAX_FIELDS)
+    _check(data, (0, len(data)), _TRACE, MAX_FIELDS, advice="")
 
 
 def check_message(data: bytes) -> None:
     """Check any other request, whose fields may be of any length."""
     for count, _ in enumerate(_fields(data, 0, len(data)), 1):
-        _check_count(count)
+        if count > MAX_FIELDS:
+            raise _too_many("")
 
 
 def _check(
-    data: bytes, start: int, end: int, nested: _Nested, left: int, *, raw: int | None = None
+    data: bytes, span: tuple[int, int], nested: _Nested, left: int, *, advice: str, raw: int = 0
 ) -> int:
     """Return how many fields may still follow."""
-    for number, begin, stop in _fields(data, start, end):
+    for number, begin, stop in _fields(data, *span):
         left -= 1
         if left < 0:
-            _check_count(MAX_FIELDS + 1)
+            raise _too_many(advice)
         within = nested.get(number)
         if within is not None:
-            left = _check(data, begin, stop, within, left)
+            left = _check(data, (begin, stop), within, left, advice=advice)
         elif stop - begin > MAX_FIELD_BYTES and number != raw:
             raise InvalidRequest(
-                f"The message has a field of more than {MAX_FIELD_BYTES} bytes. Send long tensors"
-                " as raw_input_contents."
+                f"The message has a field of more than {MAX_FIELD_BYTES} bytes.{advice}"
             )
     return left
 
 
-def _check_count(count: int) -> None:
-    if count > MAX_FIELDS:
-        raise InvalidRequest(
-            f"The message has more than {MAX_FIELDS} fields. Send long tensors as"
-            " raw_input_contents."
-        )
+def _too_many(advice: str) -> InvalidRequest:
+    return InvalidRequest(f"The message has more than {MAX_FIELDS} fields.{advice}")
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

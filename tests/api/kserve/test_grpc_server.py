@@ -171,7 +171,7 @@ async def test_bomb_of_trace_settings(kserve):
         settings = {"trace_level": {"value": [""] * 9000}}
         code, details = await client.refusal("TraceSetting", settings=settings)
 
-    assert (code, "8192 fields" in details) == ("INVALID_ARGUMENT", True)
+    assert (code, details) == ("INVALID_ARGUMENT", "The message has more than 8192 fields.")
 
 
 async def test_message_that_never_arrives(kserve):

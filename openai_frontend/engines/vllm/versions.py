@@ -5,14 +5,15 @@ When a model is loaded, the names, parameters and fields in `capabilities.py` ar
 sources of the installed vLLM. What is missing is not used, and reported.
 """
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from openai_frontend.engines.vllm.package_source import PackageSource, folder
 
 # Minor versions between which the engine tests pass, or, for the newest, for which all names exist.
 # Other versions run without vLLM's internal classes, as far as `ENGINE` exists.
-OLDEST, NEWEST = (0, 27), (0, 33)
+OLDEST, NEWEST = (0, 24), (0, 33)
 OLDEST_CHECKED = (0, 20)  # back to here, the public client has all that `ENGINE` needs
 # From here on, vLLM's CPU kernels leave tokens without an adapter alone.
 CORRECT_CPU_LORA = (0, 33)
@@ -161,6 +162,25 @@ def image_sender_cache() -> Any:
 
     name = "LruKeyReplicatedSenderCache"  # since 0.31
     return getattr(cache, name, None) or cache.MultiModalProcessorSenderCache
+
+
+def process_inputs_async(processor: Any) -> Callable[..., Awaitable[Any]]:
+    """The method of vLLM's InputProcessor that does not block the event loop."""
+    found: Callable[..., Awaitable[Any]] | None = getattr(processor, "process_inputs_async", None)
+    if found is not None:  # since 0.27
+        return found
+
+    async def process(*args: Any, **options: Any) -> Any:
+        executor = processor.renderer._executor
+        work = partial(processor.process_inputs, *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(executor, work)
+
+    return process
+
+
+def tolerates_faults(parallel_config: Any) -> bool:
+    """Whether another engine may replace a failed one; never before vLLM 0.27."""
+    return bool(getattr(parallel_config, "enable_fault_tolerance", False))
 
 
 def grammar_output(request_ids: list[str], bitmask: Any) -> Any:

@@ -185,7 +185,7 @@ def output_reader(client: Any, on_step: Callable[[Any], None]) -> OutputReader |
         return None
     parallel = client.vllm_config.parallel_config
     simple = type(client) is AsyncMPClient and not (
-        parallel.enable_fault_tolerance or parallel.enable_elastic_ep
+        versions.tolerates_faults(parallel) or parallel.enable_elastic_ep
     )
     if not simple or client.resources.output_queue_task is not None:
         return None

@@ -17,7 +17,7 @@ from time import monotonic_ns
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError, Sample
-from openai_frontend.engines.vllm import versions
+from openai_frontend.engines.vllm import capabilities, versions
 from openai_frontend.engines.vllm.media.worker import ItemRequest
 from openai_frontend.engines.vllm.processes import children as vllm_processes
 from openai_frontend.engines.vllm.stats import Histogram, histogram_samples
@@ -261,6 +261,16 @@ def _parameter(parameters: Mapping[str, str], name: str, default: int) -> int:
     return int(given)
 
 
+def _sender_cache(engine: Any) -> Any:
+    """vLLM's mirror of the engine's cache. None if there is none, or if the engine does not report
+    items that it has lost: a request that lacks one would fail.
+    """
+    if not versions.installed().has(capabilities.MEDIA_CACHE):
+        return None
+    cache = engine.input_processor.renderer.mm_processor_cache
+    return cache if isinstance(cache, versions.image_sender_cache()) else None
+
+
 class SentMedia:
     """Leaves out items that the engine's cache has, and sends them again if it has lost them.
 
@@ -269,8 +279,7 @@ class SentMedia:
     """
 
     def __init__(self, engine: Any) -> None:
-        cache = engine.input_processor.renderer.mm_processor_cache
-        self._cache = cache if isinstance(cache, versions.image_sender_cache()) else None
+        self._cache = _sender_cache(engine)
         self.unanswered: dict[str, tuple[Any, list[Any], int]] = {}  # request, data, resends
         self.resends = 0  # total
 
@@ -288,8 +297,7 @@ class SentMedia:
         output of a request makes its data unnecessary.
         """
         found = self.unanswered.pop(output.request_id, None)
-        missing = output.mm_cache_miss_hashes
-        if found is None or not missing or self._cache is None:
+        if found is None or self._cache is None or not (missing := output.mm_cache_miss_hashes):
             return None
         request, data, resends = found
         if resends == MAX_RESENDS:

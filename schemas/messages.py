@@ -18,7 +18,6 @@ _NOTED = frozenset(
     {"server_tool_use", "mcp_tool_use", "container_upload", "compaction", "browser_state",
      "tool_addition", "tool_removal"}
 )  # fmt: skip
-_MIN_BUDGET = 1024
 
 
 def _type_of(value: Any) -> str | None:
@@ -323,7 +322,7 @@ class ThinkingEnabled(TypedDict):
     """Reasoning of at most so many tokens."""
 
     type: Literal["enabled"]
-    budget_tokens: Annotated[int, Field(ge=_MIN_BUDGET, le=INT32_MAX)]
+    budget_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)]
     display: NotRequired[_Display | None]
 
 

@@ -20,7 +20,8 @@
 | Continue | a fast end at a disconnect | `tests/api/test_faults.py` |
 | instructor | its modes, those with tools too | `test_instructor.py` |
 | Codex | `/v1/responses` | `tests/api/routers/test_responses.py` |
-| Claude Code | `/v1/messages` | `tests/api/test_anthropic_sdk.py` |
+| pi, opencode, Qwen Code | `/v1/messages` | `test_agents.py` |
+| Anthropic's SDK | `/v1/messages` | `tests/api/test_anthropic_sdk.py` |
 """
 
 import json

@@ -166,12 +166,8 @@ def _sampling(request: CountTokensRequest, model: Renders) -> SamplingFields:
 
 
 def _budget(request: MessagesRequest, model: Renders) -> int | None:
+    """It may be all of `max_tokens`, as Qwen Code's is."""
     budget: int | None = _thinking(request).get("budget_tokens")
-    if budget is None:
-        return None
-    if budget >= request.max_tokens:
-        message = "'max_tokens' must be greater than 'thinking.budget_tokens'."
-        raise InvalidRequest(message, param="max_tokens")
     return budget if model.supports("thinking_token_budget") else None
 
 

@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import from_json
+
 from tests.response_rules import named
 from tests.stream_rules import rule
 
@@ -155,3 +157,37 @@ def check_stream(stream: bytes) -> list[dict[str, Any]]:
         events.append(json.loads(data))
     rules.finish()
     return events
+
+
+def folded(stream: bytes) -> dict[str, Any]:
+    """The message as clients add it up."""
+    message: dict[str, Any] = {}
+    for event in check_stream(stream):
+        match event["type"]:
+            case "message_start":
+                message = event["message"]
+            case "content_block_start":
+                message["content"].append(event["content_block"] | {"json": ""})
+            case "content_block_delta":
+                block, delta = message["content"][-1], event["delta"]
+                for name in ("text", "thinking", "signature"):
+                    block[name] = block.get(name, "") + delta.get(name, "")
+                block["json"] += delta.get("partial_json", "")
+            case "message_delta":
+                message |= event["delta"]
+                message["usage"] |= event["usage"]
+    message["content"] = [_block(each) for each in message["content"]]
+    return message
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return from_json(text or "{}", allow_partial=True)
+    except ValueError:  # a model without a grammar may write anything
+        return {}
+
+
+def _block(block: dict[str, Any]) -> dict[str, Any]:
+    if block["type"] == "tool_use":
+        return {"type": "tool_use", "name": block["name"], "input": _arguments(block["json"])}
+    return {name: block[name] for name in ("type", block["type"])}

@@ -27,6 +27,8 @@ from openai_frontend.parsing.events import MAX_ARGUMENTS, ToolCallArguments
 from openai_frontend.parsing.parser import FamilyParser
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.dialects.chat import chunks
+from openai_frontend.serving.dialects.messages.reader import MessageJob
+from openai_frontend.serving.dialects.messages.writer import events as message_events
 from openai_frontend.serving.dialects.responses.output_items import ItemForm
 from openai_frontend.serving.dialects.responses.response_object import ResponseJob, echoed
 from openai_frontend.serving.dialects.responses.tool_list import ToolNames
@@ -44,6 +46,7 @@ from tests.core.triton.test_stream_writer import Connection, body
 from tests.fast.contracts import recorded
 from tests.fast.parsing import samples
 from tests.fast.serving.fake_model import FakeModel, admission
+from tests.message_rules import folded as fold_message
 from tests.response_rules import read_stream
 
 OFFERED = Tools(functions=samples.TOOLS, choice="auto", allowed=frozenset(samples.TOOLS))
@@ -310,6 +313,30 @@ def in_items(job: CompletionJob) -> StreamDriver:
     echo = echoed(ResponsesRequest(input="x"), (), {})
     form = ItemForm(id="1", names=ToolNames())
     return events(ResponseJob(job=job, form=form, echo=echo))
+
+
+def in_blocks(job: CompletionJob) -> StreamDriver:
+    """The stream of /v1/messages."""
+    return message_events(MessageJob(job=job))
+
+
+@pytest.mark.parametrize("every", [1, 3])
+async def test_relayed_text_is_in_the_blocks_of_a_message(ask, every):
+    """Their rules hold, and their sum is the same as without a relay."""
+    events, tokens = [0, 0], 0
+    for family, output in SAMPLES:
+        parsers = [samples.parser_for(family, output) for _ in range(2)]
+        answers = [[character] for character in output["text"]]
+        turns = [False] * (every - 1) + [True]
+        _, reader, expected, sent = await both(ask, parsers, answers, turns, stream=in_blocks)
+        streams = [b"\n\n".join(stream) for stream in (expected, sent)]
+        plain, relayed = map(fold_message, streams)
+        assert plain == relayed, family
+        events = [events[at] + stream.count(b"event: ") for at, stream in enumerate(streams)]
+        tokens += reader.relayed
+
+    assert 0 < events[1] <= events[0]
+    assert tokens > 1000
 
 
 @pytest.mark.parametrize("every", [1, 3])

@@ -11,7 +11,6 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic_core import from_json
 
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import CompletionDelta
@@ -25,7 +24,7 @@ from schemas.messages import Message
 from tests.core.serving.test_relay import Way
 from tests.fast.serving.fake_model import FakeModel, last
 from tests.medium.serving.test_message_requests import TOOL, prepare, thinking_model
-from tests.message_rules import check_stream
+from tests.message_rules import check_stream, folded
 
 OUTPUT = (
     '<think>hm, é</think>Let me see.<tool_call>{"name": "f", "arguments": {"a": "x\\"ü"}}'
@@ -53,34 +52,6 @@ async def streamed(message: MessageJob, driver: StreamDriver | None = None) -> b
             for choice, deltas in burst:
                 sent += driver.feed(choice, deltas)
     return sent + driver.finish()
-
-
-def folded(stream: bytes) -> dict[str, Any]:
-    """The message as clients add it up."""
-    message: dict[str, Any] = {}
-    for event in check_stream(stream):
-        match event["type"]:
-            case "message_start":
-                message = event["message"]
-            case "content_block_start":
-                message["content"].append(event["content_block"] | {"json": ""})
-            case "content_block_delta":
-                block, delta = message["content"][-1], event["delta"]
-                for name in ("text", "thinking", "signature"):
-                    block[name] = block.get(name, "") + delta.get(name, "")
-                block["json"] += delta.get("partial_json", "")
-            case "message_delta":
-                message |= event["delta"]
-                message["usage"] |= event["usage"]
-    message["content"] = [_block(each) for each in message["content"]]
-    return message
-
-
-def _block(block: dict[str, Any]) -> dict[str, Any]:
-    if block["type"] == "tool_use":
-        arguments = from_json(block["json"] or "{}", allow_partial=True)
-        return {"type": "tool_use", "name": block["name"], "input": arguments}
-    return {name: block[name] for name in ("type", block["type"])}
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.prompting import template_environment
 from openai_frontend.prompting.continuation import cut_at_mark, mark_last_message
+from openai_frontend.prompting.leading_system import with_leading_system
 from openai_frontend.prompting.message_shape import Message, detect
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,9 @@ class TemplateArguments(TypedDict, total=False):
     add_generation_prompt: bool  # default: true
     continue_final_message: bool  # leave the last message open; default: false
     template_kwargs: Mapping[str, Any] | None  # the template's own variables
+    # Move system messages to the beginning if the template needs that; default: the template
+    # refuses them
+    lift_system: bool
 
 
 class ChatTemplate:
@@ -129,7 +133,7 @@ class ChatTemplate:
             for i, message in enumerate(messages)
         ]
 
-    def render(
+    def render(  # noqa: PLR0913  the arguments of every template
         self,
         messages: Sequence[Message],
         *,
@@ -138,12 +142,15 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        lift_system: bool = False,
     ) -> str:
         """The prompt's text. If the template refuses the messages, the request is invalid."""
         variables = dict(template_kwargs or {})
         self._refuse_reserved(variables)
         if documents and not self.knows("documents"):
             raise _unsupported("documents")
+        if lift_system and self._shape.leading_system:
+            messages = with_leading_system(messages)
         shaped = self._shape.messages(messages, self._warn_of_arguments)
         opened = shaped if not continue_final_message else mark_last_message(shaped)
         variables.update(

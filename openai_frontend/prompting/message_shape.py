@@ -30,6 +30,7 @@ class MessageShape:
     arguments_as_mapping: bool
     developer: bool  # otherwise a developer becomes a system message
     short_ids: bool  # of calls: nine letters and digits
+    leading_system: bool = False  # only one system message, which comes first
     # Kind of media -> placeholder of an item. The template itself writes those of `media_parts`
     # in messages of the role, so it needs the parts of the content.
     media: Mapping[str, str] = field(default_factory=dict)
@@ -184,6 +185,7 @@ def detect(attempt: Attempt, *, developer: bool) -> MessageShape:
         arguments_as_mapping=mapping,
         developer=developer,
         short_ids=_needs_short_ids(attempt, [question, call, result]),
+        leading_system=_needs_leading_system(attempt, forms, question),
         media=media,
         media_parts=media_parts,
     )
@@ -240,6 +242,14 @@ def _needs_short_ids(attempt: Attempt, chat: Sequence[Message]) -> bool:
         if short is not None and (long is None or long.count(_LONG_ID) < short.count(_SHORT_ID)):
             return True
     return False
+
+
+def _needs_leading_system(attempt: Attempt, forms: Mapping[str, Form], question: Message) -> bool:
+    """Whether the template writes a system message only at the beginning."""
+    system = _said("system", _in_form(_PROBE, forms["system"]))
+    answer = _said("assistant", _in_form("!", forms["assistant"]))
+    later = attempt([question, answer, system, question])
+    return _PROBE not in (later or "") and _PROBE in (attempt([system, question]) or "")
 
 
 def _with_ids(chat: Sequence[Message], id: str) -> list[Message]:

@@ -106,6 +106,7 @@ class Conversation:
     messages: Sequence[Mapping[str, Any]]  # in the words of chat templates
     media: Sequence[MediaPart] = ()  # whose places are in the messages
     continued: str | None = None  # the text of the last message, which the output continues
+    lifts_system: bool = False  # system messages come first if the template needs that
     echo: str | None = None  # text that the response has before the output
     repeats_output: bool = False  # at the end of a stream, see `Writer.gathers`
 
@@ -167,6 +168,7 @@ class Conversations:
         if conversation.media:
             media = await self._media.read(conversation.media, model)
             media.check_choices(fields.n or 1)
+        lifting: dict[str, Any] = {"lift_system": True} if conversation.lifts_system else {}
         prompt = await model.render_chat(
             conversation.messages,
             media=media.counts if conversation.media else None,
@@ -179,6 +181,7 @@ class Conversations:
             truncation=truncation(fields, model, output_tokens=plan.max_tokens or 1),
             extra_characters=plan.extra_characters,
             within_context=within_context,
+            **lifting,
         )
         return media.beside(prompt) if conversation.media else prompt
 

@@ -56,6 +56,33 @@ def conversation(**contents: Any) -> list[dict[str, Any]]:
     ]
 
 
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('no') }}{% endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+)
+SCATTERED: list[dict[str, Any]] = [
+    {"role": "user", "content": "a"},
+    {"role": "system", "content": "x"},
+    {"role": "user", "content": "b"},
+    {"role": "system", "content": [{"type": "text", "text": "y"}]},
+]
+
+
+def test_system_messages_move_to_the_beginning_if_asked() -> None:
+    """Their texts are joined. Otherwise the template refuses them."""
+    strict = ChatTemplate(STRICT, {})
+
+    assert strict.render(SCATTERED, lift_system=True) == "[system:x\ny][user:a][user:b]"
+    with pytest.raises(InvalidRequest):
+        strict.render(SCATTERED)
+
+
+def test_system_messages_stay_if_the_template_takes_them_anywhere() -> None:
+    free = ChatTemplate("{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}", {})
+
+    assert free.render(SCATTERED, lift_system=True) == "[user:a][system:x][user:b][system:y]"
+
+
 @pytest.mark.parametrize(("one", "other"), list(product(FORMS, ("text", "parts"))))
 def test_each_role_gets_its_form(one: str, other: str) -> None:
     """Texts and lists of parts come out the same, whatever the other roles take."""

@@ -108,6 +108,7 @@ class Messages:
             messages=history.messages,
             media=history.media,
             continued=history.continued,
+            lifts_system=True,
         )
 
     def _plan(self, request: CountTokensRequest, model: Renders) -> _MessagesPlan:

@@ -20,7 +20,7 @@ from scripts.setup.install import VENV, pip, site_packages
 from scripts.setup.lock import TRITON_CORE, read_project
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ("grpc", "jwt", "otel", "redis")
+EXTRAS = ("grpc", "jwt", "object-storage", "otel", "redis")
 
 # Every dependency at work, without an engine: over fakes, over the mock engine and as a process.
 TESTS = (
@@ -47,6 +47,8 @@ TESTS = (
     "tests/medium/middleware",
     "tests/api/models/test_management.py",
     "tests/api/models/test_on_demand.py",
+    "tests/fast/object_storage",
+    "tests/medium/object_storage",
     "tests/fast/prompting",
     "tests/medium/prompting",
     "tests/api/routers",

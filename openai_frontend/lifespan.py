@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
@@ -32,6 +32,9 @@ from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimit
 from openai_frontend.tracing import Tracing
 from openai_frontend.tracing.attributes import ServerAddress
 from openai_frontend.triton import Server, relay_counts
+
+if TYPE_CHECKING:
+    from openai_frontend.object_storage.bucket_copies import BucketCopies
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +127,7 @@ class AppState:
     codec: WorkerPool  # decodes and encodes audio
     media_fetcher: MediaFetcher | None = None  # None: nothing is fetched
     prefill_peers: PrefillPeers | None = None  # None: not a decode server
+    bucket_copies: "BucketCopies | None" = None  # None: no model repository is in object storage
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
@@ -146,6 +150,8 @@ class AppState:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            if self.bucket_copies is not None:
+                await self.bucket_copies.close()
             if self.on_demand is not None:
                 await self.on_demand.close()
             if self.prefill_peers is not None:
@@ -202,7 +208,24 @@ def build_state(settings: Settings, server: Server) -> AppState:
         codec=codec_pool(),
         media_fetcher=_media_fetcher(settings, metrics),
         prefill_peers=peers,
+        bucket_copies=_bucket_copies(settings, server, registry, metrics),
     )
+
+
+def _bucket_copies(
+    settings: Settings, server: Server, registry: ModelRegistry, metrics: GatewayMetrics
+) -> "BucketCopies | None":
+    """Copies made before the core reads files. The first ones were made before the start."""
+    buckets = settings.buckets()
+    if not buckets:
+        return None
+    from openai_frontend.object_storage.bucket_copies import BucketCopies  # needs the extra
+
+    copies = BucketCopies(buckets, settings.repository_folders())
+    metrics.set_callback(catalog.BUCKET_COPY_FAILURES, lambda: copies.failures)
+    server.before_poll = copies.update
+    registry.copy_from_bucket = copies.update_model
+    return copies
 
 
 def _count_when_read(

@@ -12,6 +12,7 @@ import os
 import random
 import socket
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from openai_frontend.app import Gateway
-from openai_frontend.cli.command import check_settings, replica_settings
+from openai_frontend.cli.command import check_settings, copy_buckets, replica_settings
 from openai_frontend.cli.serve import build_app, connection_limits, listen, transfer_server
 from openai_frontend.config.loader import InvalidSettings
 from openai_frontend.config.ray_application import (
@@ -79,6 +80,8 @@ class _Worker:
     """A gateway in one of Ray's worker processes."""
 
     def __init__(self, settings: Settings) -> None:
+        with ThreadPoolExecutor(1) as thread:  # in this one an event loop may run
+            thread.submit(copy_buckets, settings).result()
         log_to_stderr(
             settings.log_level, settings.log_format, exception_texts=settings.log_exception_texts
         )

@@ -7,7 +7,6 @@ never write different files to the same path.
 import hashlib
 import importlib
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +24,10 @@ from openai_frontend.cli.init_repo.options import (
 )
 from openai_frontend.cli.init_repo.presets import models
 from openai_frontend.config import model_folders
+from openai_frontend.config.bucket_repositories import is_bucket_url
 from openai_frontend.config.loader import InvalidSettings
 from openai_frontend.config.settings import Settings
+from openai_frontend.runtime.cache_folder import cache_folder
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,11 @@ _WRITTEN_BY = "# Written by `openai-frontend serve MODEL`, which overwrites chan
 
 def repository(model: str, settings: Settings) -> Path:
     """The complete repository to serve for MODEL. Raises InvalidSettings."""
+    if is_bucket_url(model):
+        raise InvalidSettings(
+            "MODEL: a bucket is a model repository; run: "
+            f"openai-frontend serve --model-repository {model}"
+        )
     path = expanded(model)
     if path.is_dir() and not holds_weights(path):
         _check_repository(path, settings)
@@ -92,7 +98,7 @@ def _check_hub_name(model: str, settings: Settings) -> None:
             "MODEL: neither a folder nor ORG/MODEL; repeat --api-key for each key"
         )
     reason = f"folder '{model}' does not exist, and names on Hugging Face's hub are ORG/MODEL"
-    for folder in settings.model_repository:
+    for folder in settings.repository_folders():
         if model_folders.is_model(folder / model):
             reason += f". {folder} has a model '{model}'; run: openai-frontend serve {folder}"
     raise InvalidSettings(f"MODEL: {reason}")
@@ -176,10 +182,6 @@ def _written(model: RepositoryModel) -> Path:
 
 
 def _cache() -> Path | None:
-    """XDG Base Directory Specification: a relative path is ignored. None without a home."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        base = Path(named) if named.startswith("/") else Path.home() / ".cache"
-    except RuntimeError:
-        return None
-    return base / "openai-frontend" / "model-repositories"
+    """None without a home."""
+    folder = cache_folder()
+    return None if folder is None else folder / "model-repositories"

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend import __version__
-from openai_frontend.cli import cached_repository, init_repo, install_core, keys, ray_init
+from openai_frontend.cli import (
+    bucket_repositories,
+    cached_repository,
+    init_repo,
+    install_core,
+    keys,
+    ray_init,
+)
+from openai_frontend.cli.bucket_repositories import CopyFailed
 from openai_frontend.cli.init_repo.options import InvalidOption
 from openai_frontend.cli.parser import parser as command_line
 from openai_frontend.config import grpc_options, model_folders, ray_application
@@ -49,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error), MISUSED)
     if command == "serve":
         return _serve(settings)
+    if (failure := _failed_copy(settings)) is not None:
+        return _refuse(failure, FAILED)
     return _report(model, settings, as_json=as_json)
 
 
@@ -156,13 +166,11 @@ def _distribution_version(name: str) -> str | None:
 
 def check_settings(settings: Settings, *, repositories: bool) -> None:
     """Checks what the settings refer to. Raises InvalidSettings."""
-    for repository in settings.model_repository:
-        if repositories and not repository.is_dir():
-            hint = "to serve one model, run: openai-frontend serve MODEL"
-            raise InvalidSettings(f"model_repository: {repository} is not a folder; {hint}")
+    if repositories:
+        _check_repositories(settings)
     if settings.model_control_mode != "explicit":
         _check_all_models_load(settings)
-    elif repositories:
+    elif repositories and not settings.buckets():
         _check_models(settings)
     if settings.chat_template:
         _check_chat_templates(settings.chat_template.values())
@@ -174,6 +182,25 @@ def check_settings(settings: Settings, *, repositories: bool) -> None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
     _check_extras(settings)
     _check_role(settings)
+
+
+def _check_repositories(settings: Settings) -> None:
+    bucket_repositories.check(settings.buckets())
+    for repository in settings.model_repository:
+        if isinstance(repository, Path) and not repository.is_dir():
+            hint = "to serve one model, run: openai-frontend serve MODEL"
+            raise InvalidSettings(f"model_repository: {repository} is not a folder; {hint}")
+
+
+def copy_buckets(settings: Settings) -> None:
+    """Copy the model repositories in object storage, and check what `check_settings` could not.
+
+    Raises CopyFailed or InvalidSettings.
+    """
+    buckets = settings.buckets()
+    bucket_repositories.copy(buckets)
+    if buckets and settings.model_control_mode == "explicit":
+        _check_models(settings)
 
 
 def _check_role(settings: Settings) -> None:
@@ -194,7 +221,7 @@ def _check_all_models_load(settings: Settings) -> None:
 
 def _check_models(settings: Settings) -> None:
     """The models to load at start-up must exist."""
-    known = {path.name for path in model_folders.folders(settings.model_repository)}
+    known = {path.name for path in model_folders.folders(settings.repository_folders())}
     for name in settings.load_model:
         if name not in known | {"*"}:
             where = ", ".join(map(str, settings.model_repository))
@@ -276,7 +303,7 @@ def _serve(settings: Settings) -> int:
         return _refuse(str(error), FAILED)
     from openai_frontend.cli.serve import listen, listen_locally, serve
 
-    if (failure := _failed_plugin()) is not None:
+    if (failure := _failed_plugin() or _failed_copy(settings)) is not None:
         return _refuse(failure, FAILED)
     # Name of serve's parameter -> address
     addresses = {"listener": (settings.host, settings.port)}
@@ -308,6 +335,15 @@ def _serve(settings: Settings) -> int:
 def _address(settings: Settings, option: str) -> str:
     address: str | None = grpc_options.value(settings.triton_option, option)
     return settings.host if address is None else address
+
+
+def _failed_copy(settings: Settings) -> str | None:
+    """Why a model repository in object storage cannot be served, on one line; None if all can."""
+    try:
+        copy_buckets(settings)
+    except (InvalidSettings, CopyFailed) as error:
+        return str(error)
+    return None
 
 
 def _failed_plugin() -> str | None:

@@ -119,7 +119,7 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     process.grpc = grpc_server.build(settings, app)
-    process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
+    process.exit_without_models = cached_repository.is_generated(settings.repository_folders()[0])
     state: AppState = app.state.gateway
     if metrics_listener is not None:
         config = _uvicorn_config(MetricsOnly(app), settings, state.metrics, lifespan="off")
@@ -155,7 +155,7 @@ def create_process(
         _uvicorn_config(app, settings, state.metrics),
         Resources(state.server, state.registry, state.startup, state.drain_state),
         shutdown_timeouts=_shutdown_timeouts(settings),
-        reporter=banner.StartupBanner(progress, address, settings.model_repository),
+        reporter=banner.StartupBanner(progress, address, settings.repository_folders()),
     )
 
 
@@ -184,7 +184,7 @@ def triton_options(settings: Settings) -> Options:
     """The core's options, in its own words."""
     startup_models = _startup_models(settings)
     return Options(
-        model_repositories=settings.model_repository,
+        model_repositories=settings.repository_folders(),
         library=settings.triton_library,
         model_control_mode=settings.model_control_mode if startup_models is None else "explicit",
         startup_models=startup_models or (),
@@ -253,7 +253,7 @@ def _startup_models(settings: Settings) -> Sequence[str] | None:
 
 
 def _models(settings: Settings) -> list[str]:
-    return sorted(path.name for path in model_folders.models(settings.model_repository))
+    return sorted(path.name for path in model_folders.models(settings.repository_folders()))
 
 
 def _loading(settings: Settings) -> Sequence[str]:

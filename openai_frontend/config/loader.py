@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from openai_frontend.config import strict_yaml
+from openai_frontend.config import bucket_repositories, strict_yaml
 from openai_frontend.config.removed_settings import replacement
 from openai_frontend.config.settings import GROUPS, Settings
 from openai_frontend.config.types import SECRET, form
@@ -180,7 +180,8 @@ def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:
     name, *inner = (str(part) for part in problem["loc"])
     where = "".join(f"[{part}]" for part in inner)
     reason = strict_yaml.describe_problem(problem)
-    got = "" if name in _SECRET else f" (got {problem['input']!r})"
+    is_secret = name in _SECRET or bucket_repositories.may_contain_secret(problem["input"])
+    got = "" if is_secret else f" (got {problem['input']!r})"
     return f"{sources.get(name, name)}{where}: {reason}{got}"
 
 

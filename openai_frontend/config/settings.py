@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from openai_frontend.config import model_options
 from openai_frontend.config import triton_settings as triton
+from openai_frontend.config.bucket_repositories import BucketRepository
 from openai_frontend.config.disaggregation import Disaggregation
 from openai_frontend.config.model_options import EngineLimits, ModelOptions
 from openai_frontend.config.types import (
@@ -444,11 +445,19 @@ class Settings(
             reasoning_parser=self.reasoning_parser,
         )
 
+    def repository_folders(self) -> list[Path]:
+        """The local folders of the model repositories: those of buckets are copies."""
+        return [each if isinstance(each, Path) else each.models() for each in self.model_repository]
+
+    def buckets(self) -> list[BucketRepository]:
+        """The model repositories in object storage."""
+        return [each for each in self.model_repository if isinstance(each, BucketRepository)]
+
     def on_demand_models(self) -> frozenset[str]:
         """The models that their own options leave to the first request. Reads their files."""
         if self.model_control_mode == "poll":  # the core loads every model
             return frozenset()
-        return model_options.on_demand(self.model_repository, self.options_by_model())
+        return model_options.on_demand(self.repository_folders(), self.options_by_model())
 
     def queue_size(self) -> int:
         """The requests that may wait for each model without a limit of its own."""

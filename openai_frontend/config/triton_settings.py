@@ -11,7 +11,7 @@ from openai_frontend.config.types import (
     ModelNames,
     Names,
     OptionsByModel,
-    Paths,
+    Repositories,
     ScopedSettings,
     TritonOptions,
     TritonSettings,
@@ -21,8 +21,10 @@ from openai_frontend.config.types import (
 class Models(BaseModel):
     """Models"""
 
-    model_repository: Paths = Field(
-        default=[Path("model_repository")], description="Folder with models; repeatable."
+    model_repository: Repositories = Field(
+        default=[Path("model_repository")],
+        description="Folder with models, or a bucket with them: s3://, gs:// or as:// "
+        "(docs/object-storage.md); repeatable.",
     )
     served_model_name: ModelNames = Field(
         default=[],

@@ -11,11 +11,19 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, NewType, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    JsonValue,
+    ValidationInfo,
+)
 
-from openai_frontend.config import triton_options
+from openai_frontend.config import bucket_repositories, triton_options
+from openai_frontend.config.bucket_repositories import BucketRepository
 from openai_frontend.config.grpc_options import ALL_OPTIONS
 from openai_frontend.config.model_options import ModelOptions, Name
 
@@ -326,6 +334,20 @@ def _peers(value: list[str]) -> list[str]:
 
 _PEER = re.compile(r"https?://([a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]):[0-9]{1,5}")
 
+
+def _bucket_or_path(value: Any) -> Any:
+    """A URL of object storage in tritonserver's spelling, or a path."""
+    if isinstance(value, str) and bucket_repositories.is_bucket_url(value):
+        return bucket_repositories.parse(value)
+    return value
+
+
+_BucketOrPath: Any = InstanceOf[BucketRepository] | Path
+if TYPE_CHECKING:
+    Repository = BucketRepository | Path
+else:
+    Repository = Annotated[_BucketOrPath, _parsed(_bucket_or_path)]
+
 Names = Annotated[list[str], _parsed(_list)]
 ModelNames = Annotated[list[Name], _parsed(_list)]
 Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]
@@ -334,7 +356,7 @@ Domains = Annotated[list[str], _parsed(_list), AfterValidator(_domains)]
 ApiKeys = Annotated[list[ApiKey], _parsed(_api_keys)]
 Networks = Annotated[list[str], _parsed(_list), AfterValidator(_networks)]
 Peers = Annotated[list[str], _parsed(_list), AfterValidator(_peers)]
-Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
+Repositories = Annotated[list[Repository], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_named_settings)]
 TritonValue = NewType("TritonValue", str)
 TritonSettings = Annotated[dict[str, dict[str, TritonValue]], _parsed(_triton_settings)]
@@ -352,6 +374,7 @@ _FORMS: Mapping[Any, str] = {
     float: "NUMBER",
     bool: "",
     Path: "PATH",
+    _BucketOrPath: "PATH_OR_URL",
     ApiKey: "KEY",
 }
 

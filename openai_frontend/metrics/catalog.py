@@ -359,6 +359,12 @@ RATE_LIMIT_STORAGE_FAILURES = _declare(
     "Requests whose limit was counted in this process because `rate_limit_storage` did not answer.",
     "Growing: Redis is down or slow, and each gateway allows a key its whole limit.",
 )  # fmt: skip
+BUCKET_COPY_FAILURES = _declare(
+    "bucket_copy_failures", "counter",
+    "Times that a model repository in object storage could not be copied completely.",
+    "Growing: the models are those of the last complete copy. The log has the cause, such as "
+    "expired credentials (docs/object-storage.md).",
+)  # fmt: skip
 TRACES_DROPPED = _declare(
     "traces_dropped", "counter",
     "Sampled requests whose spans were not exported.",

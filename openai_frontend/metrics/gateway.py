@@ -166,6 +166,7 @@ class PrefillMetrics:
 
 # Values kept elsewhere and read at each scrape
 _CALLBACKS = (
+    catalog.BUCKET_COPY_FAILURES,
     catalog.BUFFERED_BODY_BYTES,
     catalog.BUFFERED_AUDIO_BYTES,
     catalog.FAST_PATH_TOKENS,

@@ -117,7 +117,7 @@ class ModelManagement:
         `config` (JSON) and `model_files` override the repository's, if the operator allows it.
         Raises NotPermitted, InvalidRequest (invalid name), ModelNotFound, Conflict.
         """
-        await self._check(name)
+        await self._check(name, may_be_new=True)
         if (config is not None or model_files) and not self._overrides:
             raise NotPermitted(
                 "This server does not accept a model's config or files from clients: the setting "
@@ -137,7 +137,7 @@ class ModelManagement:
         work = self._registry.unload(name, dependents=dependents)
         return ModelChange(name, self._registry, work, verb="unloaded")
 
-    async def _check(self, name: str) -> None:
+    async def _check(self, name: str, *, may_be_new: bool = False) -> None:
         if not self._enabled:
             raise NotPermitted(
                 "This server does not load or unload models at a client's request: the setting "
@@ -153,6 +153,8 @@ class ModelManagement:
                 code="model_control_mode",
             )
         if not self._is_in_a_repository(name):
+            if may_be_new:
+                await self._registry.update_files(name)
             await self._server.refresh()  # the folder may be newer than the snapshot
         if not self._is_in_a_repository(name):
             message = f"The model '{name}' is not in a model repository."

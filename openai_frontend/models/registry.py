@@ -76,6 +76,8 @@ class ModelRegistry:
         self.loading_at_start: set[str] = set()  # not ready before all have been tried
         # Awaited by `refresh` before it publishes the models
         self.on_refresh: list[Callable[[], Awaitable[None]]] = []
+        # Copies a model from object storage before the core reads its files
+        self.copy_from_bucket: Callable[[str], Awaitable[None]] | None = None
 
     async def refresh(self, *, reloaded: str | None = None) -> None:
         """Read the server's index. Tokenizers are loaded in a thread.
@@ -155,9 +157,16 @@ class ModelRegistry:
         """
         with self.locks.hold(name):
             try:
+                if not model_files:
+                    await self.update_files(name)
                 await self._server.load_model(name, config=config, model_files=model_files)
             finally:
                 await self.refresh(reloaded=name)
+
+    async def update_files(self, name: str) -> None:
+        """Copy the model if a bucket has it. Raises ModelUnavailable if it cannot be copied."""
+        if self.copy_from_bucket is not None:
+            await self.copy_from_bucket(name)
 
     async def unload(self, name: str, *, dependents: bool = True) -> None:
         """Unload a model after its requests, and wait until it is gone (explicit mode only).

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -81,6 +81,7 @@ class Server:
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
         self.unreleased = UnreleasedRequests()
         self.stubs = StubProcesses()
+        self.before_poll: Callable[[], Awaitable[None]] | None = None  # of the repository
         self._control = ModelControl(
             self._change_in_thread, self._states, self.refresh, self._watch_unload
         )
@@ -538,6 +539,8 @@ class Server:
     async def _poll_repository(self) -> None:
         while True:
             await asyncio.sleep(self.options.repository_poll_s)
+            if self.before_poll is not None:
+                await self.before_poll()
             try:
                 await self._control.poll()
             except errors.GatewayError as error:

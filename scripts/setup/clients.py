@@ -3,6 +3,7 @@ what serves is in them.
 """
 
 import os
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,10 @@ DEBIAN_FILES = {
     ],
 }
 
+# Beside a lock may be a folder of its name with npm's lock. Its packages are installed below
+# `node_modules` of the environment, by the npm that the lock has; their scripts do not run.
+NPM_FILES = ("package.json", "package-lock.json")
+
 # The gateway runs inside of these, so they see its packages behind their own.
 WITH_GATEWAY = {"ray"}
 
@@ -68,7 +73,8 @@ def tool_steps(name: str) -> list[Step]:
 
 def client_step(lock: Path) -> Step:
     files = DEBIAN_FILES.get(lock.stem, [])
-    wanted = digest([lock], sys.version, BASE_PYTHON, *(name for each in files for name in each))
+    locks = [lock, npm_folder(lock)]
+    wanted = digest(locks, sys.version, BASE_PYTHON, *(name for each in files for name in each))
     return Step(
         f"client {lock.stem}",
         CLIENT_BYTES,
@@ -81,11 +87,27 @@ def make_client(progress: Progress, lock: Path) -> None:
     """A client's environment and its shared libraries."""
     venv = CLIENTS / lock.stem
     make_environment(progress, venv, lock)
+    if npm_folder(lock).is_dir():
+        install_npm_packages(progress, venv, npm_folder(lock))
     for package, name in DEBIAN_FILES.get(lock.stem, []):
         fetch_file(progress, package, name, venv / "lib")
     if lock.stem in WITH_GATEWAY:
         add = f"import site; site.addsitedir({str(site_packages().resolve())!r})"
         (site_packages(venv) / "gateway.pth").write_text(f"{add}\n")
+
+
+def npm_folder(lock: Path) -> Path:
+    """npm's lock of an environment, if it has one."""
+    return lock.with_suffix("")
+
+
+def install_npm_packages(progress: Progress, venv: Path, locks: Path) -> None:
+    """Install exactly the lock, whose packages have SHA-512 digests."""
+    for name in NPM_FILES:
+        shutil.copy(locks / name, venv)
+    path = os.pathsep.join([str((venv / "bin").resolve()), os.environ["PATH"]])
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    progress.run(command, cwd=venv, env={**os.environ, "PATH": path})
 
 
 def make_environment(progress: Progress, venv: Path, lock: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from scripts.setup.clients import WITH_GATEWAY, WITHIN_GATEWAY
+from scripts.setup.clients import CLIENTS, LOCKS, WITH_GATEWAY, WITHIN_GATEWAY
 from scripts.setup.hashes import with_hashes
 from scripts.setup.stand_ins import STAND_INS, constraints, write_stand_ins
 
@@ -53,6 +53,7 @@ def main() -> None:
         write_stand_ins(Path(folder))
         lock_environment(Path(folder), project, keep)
         lock_others(Path(folder), project, keep)
+    lock_npm()
     with tempfile.TemporaryDirectory() as folder:  # the stand-in of vLLM would win
         lock_cuda(Path(folder), project, keep)
 
@@ -101,6 +102,17 @@ def lock_others(folder: Path, project: dict[str, Any], keep: bool) -> None:
         if name.removeprefix("client-") in WITH_GATEWAY or name == BUILD:
             limits = gateway
         write(lock, pins(resolve(folder, group(project, name), limits)))
+
+
+def lock_npm() -> None:
+    """Write npm's lock of each environment that has one. It names no registry."""
+    for manifest in LOCKS.glob("*/package.json"):
+        folder = manifest.parent
+        own = (CLIENTS / folder.name / "bin").resolve()
+        path = os.pathsep.join([str(own), os.environ["PATH"]])
+        options = ["--package-lock-only", "--omit-lockfile-registry-resolved", "--ignore-scripts"]
+        command = ["npm", "install", *options]
+        subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, check=True)
 
 
 def read_project(path: Path) -> dict[str, Any]:

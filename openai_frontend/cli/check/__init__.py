@@ -45,7 +45,7 @@ def check(name_or_path: str, settings: Settings, *, as_json: bool, elsewhere: bo
 
 def _find(name_or_path: str, settings: Settings) -> ModelDirectory:
     """Raises ModelUnavailable."""
-    repositories, options = settings.model_repository, settings.options_by_model()
+    repositories, options = settings.repository_folders(), settings.options_by_model()
     weights = model_directory.find_weights(name_or_path, repositories)
     if weights is None:
         return model_directory.find(name_or_path, repositories, options)
@@ -80,7 +80,7 @@ def _fill(
 
 def _check_steps(report: Report, beside: Path, settings: Settings, *, elsewhere: bool) -> None:
     for name in report.steps:
-        paths = (repository / name for repository in (beside, *settings.model_repository))
+        paths = (repository / name for repository in (beside, *settings.repository_folders()))
         path = next(filter(model_folders.is_model, paths), None)
         if path is None:
             raise ModelUnavailable(f"its ensemble step '{name}' does not exist")
@@ -92,14 +92,14 @@ def _check_steps(report: Report, beside: Path, settings: Settings, *, elsewhere:
 
 def check_all(settings: Settings, *, as_json: bool) -> int:
     """Writes one line per model of the repositories; returns 1 if one cannot be served."""
-    paths = list(model_folders.folders(settings.model_repository))
+    paths = list(model_folders.folders(settings.repository_folders()))
     options = settings.options_by_model()
     reports = [_report(path, options, settings) for path in paths]
     _mark_steps(reports)
     _find_clashes(reports)
     width = max((len(report.model) for report in reports), default=0)
     lines = "".join(as_line(report, width) for report in reports)
-    nothing = "".join(f"{path}: no models\n" for path in settings.model_repository)
+    nothing = "".join(f"{path}: no models\n" for path in settings.repository_folders())
     _write([asdict(report) for report in reports] if as_json else lines or nothing)
     return 1 if any(report.problem for report in reports) or not reports else 0
 

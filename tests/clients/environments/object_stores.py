@@ -2,6 +2,8 @@
 
 import base64
 import hmac
+import os
+import signal
 import subprocess
 import time
 import urllib.request
@@ -32,7 +34,9 @@ ACCOUNT_KEY = (
 def _running(command: list[str], url: str, folder: Path) -> Iterator[None]:
     log = folder / "server.log"
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, cwd=folder, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + _START_S
         while not _answers(url):
@@ -41,7 +45,7 @@ def _running(command: list[str], url: str, folder: Path) -> Iterator[None]:
             time.sleep(0.05)
         yield
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # `node` is a program that starts Node.js
         process.wait()
 
 

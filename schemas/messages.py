@@ -10,13 +10,14 @@ from schemas.sampling import INT32_MAX, ModelName, RequestFields, StopTexts
 from schemas.tools import MAX_TOOLS, Name
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
-_SERVER_TOOL = re.compile(r"[a-z0-9_]+_20\d{6}|mcp_toolset")  # its types end with a date
+# Most of their types end with a date
+_SERVER_TOOL = re.compile(r"[a-z0-9_]+_20\d{6}|mcp_toolset|tool_search_tool_(bm25|regex)")
 _MAX_BLOCKS = 10_000  # of one message
 
 # Parts of a history that another server or the client's harness has written
 _NOTED = frozenset(
     {"server_tool_use", "mcp_tool_use", "container_upload", "compaction", "browser_state",
-     "tool_addition", "tool_removal"}
+     "tool_addition", "tool_removal", "mcp_tool_listing", "fallback"}
 )  # fmt: skip
 
 
@@ -382,6 +383,8 @@ class CountTokensRequest(RequestFields):
     cache_control: Any = None  # prefixes are cached without being marked
     context_management: Any = None
     speed: Literal["standard", "fast"] | None = None
+    billing_policy: Any = None
+    fallback_credit_token: Any = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
 

@@ -7,7 +7,7 @@ from tests.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.engine
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)

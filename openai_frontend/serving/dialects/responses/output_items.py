@@ -268,10 +268,7 @@ class OpenSearch(OpenFunctionCall):
 
     def fields(self, status: ItemStatus) -> Fields:
         call: Fields = {"id": self.id, "type": "tool_search_call", "status": status}
-        try:
-            arguments = orjson.loads(self.text or "{}")
-        except orjson.JSONDecodeError:
-            arguments = {}
+        arguments = _object(self.text)
         return {**call, "call_id": self.call_id, "execution": "client", "arguments": arguments}
 
     def piece(self, text: str, logprobs: Sequence[Any] = ()) -> list[Step]:
@@ -280,6 +277,15 @@ class OpenSearch(OpenFunctionCall):
 
     def closing(self) -> list[Step]:
         return []
+
+
+def _object(text: str) -> Fields:
+    """The JSON object; empty if the model has written anything else."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 _CALLS: dict[str, type[OpenFunctionCall]] = {

@@ -185,6 +185,7 @@ class Responses:
             messages=messages,
             media=given.media,
             repeats_output=True,
+            lifts_system=True,
         )
         return plan, conversation
 

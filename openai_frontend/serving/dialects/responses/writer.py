@@ -42,7 +42,7 @@ _JSON_TEXT = dumps(TEXT)
 _COMMENTS = 3
 
 
-class ResponseWriter:
+class ResponseEventWriter:
     """Writes the events of one stream; see `output.stream.Writer`."""
 
     gathers = True  # the last event has the whole output
@@ -175,7 +175,7 @@ def _named(type: str, fields: Mapping[str, Any]) -> bytes:
 
 def events(response: ResponseJob) -> StreamDriver:
     """The response as a stream of events."""
-    return StreamDriver(response.job, ResponseWriter(response))
+    return StreamDriver(response.job, ResponseEventWriter(response))
 
 
 class _ItemFold:

@@ -17,6 +17,7 @@ class Capabilities(BaseModel):
     embeddings: bool
     rerank: bool
     tools: bool
+    reasoning: bool
     images: bool
     audio: bool
     transcription: bool

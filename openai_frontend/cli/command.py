@@ -20,6 +20,7 @@ from openai_frontend.cli import (
     ray_init,
 )
 from openai_frontend.cli.bucket_repositories import CopyFailed
+from openai_frontend.cli.connect import command as connect
 from openai_frontend.cli.init_repo.options import InvalidOption
 from openai_frontend.cli.parser import parser as command_line
 from openai_frontend.config import grpc_options, model_folders, ray_application
@@ -76,6 +77,11 @@ def _top(options: dict[str, Any]) -> int:
     from openai_frontend.cli.top import command as top  # only `top` needs its imports
 
     failure = top.run(options)
+    return 0 if failure is None else _refuse(failure, FAILED)
+
+
+def _connect(options: dict[str, Any]) -> int:
+    failure = connect.run(options)
     return 0 if failure is None else _refuse(failure, FAILED)
 
 
@@ -392,6 +398,7 @@ _COMMANDS: Mapping[str, Callable[[dict[str, Any]], int]] = {
     "version": _version,
     "keys": _keys,
     "top": _top,
+    "connect": _connect,
     "init-repo": _init_repo,
     "ray": _ray_init,
     "install-core": _install_core,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from openai_frontend.cli import init_repo, keys, ray_init
+from openai_frontend.cli.connect import command as connect
 from openai_frontend.cli.flags.command_line import CommandLine, OwnOptions, rewrite
 from openai_frontend.cli.flags.similar import similar
 from openai_frontend.config.loader import Option, options
@@ -51,6 +52,16 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_top(commands)
+    connect.add_arguments(
+        commands.add_parser(
+            "connect",
+            help="print or write a coding agent's configuration for a running server",
+            description="Print or write the configuration of a coding agent, made from the models "
+            "of a running server, and the command that starts the agent with it. The agent's own "
+            "configuration does not change.",
+            allow_abbrev=False,
+        )
+    )
     commands.add_parser("version", help=_VERSIONS)
     return whole
 

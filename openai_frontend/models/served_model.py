@@ -404,6 +404,8 @@ class ServedModel(TritonModel):
             able.add("chat")
             if self.output_format.tools and self.template_knows("tools"):
                 able.add("tools")
+            if self.output_format.reasoning:
+                able.add("reasoning")
         if self.facts.images is not None:
             able.add("images")
         if self.facts.audio is not None:

@@ -125,8 +125,8 @@ class Session:
 
     @contextmanager
     def gateway_if_needed(self, commands: list[Command]) -> Iterator[None]:
-        """A gateway for requests and `top`."""
-        if not any("curl " in each.text or " top" in each.text for each in commands):
+        """A gateway for requests, `top` and `connect`."""
+        if not any(re.search(r"curl | top| connect ", each.text) for each in commands):
             yield
             return
         options = ("--model-control-mode=explicit", "--load-model=*", "--enable-model-management")

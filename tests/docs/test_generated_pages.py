@@ -20,6 +20,7 @@ from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.load import ServerLoad
 from scripts import (
     generate_backends_docs,
+    generate_connect_docs,
     generate_dashboard_image,
     generate_flags_docs,
     generate_metrics_docs,
@@ -33,6 +34,7 @@ from tests.gateway_process import ROOT
 
 GENERATED: dict[Path, Callable[[], str]] = {
     generate_backends_docs.PAGE: generate_backends_docs.page,
+    generate_connect_docs.PAGE: generate_connect_docs.page,
     generate_flags_docs.PAGE: generate_flags_docs.page,
     generate_metrics_docs.PAGE: generate_metrics_docs.page,
     generate_settings_docs.PAGE: generate_settings_docs.page,

@@ -378,7 +378,8 @@ HERMES = "{% if tools %}<tool_call>{% endif %}"
     ("tokenizer", "expected"),
     [
         ({"chat_template": tiny_tokenizer.CHATML}, {"chat": True, "tools": False}),
-        ({"chat_template": HERMES}, {"chat": True, "tools": True}),
+        ({"chat_template": HERMES}, {"chat": True, "tools": True, "reasoning": False}),
+        ({"chat_template": f"{HERMES}</think>"}, {"tools": True, "reasoning": True}),
         ({"chat_template": "<tool_call>"}, {"chat": True, "tools": False}),
         ({"chat_template": None}, {"chat": False, "tools": False}),
     ],
@@ -386,7 +387,9 @@ HERMES = "{% if tools %}<tool_call>{% endif %}"
 async def test_a_template_makes_a_model_chat(
     tmp_path: Path, tokenizer: dict[str, Any], expected: dict[str, bool]
 ) -> None:
-    """Without a template it only completes texts. Tools require a template that uses them."""
+    """Without a template it only completes texts. Tools require a template that uses them,
+    and reasoning a format that marks it.
+    """
 
     folder = mock_models.write_with_tokenizer(tmp_path, "m")
     tiny_tokenizer.write(folder, **tokenizer)

@@ -1,0 +1,1 @@
+"""`connect`: configurations of coding agents for a running server."""

@@ -346,6 +346,15 @@ def custom(definition: str, syntax: Any = "lark") -> Tools:
         r'start: "\q"',
         'start: "a',
         "start: /a",
+        r"start: /\a/",
+        "start: /[[:punct:]]/",
+        "start: /[[:^alpha:]]/",
+        "start: /[[a].]/",
+        r"start: /[a\][b].]/",
+        "start: /(?s:.)/",
+        "start: /(?i)./",
+        'start: A\nA: ~"a"',
+        "start: <|im_end|>",
     ],
 )
 def test_custom_grammar_that_json_would_escape_is_refused(definition):
@@ -387,6 +396,13 @@ _IN_LINE = r'(?:[^"\\\x00-\x1f]|\\["\\bfrt])'
         ("start: A\n%import common.LF -> A", 'start: A\nA: "\\\\n"'),
         ("start: INT\n%import common (INT, CR)",
          'start: INT\nINT: ("0".."9")+\nCR: "\\\\r"'),
+        ("start: CR\n%import common.CR // why\r\n", 'start: CR\nCR: "\\\\r"\n'),
+        ("start: /.b/i", f"start: /{_IN_LINE.replace('?:', '?-i:')}b/i"),
+        ('start: "a\\nb"i', 'start: ("a"i "\\\\n" "b"i)'),
+        ("start: /[.a]./", f"start: /[.a]{_IN_LINE}/"),
+        ("start: /[].]/", "start: /[].]/"),
+        ("start: /[[:alpha:].]/", "start: /[[:alpha:].]/"),
+        ('start: "a" ~ 3', 'start: "a" ~ 3'),
     ],
 )  # fmt: skip
 def test_custom_grammar_may_have_any_character_and_imports(definition, escaped):

@@ -8,7 +8,7 @@ import base64
 import zlib
 
 _PREFIX = "ofr1."  # the version of the form; another server's text has another beginning
-_LONGEST = 4 * 1024 * 1024  # bytes of text
+_LONGEST = 4 * 1024 * 1024  # bytes of text, also of all texts of one request
 _LONGEST_SEALED = 2 * _LONGEST
 
 
@@ -20,12 +20,26 @@ def seal(text: str) -> str:
 
 def unseal(sealed: str | None) -> str | None:
     """The text; None if it is another server's, or damaged."""
-    if not sealed or not sealed.startswith(_PREFIX) or len(sealed) > _LONGEST_SEALED:
-        return None
-    try:
-        compressed = base64.b64decode(sealed[len(_PREFIX) :], validate=True)
-        inflater = zlib.decompressobj()
-        text = inflater.decompress(compressed, _LONGEST)
-        return text.decode("utf-8", "surrogatepass") if inflater.eof else None
-    except (ValueError, zlib.error):  # no base64, or no UTF-8
-        return None
+    return Unsealer().read(sealed)
+
+
+class Unsealer:
+    """Reads the texts of one request. Their total is limited, because 1 KB may contain 1 MB."""
+
+    def __init__(self) -> None:
+        self._left = _LONGEST
+
+    def read(self, sealed: str | None) -> str | None:
+        """The text; None if it is another server's, or damaged, or beyond the limit."""
+        if not sealed or not sealed.startswith(_PREFIX) or len(sealed) > _LONGEST_SEALED:
+            return None
+        if self._left == 0:
+            return None
+        try:
+            compressed = base64.b64decode(sealed[len(_PREFIX) :], validate=True)
+            inflater = zlib.decompressobj()
+            text = inflater.decompress(compressed, self._left)
+            self._left -= len(text)
+            return text.decode("utf-8", "surrogatepass") if inflater.eof else None
+        except (ValueError, zlib.error):  # no base64, or no UTF-8
+            return None

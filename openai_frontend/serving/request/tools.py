@@ -3,15 +3,13 @@
 A dialect reads them from its requests; `constraints/` validates the schemas of their arguments.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import orjson
-
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.serving.request.client_json import client_json
 
 MAX_TOOLS_BYTES = 1024 * 1024  # of their JSON, which the chat template writes into the prompt
 
@@ -198,10 +196,7 @@ def _described(description: str, form: CustomFormat) -> str:
 
 def check_tools_size(tools: Any, param: str) -> None:
     """Raise InvalidRequest if the JSON of the tools exceeds MAX_TOOLS_BYTES."""
-    try:
-        size = len(orjson.dumps(tools))
-    except orjson.JSONEncodeError:  # a number of more than 64 bits
-        size = len(json.dumps(tools, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    size = len(client_json(tools))
     if size > MAX_TOOLS_BYTES:
         message = f"Invalid '{param}': it has {size} bytes of JSON; the limit is {MAX_TOOLS_BYTES}."
         raise InvalidRequest(message, param=param)

@@ -13,7 +13,7 @@ from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.responses.input_items import read_input
-from openai_frontend.serving.dialects.responses.reader import Responses
+from openai_frontend.serving.dialects.responses.reader import Responses, Turns
 from openai_frontend.serving.dialects.responses.response_object import ResponseJob
 from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolNames
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -30,6 +30,7 @@ SEARCH = {"type": "tool_search", "execution": "client"}
 DEFERRED = {**READ, "name": "later", "defer_loading": True}
 SPACE = {"type": "namespace", "name": "fs", "tools": [READ, PATCH]}
 HOSTED = {"type": "web_search"}
+BIG = 10**30
 
 
 def model(**options: Any) -> Any:
@@ -108,6 +109,15 @@ def test_damaged_seals_are_not_read():
     assert [unseal(whole[:-9]), unseal("ofr1.%%"), unseal("")] == [None, None, None]
 
 
+def test_sealed_texts_of_a_request_are_limited_together():
+    """Each of a hundred texts of 5 KB may have 4 MB: the event loop was blocked for seconds."""
+    large = {**THOUGHT, "encrypted_content": seal("ab" * 2**20)}
+
+    turn, _ = messages(large, large, large, CALL, RESULT)
+
+    assert turn["reasoning_content"] == "\n".join(["ab" * 2**20] * 2 + ["hm"])
+
+
 def test_current_turn_leaves_out_earlier_reasoning():
     items = [THOUGHT, SAID, {"role": "user", "content": "And?"}, THOUGHT, SAID]
 
@@ -145,6 +155,21 @@ async def test_long_and_colliding_names_stay_apart():
     assert job.form.names.flat("read", "fs") != "fs__read"
 
 
+@pytest.mark.parametrize("plain", [False, True])
+async def test_names_that_collide_in_any_order_lead_back_to_their_tools(plain):
+    """Also if one of the tools is found later."""
+    alike = {**READ, "name": "fs__read"}
+    added = {"type": "additional_tools", "tools": [SPACE if plain else alike]}
+
+    job = await prepared(
+        [{"role": "user", "content": "x"}, added], tools=[alike if plain else SPACE]
+    )
+
+    called = {job.form.names.by_flat[name] for name in job.job.tools.allowed}
+    assert {ToolName("function", "read", "fs"), ToolName("function", "fs__read")} <= called
+    assert len(called) == 3
+
+
 @pytest.mark.parametrize(
     ("tools", "items", "allowed"),
     [
@@ -170,6 +195,36 @@ async def test_hosted_tools_are_left_out_and_named():
     assert [tool["type"] for tool in orjson.loads(b"{" + job.echo)["tools"]] == ["function"]
     with pytest.raises(InvalidRequest, match=r"tools\.web_search"):
         await prepared(tools=[HOSTED], responses=STRICT)
+
+
+@pytest.mark.parametrize("type", ["a\r\nx-y: z", "ü", ""])
+async def test_types_that_no_header_can_have_are_not_named(type):
+    job = await prepared(tools=[{"type": type}, READ, HOSTED])
+    assert job.job.adjusted == {"tools.other": "ignored", "tools.web_search": "ignored"}
+
+
+async def test_header_names_a_few_types():
+    job = await prepared(tools=[{"type": f"t{at}"} for at in range(200)])
+    assert len(job.job.adjusted) == 17
+    assert job.job.adjusted["tools.other"] == "ignored"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{**READ, "parameters": {"type": "object", "maximum": BIG}}]},
+        {"tools": [{**READ, "more": BIG}]},
+        {"tools": [READ], "tool_choice": {"type": "function", "name": "read", "more": BIG}},
+    ],
+)
+async def test_response_repeats_integers_beyond_64_bits(fields):
+    job = await prepared(**fields)
+    assert str(BIG).encode() in job.echo
+
+
+@pytest.mark.parametrize("kind", ["tool_search_call", "web_search_call"])
+def test_calls_may_have_integers_beyond_64_bits(kind):
+    assert str(BIG) in str(messages({"type": kind, "arguments": {"n": BIG}}))
 
 
 @pytest.mark.parametrize(
@@ -250,6 +305,26 @@ async def test_truncation_drops_whole_oldest_turns_and_keeps_the_system():
     ]
     assert rendered[0]["content"] == "sys"
     assert rendered[1]["role"] == "user"
+
+
+def picture(letter: str) -> dict[str, Any]:
+    url = "data:image/png;base64," + letter * 4
+    return {"type": "input_image", "image_url": url}
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_images_of_the_system_stay_with_its_messages(role):
+    kept = {"role": role, "content": [picture("s")]}
+    turns = [{"role": "user", "content": [picture(letter)]} for letter in "ab"]
+    items = [turns[0], kept, {"role": "assistant", "content": "x"}, turns[1]]
+    request = ResponsesRequest.model_validate({"input": items})
+    _, conversation = RESPONSES._read(request, model(), None)
+
+    left = Turns(conversation).without(1)
+
+    assert [message["role"] for message in left.messages] == [role, "user"]
+    urls = [media.part["image_url"]["url"][-4:] for media in left.media]
+    assert urls == ["ssss", "bbbb"]
 
 
 async def test_output_is_shortened_to_what_fits():

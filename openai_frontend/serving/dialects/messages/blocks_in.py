@@ -5,9 +5,8 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-import orjson
-
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.request.client_json import client_json
 from openai_frontend.serving.request.media_parts import MediaPart
 
 Block = Mapping[str, Any]
@@ -88,11 +87,7 @@ def note(block: Block) -> str:
     kind = str(block["type"])[:64]
     if kind == "compaction" and isinstance(summary := block.get("content"), str):
         return summary
-    try:
-        text = orjson.dumps(_shown(block)).decode()
-    except orjson.JSONEncodeError:  # too many levels, or a number of more than 64 bits
-        text = "{}"
-    return f"[{kind} {text[:_LONGEST_NOTE]}]"
+    return f"[{kind} {client_json(_shown(block)).decode()[:_LONGEST_NOTE]}]"
 
 
 def _shown(block: Block) -> dict[str, Any]:

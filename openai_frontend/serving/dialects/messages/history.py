@@ -11,7 +11,7 @@ from typing import Any
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.dialects.messages.blocks_in import IMAGE, BlockReader, note
 from openai_frontend.serving.request.media_parts import MediaPart
-from openai_frontend.serving.request.sealed_text import unseal
+from openai_frontend.serving.request.sealed_text import Unsealer
 from openai_frontend.serving.request.template_inputs import for_templates
 
 Block = Mapping[str, Any]
@@ -71,6 +71,7 @@ class _HistoryReader:
 
     def __init__(self) -> None:
         self._blocks = BlockReader()
+        self._unsealer = Unsealer()
         self._messages: list[Mapping[str, Any]] = []
         self._turn: _AssistantTurn | None = None
         self._role = ""  # of the parts
@@ -146,7 +147,8 @@ class _HistoryReader:
                 case "text":
                     turn.texts.append(block["text"])
                 case "thinking":
-                    if thought := block["thinking"] or unseal(block.get("signature")):
+                    thought = block["thinking"] or self._unsealer.read(block.get("signature"))
+                    if thought:
                         turn.reasoning.append(thought)
                 case "redacted_thinking":
                     pass

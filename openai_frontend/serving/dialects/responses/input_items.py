@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 import orjson
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.request.client_json import client_json
 from openai_frontend.serving.request.media_parts import MediaPart
-from openai_frontend.serving.request.sealed_text import unseal
+from openai_frontend.serving.request.sealed_text import Unsealer
 from openai_frontend.serving.request.template_inputs import for_templates
 from schemas.responses import ConfigurationUpdate
 
@@ -83,6 +84,7 @@ class _InputReader:
         self._update: ConfigurationUpdate | None = None
         self._unknown: list[str] = []
         self._reasoning_from = 0 if all_reasoning else _last_question(items)
+        self._unsealer = Unsealer()
         self._at = 0  # the position of the item that is read
         self._readers: Mapping[str, Callable[[Item, str], None]] = {
             "message": self._message,
@@ -131,11 +133,19 @@ class _InputReader:
         self._in_turn().calls.append({"id": item["call_id"], "type": "custom", "custom": custom})
 
     def _reasoning(self, item: Item, place: str) -> None:
-        if self._at >= self._reasoning_from and (thought := _reasoning(item)):
+        if self._at >= self._reasoning_from and (thought := self._thought(item)):
             self._in_turn().reasoning.append(thought)
 
+    def _thought(self, item: Item) -> str:
+        """Our own sealed text, else the content, else the summary; empty if there is none."""
+        sealed = self._unsealer.read(item.get("encrypted_content"))
+        if sealed is not None:
+            return sealed
+        parts = item.get("content") or item.get("summary") or ()
+        return "\n".join(part["text"] for part in parts if part.get("text"))
+
     def _search(self, item: Item, place: str) -> None:
-        arguments = orjson.dumps(item.get("arguments") or {}).decode()
+        arguments = client_json(item.get("arguments") or {}).decode()
         self._call(self._call_id(item), SEARCH, arguments)
 
     def _found(self, item: Item, place: str) -> None:
@@ -239,15 +249,6 @@ def _last_question(items: Sequence[Any]) -> int:
     return 0
 
 
-def _reasoning(item: Item) -> str:
-    """Our own sealed text, else the content, else the summary; empty if there is none."""
-    sealed = unseal(item.get("encrypted_content"))
-    if sealed is not None:
-        return sealed
-    parts = item.get("content") or item.get("summary") or ()
-    return "\n".join(part["text"] for part in parts if part.get("text"))
-
-
 def _names(tools: Sequence[Item]) -> list[str]:
     return [str(tool.get("name") or tool["type"]) for tool in tools]
 
@@ -255,11 +256,7 @@ def _names(tools: Sequence[Item]) -> list[str]:
 def _note(kind: str, item: Item) -> str:
     """A short text for what a hosted tool did in an earlier turn, elsewhere."""
     shown = {key: value for key, value in item.items() if key not in ("id", "type", "status")}
-    try:
-        text = orjson.dumps(shown).decode()
-    except orjson.JSONEncodeError:
-        text = "{}"
-    return f"[{kind[:64]} {text[:_LONGEST_NOTE]}]"
+    return f"[{kind[:64]} {client_json(shown).decode()[:_LONGEST_NOTE]}]"
 
 
 def _required(part: Item, name: str, place: str) -> str:

@@ -1,5 +1,6 @@
 """POST /v1/responses, independent of HTTP: reads requests, and makes jobs of them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,6 +86,8 @@ _INCLUDE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
+# Types of tools in a header
+_TYPE, _MAX_TYPES = re.compile(r"[A-Za-z0-9_.-]{1,64}"), 16
 _NOT_SAMPLING = frozenset({"stream_options", "metadata", "service_tier", *_WITHOUT_PLACE})
 
 
@@ -148,7 +151,7 @@ class Responses:
         try:
             return await self._conversations.job(conversation, model)
         except ContextLengthExceeded:
-            turns = _Turns(conversation)
+            turns = Turns(conversation)
             if request.truncation != "auto" or not turns.droppable:
                 raise
         fewest, most, best = 1, turns.droppable, None
@@ -226,7 +229,9 @@ class Responses:
 def _reported(variables: TemplateVariables, ignored: Sequence[str]) -> TemplateVariables:
     """With the names of this API, and the hosted tools that were left out."""
     adjusted = {_NAMES.get(name, name): value for name, value in variables.adjusted.items()}
-    adjusted |= {f"tools.{kind}": IGNORED for kind in ignored}
+    kinds = [*dict.fromkeys(kind if _TYPE.fullmatch(kind) else "other" for kind in ignored)]
+    named = kinds if len(kinds) <= _MAX_TYPES else [*kinds[:_MAX_TYPES], "other"]
+    adjusted |= {f"tools.{kind}": IGNORED for kind in named}
     return replace(variables, adjusted=adjusted)
 
 
@@ -324,7 +329,7 @@ def _too_long(error: ContextLengthExceeded) -> ContextLengthExceeded:
     return ContextLengthExceeded(message, param="input")
 
 
-class _Turns:
+class Turns:
     """The turns of a conversation, each from a user's message to the next. The oldest ones can be
     left out: a turn has its calls together with their outputs.
     """
@@ -345,18 +350,17 @@ class _Turns:
 
     def without(self, turns: int) -> Conversation:
         """The conversation without its oldest turns. Messages of the system stay."""
-        cut, messages = self._starts[turns], self._conversation.messages
-        kept = [
-            message
-            for at, message in enumerate(messages)
-            if at >= cut or message["role"] in ("system", "developer")
-        ]
-        return replace(self._conversation, messages=kept, media=self._media_after(cut))
-
-    def _media_after(self, cut: int) -> Sequence[MediaPart]:
-        """The media of the messages from here on."""
-        before = sum(map(_media_count, self._conversation.messages[:cut]))
-        return self._conversation.media[before:]
+        cut, conversation = self._starts[turns], self._conversation
+        kept: list[Mapping[str, Any]] = []
+        media: list[MediaPart] = []
+        first = 0  # of the message's media
+        for at, message in enumerate(conversation.messages):
+            last = first + _media_count(message)
+            if at >= cut or message["role"] in ("system", "developer"):
+                kept.append(message)
+                media += conversation.media[first:last]
+            first = last
+        return replace(conversation, messages=kept, media=media)
 
 
 def _media_count(message: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ import orjson
 
 from openai_frontend.serving.dialects.responses.output_items import ItemForm
 from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
+from openai_frontend.serving.request.client_json import client_json
 from openai_frontend.serving.request.template_inputs import IGNORED
 from schemas.responses import ResponsesRequest
 
@@ -49,7 +50,7 @@ def echoed(request: ResponsesRequest, tools: Sequence[Any], adjusted: Mapping[st
         "truncation": request.truncation or "disabled",
         "user": request.user,
     }
-    return orjson.dumps(fields)[1:]
+    return client_json(fields)[1:]
 
 
 def _or(value: float | None, default: float) -> float:

@@ -51,8 +51,8 @@ class ToolNames:
         flat = self._flat.get(key)
         if flat is None:
             flat = _flattened(*key)
-            if flat in self.by_flat and tool.namespace is not None:
-                flat = _with_digest(*key)
+            while flat in self.by_flat:
+                flat = _with_digest(*key, taken=flat)
             self._flat[key] = flat
             self.by_flat[flat] = tool
         return flat
@@ -70,9 +70,11 @@ def _flattened(namespace: str | None, name: str) -> str:
     return flat if len(flat) <= _LONGEST_NAME else _with_digest(namespace, name)
 
 
-def _with_digest(namespace: str | None, name: str) -> str:
-    digest = hashlib.sha256(f"{namespace}\0{name}".encode()).hexdigest()[:8]
-    return f"{namespace}__{name}"[: _LONGEST_NAME - 9] + f"_{digest}"
+def _with_digest(namespace: str | None, name: str, taken: str = "") -> str:
+    """The name, cut, with a digest. `taken`: a flat name that another tool has."""
+    digest = hashlib.sha256(f"{namespace}\0{name}\0{taken}".encode()).hexdigest()[:8]
+    readable = name if namespace is None else f"{namespace}__{name}"
+    return f"{readable[: _LONGEST_NAME - 9]}_{digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

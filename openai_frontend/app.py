@@ -60,10 +60,10 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import token_bytes
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.audio import speech_router, transcription_router
+from openai_frontend.routers.described_model import MediaLimits
 from openai_frontend.routers.docs import docs_router
 from openai_frontend.routers.invocations import Invocations, invocations_router
 from openai_frontend.routers.models import (
-    MediaLimits,
     lora_router,
     management_router,
     models_router,

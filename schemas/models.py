@@ -58,6 +58,21 @@ class AudioLimits(BaseModel):
     max_audio_seconds: int
 
 
+Modality = Literal["text", "image", "audio"]
+
+
+class TrainedContext(BaseModel):
+    """The context length under llama.cpp's name."""
+
+    n_ctx_train: int | None
+
+
+class LoadStatus(BaseModel):
+    """Whether requests can use the model now, as llama.cpp's router states it."""
+
+    value: Literal["loaded", "loading", "unloaded", "failed"]
+
+
 class Model(BaseModel):
     """A model that requests can name. Fields after `owned_by` are not OpenAI's; some are vLLM's."""
 
@@ -68,6 +83,13 @@ class Model(BaseModel):
     root: str | None = None
     parent: str | None = None  # the base model of an adapter
     max_model_len: int | None = None  # prompt and answer together, in tokens
+    context_length: int | None = None  # as max_model_len, for clients that read this name
+    context_window: int | None = None  # as max_model_len, for clients that read this name
+    max_output_tokens: int | None = None  # the limit for one answer; null: the context
+    meta: TrainedContext = TrainedContext(n_ctx_train=None)
+    status: LoadStatus = LoadStatus(value="loaded")
+    input_modalities: list[Modality] = []
+    output_modalities: list[Modality] = []  # empty for embeddings and scores
     capabilities: Capabilities
     images: ImageLimits | None = None  # null: it takes no images
     input_audio: InputAudioLimits | None = None  # null: its chats contain no audio

@@ -1,6 +1,7 @@
 """The description of a model for clients."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from openai_frontend.model_facts import OTHER_BACKEND, ModelFacts
 
@@ -18,4 +19,6 @@ class ModelCard:
     alias_of: str | None = None  # the listed model whose alias or version this is
     capabilities: frozenset[str] = frozenset()  # of `schemas.models.Capabilities`
     error: str | None = None  # why it cannot serve
+    absent: Literal["loading", "unloaded", "failed"] = "failed"  # why, if it is not ready
+    max_output_tokens: int | None = None  # of one answer
     loads_on_demand: bool = False  # it is not loaded, and a request loads it

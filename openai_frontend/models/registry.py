@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.config.model_options import EVERY_MODEL, ModelOptions
@@ -28,6 +28,12 @@ _CORE_NOT_READY = "Triton's core is not ready; its log has the reason"
 _NO_OPTIONS = ModelOptions()
 
 
+def _absent(reason: str) -> Literal["loading", "unloaded", "failed"]:
+    if reason.startswith(_LOADING):
+        return "loading"
+    return "unloaded" if reason == NOT_LOADED else "failed"
+
+
 def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str) -> ModelCard:
     """The card of a model that is loaded on demand: only its options are known."""
     model_name = snapshot.canonical(name)
@@ -45,6 +51,8 @@ def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str) -> ModelCard:
         alias_of=None if name == model_name else model_name,
         capabilities=frozenset(options.capabilities),
         error=reason,
+        absent=_absent(reason),
+        max_output_tokens=options.max_output_tokens,
         loads_on_demand=True,
     )
 
@@ -274,7 +282,9 @@ class ModelRegistry:
         for reasons in (snapshot.failures, snapshot.refused):
             if (reason := reasons.get(name, reasons.get(canonical))) is not None:
                 reason = self._reason(canonical, reason)
-                return ModelCard(name=name, created=0, ready=False, error=reason)
+                return ModelCard(
+                    name=name, created=0, ready=False, error=reason, absent=_absent(reason)
+                )
         if name not in snapshot.models:
             adapter = self._lora_models.card(name, snapshot, self._adapters)
             if adapter is not None:

@@ -395,6 +395,7 @@ class ServedModel(TritonModel):
             alias_of=self.alias_of,
             capabilities=self.capabilities(),
             error=None if ready else self.failure(),
+            max_output_tokens=self.max_output_tokens,
         )
 
     def capabilities(self) -> frozenset[str]:

@@ -11,14 +11,15 @@ _DEFAULT_LIMIT, _MAX_LIMIT = 20, 1000
 
 
 def anthropic_model(card: ModelCard) -> AnthropicModel:
-    """A model whose output may be as long as its context."""
+    """A model without a limit may fill its context with output."""
+    facts = card.facts
     created = datetime.fromtimestamp(card.created, UTC)
     return AnthropicModel(
         id=card.name,
         display_name=card.name,
         created_at=created.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        max_input_tokens=card.facts.max_model_len,
-        max_tokens=card.facts.max_model_len,
+        max_input_tokens=facts.max_model_len,
+        max_tokens=card.max_output_tokens or facts.max_model_len,
     )
 
 

@@ -10,10 +10,10 @@ from sse_starlette.sse import EventSourceResponse
 from openai_frontend.errors import GatewayError, ModelNotFound
 from openai_frontend.models.lora_management import LoRAManagement
 from openai_frontend.models.management import ModelChange, ModelManagement
-from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.anthropic_models import anthropic_model, anthropic_page
+from openai_frontend.routers.described_model import MediaLimits, model_of
 from openai_frontend.routers.messages import request_id_header
 from openai_frontend.routers.openapi import ERRORS, optional_body, request_body
 from openai_frontend.routers.request import authorized_models, read_body
@@ -21,14 +21,11 @@ from openai_frontend.routers.routing import AdminRoute, ModelsRoute
 from openai_frontend.serving.admission.authorized_models import allows, check_allowed
 from openai_frontend.serving.admission.model_lookup import with_known_names
 from openai_frontend.serving.error_reply import reply_for
-from openai_frontend.serving.request.audio import AudioLimits
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
-from openai_frontend.serving.request.images import ImageLimits
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.messages import AnthropicModel, AnthropicModelList
 from schemas.models import (
     AdapterUnloaded,
-    Capabilities,
     LoadLoRAAdapterRequest,
     Model,
     ModelChangeRequest,
@@ -38,14 +35,6 @@ from schemas.models import (
 )
 
 Event = dict[str, str]  # in sse-starlette's form
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MediaLimits:
-    """The server's limits on media, of which each model's description has a part."""
-
-    images: ImageLimits
-    audio: AudioLimits
 
 
 _ANTHROPIC = "anthropic-version"  # the header of clients that read Anthropic's form
@@ -143,29 +132,6 @@ async def _events(change: ModelChange) -> AsyncGenerator[Event, None]:
             yield {"data": event.model_dump_json()}
     except GatewayError as error:  # the status is already sent
         yield {"data": reply_for(error).body.decode()}
-
-
-def model_of(card: ModelCard, limits: MediaLimits) -> Model:
-    """The API's description of a model."""
-    facts, audio = card.facts, limits.audio
-    return Model(
-        id=card.name,
-        created=card.created,
-        owned_by=facts.owned_by,
-        root=card.root,
-        parent=card.parent,
-        max_model_len=facts.max_model_len,
-        capabilities=Capabilities(
-            **{name: name in card.capabilities for name in Capabilities.model_fields}
-        ),
-        images=None if facts.images is None else limits.images.of_model(facts.images),
-        input_audio=None if facts.audio is None else audio.in_chats(facts.audio),
-        audio=None if facts.transcription is None else audio.of_model(facts.transcription),
-        description=facts.description,
-        limitations=list(facts.limitations) or None,
-        ready=card.ready,
-        error=card.error,
-    )
 
 
 # vLLM's fields: the layout of expert weights in the file, and its own adapter number

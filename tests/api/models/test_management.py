@@ -175,6 +175,7 @@ async def test_phase_of_a_load(repository, live_gateway, held_loads):
         loaded = await gateway.client.get("/v1/models/m")
 
     assert card.json()["error"] == f"it is loading: {HELD}"
+    assert card.json()["status"] == {"value": "loading"}
     assert (end["state"], end["phase"], end["done"]) == ("READY", None, True)
     assert loaded.json()["error"] is None
 

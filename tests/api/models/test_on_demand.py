@@ -72,7 +72,11 @@ async def test_option_of_a_single_model(repository, live_gateway):
     tell.
     """
     write(repository, "a", "b")
-    options(repository, "b", "load_on_demand: true\ncapabilities: [chat]\naliases: [other]")
+    options(
+        repository,
+        "b",
+        "load_on_demand: true\ncapabilities: [chat]\naliases: [other]\nmax_output_tokens: 9",
+    )
     async with live_gateway(model_control_mode="none") as gateway:
         before = loaded(gateway)
         listed = await gateway.listed()
@@ -83,6 +87,7 @@ async def test_option_of_a_single_model(repository, live_gateway):
         assert (before, listed, answer) == ({"a"}, ["a", "b", "other"], "b b ")
         assert [name for name, can in card["capabilities"].items() if can] == ["chat"]
         assert (card["root"], card["ready"], ready.status_code) == ("b", False, 200)
+        assert (card["status"], card["max_output_tokens"]) == ({"value": "unloaded"}, 9)
         assert loaded(gateway) == {"a", "b"}
 
 

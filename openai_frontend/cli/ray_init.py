@@ -62,9 +62,22 @@ _BOUNDED = f"\n    hash-type consistent\n    hash-balance-factor 200{_BUFFERED}"
 # the end of a list, which is `messages` in the first turn. A request without a body has no first
 # word, so it is not hashed, but goes to the replicas in rotation.
 _BEGINNING = r"""(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*"""
+# A request's session is the last of these that it has.
+_SESSIONS = (
+    "req.body,json_query('$.prompt_cache_key')",
+    "req.hdr(x-claude-code-session-id)",
+    "req.hdr(thread-id)",
+    "req.hdr(session-id)",
+    "req.hdr(session_id)",
+    "req.hdr(x-session-affinity)",
+    "req.hdr(x-session-id)",
+)
+_SESSION = "".join(
+    f"\n    http-request set-var(txn.session) {each} if {{ {each} -m found }}" for each in _SESSIONS
+)
 _ROUTING = {
     "least": f"leastconn{_BUFFERED}",
-    "session": f"hash req.hdr(x-session-id){_BOUNDED}",
+    "session": f"hash var(txn.session){_SESSION}{_BOUNDED}",
     "prefix": f"""hash "req.body,regsub('{_BEGINNING}',''),word(1,\\x01)"{_BOUNDED}""",
 }
 _WHY = {
@@ -112,8 +125,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=_ROUTING,
         default="least",
         help="least: the replica with the fewest requests. session: the same replica for requests "
-        "with the same header x-session-id. prefix: the same replica for chats that begin alike. "
-        "Default: least.",
+        "of one session, by its header or prompt_cache_key (docs/scale.md). prefix: the same "
+        "replica for chats that begin alike. Default: least.",
     )
     init.add_argument("--force", action="store_true", help="Overwrite existing files.")
 

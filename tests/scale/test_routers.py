@@ -47,7 +47,7 @@ async def gateways_of(client: httpx.AsyncClient, header: str, values: list[str])
     return [answer.headers[SERVED_BY] for answer in answers]
 
 
-@pytest.mark.parametrize("header", ["x-session-id", "authorization"])
+@pytest.mark.parametrize("header", ["x-session-id", "session_id", "thread-id", "x-api-key"])
 async def test_conversation_stays_on_one_gateway(client, replicas, header):
     """By the session that the client names, else by its key. All gateways get some.
 
@@ -68,6 +68,30 @@ async def test_session_decides_before_the_key(client):
     answers = [await chat(client, **each) for each in headers]
 
     assert len({answer.headers[SERVED_BY] for answer in answers}) == 3
+
+
+async def test_sessions_header_decides_before_the_thread(client):
+    """The first one of the list in docs/scale.md, whatever the order of headers."""
+    headers = [{"thread-id": f"t{number}", "x-session-affinity": "s"} for number in range(12)]
+    answers = [await chat(client, **each) for each in headers]
+
+    assert len({answer.headers[SERVED_BY] for answer in answers}) == 1
+
+
+async def test_prompt_cache_key_is_a_session(client, router):
+    """HAProxy reads it from the body, before the key of the API."""
+    if router.name != "haproxy":
+        pytest.skip("Envoy's configuration does not read bodies")
+    body = {"model": "mock", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    key = {"authorization": "Bearer k"}
+    answers = [
+        await client.post(CHAT, json={**body, "prompt_cache_key": f"c{number % 8}"}, headers=key)
+        for number in range(16)
+    ]
+    gateways = [answer.headers[SERVED_BY] for answer in answers]
+
+    assert sum(map(operator.eq, gateways[:8], gateways[8:])) >= 6
+    assert len(set(gateways)) > 1
 
 
 async def test_requests_without_either_are_spread(client):

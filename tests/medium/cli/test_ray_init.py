@@ -1,5 +1,6 @@
 """`ray init` writes files that `check`, Ray and a shell can read."""
 
+import re
 import subprocess
 
 import pytest
@@ -63,7 +64,7 @@ def test_any_path_and_address_is_read_back(tmp_path, name):
     ("routing", "first"),
     [
         ("least", "leastconn"),
-        ("session", "hash req.hdr(x-session-id)"),
+        ("session", "hash var(txn.session)"),
         ("prefix", 'hash "req.body,regsub('),
     ],
 )
@@ -156,3 +157,17 @@ def test_check_finds_files_that_do_not_fit(tmp_path, capsys):
     message = capsys.readouterr().err
     assert f"{tmp_path / 'ray.env'}: RAY_SERVE_HAPROXY_RETRIES: 7 is too few" in message
     assert "needs 9. Write ray.env again (`ray init --max-replicas 4 --force`)" in message
+
+
+def test_routers_agree_on_the_headers_of_a_session(tmp_path):
+    """HAProxy's last line wins, Envoy's first; then comes the API key, except with Ray."""
+    init(tmp_path, "--routing=session")
+    ray = variables(tmp_path)["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"]
+    haproxy = (ROOT / "deploy" / "haproxy" / "openai-frontend.cfg").read_text()
+    envoy = (ROOT / "deploy" / "envoy" / "openai-frontend.yaml").read_text()
+    line = re.compile(r"set-var\(txn\.\w+\) req\.hdr\(([\w-]+)\)")
+    in_order = re.findall(r"hash_policy:|header: {header_name: ([\w-]+)}", envoy)[1:]
+
+    assert line.findall(haproxy)[::-1] == in_order
+    assert [*line.findall(ray)[::-1], "authorization", "x-api-key"] == in_order
+    assert len(in_order) == 8

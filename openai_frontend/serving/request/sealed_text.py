@@ -9,6 +9,7 @@ import zlib
 
 _PREFIX = "ofr1."  # the version of the form; another server's text has another beginning
 _LONGEST = 4 * 1024 * 1024  # bytes of text, also of all texts of one request
+_MOST_EXPANDED = 1032  # times that zlib's format can expand its input
 _LONGEST_SEALED = 2 * _LONGEST
 
 
@@ -36,10 +37,18 @@ class Unsealer:
         if self._left == 0:
             return None
         try:
-            compressed = base64.b64decode(sealed[len(_PREFIX) :], validate=True)
-            inflater = zlib.decompressobj()
-            text = inflater.decompress(compressed, self._left)
-            self._left -= len(text)
-            return text.decode("utf-8", "surrogatepass") if inflater.eof else None
+            text = self._inflated(base64.b64decode(sealed[len(_PREFIX) :], validate=True))
+            return None if text is None else text.decode("utf-8", "surrogatepass")
         except (ValueError, zlib.error):  # no base64, or no UTF-8
             return None
+
+    def _inflated(self, compressed: bytes) -> bytes | None:
+        """The bytes. If they are damaged, as many count as they may have been."""
+        inflater = zlib.decompressobj()
+        spent = min(self._left, _MOST_EXPANDED * len(compressed))
+        try:
+            text = inflater.decompress(compressed, self._left)
+            spent = len(text)
+        finally:
+            self._left -= spent
+        return text if inflater.eof else None

@@ -1,5 +1,6 @@
 """Requests of /v1/responses as conversations: items, tools, fields, and what is refused."""
 
+import base64
 import functools
 import operator
 from typing import Any
@@ -18,7 +19,7 @@ from openai_frontend.serving.dialects.responses.response_object import ResponseJ
 from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolNames
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.sealed_text import seal, unseal
+from openai_frontend.serving.request.sealed_text import Unsealer, seal, unseal
 from schemas.responses import ResponsesRequest
 from tests.fast.serving.fake_model import FakeModel, admission, last
 
@@ -116,6 +117,16 @@ def test_sealed_texts_of_a_request_are_limited_together():
     turn, _ = messages(large, large, large, CALL, RESULT)
 
     assert turn["reasoning_content"] == "\n".join(["ab" * 2**20] * 2 + ["hm"])
+
+
+def test_damaged_seals_count_too():
+    """An error at the end of a text comes after the work."""
+    damaged = base64.b64decode(seal("a" * 2**22)[5:])[:-1] + b"?"
+    sealed = "ofr1." + base64.b64encode(damaged).decode()
+    reader = Unsealer()
+
+    assert [reader.read(sealed), reader.read(seal("own"))] == [None, None]
+    assert unseal(seal("own")) == "own"
 
 
 def test_current_turn_leaves_out_earlier_reasoning():

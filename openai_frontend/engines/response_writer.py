@@ -16,6 +16,7 @@ from openai_frontend.generation import (
     merge_deltas,
 )
 from openai_frontend.logs.repeats import log_error
+from openai_frontend.runtime.utf8 import well_formed
 from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution, PendingDeltas, TextStream
 
@@ -219,7 +220,7 @@ class ResponseWriter:
         try:
             self._execution.send_bytes("text_output", text)
         except UnicodeEncodeError:
-            self._execution.send_bytes("text_output", tensors.well_formed(text))
+            self._execution.send_bytes("text_output", well_formed(text))
 
     def fail(self, error: Exception) -> None:
         """End the output with an error, after the text that has already arrived."""

@@ -32,6 +32,7 @@ from openai_frontend.generation import (
     TokenCounts,
     UsageCounter,
 )
+from openai_frontend.runtime.utf8 import well_formed
 from schemas.sampling import (
     INT32_MAX,
     MAX_CACHE_SALT_CHARACTERS,
@@ -413,17 +414,6 @@ def _adapter(name: str, adapters: Mapping[str, Adapter]) -> Adapter:
         return adapters[name]
     except KeyError:
         raise ValueError("lora_name: the model has no adapter with that name") from None
-
-
-def well_formed(text: str) -> str:
-    """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD, because
-    UTF-8 cannot encode them.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def bytes_output(name: str, value: str) -> Output:

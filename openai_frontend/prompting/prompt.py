@@ -21,6 +21,7 @@ from openai_frontend.prompting.tokenizer import (
     Truncation,
     pack,
 )
+from openai_frontend.runtime.utf8 import well_formed
 
 if TYPE_CHECKING:
     from openai_frontend.prompting.tokenizer import Encoding
@@ -170,7 +171,8 @@ class PromptBuilder:
             messages = template.with_parsed_arguments(messages)
         mark = self._escaper.mark([messages, rendering], messages)
         if mark is None:
-            text = template.render(messages, **rendering)
+            # A call's arguments may have half of a character
+            text = well_formed(template.render(messages, **rendering))
             if options.add_special_tokens or not self._segments.enabled:
                 return self.completion(text, options)
             return self._prompt([text], self._segments.encode(text), options)
@@ -178,7 +180,7 @@ class PromptBuilder:
             self._escaper.marked_messages(messages, mark),
             **cast("TemplateArguments", self._escaper.marked(rendering, mark)),
         )
-        return self._pieces(marked.split(mark), options)
+        return self._pieces(well_formed(marked).split(mark), options)
 
     def _pieces(self, pieces: Sequence[str], options: TokenizeOptions) -> Prompt:
         special = options.add_special_tokens

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from openai_frontend.engines import tensors
 from openai_frontend.generation import LogprobArrays
+from openai_frontend.runtime.utf8 import well_formed
 from openai_frontend.serving.output.logprobs import Alternatives, ChatLogprobs, TokenNames
 from openai_frontend.triton import inprocess
 from tests.core.triton import puppet
@@ -87,7 +88,7 @@ async def test_frames_equal_those_of_the_writer(ask, top):
         row = st.lists(entry, min_size=width, max_size=width)
         rows = data.draw(st.lists(row, min_size=positions, max_size=positions))
         relay.request.frames.clear()
-        text = tensors.well_formed(text)
+        text = well_formed(text)
         relay.send(text, rows)
         assert [relay.expected(text, rows)] == relay.request.frames
 

@@ -16,6 +16,7 @@ from openai_frontend.generation import (
     ScorePairRequest,
     StructuredOutputs,
 )
+from openai_frontend.runtime.utf8 import well_formed
 
 
 @dataclass
@@ -483,4 +484,4 @@ def test_unknown_request_parameter():
 )
 def test_well_formed(text, expected):
     """What UTF-8 cannot encode is replaced as decoders do; other text stays unchanged."""
-    assert tensors.well_formed(text) == expected
+    assert well_formed(text) == expected

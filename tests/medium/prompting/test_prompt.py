@@ -15,6 +15,7 @@ from openai_frontend.prompting import prompt as prompt_module
 from openai_frontend.prompting.prompt import PromptBuilder, TokenizeOptions
 from openai_frontend.prompting.tokenizer import Tokenizer, TokenizerPool, Truncation
 from tests.fast.prompting import vocabularies
+from tests.fast.prompting.tiny_tokenizer import QWEN
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -33,6 +34,18 @@ def test_completion_uses_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
     prompt = PromptBuilder(tiny).completion("Hello")
     decoded = tiny.fast.decode(prompt.token_ids, skip_special_tokens=False)
     assert decoded == "<|endoftext|>Hello"
+
+
+@pytest.mark.parametrize("written", ["<|im_end|>", ""])
+def test_half_of_a_character_is_replaced(tiny: Tokenizer, written: str) -> None:
+    """Arguments of calls, as JSON within JSON, may have one; tokenizers raised a TypeError."""
+    call = {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+    message = {"role": "assistant", "content": written, "tool_calls": [call]}
+
+    prompt = PromptBuilder(tiny, chat_template=QWEN).chat([message])
+
+    assert prompt.text is not None
+    assert '"arguments": {"a": "\ufffd"}' in prompt.text
 
 
 def test_configured_template_overrides_the_folders(tiny: Tokenizer) -> None:

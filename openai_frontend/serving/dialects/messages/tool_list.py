@@ -66,7 +66,7 @@ def _chosen(
     if kind != "any":
         return ("none" if kind == "none" else "auto"), offered.names
     if not offered.names and others:
-        raise _hosted("tool_choice.type", "'any'")
+        raise _hosted("tool_choice.type", "one of the tools")
     if not offered.names:
         message = "Invalid value for 'tool_choice.type': 'any' requires 'tools'."
         raise InvalidRequest(message, param="tool_choice.type")

@@ -308,7 +308,10 @@ class OutputItems:
         self.open: OpenItem | None = None
 
     def add(self, events: Iterable[Event], logprobs: Sequence[Any] = ()) -> list[Step]:
-        """The steps of the events. The log probabilities belong to the first text."""
+        """The steps of the events. The log probabilities belong to the first text.
+
+        A call that the model left incomplete ends with the output, which says whether it was cut.
+        """
         steps: list[Step] = []
         for event in events:
             match event:
@@ -322,8 +325,8 @@ class OutputItems:
                     steps += self._begin(self._call(event))
                 case ToolCallArguments(text=text):
                     steps += self._piece(text, ())
-                case ToolCallEnd(complete=complete):
-                    steps += self._close("completed" if complete else "incomplete")
+                case ToolCallEnd(complete=True):
+                    steps += self._close("completed")
         return steps
 
     def relayed(self, events: Iterable[Event]) -> None:

@@ -28,13 +28,10 @@ _CORE_NOT_READY = "Triton's core is not ready; its log has the reason"
 _NO_OPTIONS = ModelOptions()
 
 
-def _absent(reason: str) -> Literal["loading", "unloaded", "failed"]:
-    if reason.startswith(_LOADING):
-        return "loading"
-    return "unloaded" if reason == NOT_LOADED else "failed"
+Absent = Literal["loading", "unloaded", "failed"]
 
 
-def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str) -> ModelCard:
+def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str, absent: Absent) -> ModelCard:
     """The card of a model that is loaded on demand: only its options are known."""
     model_name = snapshot.canonical(name)
     options = snapshot.options[model_name]
@@ -51,7 +48,7 @@ def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str) -> ModelCard:
         alias_of=None if name == model_name else model_name,
         capabilities=frozenset(options.capabilities),
         error=reason,
-        absent=_absent(reason),
+        absent=absent,
         max_output_tokens=options.max_output_tokens,
         loads_on_demand=True,
     )
@@ -278,12 +275,16 @@ class ModelRegistry:
         snapshot = self._current()
         canonical = snapshot.canonical(name)
         if name in self._on_demand(snapshot):
-            return _card_of_unloaded(name, snapshot, self._reason(canonical, NOT_LOADED))
+            return self._unloaded(name, snapshot)
         for reasons in (snapshot.failures, snapshot.refused):
             if (reason := reasons.get(name, reasons.get(canonical))) is not None:
-                reason = self._reason(canonical, reason)
+                absent: Absent = "unloaded" if reason == NOT_LOADED else "failed"
                 return ModelCard(
-                    name=name, created=0, ready=False, error=reason, absent=_absent(reason)
+                    name=name,
+                    created=0,
+                    ready=False,
+                    error=self._reason(canonical, reason),
+                    absent="loading" if self.locks.is_loading(canonical) else absent,
                 )
         if name not in snapshot.models:
             adapter = self._lora_models.card(name, snapshot, self._adapters)
@@ -301,10 +302,13 @@ class ModelRegistry:
         models = [snapshot.models[name] for name in snapshot.listed]
         adapters = self._lora_models.listed(snapshot, self._adapters)
         cards = [model.card() for model in (*models, *adapters)]
-        for name in self._on_demand(snapshot):
-            reason = self._reason(snapshot.canonical(name), NOT_LOADED)
-            cards.append(_card_of_unloaded(name, snapshot, reason))
-        return cards
+        return cards + [self._unloaded(name, snapshot) for name in self._on_demand(snapshot)]
+
+    def _unloaded(self, name: str, snapshot: Snapshot) -> ModelCard:
+        """The card of a model that a request would load, or that one loads now."""
+        canonical = snapshot.canonical(name)
+        absent: Absent = "loading" if self.locks.is_loading(canonical) else "unloaded"
+        return _card_of_unloaded(name, snapshot, self._reason(canonical, NOT_LOADED), absent)
 
     def tensor_models(self) -> list[str]:
         """The loaded models that no endpoint of OpenAI's API serves, without composing models."""

@@ -142,11 +142,17 @@ class Guarded:
 
 
 def message_of(response: RawResponse) -> str:
-    """Return the message of an error envelope after checking its form, OpenAI's or KServe's."""
+    """Return the message of an error envelope after checking its form: OpenAI's, KServe's or
+    Anthropic's.
+    """
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"]
     assert len(response.body) == int(response.headers["content-length"])
     envelope = json.loads(response.body)
+    if "type" in envelope:
+        assert set(envelope) == {"type", "error", "request_id"}
+        assert set(envelope["error"]) == {"type", "message"}
+        return str(envelope["error"]["message"])
     assert list(envelope) == ["error"]
     error = envelope["error"]
     if isinstance(error, str):

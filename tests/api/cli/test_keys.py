@@ -90,7 +90,7 @@ def test_list_of_keys(
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["name", "digest", "scopes", "models", "limits", "expires"]
     digest = key("a").digest[:8]
-    scopes = "inference,models,metrics,admin,transfer"
+    scopes = "inference,messages,responses,models,metrics,admin,transfer"
     assert first.split() == ["a", digest, scopes, "m", "2", "concurrent", "never"]
     assert second.split()[3:] == ["all", "none", "never"]
 

@@ -85,13 +85,10 @@ def write_models(repository: Path) -> None:
 
 
 @dataclass
-class KServe:
-    """A running application and a client of it."""
+class HttpClient:
+    """Sends requests of KServe's protocol."""
 
-    server: Server
     client: httpx.AsyncClient
-    repository: Path
-    app: Any
 
     @property
     def url(self) -> str:
@@ -103,6 +100,15 @@ class KServe:
 
     async def generate(self, model: str, **fields: Any) -> httpx.Response:
         return await self.client.post(f"/v2/models/{model}/generate", json=fields)
+
+
+@dataclass
+class KServe(HttpClient):
+    """A running application and a client of it."""
+
+    server: Server
+    repository: Path
+    app: Any
 
 
 @contextlib.asynccontextmanager
@@ -125,7 +131,7 @@ async def running(repository: Path, **settings: Any) -> AsyncIterator[KServe]:
             while not app.state.registry.has_loaded():  # noqa: ASYNC110  a start has no event
                 await asyncio.sleep(0.01)
             async with httpx.AsyncClient(base_url=url) as client:
-                yield KServe(server, client, repository, app)
+                yield KServe(client, server, repository, app)
             loaded = {each["name"] for each in server.model_statistics()["model_stats"]}
             await asyncio.gather(*(server.unload_model(name) for name in loaded))
 
@@ -137,7 +143,7 @@ async def other_app(running: KServe, **settings: Any) -> AsyncIterator[KServe]:
     await app.state.registry.refresh()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        yield KServe(running.server, client, running.repository, app)
+        yield KServe(client, running.server, running.repository, app)
     app.state.registry.close()
 
 

@@ -4,17 +4,21 @@ BLS, and labels of an ensemble's output.
 
 import json
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
+import httpx
 import pytest
 import pytest_asyncio
 
-from tests.api.kserve.conftest import KServe, running, sequence_batching, tensor
-from tests.api.kserve.grpc_client import RpcClient, request, rpc_client
+from tests.api.kserve.conftest import HttpClient, sequence_batching, tensor
+from tests.api.kserve.grpc_client import RpcClient, request
 from tests.api.kserve.test_grpc import responses
 from tests.api.kserve.test_sequences import infer, rpc_infer, step
+from tests.api.server.test_grpc_process import grpc_port
+from tests.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
@@ -126,18 +130,26 @@ def write_models(repository: Path) -> None:
     (repository / "named" / "labels.txt").write_text("cat\ndog\nowl\n")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KServe]:
-    repository = tmp_path_factory.mktemp("python")
-    write_models(repository)
-    async with running(repository) as made:
-        yield made
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A process of its own: stubs start from one that has run no other core before."""
+    folder = tmp_path_factory.mktemp("python")
+    write_models(folder / "models")
+    with GatewayProcess(folder / "models", folder / "log", "--grpc-port=0") as running:
+        running.wait_until_ready()
+        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rpc(kserve: KServe) -> AsyncIterator[RpcClient]:
-    async with rpc_client(kserve.app) as client:
-        yield client
+async def kserve(process: GatewayProcess) -> AsyncIterator[HttpClient]:
+    async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
+        yield HttpClient(client)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rpc(process: GatewayProcess) -> AsyncIterator[RpcClient]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port(process)}") as channel:
+        yield RpcClient(channel)
 
 
 async def test_sequence_over_both_protocols(kserve, rpc):

@@ -22,6 +22,7 @@ MAY = {
     "engines/vllm/stats.py": "when adapters ran, as vLLM tells it",
     "models/loader.py": "`created` of a model",
     "prompting/template_environment.py": "templates write the date",
+    "serving/dialects/responses/response_object.py": "`completed_at` of a response",
     "serving/output/completion_job.py": "`created` of an answer",
     "serving/scoring.py": "`created` of an answer",
 }

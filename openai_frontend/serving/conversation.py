@@ -108,7 +108,7 @@ class Conversation:
     continued: str | None = None  # the text of the last message, which the output continues
     lifts_system: bool = False  # system messages come first if the template needs that
     echo: str | None = None  # text that the response has before the output
-    repeats_output: bool = False  # at the end of a stream, see `Writer.gathers`
+    repeats_output: bool = False  # see `CompletionJob`
 
 
 class _Constrained(NamedTuple):
@@ -239,6 +239,7 @@ class Conversations:
             parser=parser,
             tools=plan.tools,
             adjusted=plan.variables.adjusted,
+            repeats_output=conversation.repeats_output,
         )
 
 

@@ -130,7 +130,7 @@ def record(name: str) -> Json:
 
 
 def leaks(text: str) -> Iterator[str]:
-    """What looks like a path, an address or a secret of the machine that recorded."""
+    """Texts that look like a path, an address or a secret of the machine that recorded."""
     for pattern in LEAKS:
         yield from (match[0] for match in re.finditer(pattern, text))
 

@@ -57,7 +57,7 @@ def test_recording_has_no_personal_data(name):
     "text",
     [
         "in /tmp/tmpab12/project",
-        "/root/.npm",
+        "/var/cache/npm",
         "/home/alice/a",
         "10.0.0.7",
         "alice@example.org",

@@ -6,7 +6,7 @@ So a stream and a whole response cannot disagree.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from openai_frontend.generation import AddToken, TokenLogprobs
+from openai_frontend.generation import AddToken
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
@@ -110,10 +110,6 @@ class ChatWriter(ChunkWriter[ChatLogprobs]):
 
     def _delta(self, choice: int, delta: Delta, tokens: UnreportedTokens | None) -> bytes:
         return self._frames.delta(choice, delta, *self._reported(choice, tokens))
-
-    def prompt_logprobs(self, choice: int, positions: Sequence[TokenLogprobs | None]) -> bytes:
-        """Only whole chat completions have them."""
-        return b""
 
     def around(
         self, choice: int, event: ContentText | ReasoningText | ToolCallArguments

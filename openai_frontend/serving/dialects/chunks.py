@@ -1,10 +1,9 @@
 """A stream of OpenAI's chunks: a frame for each event. `sse.py` knows the bytes of a frame."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Generic
 
-from openai_frontend.generation import EventNumbers
-from openai_frontend.parsing.events import Event
+from openai_frontend.serving.dialects.event_writer import EventWriter
 from openai_frontend.serving.dialects.response_fields import (
     finish_reason,
     leading_fields,
@@ -17,11 +16,8 @@ from openai_frontend.serving.output.stream import UnreportedTokens
 from openai_frontend.sse import DONE, ChunkFrames, ChunkShape, Logprobs, error_event
 
 
-class ChunkWriter(Generic[Form]):
+class ChunkWriter(EventWriter, Generic[Form]):
     """The common part of the writers of chats and completions; see `output.stream.Writer`."""
-
-    numbers: EventNumbers | None = None  # chunks have none
-    gathers = False
 
     def __init__(self, job: CompletionJob, shape: ChunkShape, form: type[Form]) -> None:
         """`form` is the endpoint's form of log probabilities."""
@@ -76,12 +72,6 @@ class ChunkWriter(Generic[Form]):
     def count(self, usage: Usage) -> None:
         """The next frames have these counts."""
         self._frames.usage_so_far(usage_fields(usage))
-
-    def relayed(self, choice: int, events: Sequence[Event]) -> None:
-        """Nothing repeats the output."""
-
-    def keep_alive(self) -> None:
-        """A comment is enough."""
 
     def failure(self, failure: ErrorReply, unsent: bytes) -> bytes:
         """One event with the error."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.generation import AddToken, TokenLogprobs
+from openai_frontend.generation import TokenLogprobs
 from openai_frontend.parsing.events import ContentText, Event
 from openai_frontend.serving.dialects.chunks import ChunkWriter
 from openai_frontend.serving.output.completion_job import CompletionJob, Usage
@@ -40,12 +40,6 @@ class CompletionWriter(ChunkWriter[TextLogprobs]):
     def around(self, choice: int, event: Event) -> list[bytes]:
         """A chunk of text."""
         return [*self._frames.around_text(choice)]
-
-    def around_logprobs(self, choice: int) -> None:
-        """None: the tokens of completions have offsets in the text."""
-
-    def on_token(self, choice: int, known: AddToken) -> None:
-        """Nothing is relayed with log probabilities."""
 
     def closing(self, usage: Usage) -> bytes:
         """Raises InferenceFailed if an echoed prompt lacks its log probabilities."""

@@ -145,6 +145,7 @@ class CompletionJob:
     adjusted: Mapping[str, str] = field(
         default_factory=dict
     )  # request field -> the value used instead
+    repeats_output: bool = False  # the end of a stream has all of it again
     created: int = field(default_factory=lambda: int(time.time()))
 
     def bursts(self) -> Bursts:

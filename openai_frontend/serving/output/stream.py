@@ -143,14 +143,10 @@ class Writer(Protocol):
     def on_token(self, choice: int, known: AddToken) -> None:
         """Call `known` with each token that is written with log probabilities from now on."""
 
-    @property
-    def gathers(self) -> bool:
-        """Whether the end of the stream repeats its output, so that the writer needs the events
-        that a relay has written. The conversation must say so too.
-        """
-
     def relayed(self, choice: int, events: Sequence[Event]) -> None:
-        """Events that a relay has written, between those of `events`."""
+        """Events that a relay has written, between those of `events`, if the job repeats its output
+        at the end of the stream.
+        """
 
     def keep_alive(self) -> bytes | None:
         """An event for a stream without data for some seconds; None: a comment is enough."""
@@ -170,9 +166,9 @@ class StreamDriver:
         self._options = options = job.options
         self._writer = writer
         self._progress = job.progress()
-        self._gathers = writer.gathers
+        self._repeats = job.repeats_output
         # nothing but text
-        self._bare = options.plain and job.parser is None and not self._gathers
+        self._bare = options.plain and job.parser is None and not self._repeats
         choices = len(job.requests)
         self._unreported = [UnreportedTokens(options) for _ in range(choices) if not options.plain]
         interval = 1 if options.coalesced_by_engine else options.interval
@@ -206,7 +202,7 @@ class StreamDriver:
             return self._relay_logprobs(relay, write)
         if not options.plain:
             return None
-        if self._job.parser is None and not self._gathers:
+        if self._job.parser is None and not self._repeats:
             around = self._writer.around(0, ContentText(""))
             if around is None or len(around) != 2:  # its text occurs once
                 return None
@@ -275,12 +271,12 @@ class StreamDriver:
         if isinstance(delta, ParsedDelta):
             self._segment, events = delta.segment, delta.events
         elif tokens is None:
-            self._segment = _PLAIN_TEXT if self._gathers else None
+            self._segment = _PLAIN_TEXT if self._repeats else None
             events = [ContentText(delta.text)] if delta.text else []
         else:
             events = [ContentText(delta.text)] if delta.text or tokens else []
         if delta.relayed:
-            if self._gathers:
+            if self._repeats:
                 self._writer.relayed(choice, events)
             return b""
         if tokens is None and len(events) == 1 and type(events[0]) is ContentText:

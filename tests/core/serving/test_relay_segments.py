@@ -93,6 +93,7 @@ class Reader:
             parser=self.config,
             tools=tools,
             created=0,
+            repeats_output=stream is in_items,
         )
         self.chunks = stream(job)
         self.sent: list[bytes] = []

@@ -68,8 +68,6 @@ class NumberedWriter:
     def _line(self, *values: Any) -> bytes:
         return orjson.dumps([self.numbers.take(), *values]) + b"\n"
 
-    gathers = False
-
     def relayed(self, choice: int, events: Sequence[Event]) -> None:
         raise AssertionError("it does not repeat the output")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.generation import AddToken, EventNumbers, TokenLogprobs
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
     ReasoningText,
     ToolCallArguments,
 )
+from openai_frontend.serving.dialects.event_writer import EventWriter
 from openai_frontend.serving.dialects.messages.blocks_out import (
     BlockDelta,
     BlockEvent,
@@ -90,11 +90,8 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-class MessageWriter:
+class MessageWriter(EventWriter):
     """Writes one message as events; see `output.stream.Writer`."""
-
-    numbers: EventNumbers | None = None  # this API has none
-    gathers = False
 
     def __init__(self, message: MessageJob) -> None:
         self._message = message
@@ -147,13 +144,6 @@ class MessageWriter:
         self._end = end
         return self._write(self._blocks.finish())
 
-    def count(self, usage: Usage) -> None:
-        """No request can ask for it."""
-
-    def prompt_logprobs(self, choice: int, positions: Sequence[TokenLogprobs | None]) -> bytes:
-        """No request can ask for them."""
-        return b""
-
     def around(
         self, choice: int, event: ContentText | ReasoningText | ToolCallArguments
     ) -> list[bytes] | None:
@@ -169,15 +159,6 @@ class MessageWriter:
             case ToolCallArguments(index):
                 is_open = blocks.open == "tool_use" and blocks.call == index
         return [*_around(blocks.index, *_DELTAS[type(event)])] if is_open else None
-
-    def around_logprobs(self, choice: int) -> None:
-        """This API has none."""
-
-    def on_token(self, choice: int, known: AddToken) -> None:
-        """Nothing is relayed with log probabilities."""
-
-    def relayed(self, choice: int, events: Sequence[Event]) -> None:
-        """Nothing repeats the output."""
 
     def keep_alive(self) -> bytes:
         """Clients of this API wait for events, not for comments."""

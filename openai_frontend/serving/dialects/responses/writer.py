@@ -11,13 +11,14 @@ from typing import Any
 
 from orjson import Fragment, dumps
 
-from openai_frontend.generation import NUMBER_SLOT, AddToken, EventNumbers, TokenLogprobs
+from openai_frontend.generation import NUMBER_SLOT, EventNumbers
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
     ReasoningText,
     ToolCallArguments,
 )
+from openai_frontend.serving.dialects.event_writer import EventWriter
 from openai_frontend.serving.dialects.responses.output_items import (
     ItemForm,
     OpenItem,
@@ -35,17 +36,17 @@ from openai_frontend.serving.output.collect import collect
 from openai_frontend.serving.output.completion_job import STOPPED, OutputEnd, Usage
 from openai_frontend.serving.output.logprobs import ChatLogprobs, logprobs_writer
 from openai_frontend.serving.output.stream import StreamDriver, UnreportedTokens
-from openai_frontend.sse import DONE, TEXT
+from openai_frontend.sse import DONE, TEXT, named_event
 
 _JSON_TEXT = dumps(TEXT)
 # Codex gives up after 300 s without an event, so every fourth keep-alive is one.
 _COMMENTS = 3
 
 
-class ResponseEventWriter:
+class ResponseEventWriter(EventWriter):
     """Writes the events of one stream; see `output.stream.Writer`."""
 
-    gathers = True  # the last event has the whole output
+    numbers: EventNumbers
 
     def __init__(self, response: ResponseJob) -> None:
         self._response = response
@@ -127,7 +128,7 @@ class ResponseEventWriter:
         code, message = error.code or error.type, error.message
         told = {"code": code, "message": message, "param": error.param}
         event = {**told, "error": {"type": error.type, **told}}
-        frame = _named("error", {"sequence_number": self.numbers.take(), **event})
+        frame = _event("error", {"sequence_number": self.numbers.take(), **event})
         failed = {"code": code, "message": message}
         last = self._state("failed", "failed", output=self._items.done, error=failed)
         return unsent + frame + last + DONE
@@ -139,25 +140,12 @@ class ResponseEventWriter:
             return None
         return self._state("in_progress", "in_progress", output=self._items.done)
 
-    def count(self, usage: Usage) -> None:
-        """The usage comes at the end."""
-
-    def prompt_logprobs(self, choice: int, positions: Sequence[TokenLogprobs | None]) -> bytes:
-        """No request asks for them."""
-        return b""
-
     def around(
         self, choice: int, event: ContentText | ReasoningText | ToolCallArguments
     ) -> list[bytes] | None:
         """None until the item has begun, and for input that is decoded."""
         item = self._items.continues(event)
         return None if item is None else self._parts(item)
-
-    def around_logprobs(self, choice: int) -> None:
-        """None: the end of the stream repeats the log probabilities."""
-
-    def on_token(self, choice: int, known: AddToken) -> None:
-        """Nothing is relayed with log probabilities."""
 
 
 def _framed(step: Step, number: bytes) -> bytes:
@@ -169,8 +157,8 @@ def _framed(step: Step, number: bytes) -> bytes:
     return b'event: %s\ndata: %s,"sequence_number":%s%s\n\n' % (type.encode(), head, number, rest)
 
 
-def _named(type: str, fields: Mapping[str, Any]) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (type.encode(), dumps({"type": type, **fields}))
+def _event(type: str, fields: Mapping[str, Any]) -> bytes:
+    return named_event(type, dumps({"type": type, **fields}))
 
 
 def events(response: ResponseJob) -> StreamDriver:

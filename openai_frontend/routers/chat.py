@@ -10,7 +10,7 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
-from openai_frontend.routers.streaming import EventStream, StreamLimits
+from openai_frontend.routers.streaming import EventStream, StreamLimits, raw_headers
 from openai_frontend.serving.dialects.chat import ChatCompletions, chunks, complete
 from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
 from schemas.chat_completions import (
@@ -42,11 +42,10 @@ def chat_router(
         with CancelOnDisconnect():  # fetching media may take seconds
             job = await chat.prepare(chat_request, model, known.plans)
             completion = None if chat_request.stream else await complete(job)
-        adjusted = adjusted_parameters(job.adjusted)
+        headers = adjusted_parameters(job.adjusted)
         if completion is None:
-            headers = [(name.encode(), value.encode()) for name, value in adjusted.items()]
-            return EventStream(chunks(job), job.bursts(), streams, headers)
-        return Response(orjson.dumps(completion), headers=adjusted, media_type="application/json")
+            return EventStream(chunks(job), job.bursts(), streams, raw_headers(headers))
+        return Response(orjson.dumps(completion), headers=headers, media_type="application/json")
 
     return router
 
@@ -57,7 +56,8 @@ _ADJUSTED_HEADER = "x-adjusted-parameters"
 ADJUSTED_PARAMETERS: dict[str, Any] = {
     _ADJUSTED_HEADER: {
         "description": "The values of `reasoning_effort` and `verbosity` that the chat template "
-        "received instead of the request's, or `ignored`. Absent if they are unchanged.",
+        "received instead of the request's, or `ignored`; with `/v1/responses` also hosted tools "
+        "that were left out. Absent if nothing was changed.",
         "schema": {"type": "string"},
         "example": "reasoning_effort=low, verbosity=ignored",
     }

@@ -10,7 +10,7 @@ from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameter
 from openai_frontend.routers.openapi import ANTHROPIC_ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import MessagesRoute
-from openai_frontend.routers.streaming import EventStream, StreamLimits
+from openai_frontend.routers.streaming import EventStream, StreamLimits, raw_headers
 from openai_frontend.serving.dialects.messages.reader import Messages
 from openai_frontend.serving.dialects.messages.writer import complete, events
 from openai_frontend.serving.request.request_body import (
@@ -60,10 +60,10 @@ def messages_router(
         with CancelOnDisconnect():  # fetching media may take seconds
             message = await messages.prepare(asked, model, known.plans)
             body = None if asked.stream else await complete(message)
-        headers = {**request_id_header(), **adjusted_parameters(message.job.adjusted)}
+        job = message.job
+        headers = {**request_id_header(), **adjusted_parameters(job.adjusted)}
         if body is None:
-            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-            return EventStream(events(message), message.job.bursts(), streams, raw)
+            return EventStream(events(message), job.bursts(), streams, raw_headers(headers))
         return Response(body, headers=headers, media_type="application/json")
 
     @router.post(

@@ -7,7 +7,7 @@ from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameter
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import ResponsesRoute
-from openai_frontend.routers.streaming import EventStream, StreamLimits
+from openai_frontend.routers.streaming import EventStream, StreamLimits, raw_headers
 from openai_frontend.serving.dialects.responses.reader import Responses
 from openai_frontend.serving.dialects.responses.writer import complete, events
 from openai_frontend.serving.request.request_body import (
@@ -47,11 +47,11 @@ def responses_router(
         with CancelOnDisconnect():  # fetching media may take seconds
             response = await responses.prepare(asked, model, known.plans)
             body = None if asked.stream else await complete(response)
-        adjusted = adjusted_parameters(response.job.adjusted)
+        job = response.job
+        headers = adjusted_parameters(job.adjusted)
         if body is None:
-            headers = [(name.encode(), value.encode()) for name, value in adjusted.items()]
-            return EventStream(events(response), response.job.bursts(), streams, headers)
-        return Response(body, headers=adjusted, media_type="application/json")
+            return EventStream(events(response), job.bursts(), streams, raw_headers(headers))
+        return Response(body, headers=headers, media_type="application/json")
 
     @router.post(
         "/v1/responses/input_tokens",

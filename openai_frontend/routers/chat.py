@@ -56,7 +56,7 @@ _ADJUSTED_HEADER = "x-adjusted-parameters"
 ADJUSTED_PARAMETERS: dict[str, Any] = {
     _ADJUSTED_HEADER: {
         "description": "The values of `reasoning_effort` and `verbosity` that the chat template "
-        "received instead of the request's, or `ignored`; with `/v1/responses` also hosted tools "
+        "received instead of the request's, or `ignored`; in other APIs also hosted tools "
         "that were left out. Absent if nothing was changed.",
         "schema": {"type": "string"},
         "example": "reasoning_effort=low, verbosity=ignored",

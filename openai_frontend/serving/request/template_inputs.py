@@ -5,7 +5,8 @@ may also have calls of custom tools, and the deprecated `function_call` and role
 what templates expect of arguments and empty contents, see prompting/chat_template.py.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
@@ -190,6 +191,8 @@ _NEUTRAL = {"reasoning_effort": "none", "verbosity": "medium"}
 # Templates' names of the switch that OpenAI's effort "none" turns off.
 _THINKING = ("enable_thinking", "thinking")
 IGNORED = "ignored"
+_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # of a tool; other texts may not be in a header
+_MAX_TYPES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,13 @@ class TemplateVariables:
 
 
 NO_VARIABLES = TemplateVariables()
+
+
+def ignored_tools(types: Iterable[str]) -> dict[str, str]:
+    """Tools that were left out because no client runs them, as `TemplateVariables.adjusted`."""
+    kinds = [*dict.fromkeys(kind if _TYPE.fullmatch(kind) else "other" for kind in types)]
+    named = kinds if len(kinds) <= _MAX_TYPES else [*kinds[:_MAX_TYPES], "other"]
+    return {f"tools.{kind}": IGNORED for kind in named}
 
 
 def template_variables(

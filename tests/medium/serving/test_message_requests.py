@@ -284,6 +284,13 @@ async def test_invalid_field_is_refused_by_name(fields, param):
     assert refused.value.param == param
 
 
+async def test_tools_that_no_client_runs_are_left_out_and_named():
+    message = await prepare(policy="ignore", tools=[TOOL, SEARCH])
+
+    assert message.job.adjusted == {"tools.web_search_20260318": "ignored"}
+    assert message.job.tools.allowed == {TOOL["name"]}
+
+
 FORCED = [{"type": "tool", "name": "web_search"}, {"type": "any"}]
 
 

@@ -18,6 +18,7 @@ from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.template_inputs import (
     IGNORED,
     TemplateVariables,
+    ignored_tools,
     template_variables,
     thinking_switches,
 )
@@ -140,6 +141,8 @@ class Messages:
         if budget is not None and not model.supports("thinking_token_budget"):
             self._policy.adjusted("thinking.budget_tokens", IGNORED, model.name)
             adjusted["thinking.budget_tokens"] = IGNORED
+        hosted = (tool["type"] for tool in request.tools or () if "input_schema" not in tool)
+        adjusted |= ignored_tools(hosted)
         return TemplateVariables(variables.values, adjusted)
 
 

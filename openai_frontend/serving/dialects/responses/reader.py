@@ -1,6 +1,5 @@
 """POST /v1/responses, independent of HTTP: reads requests, and makes jobs of them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,8 +30,8 @@ from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldP
 from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.template_inputs import (
-    IGNORED,
     TemplateVariables,
+    ignored_tools,
     template_variables,
 )
 from openai_frontend.serving.request.tools import require_tool_support
@@ -86,8 +85,6 @@ _INCLUDE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-# Types of tools in a header
-_TYPE, _MAX_TYPES = re.compile(r"[A-Za-z0-9_.-]{1,64}"), 16
 _NOT_SAMPLING = frozenset({"stream_options", "metadata", "service_tier", *_WITHOUT_PLACE})
 
 
@@ -229,10 +226,7 @@ class Responses:
 def _reported(variables: TemplateVariables, ignored: Sequence[str]) -> TemplateVariables:
     """With the names of this API, and the hosted tools that were left out."""
     adjusted = {_NAMES.get(name, name): value for name, value in variables.adjusted.items()}
-    kinds = [*dict.fromkeys(kind if _TYPE.fullmatch(kind) else "other" for kind in ignored)]
-    named = kinds if len(kinds) <= _MAX_TYPES else [*kinds[:_MAX_TYPES], "other"]
-    adjusted |= {f"tools.{kind}": IGNORED for kind in named}
-    return replace(variables, adjusted=adjusted)
+    return replace(variables, adjusted=adjusted | ignored_tools(ignored))
 
 
 def _sampling_fields(request: ResponsesRequest) -> SamplingFields:

@@ -19,11 +19,6 @@ def seal(text: str) -> str:
     return _PREFIX + base64.b64encode(compressed).decode()
 
 
-def unseal(sealed: str | None) -> str | None:
-    """The text; None if it is another server's, or damaged."""
-    return Unsealer().read(sealed)
-
-
 class Unsealer:
     """Reads the texts of one request. Their total is limited, because 1 KB may contain 1 MB."""
 

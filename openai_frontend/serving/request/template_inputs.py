@@ -128,6 +128,30 @@ def prefilled_text(messages: Sequence[ChatCompletionMessageParam], *, param: str
     return "".join(part.get("text") or part.get("refusal") or "" for part in content)
 
 
+@dataclass(slots=True)
+class AssistantTurn:
+    """The texts, reasoning and calls of one turn of the assistant, which become one message."""
+
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text for the user so far."""
+        return "".join(self.texts)
+
+    def message(self) -> dict[str, Any]:
+        """The message, before `for_templates`."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning_content"] = "\n".join(self.reasoning)
+        if self.calls:
+            message["tool_calls"] = self.calls
+            message["content"] = message["content"] or None
+        return message
+
+
 def for_templates(messages: Sequence[Message]) -> list[Message]:
     """The messages in templates' words; those that need no change are the same objects."""
     ids: dict[str, str] = {}  # function name -> the id of its last call

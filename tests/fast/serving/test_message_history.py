@@ -7,7 +7,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.dialects.messages.history import read_history
-from openai_frontend.serving.request.sealed_text import seal, unseal
+from openai_frontend.serving.request.sealed_text import Unsealer, seal
 
 TEXT = {"type": "text", "text": "hi"}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
@@ -188,12 +188,12 @@ ODD = ["", "EqQB", "ofr1.", "ofr1.AAAA", "ofr1.é", "ofs1.00", seal("x")[:-6]]
 
 def test_sealed_text_is_read_again():
     """Even if the model wrote half of a character."""
-    assert unseal(seal("é\ud800")) == "é\ud800"
+    assert Unsealer().read(seal("é\ud800")) == "é\ud800"
 
 
 @pytest.mark.parametrize("signature", ODD)
 def test_foreign_signature_is_never_refused(signature):
-    assert unseal(signature) is None
+    assert Unsealer().read(signature) is None
     blocks = assistant({"type": "thinking", "thinking": "", "signature": signature}, TEXT)
 
     messages = read_history([SAID, blocks, SAID], None).messages

@@ -19,7 +19,7 @@ from openai_frontend.serving.dialects.responses.response_object import ResponseJ
 from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolNames
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.sealed_text import Unsealer, seal, unseal
+from openai_frontend.serving.request.sealed_text import Unsealer, seal
 from schemas.responses import ResponsesRequest
 from tests.fast.serving.fake_model import FakeModel, admission, last
 
@@ -106,8 +106,12 @@ def test_own_sealed_reasoning_wins_and_foreign_is_ignored(sealed, expected):
 
 def test_damaged_seals_are_not_read():
     whole = seal("text" * 1000)
-    assert unseal(whole) == "text" * 1000
-    assert [unseal(whole[:-9]), unseal("ofr1.%%"), unseal("")] == [None, None, None]
+    assert Unsealer().read(whole) == "text" * 1000
+    assert [Unsealer().read(whole[:-9]), Unsealer().read("ofr1.%%"), Unsealer().read("")] == [
+        None,
+        None,
+        None,
+    ]
 
 
 def test_sealed_texts_of_a_request_are_limited_together():
@@ -126,7 +130,7 @@ def test_damaged_seals_count_too():
     reader = Unsealer()
 
     assert [reader.read(sealed), reader.read(seal("own"))] == [None, None]
-    assert unseal(seal("own")) == "own"
+    assert Unsealer().read(seal("own")) == "own"
 
 
 def test_current_turn_leaves_out_earlier_reasoning():

@@ -19,7 +19,7 @@ from openai_frontend.serving.dialects.messages.reader import MessageJob
 from openai_frontend.serving.dialects.messages.writer import MessageWriter, complete, events
 from openai_frontend.serving.error_reply import reply_for
 from openai_frontend.serving.output.stream import StreamDriver
-from openai_frontend.serving.request.sealed_text import unseal
+from openai_frontend.serving.request.sealed_text import Unsealer
 from schemas.messages import Message
 from tests.core.serving.test_relay import Way
 from tests.fast.serving.fake_model import FakeModel, last
@@ -126,7 +126,7 @@ async def test_hidden_reasoning_is_in_the_signature():
     stream = await streamed(await message_of(["<think>hm", "hm</think>x"], thinking=thinking))
 
     block = answer["content"][0]
-    assert (block["thinking"], unseal(block["signature"])) == ("", "hmhm")
+    assert (block["thinking"], Unsealer().read(block["signature"])) == ("", "hmhm")
     assert b"thinking_delta" not in stream
     assert without_ids(folded(stream)) == without_ids(answer)
 

@@ -5,14 +5,14 @@ so a block that only another server can read becomes a short note, or nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.dialects.messages.blocks_in import IMAGE, BlockReader, note
 from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.sealed_text import Unsealer
-from openai_frontend.serving.request.template_inputs import for_templates
+from openai_frontend.serving.request.template_inputs import AssistantTurn, for_templates
 
 Block = Mapping[str, Any]
 Part = Mapping[str, Any]
@@ -44,28 +44,6 @@ def read_history(
     return reader.result()
 
 
-@dataclass(slots=True)
-class _AssistantTurn:
-    """The texts, reasoning and calls of adjacent messages of the assistant."""
-
-    texts: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[Mapping[str, Any]] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
-
-    def message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
-        if self.reasoning:
-            message["reasoning_content"] = "\n".join(self.reasoning)
-        if self.calls:
-            message["tool_calls"] = self.calls
-            message["content"] = message["content"] or None
-        return message
-
-
 class _HistoryReader:
     """Gathers the turns."""
 
@@ -73,7 +51,7 @@ class _HistoryReader:
         self._blocks = BlockReader()
         self._unsealer = Unsealer()
         self._messages: list[Mapping[str, Any]] = []
-        self._turn: _AssistantTurn | None = None
+        self._turn: AssistantTurn | None = None
         self._role = ""  # of the parts
         self._parts: list[Part] = []  # of another role's turn
         self._tools: dict[str, str] = {}  # the id of a call -> its tool
@@ -138,7 +116,7 @@ class _HistoryReader:
     def _assistant(self, content: Sequence[Block]) -> None:
         if self._turn is None:
             self._end_turns()
-            self._turn = _AssistantTurn()
+            self._turn = AssistantTurn()
         turn = self._turn
         if turn.texts:
             turn.texts.append("\n")

@@ -7,7 +7,7 @@ providers, so an item that only another server can read becomes a short note, or
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import orjson
@@ -16,7 +16,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.client_json import client_json
 from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.sealed_text import Unsealer
-from openai_frontend.serving.request.template_inputs import for_templates
+from openai_frontend.serving.request.template_inputs import AssistantTurn, for_templates
 from schemas.responses import ConfigurationUpdate
 
 Item = Mapping[str, Any]
@@ -28,24 +28,6 @@ _IMAGE = {"type": "image"}  # a template gets only the place of an image
 _SKIPPED = frozenset({"compaction", "context_compaction"})
 _LONGEST_NOTE = 2000  # characters of what a hosted tool has returned
 SEARCH = "tool_search"  # the name of the search for tools, as the model calls it
-
-
-@dataclass(slots=True)
-class _Turn:
-    """One message of the assistant, while its items are read."""
-
-    texts: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.texts)}
-        if self.reasoning:
-            message["reasoning_content"] = "\n".join(self.reasoning)
-        if self.calls:
-            message["tool_calls"] = self.calls
-            message["content"] = message["content"] or None
-        return message
 
 
 @dataclass(slots=True)
@@ -80,7 +62,7 @@ class _InputReader:
         self._flat_name = flat_name
         self._messages: list[Mapping[str, Any]] = []
         self._media: list[MediaPart] = []
-        self._turn: _Turn | None = None
+        self._turn: AssistantTurn | None = None
         self._update: ConfigurationUpdate | None = None
         self._unknown: list[str] = []
         self._reasoning_from = 0 if all_reasoning else _last_question(items)
@@ -176,9 +158,9 @@ class _InputReader:
         self._end_turn()
         self._messages.append(message)
 
-    def _in_turn(self) -> _Turn:
+    def _in_turn(self) -> AssistantTurn:
         if self._turn is None:
-            self._turn = _Turn()
+            self._turn = AssistantTurn()
         return self._turn
 
     def _end_turn(self) -> None:

@@ -27,6 +27,7 @@ NAMES = (
     "keys_file",
     "kserve_body",
     "kserve_tensor",
+    "message_request",
     "model_options",
     "multipart_form",
     "output_events",

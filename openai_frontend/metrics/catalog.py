@@ -80,17 +80,18 @@ def _declare(
 
 REQUESTS = _declare(
     "requests", "counter",
-    "Requests answered, by route, model and status.",
+    "Requests answered, by route, API, model and status.",
     "5xx: look up the request ids in the log. 503 and 429: see "
     "`openai_frontend_requests_rejected`. `model` is empty if the request named no served "
-    "model. Status 499: the client disconnected before the response started.",
-    labels=("route", "model", "status"),
+    "model. Status 499: the client disconnected before the response started. `api` follows from "
+    "the route: chat_completions, responses, messages; empty for other routes.",
+    labels=("route", "api", "model", "status"),
 )  # fmt: skip
 REQUEST_DURATION = _declare(
     "request_duration_seconds", "histogram",
     "Time from request to the end of the response in seconds.",
     "Streams end with their last token, so compare with the lengths of the outputs first.",
-    labels=("route",), bounds=_REQUEST_S,
+    labels=("route", "api"), bounds=_REQUEST_S,
 )  # fmt: skip
 REQUESTS_IN_PROGRESS = _declare(
     "requests_in_progress", "gauge",

@@ -18,6 +18,8 @@ from openai_frontend.generation import CompletionDelta, UsageCounter
 from openai_frontend.media.modalities import AudioFile, ImageInput
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.catalog import GenerationEnd, MetricSpec, StallPhase, TimeoutKind
+from openai_frontend.metrics.instruments import Distribution, Value
+from openai_frontend.request_context.record import APIS
 
 
 class ModelFamilies:
@@ -215,6 +217,13 @@ class AudioMetrics:
         self._seconds.labels(model, "output").inc(seconds)
 
 
+class _Answers(NamedTuple):
+    """The metrics of answers with one route, model and status."""
+
+    requests: Value
+    seconds: Distribution
+
+
 class GatewayMetrics:
     """The metrics of one application. `model` is always the name in Triton."""
 
@@ -238,6 +247,7 @@ class GatewayMetrics:
         self.images = ImageMetrics(self.registry)
         self.audio = AudioMetrics(self.registry)
         self._media_fetches = catalog.counter(self.registry, catalog.MEDIA_FETCHES)
+        self._answers: dict[tuple[str, str, int], _Answers] = {}
         self._by_model: dict[str, ModelMetrics] = {}
         self._generations: dict[GenerationLabels, GenerationMetrics] = {}
         self.registry.register(_OutputTokens(self._generations))
@@ -250,8 +260,17 @@ class GatewayMetrics:
 
     def answered(self, route: str, model: str, status: int, seconds: float) -> None:
         """`model` is empty if the request named no served model."""
-        self._requests.labels(route, model, status).inc()
-        self._request_s.labels(route).observe(seconds)
+        answers = self._answers.get((route, model, status))
+        if answers is None:
+            answers = self._answers[route, model, status] = self._answers_of(route, model, status)
+        answers.requests.inc()
+        answers.seconds.observe(seconds)
+
+    def _answers_of(self, route: str, model: str, status: int) -> "_Answers":
+        api = APIS.get(route, "")
+        return _Answers(
+            self._requests.labels(route, api, model, status), self._request_s.labels(route, api)
+        )
 
     def rejected(self, model: str, reason: Rejection) -> None:
         """`model` is empty if the model was not looked up yet.

@@ -16,6 +16,17 @@ CoreActivity = tuple[int, int, str, int, int, int]
 
 MAX_CORE_TRACES = 32  # per request; a batch may have thousands
 
+# Route -> the API of text that it belongs to, by the values of OpenTelemetry's `openai.api.type`
+# and one of our own for Anthropic's API. Other routes have none.
+APIS: Mapping[str, str] = {
+    "/v1/chat/completions": "chat_completions",
+    "/v1/chat/completions/render": "chat_completions",
+    "/v1/responses": "responses",
+    "/v1/responses/input_tokens": "responses",
+    "/v1/messages": "messages",
+    "/v1/messages/count_tokens": "messages",
+}
+
 
 class CoreTrace(Protocol):
     """Triton's trace of one of its requests, filled on its threads."""

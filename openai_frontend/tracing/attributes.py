@@ -8,13 +8,15 @@ Prompts and outputs are never included: `gen_ai.input.messages`, `gen_ai.output.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from openai_frontend.request_context.record import RequestRecord
+from openai_frontend.request_context.record import APIS, RequestRecord
 
 Attribute = str | bool | int | float | tuple[str, ...]
 
 # Route -> `gen_ai.operation.name`; our own name if the conventions have none
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
     "/v1/score": "score",
@@ -80,6 +82,7 @@ def of(record: RequestRecord, address: ServerAddress) -> dict[str, Attribute]:
         "url.scheme": address.scheme,
         "server.address": address.host,
         "server.port": address.port,
+        "openai.api.type": APIS.get(record.route),
         "error.type": error_type(record),
         "openai_frontend.request_id": record.request_id,
         "openai_frontend.key": record.key,

@@ -15,7 +15,12 @@ pytestmark = pytest.mark.engine
 
 DEMO = {"model": "demo", "version": "1"}
 ANSWERED = {**DEMO, "adapter": ""}
-ROUTE = {"route": "/v1/chat/completions", "model": "demo", "status": "200"}
+ROUTE = {
+    "route": "/v1/chat/completions",
+    "api": "chat_completions",
+    "model": "demo",
+    "status": "200",
+}
 
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -245,7 +245,7 @@ async def test_access_log_has_the_clients_ipv6_address(kserve, caplog):
 async def test_calls_are_counted_by_method(kserve):
     """The metrics name the method as the route, with HTTP's status, and the model."""
     value = kserve.app.state.gateway.metrics.registry.get_sample_value
-    labels = {"route": f"/{INFERENCE}/ModelInfer", "model": "one", "status": "200"}
+    labels = {"route": f"/{INFERENCE}/ModelInfer", "api": "", "model": "one", "status": "200"}
     before = value("openai_frontend_requests_total", labels) or 0
     async with rpc_client(kserve.app) as client:
         await client.ask("ModelInfer", request("one", FLOATS))

@@ -38,6 +38,7 @@ def test_span_of_a_chat(world: World) -> None:
         "server.port": world.process.port,
         "openai_frontend.request_id": response.headers["x-request-id"],
         "openai_frontend.key": "tester",
+        "openai.api.type": "chat_completions",
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "triton",
         "gen_ai.request.model": "demo",
@@ -132,6 +133,37 @@ def test_span_with_several_choices(world: World) -> None:
     assert values["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
     assert values["gen_ai.usage.output_tokens"] == usage["completion_tokens"] == 9
     assert len(world.collector.children(span)) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "api"),
+    [
+        ("/v1/responses", {"input": "say something", "max_output_tokens": 5}, "responses"),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 5}, "messages"),
+    ],
+)
+def test_spans_of_other_apis_of_chats(
+    world: World, path: str, body: dict[str, Any], api: str
+) -> None:
+    """They are chats, and name their API."""
+    span, response = span_of(world, path, {"model": "demo", **body})
+
+    usage, values = response.json()["usage"], attributes(span)
+    assert (span.name, values["gen_ai.operation.name"]) == ("chat demo", "chat")
+    assert values["openai.api.type"] == api
+    assert values["gen_ai.response.id"] == response.json()["id"]
+    assert values["gen_ai.usage.input_tokens"] == usage["input_tokens"]
+    assert values["gen_ai.usage.output_tokens"] == usage["output_tokens"] == 5
+
+
+def test_span_of_counted_tokens(world: World) -> None:
+    """It names the API, and no operation, because nothing is generated."""
+    body = {"model": "demo", "messages": MESSAGES}
+    span, _ = span_of(world, "/v1/messages/count_tokens", body)
+
+    values = attributes(span)
+    assert values["openai.api.type"] == "messages"
+    assert "gen_ai.operation.name" not in values
 
 
 @pytest.mark.parametrize(

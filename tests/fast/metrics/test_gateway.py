@@ -25,6 +25,27 @@ def value(metrics):
     return read
 
 
+@pytest.mark.parametrize(
+    ("route", "api"),
+    [
+        ("/v1/chat/completions", "chat_completions"),
+        ("/v1/responses", "responses"),
+        ("/v1/messages", "messages"),
+        ("/v1/messages/count_tokens", "messages"),
+        ("/v1/embeddings", ""),
+        ("none", ""),
+    ],
+)
+def test_requests_have_their_api(metrics, value, route, api):
+    """The label follows from the route, so it adds no series."""
+    for status in (200, 200, 404):
+        metrics.answered(route, "m", status, 0.5)
+
+    assert value("requests_total", route=route, api=api, model="m", status="200") == 2
+    assert value("requests_total", route=route, api=api, model="m", status="404") == 1
+    assert value("request_duration_seconds_count", route=route, api=api) == 3
+
+
 def test_generation_is_recorded_when_it_ends(metrics, value):
     """Its tokens, time to first token and finish reason are counted."""
     generation = metrics.generations_of(LABELS).begin(UsageCounter())

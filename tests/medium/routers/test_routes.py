@@ -6,6 +6,7 @@ import pytest
 from openai_frontend import __version__
 from openai_frontend.config.types import OWN_SEGMENTS
 from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
+from openai_frontend.request_context.record import APIS
 
 
 @pytest.mark.honours("models.list")
@@ -138,6 +139,15 @@ async def test_not_ready_names_each_model_and_the_reason(world):
 async def test_health_paths_are_the_health_routes(routes):
     """They bypass host checks and the connection limit."""
     assert {route.path for route in routes if route.scope == "health"} == HEALTH_PATHS
+
+
+async def test_apis_of_routes(routes):
+    """Metrics and traces know the API of each route of Responses, Messages and chats."""
+    scopes = {route.path: route.scope for route in routes}
+    others = {path: api for path, api in scopes.items() if api in ("responses", "messages")}
+    chats = [path for path in scopes if path.startswith("/v1/chat/")]
+
+    assert {**others, **dict.fromkeys(chats, "chat_completions")} == APIS
 
 
 async def test_own_segments_are_the_first_segments_of_the_routes(routes):

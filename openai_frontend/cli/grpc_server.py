@@ -59,4 +59,5 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
     services = app.state.kserve
     inference = InferenceService(services, calls, settings.stream_buffer_bytes)
     health = HealthService(services.is_ready, calls)
-    return GrpcServer(options, inference.handlers(), health.handlers(), calls.running)
+    handlers = (inference.handlers(), health.handlers())
+    return GrpcServer(options, *handlers, calls.running, calls.connections)

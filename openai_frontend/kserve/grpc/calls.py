@@ -4,14 +4,14 @@ The counterpart of HTTP's middleware. Knows no message.
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -27,6 +27,8 @@ from openai_frontend.errors import (
     ServerDraining,
 )
 from openai_frontend.kserve.forwarded_headers import ForwardedHeaders
+from openai_frontend.kserve.grpc.connections import RpcConnections, address_of
+from openai_frontend.kserve.grpc.delivery import Delivery, StreamWrites
 from openai_frontend.kserve.grpc.messages import Method
 from openai_frontend.kserve.grpc.wire import (
     MalformedRpcMessage,
@@ -40,6 +42,8 @@ from openai_frontend.middleware.request_id import request_id_of
 from openai_frontend.middleware.telemetry import RequestRecords
 from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.serving.error_reply import log_failure, reply_for
+
+logger = logging.getLogger(__name__)
 
 # gRPC's code for each status of `errors`
 _CODES = {
@@ -114,6 +118,7 @@ class RpcCalls:
         self._records = records
         self._forwarded_headers = ForwardedHeaders(limits.header_forward_pattern)
         self.running: set[asyncio.Task[Any]] = set()
+        self.connections = RpcConnections()
 
     @property
     def draining(self) -> bool:
@@ -146,15 +151,24 @@ class RpcCalls:
             async def work(context: RequestContext, headers: Headers) -> None:
                 stream = StreamCall(context, partial(self._admit, scope=scope, headers=headers))
                 sent = requests if method.client_streams else await self._message(call)
-                async with self._sending() as write, aclosing(answer(sent, stream)) as parts:
-                    async for response in parts:
-                        write.begun_s = write.time()
-                        await call.write(response)
-                        write.begun_s = None
+                async with aclosing(answer(sent, stream)) as responses:
+                    await self._write(call, responses)
 
             await self._serve(method.path, scope, call, work)
 
         return handle
+
+    async def _write(self, call: Any, responses: AsyncGenerator[bytes, None]) -> None:
+        """Raises RequestCancelled if the client reads nothing."""
+        seconds = self._limits.send_timeout_s
+        writes = StreamWrites(call.write, responses, seconds)
+        try:
+            await writes.finish()
+        except TimeoutError:
+            self._metrics.slow_client_disconnected()
+            delivery = Delivery(self.connections, call.peer(), seconds, _log_closed)
+            writes.task.add_done_callback(delivery.end)
+            raise RequestCancelled(f"The client read nothing for {seconds:g} s.") from None
 
     async def _message(self, call: Any) -> bytes:
         """Read the message of a call that has one. Raises InvalidRequest without it, or
@@ -185,11 +199,14 @@ class RpcCalls:
     ) -> Any:
         """One call, from its metadata to its status."""
         headers = [_header(*each) for each in call.invocation_metadata() or ()]
-        context = RequestContext(request_id_of(headers), route=path)
+        context, peer = RequestContext(request_id_of(headers), route=path), call.peer()
         current.set(context)
         if self._records is not None:
-            self._records.begin(context, "RPC", _address(call.peer()), headers)
+            address = address_of(peer)
+            host = None if address is None else address[0]
+            self._records.begin(context, "RPC", host, headers)
         started_s, status = perf_counter(), _CANCELLED
+        self.connections.begin(peer)
         if (task := asyncio.current_task()) is not None:
             self.running.add(task)
         self._metrics.at_work.inc()
@@ -206,7 +223,13 @@ class RpcCalls:
         finally:
             if task is not None:
                 self.running.discard(task)
+            self.connections.end(peer)
             self._end(context, failure, status, perf_counter() - started_s)
+            # The response, or at least the status, is given to gRPC next
+            delivery = Delivery(
+                self.connections, peer, self._limits.send_timeout_s, self._disconnected
+            )
+            call.add_done_callback(delivery.end)
         # Last: it waits until a client that reads slowly has read what came before
         await _abort(call, context, failure)
 
@@ -233,24 +256,9 @@ class RpcCalls:
             message = "The request timed out before the response was complete."
             raise RequestTimedOut(message) from None
 
-    @asynccontextmanager
-    async def _sending(self) -> AsyncGenerator["Write", None]:
-        """Raises RequestCancelled if one write of the block takes too long: the client reads
-        nothing.
-        """
-        seconds = self._limits.send_timeout_s
-        try:
-            async with asyncio.timeout(None) as timeout:
-                write = Write(timeout, seconds)
-                try:
-                    yield write
-                finally:
-                    write.end()
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            self._metrics.slow_client_disconnected()
-            raise RequestCancelled(f"The client read nothing for {seconds:g} s.") from None
+    def _disconnected(self) -> None:
+        self._metrics.slow_client_disconnected()
+        _log_closed()
 
     def _end(
         self, context: RequestContext, failure: Exception | None, status: int, seconds: float
@@ -269,33 +277,8 @@ class RpcCalls:
             self._records.end(context.record, context)
 
 
-class Write:
-    """The current write of a stream, and one timer for all of them: a timer of its own would cost
-    each message 8 us.
-    """
-
-    __slots__ = ("_loop", "_seconds", "_timeout", "_timer", "begun_s", "time")
-
-    def __init__(self, timeout: asyncio.Timeout, seconds: float) -> None:
-        """`timeout` ends the block of the writes if one takes longer than `seconds`."""
-        self.begun_s: float | None = None  # None: nothing is being written
-        self._loop = asyncio.get_running_loop()
-        self.time = self._loop.time
-        self._timeout = timeout
-        self._seconds = seconds
-        self._timer = self._loop.call_later(seconds, self._check)
-
-    def _check(self) -> None:
-        now_s = self.time()
-        due_s = (now_s if self.begun_s is None else self.begun_s) + self._seconds
-        if due_s <= now_s:
-            self._timeout.reschedule(now_s)
-        else:
-            self._timer = self._loop.call_at(due_s, self._check)
-
-    def end(self) -> None:
-        """Nothing is written any more."""
-        self._timer.cancel()
+def _log_closed() -> None:
+    logger.info("closed a connection of gRPC whose client does not read its responses")
 
 
 async def _abort(call: Any, context: RequestContext, failure: Exception) -> None:
@@ -319,11 +302,3 @@ def parsed(method: Method, data: bytes) -> Any:
 
 def _header(name: str, value: str | bytes) -> tuple[bytes, bytes]:
     return name.encode(), value if isinstance(value, bytes) else value.encode()
-
-
-def _address(peer: str) -> str | None:
-    """The address of a peer such as `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`; None for a Unix
-    socket.
-    """
-    kind, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from openai_frontend.kserve.grpc.connections import RpcConnections
 from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, POOL, methods
 from openai_frontend.runtime.files import FileStamp, file_stamp
 
@@ -50,13 +51,19 @@ class GrpcServer:
         inference: Handlers,
         health: Handlers,
         running: set[asyncio.Task[Any]],
+        connections: RpcConnections,
     ) -> None:
         """`running` are the tasks of calls."""
         self.running = running
-        self.port = 0  # known once it listens
+        self._connections = connections
         self._options = options
         self._services = [_service(INFERENCE, inference), _service(HEALTH, health)]
         self._server: Any = None
+
+    @property
+    def port(self) -> int:
+        """0 until it listens."""
+        return self._connections.port
 
     async def start(self) -> None:
         """Listen. Raises OSError if the port cannot be had."""
@@ -65,10 +72,10 @@ class GrpcServer:
         address = f"{host}:{self._options.port}"
         try:
             if self._options.tls is None:
-                self.port = server.add_insecure_port(address)
+                self._connections.port = server.add_insecure_port(address)
             else:
                 credentials = Certificates(self._options.tls).credentials()
-                self.port = server.add_secure_port(address, credentials)
+                self._connections.port = server.add_secure_port(address, credentials)
         except RuntimeError:
             raise OSError(f"gRPC cannot listen on {address}: the port is in use") from None
         await server.start()

@@ -17,7 +17,8 @@ from openai_frontend.config.grpc_options import GRPC_OPTIONS, channel_arguments
 from openai_frontend.kserve.grpc import health
 from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, methods
 from tests.api.kserve.conftest import other_app
-from tests.api.kserve.grpc_client import RpcClient, request, rpc_client, rpc_server
+from tests.api.kserve.grpc_client import METHODS, RpcClient, request, rpc_client, rpc_server
+from tests.api.kserve.stalled_client import StalledClient
 from tests.cpu_time import budget
 
 METHOD = methods(INFERENCE)["ModelInfer"]
@@ -97,6 +98,44 @@ async def test_unread_responses_are_limited(kserve):
 
     assert failed.value.code().name == "CANCELLED"
     assert "65536 bytes" in (failed.value.details() or "")
+
+
+def disconnected(kserve) -> float:
+    value = kserve.app.state.gateway.metrics.registry.get_sample_value(
+        "openai_frontend_slow_clients_disconnected_total"
+    )
+    assert value is not None
+    return float(value)
+
+
+TEXT = struct.pack("<I", 4) + b"6162"
+STALLED = {
+    "ModelInfer": request("one", FLOATS),
+    "ModelStreamInfer": request("parts", {"IN": ("BYTES", [1], TEXT)}),
+    "ServerLive": METHODS["ServerLive"].request(),
+}
+
+
+@pytest.mark.parametrize("name", STALLED)
+async def test_unread_response_ends_its_connection(kserve, name):
+    """A client whose HTTP/2 windows are 0 is disconnected after send_timeout_s, which frees the
+    response, and is counted once; a call that fails is no exception. Other connections stay.
+    """
+    before = disconnected(kserve)
+    async with (
+        rpc_server(kserve.app, send_timeout_s=0.2) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        calls = [
+            await StalledClient.calling(address, METHODS[name].path, message.SerializeToString())
+            for message in (STALLED[name], STALLED[name])
+        ]
+        sent = await asyncio.wait_for(asyncio.gather(*[each.closed() for each in calls]), 20)
+        response = await RpcClient(channel).ask("ModelInfer", request("one", FLOATS))
+
+    assert not [each for each in sent if b"grpc-status" in each]
+    assert response.model_name == "one"
+    assert disconnected(kserve) == before + 2
 
 
 async def test_timeout_of_the_server(kserve):

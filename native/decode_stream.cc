@@ -47,9 +47,11 @@ bool is_panic(const nb::python_error& error) {
 
 }  // namespace
 
-BoundedDecodeStream::BoundedDecodeStream(nb::object make, nb::object decode)
+BoundedDecodeStream::BoundedDecodeStream(nb::object make, nb::object decode,
+                                         const nb::sequence& ids)
     : make_(std::move(make)), decode_(std::move(decode)) {
-  restart({});
+  for (nb::handle id : ids) recent_.push_back(nb::borrow(id));
+  restart(recent_);
 }
 
 nb::object BoundedDecodeStream::step(nb::handle tokenizer, nb::handle token_id) {
@@ -119,10 +121,13 @@ void bind_decode_stream(nb::module_& module) {
   nb::class_<BoundedDecodeStream>(
       module, "BoundedDecodeStream",
       "A tokenizers.DecodeStream whose steps cost the same however many ids complete no character.")
-      .def(nb::init<nb::object, nb::object>(), "make"_a, "decode"_a,
+      .def(nb::init<nb::object, nb::object, nb::sequence>(), "make"_a, "decode"_a,
+           "ids"_a = nb::tuple(),
            nb::sig("def __init__(self, make: typing.Callable[[list[int]], typing.Any], decode: "
-                   "typing.Callable[[list[int]], str]) -> None"),
-           "`make(ids)` returns a tokenizers.DecodeStream that continues after those ids.")
+                   "typing.Callable[[list[int]], str], ids: collections.abc.Sequence[int] = ()) "
+                   "-> None"),
+           "`make(ids)` returns a tokenizers.DecodeStream that continues after those ids. `ids` "
+           "are before the first of `step`; their text ends with a whole character.")
       .def("step", &BoundedDecodeStream::step, nb::arg(), nb::arg(),
            nb::sig("def step(self, tokenizer: typing.Any, token_id: int, /) -> str | None"),
            "The text that the id completes. After 16 ids without text: what is known of it.");

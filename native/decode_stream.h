@@ -16,8 +16,8 @@ namespace nb = nanobind;
 class BoundedDecodeStream {
  public:
   // `make(ids)` returns a tokenizers.DecodeStream that continues after those ids; `decode(ids)`
-  // returns their text.
-  BoundedDecodeStream(nb::object make, nb::object decode);
+  // returns their text. `ids` are before the first of `step`, and end with a character.
+  BoundedDecodeStream(nb::object make, nb::object decode, const nb::sequence& ids);
 
   // The text that the id completes, or None (tokenizers.DecodeStream.step).
   nb::object step(nb::handle tokenizer, nb::handle token_id);

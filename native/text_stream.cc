@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -132,14 +131,13 @@ nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
 }  // namespace
 
 TextStream::TextStream(nb::object execution, nb::object step, nb::object tokenizer,
-                       nb::object pending, bool streamed, bool keeps_ids, size_t logprobs)
+                       nb::object pending, bool keeps_ids, size_t logprobs)
     : held_(std::move(execution)),
       execution_(nb::cast<Execution*>(held_)),
       step_(std::move(step)),
       tokenizer_(std::move(tokenizer)),
       held_pending_(std::move(pending)),
       pending_(nb::cast<PendingDeltas*>(held_pending_)),
-      streamed_(streamed),
       keeps_ids_(keeps_ids),
       logprobs_(logprobs) {}
 
@@ -148,22 +146,18 @@ bool TextStream::advance(nb::handle output) {
   if (!attribute(output, names().prefill_stats).is_none()) return false;
   const nb::object ids = attribute(output, names().new_token_ids);
   if (!PyList_Check(ids.ptr())) return false;
-  const Py_ssize_t size = PyList_GET_SIZE(ids.ptr());
-  if (size == 0 || (streamed_ && size != 1)) return false;
+  if (PyList_GET_SIZE(ids.ptr()) != 1) return false;
   if (logprobs_ != 0 && !read_logprobs(output)) return false;
   if (execution_->ended()) return true;  // its caller has gone
-  for (Py_ssize_t at = 0; at < size; ++at) {
-    PyObject* token_id = PyList_GET_ITEM(ids.ptr(), at);
-    PyObject* arguments[] = {tokenizer_.ptr(), token_id};
-    PyObject* decoded = PyObject_Vectorcall(step_.ptr(), arguments, 2, nullptr);
-    if (decoded == nullptr) {
-      if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();
-      PyErr_Clear();  // Python gets the same error, and handles it
-      if (PyList_SetSlice(ids.ptr(), 0, at, nullptr) != 0) throw nb::python_error();
-      return false;
-    }
-    add(token_id, nb::steal(decoded));
+  PyObject* token_id = PyList_GET_ITEM(ids.ptr(), 0);
+  PyObject* arguments[] = {tokenizer_.ptr(), token_id};
+  PyObject* decoded = PyObject_Vectorcall(step_.ptr(), arguments, 2, nullptr);
+  if (decoded == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();
+    PyErr_Clear();  // Python gets the same error, and handles it
+    return false;
   }
+  add(token_id, nb::steal(decoded));
   return true;
 }
 
@@ -189,19 +183,13 @@ void TextStream::add(nb::handle token_id, const nb::object& text) {
   // A token may be a part of a character.
   const bool has_text =
       !text.is_none() && !(PyUnicode_Check(text.ptr()) && PyUnicode_GET_LENGTH(text.ptr()) == 0);
-  if (!has_text || !streamed_) ++(streamed_ ? pending_->streamed : pending_->whole);
-  if (keeps_ids_ && !(streamed_ && has_text && ids_.empty()))
-    ids_.push_back(nb::cast<int32_t>(token_id));
+  if (!has_text) ++pending_->streamed;
+  if (keeps_ids_ && !(has_text && ids_.empty())) ids_.push_back(nb::cast<int32_t>(token_id));
   if (has_text) send(text);
 }
 
 void TextStream::send(const nb::object& text) {
-  if (!streamed_) {
-    Py_ssize_t size = 0;
-    const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-    if (bytes == nullptr) throw nb::python_error();
-    text_.append(bytes, static_cast<size_t>(size));
-  } else if (ids_.empty()) {
+  if (ids_.empty()) {
     execution_->send_bytes("text_output", text, false);
   } else {
     execution_->send_text(text, std::exchange(ids_, {}));
@@ -209,11 +197,6 @@ void TextStream::send(const nb::object& text) {
 }
 
 int64_t TextStream::take_count() { return std::exchange(count_, 0); }
-
-nb::str TextStream::take_text() {
-  const std::string text = std::exchange(text_, {});
-  return nb::str(text.data(), text.size());
-}
 
 nb::list TextStream::take_ids() {
   nb::list ids;
@@ -230,16 +213,14 @@ void bind_text_stream(nb::module_& module) {
               "Without text, or buffered for a larger response.")
       .def_rw("whole", &PendingDeltas::whole, "Of requests that do not stream.");
   nb::class_<TextStream>(module, "TextStream",
-                         "One request whose tokens become plain text, maybe with log "
-                         "probabilities: a response for each, or all of it in the end.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object, bool, bool, size_t>(),
-           "execution"_a, "step"_a, "tokenizer"_a, "pending"_a, nb::kw_only(), "streamed"_a,
-           "keeps_ids"_a, "logprobs"_a = 0,
+                         "A streamed request whose tokens become plain text, maybe with log "
+                         "probabilities: a response for each.")
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, bool, size_t>(), "execution"_a,
+           "step"_a, "tokenizer"_a, "pending"_a, nb::kw_only(), "keeps_ids"_a, "logprobs"_a = 0,
            nb::sig("def __init__(self, execution: Execution, step: typing.Callable[[typing.Any, "
                    "int], str | None], tokenizer: typing.Any, pending: PendingDeltas, *, "
-                   "streamed: bool, keeps_ids: bool, logprobs: int = 0) -> None"))
+                   "keeps_ids: bool, logprobs: int = 0) -> None"))
       .def("take_count", &TextStream::take_count, "Tokens since the last call.")
-      .def("take_text", &TextStream::take_text, "Text that no response had since the last call.")
       .def("take_ids", &TextStream::take_ids, nb::sig("def take_ids(self) -> list[int]"),
            "The ids of tokens that no response had since the last call.");
   module.def("advance_all", &advance_all, "outputs"_a, "streams"_a,

@@ -4,7 +4,6 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace triton {
@@ -19,16 +18,15 @@ struct PendingDeltas {
   int64_t whole = 0;     // of requests that do not stream
 };
 
-// One request of plain text: a response for each token, or all of the text in the end. Used under
-// the GIL.
+// One streamed request of plain text: a response for each token. Used under the GIL.
 class TextStream {
  public:
   // `step(tokenizer, token id)` gives the text that a token completes, or None
   // (tokenizers.DecodeStream.step). `keeps_ids`: of the tokens that are in no response, or in one
-  // with others. `logprobs`: the columns that each response of a streamed request has of the
-  // engine's log probabilities; 0 for none.
+  // with others. `logprobs`: the columns that each response has of the engine's log probabilities;
+  // 0 for none.
   TextStream(nb::object execution, nb::object step, nb::object tokenizer, nb::object pending,
-             bool streamed, bool keeps_ids, size_t logprobs);
+             bool keeps_ids, size_t logprobs);
 
   // Appends one output of the engine. Returns false, without side effects, if it is not a single
   // token. `output` has the attributes of vLLM's EngineCoreOutput, but its `new_logprobs` is a list
@@ -36,8 +34,6 @@ class TextStream {
   bool advance(nb::handle output);
   // Tokens since the last call.
   int64_t take_count();
-  // Text that no response had since the last call.
-  nb::str take_text();
   // The ids of tokens that no response had since the last call.
   nb::list take_ids();
 
@@ -52,13 +48,11 @@ class TextStream {
   nb::object tokenizer_;
   nb::object held_pending_;
   PendingDeltas* pending_;
-  bool streamed_;
   bool keeps_ids_;
   size_t logprobs_;
   std::vector<int32_t> logprob_ids_;  // of the token that is being sent
   std::vector<double> logprob_values_;
   int64_t count_ = 0;
-  std::string text_;
   std::vector<int32_t> ids_;
 };
 

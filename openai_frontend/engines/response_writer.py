@@ -126,22 +126,19 @@ class ResponseWriter:
     def text_stream(
         self, step: Callable[[Any, int], str | None], tokenizer: Any, logprobs: int = 0
     ) -> TextStream | None:
-        """The native fast path for plain text, streamed or whole, and for streamed text with
-        `logprobs` columns of log probabilities; None if the request wants more than that.
+        """The native fast path for streamed text, maybe with `logprobs` columns of log
+        probabilities; None if the request wants more than that.
         """
-        if self._counts or self._logprobs != bool(logprobs):
+        if not self._stream or self._token_ids or self._counts:
             return None
-        if logprobs and (self._token_ids or not self._stream):
-            return None
-        if self._stream and not logprobs and (not self._plain or self._interval > 1):
+        if self._logprobs != bool(logprobs) or (self._interval > 1 and not logprobs):
             return None
         self._text = TextStream(
             self._execution,
             step,
             tokenizer,
             self._unsent,
-            streamed=self._stream,
-            keeps_ids=self._token_ids or self._count_tokens,
+            keeps_ids=self._count_tokens,
             logprobs=logprobs,
         )
         return self._text
@@ -166,21 +163,12 @@ class ResponseWriter:
             self._unsent.whole += 1
             if self._first_token_s is None:
                 self._note_first_token()
-            if self._text_only and self._text is None:
-                self._held.append(delta.text)
-            else:
-                self._collect(delta)
+            self._collect(delta)
 
     def _collect(self, delta: CompletionDelta) -> None:
-        """Keep the delta, and before it what the native path has gathered."""
-        native = self._text
         if self._text_only:
-            if native is not None:
-                self._held.append(native.take_text())
             self._held.append(delta.text)
         else:
-            if native is not None:
-                self._collected.append(CompletionDelta(native.take_text(), native.take_ids()))
             self._collected.append(delta)
 
     def _send_plain(self, text: str, token_ids: Sequence[int]) -> None:
@@ -236,7 +224,7 @@ class ResponseWriter:
         self._live.pop(self._execution, None)
         if not self._stream and self._first_token_s is None:
             self._note_first_token()
-        if self._held or self._collected or not (self._stream or self._text is None):
+        if self._held or self._collected:
             self._collect(delta)
         if self._collected:
             delta = merge_deltas(self._collected)

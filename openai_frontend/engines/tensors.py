@@ -88,7 +88,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "score": ("TYPE_FP32", [-1]),
 }
 
-_SHORT_BYTES = 32 * 1024
+_FEW_BYTES = 1024
 _INT32_BYTES = 4
 # Limit of the JSON documents for embeddings and scores: a token id has up to 10 digits plus one for
 # its type; few tokens stand for more than 16 bytes of text.
@@ -344,8 +344,8 @@ def _read_token_ids(tensor: Any, max_model_len: int) -> Sequence[int]:
 
 
 def _listed(tensor: Any) -> Sequence[int]:
-    """A list costs 20 ns per id, so long inputs stay an array."""
-    if tensor.nbytes <= _SHORT_BYTES:
+    """A list costs 20 ns per id, so more than a few stay an array."""
+    if tensor.nbytes < _FEW_BYTES:
         few: list[int] = tensor.tolist()
         return few
     token_ids = array("i")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from openai_frontend.prompting.special_tokens import one_of
 from openai_frontend.prompting.tokenizer import (
-    MANY_IDS,
+    FEW_IDS,
     PackedEncoding,
     TokenIds,
     Tokenizer,
@@ -110,8 +110,8 @@ class SegmentedEncoding:
 
     @property
     def ids(self) -> list[int] | TokenIds:
-        """All token ids; the new segments are known from now on. A list of few ids, which most
-        readers want, an array of many.
+        """All token ids; the new segments are known from now on. A list of few ids, an array of
+        more.
         """
         whole = TokenIds("i")
         for segment, part in zip(self._segments, self._parts, strict=True):
@@ -121,7 +121,7 @@ class SegmentedEncoding:
                 token_ids = part.packed if isinstance(part, PackedEncoding) else pack(part.ids)
                 self._cache.add(segment, token_ids)
                 whole += token_ids
-        return whole.tolist() if len(whole) < MANY_IDS else whole
+        return whole.tolist() if len(whole) < FEW_IDS else whole
 
 
 def _boundaries(added: "Iterable[AddedToken]") -> list[str]:

@@ -39,7 +39,8 @@ Ids = TypeVar("Ids", list[int], TokenIds)
 # 2 ms if they are special tokens that stay text.
 INLINE_CHARACTERS, FASTOKENS_INLINE_CHARACTERS = 2048, 4096
 
-MANY_IDS = 8192
+MANY_IDS = 8192  # which a thread packs in steps
+FEW_IDS = 256  # a list; from here on an array costs less to make a tensor and a message of
 # White space for the regular expressions of fastokens, but not for those of `tokenizers`: the only
 # such character (docs/decisions/0011-tokenization.md)
 _OTHER_SPACE = "\u180e"
@@ -78,8 +79,8 @@ class PackedEncoding:
 
     @property
     def ids(self) -> list[int] | TokenIds:
-        """A list of few ids, which most readers want, an array of many."""
-        return self.packed.tolist() if len(self.packed) < MANY_IDS else self.packed
+        """A list of few ids, an array of more."""
+        return self.packed.tolist() if len(self.packed) < FEW_IDS else self.packed
 
 
 if TYPE_CHECKING:

@@ -429,9 +429,9 @@ class BoundedDecodeStream:
     A tokenizers.DecodeStream whose steps cost the same however many ids complete no character.
     """
 
-    def __init__(self, make: Callable[[list[int]], Any], decode: Callable[[list[int]], str]) -> None:
+    def __init__(self, make: Callable[[list[int]], Any], decode: Callable[[list[int]], str], ids: Sequence[int] = ()) -> None:
         """
-        `make(ids)` returns a tokenizers.DecodeStream that continues after those ids.
+        `make(ids)` returns a tokenizers.DecodeStream that continues after those ids. `ids` are before the first of `step`; their text ends with a whole character.
         """
 
     def step(self, tokenizer: Any, token_id: int, /) -> str | None:
@@ -460,16 +460,13 @@ class PendingDeltas:
 
 class TextStream:
     """
-    One request whose tokens become plain text, maybe with log probabilities: a response for each, or all of it in the end.
+    A streamed request whose tokens become plain text, maybe with log probabilities: a response for each.
     """
 
-    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any, pending: PendingDeltas, *, streamed: bool, keeps_ids: bool, logprobs: int = 0) -> None: ...
+    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any, pending: PendingDeltas, *, keeps_ids: bool, logprobs: int = 0) -> None: ...
 
     def take_count(self) -> int:
         """Tokens since the last call."""
-
-    def take_text(self) -> str:
-        """Text that no response had since the last call."""
 
     def take_ids(self) -> list[int]:
         """The ids of tokens that no response had since the last call."""

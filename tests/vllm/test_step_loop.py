@@ -10,6 +10,7 @@ from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm import request_state, zmq_io
 from openai_frontend.engines.vllm import step_loop as step_loop_module
 from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_EXCEEDED, GRAMMAR_FAILED
+from openai_frontend.engines.vllm.text_decoding import OutputText, TextDecoding
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.logs.formatters import make_formatter
 from openai_frontend.triton import error_codes
@@ -61,6 +62,12 @@ def constrained() -> Any:
     return SimpleNamespace(sampling_params=params, **common)
 
 
+def text_of(tokenizer: Any, request: Any) -> OutputText:
+    decoding = TextDecoding.of(tokenizer)
+    assert decoding is not None
+    return decoding.text(request, request.prompt_token_ids, whole=False)
+
+
 STEPS = [
     ([], "kv load", EngineError),
     ([], None, EngineError),
@@ -78,7 +85,6 @@ def test_request_failed_by_the_engine(tokenizer, token_ids, stop_reason, kind, c
     same if vLLM's OutputProcessor collects the request.
     """
     from vllm.v1.engine import EngineCoreOutput, FinishReason
-    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
     sink, request = Sink(), constrained()
     if collected:
@@ -86,8 +92,7 @@ def test_request_failed_by_the_engine(tokenizer, token_ids, stop_reason, kind, c
         for each in [*map(output, token_ids), output([], "error", stop_reason)]:
             collector.put(each)
     else:
-        detokenizer = FastIncrementalDetokenizer(tokenizer, request)
-        stream = request_state.TextRequestState(sink, request, detokenizer, 2)
+        stream = request_state.TextRequestState(sink, request, text_of(tokenizer, request), 2)
         for ids in token_ids:
             stream.advance(EngineCoreOutput("r", ids))
         ended = {"finish_reason": FinishReason.ERROR, "stop_reason": stop_reason}
@@ -121,8 +126,7 @@ def test_reason_of_a_refused_request_reaches_the_client(tokenizer, name, collect
     if collected:
         request_state.DeltaCollector(sink, request).put(raised)
     else:
-        detokenizer = FastIncrementalDetokenizer(tokenizer, request)
-        request_state.TextRequestState(sink, request, detokenizer, 2).advance(
+        request_state.TextRequestState(sink, request, text_of(tokenizer, request), 2).advance(
             SimpleNamespace(
                 prefill_stats=None,
                 new_token_ids=[],
@@ -135,16 +139,6 @@ def test_reason_of_a_refused_request_reaches_the_client(tokenizer, name, collect
     assert str(raised) in str(sink.error)
     assert getattr(sink.error, "code", None) == code
     assert sink.deltas == []
-
-
-def test_prompt_that_ends_within_a_character_is_not_repeated(tokenizer):
-    """A prompt of token ids may end within a character: the answer starts with that character."""
-    *prompt, last = tokenizer.encode("Do you speak français, é")
-
-    detokenizer = request_state.new_detokenizer(tokenizer, constrained(), prompt)
-
-    assert tokenizer.decode(prompt).endswith("\ufffd")
-    assert detokenizer.decode_next(last) == "é"
 
 
 def output(

@@ -139,10 +139,8 @@ STEP_LOOP = Capability(
         vllm.v1.engine.output_processor:RequestState.detokenizer
         vllm.v1.engine.output_processor:OutputProcessorOutput(reqs_to_abort)
         vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.stream
-        vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.decode_next
         vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.tokenizer
         vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.skip_special_tokens
-        vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.spaces_between_special_tokens
         vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.num_output_tokens
         vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.get_next_output_text
         vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.update

@@ -66,6 +66,14 @@ def sampling_params(params: SamplingParams, defaults: Mapping[str, Any], *, stre
     return VLLMSamplingParams(**fields, output_kind=kind)
 
 
+def is_whole(params: Any) -> bool:
+    """Whether the client of vLLM's SamplingParams gets nothing before the end."""
+    from vllm.sampling_params import RequestOutputKind
+
+    whole: bool = params.output_kind == RequestOutputKind.FINAL_ONLY
+    return whole
+
+
 _CONTAINERS = (
     "allowed_token_ids",
     "bad_words",
@@ -147,19 +155,27 @@ class RequestTemplates:
             return None
         if not 0 < len(token_ids) < self._max_model_len:
             return None
-        values = np.array(token_ids, np.int32)
-        if values.min() < 0 or values.max() >= self._vocab_size:
+        if (packed := self._packed(token_ids)) is None:
             return None
         made = copy.copy(known[1])
         made.request_id = made.external_req_id = request.request_id
-        made.prompt_token_ids = _packed(values)
+        made.prompt_token_ids = packed
         made.arrival_time = time.time()
         made.cache_salt = request.cache_salt
         made.priority = request.priority
         return made
 
+    def _packed(self, token_ids: Sequence[int]) -> Any:
+        """The ids as vLLM's encoder takes them. None if one is not in the vocabulary."""
+        if type(token_ids) is list:  # few
+            return token_ids if 0 <= min(token_ids) and max(token_ids) < self._vocab_size else None
+        values = np.asarray(token_ids, np.int32)
+        if values.min() < 0 or values.max() >= self._vocab_size:
+            return None
+        return _array_message(values)
 
-def _packed(token_ids: Any) -> Any:
+
+def _array_message(token_ids: Any) -> Any:
     """The ids as a MessagePack array, which vLLM's encoder copies into its message unchanged."""
     import msgspec
 

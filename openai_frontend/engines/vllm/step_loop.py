@@ -27,11 +27,10 @@ from openai_frontend.engines.vllm.media.images import SentMedia
 from openai_frontend.engines.vllm.request_state import (
     DeltaCollector,
     TextRequestState,
-    bound_detokenizer,
-    new_detokenizer,
     takes_arrays,
 )
 from openai_frontend.engines.vllm.stats import PREEMPTIONS, engine_samples
+from openai_frontend.engines.vllm.text_decoding import TextDecoding
 from openai_frontend.errors import caught
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.triton import _core, error_codes
@@ -75,6 +74,8 @@ class StepLoop:
         self._writer: zmq_io.RequestSender | None = None
         self._logprobs: Callable[[Any], Any] | None = None  # from what the engine has sent
         self._media: SentMedia | None = None  # set with the first request that has some
+        self._decoding: TextDecoding | None = None
+        self._knows_decoding = False  # from the first request on
         self.failure: str | None = None  # why the loop has stopped
         self._transfers = engine.vllm_config.kv_transfer_config is not None
         self._scheduler_stats: Any = None  # the latest SchedulerStats of vLLM
@@ -257,18 +258,26 @@ class StepLoop:
 
     def _register(self, request: Any, sink: DeltaSink, prompt: Sequence[int]) -> None:
         params = request.sampling_params
+        decoding = self._text_decoding()
         plain = params.num_logprobs is None and params.prompt_logprobs is None
-        if plain or takes_arrays(sink, params):
-            detokenizer = new_detokenizer(self._processor.tokenizer, request, prompt)
-            if detokenizer is not None:
-                state = TextRequestState(sink, request, detokenizer, len(prompt))
-                self._streams[request.request_id] = state
-                return
+        if decoding is not None and (plain or takes_arrays(sink, params)):
+            whole = plain and conversion.is_whole(params)
+            text = decoding.text(request, prompt, whole=whole)
+            state = TextRequestState(sink, request, text, len(prompt))
+            self._streams[request.request_id] = state
+            return
         collector = DeltaCollector(sink, request)
         self._processor.add_request(request, None, None, 0, collector)
-        state = self._processor.request_states[request.request_id]
-        bound_detokenizer(state.detokenizer, prompt)
+        if decoding is not None:
+            state = self._processor.request_states[request.request_id]
+            decoding.bound(state.detokenizer, prompt)
         self._collected[request.request_id] = sink
+
+    def _text_decoding(self) -> TextDecoding | None:
+        if not self._knows_decoding:
+            self._decoding = TextDecoding.of(self._processor.tokenizer)
+            self._knows_decoding = True
+        return self._decoding
 
     def start(self) -> None:
         """Read the engine's replies. Must run before any call to it: its first reply starts the

@@ -49,8 +49,7 @@ STREAM, IDS, INTERVAL = {"stream": True}, {"return_token_ids": True}, {"stream_i
 @pytest.mark.parametrize(
     ("fields", "flag", "logprobs", "native"),
     [
-        ({}, None, 0, True),
-        (IDS, None, 0, True),
+        ({}, None, 0, False),
         (STREAM, None, 0, True),
         (STREAM | IDS, None, 0, False),
         (STREAM | INTERVAL, None, 0, False),

@@ -33,7 +33,6 @@ def stream_of(
     texts: Any,
     pending: _core.PendingDeltas | None = None,
     *,
-    streamed: bool = True,
     keeps_ids: bool = False,
 ) -> Any:
     """The stream object that an engine keeps."""
@@ -42,7 +41,6 @@ def stream_of(
         decoded,
         texts,
         pending or _core.PendingDeltas(),
-        streamed=streamed,
         keeps_ids=keeps_ids,
     )
     return SimpleNamespace(native=native)
@@ -93,19 +91,6 @@ async def test_tokens_without_a_response_of_their_own_have_ids(ask):
     responses = request.stream._native.take()
     assert [each.item("text_output") for each in responses] == [b"zero", b"zwei", b"zero"]
     assert [each.tolist("token_ids") for each in responses] == [None, [1, 3, 2], None]
-
-
-async def test_whole_answer_has_no_response_before_its_end(ask):
-    """Text and ids are kept until they are taken, and each token is evidence of progress."""
-    request, pending = await ask(), _core.PendingDeltas()
-    streams = {"r": stream_of(request, TEXTS, pending, streamed=False, keeps_ids=True)}
-
-    _core.advance_all([output("r", [token]) for token in (0, 1, 2, 0)], streams)
-
-    native = streams["r"].native
-    assert (request.taken(), pending.streamed, pending.whole) == ([], 0, 4)
-    assert (native.take_text(), native.take_ids()) == ("zerozweizero", [0, 1, 2, 0])
-    assert (native.take_text(), native.take_ids()) == ("", [])
 
 
 async def test_many_streams(ask):
@@ -196,7 +181,6 @@ def with_logprobs(request: Request, columns: int) -> Any:
         decoded,
         TEXTS,
         _core.PendingDeltas(),
-        streamed=True,
         keeps_ids=False,
         logprobs=columns,
     )
@@ -280,9 +264,9 @@ class Unanswerable:
 async def test_output_that_fails_leaves_the_others(ask):
     """Whatever it fails with: the outputs behind it are sent."""
     request, other = await ask(), await ask()
-    number = 1 << 40  # no token id
+    number = (1 << 40) + 1  # no token id, and no text
     streams = {
-        "number": stream_of(other, {number: "x"}, streamed=False, keeps_ids=True),
+        "number": stream_of(other, TEXTS, keeps_ids=True),
         "unreadable": stream_of(other, TEXTS),
         "unknown": SimpleNamespace(),
         "r": stream_of(request, TEXTS),

@@ -65,18 +65,23 @@ def kserve_router(services: KServeServices, streams: StreamLimits) -> APIRouter:
 
 
 def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
-    """Triton's responses: no body, 200 for yes, 400 for no."""
+    """The statuses are Triton's; the bodies, which it does not send, are those of the protocol."""
     router = APIRouter(tags=["KServe"], route_class=HealthRoute)
 
-    @router.get("/v2/health/live", response_class=Response, responses=ERRORS)
+    responses: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, bool]}, **ERRORS}
+
+    def answer(name: str, state: bool) -> Response:
+        return json({name: state}, status=200 if state else 400)
+
+    @router.get("/v2/health/live", responses=responses)
     async def live(request: Request) -> Response:
         """200 while the core runs."""
-        return Response(status_code=200 if core.is_live() else 400)
+        return answer("live", core.is_live())
 
-    @router.get("/v2/health/ready", response_class=Response, responses=ERRORS)
+    @router.get("/v2/health/ready", responses=responses)
     async def ready(request: Request) -> Response:
         """200 once every model is ready."""
-        return Response(status_code=200 if is_ready() else 400)
+        return answer("ready", is_ready())
 
     return router
 
@@ -92,8 +97,8 @@ def server_router(services: KServeServices) -> APIRouter:
     return router
 
 
-def json(document: object) -> Response:
-    return Response(orjson.dumps(document), media_type="application/json")
+def json(document: object, *, status: int = 200) -> Response:
+    return Response(orjson.dumps(document), status, media_type="application/json")
 
 
 _JSON: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, Any]}, **ERRORS}
@@ -121,7 +126,7 @@ def models_router(core: Core) -> APIRouter:
 
 
 def readiness_router(core: Core) -> APIRouter:
-    """Triton's responses: no body, 200 for yes, 400 for no."""
+    """The statuses are Triton's; the bodies, which it does not send, are those of the protocol."""
     router = APIRouter(tags=["KServe"], route_class=ModelsRoute)  # reveals which models exist
 
     @router.get(MODEL + "/ready", response_class=Response, responses=ERRORS)

@@ -21,8 +21,15 @@ async def test_server_metadata(kserve):
     assert not {"system_shared_memory"} & set(metadata["extensions"])
 
 
-@pytest.mark.parametrize("path", ["health/live", "health/ready", "models/one/ready",
-                                  "models/one/versions/1/ready"])  # fmt: skip
+@pytest.mark.parametrize(("path", "state"), [("live", {"live": True}), ("ready", {"ready": True})])
+async def test_health_is_in_status_and_body(kserve, path, state):
+    """tritonclient reads the status, KServe's client the body."""
+    response = await kserve.client.get(f"/v2/health/{path}")
+
+    assert (response.status_code, response.json()) == (200, state)
+
+
+@pytest.mark.parametrize("path", ["models/one/ready", "models/one/versions/1/ready"])
 async def test_ready_is_200_without_a_body(kserve, path):
     response = await kserve.client.get(f"/v2/{path}")
 

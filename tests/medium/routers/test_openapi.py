@@ -23,8 +23,6 @@ STREAMS = {
     "/v2/models/{model}/generate_stream": "GenerateResponse",
 }
 BODYLESS = {
-    ("GET /v2/health/live", "200"),
-    ("GET /v2/health/ready", "200"),
     ("GET /v2/models/{model}/ready", "200"),
     ("POST /v2/repository/models/{model}/load", "200"),
     ("POST /v2/repository/models/{model}/unload", "200"),

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, with_conf
 from typing_extensions import TypedDict
 
 from schemas.response_format import JSONSchema
-from schemas.sampling import INT32_MAX, RequestFields, SamplingFields
+from schemas.sampling import INT32_MAX, PromptCacheOptions, RequestFields, SamplingFields
 from schemas.tools import MAX_TOOLS, CustomFormatText, Name
 
 MAX_INPUT_ITEMS = 100_000
@@ -378,6 +378,13 @@ Items = Annotated[
 ResponsesInput = Annotated[Text | Items, Discriminator(_form)]
 
 
+class ResponsesCacheOptions(PromptCacheOptions):
+    """Options of chats, and two that need OpenAI's own cache."""
+
+    comparison_response_id: str | None = None  # no effect: asks for a diagnosis
+    prewarm: bool | None = None  # refused if true: no output would be generated
+
+
 class ResponsesRequest(SamplingFields):
     """The body of POST /v1/responses. Sampling fields that OpenAI's API lacks are vLLM's."""
 
@@ -399,6 +406,8 @@ class ResponsesRequest(SamplingFields):
     # Accepted without effect
     client_metadata: dict[str, Any] | None = None
     access_programs: Any = None
+    image: Any = None
+    prompt_cache_options: ResponsesCacheOptions | None = None
 
 
 class InputTokensDetails(BaseModel):
@@ -472,6 +481,9 @@ class ResponseEvent(BaseModel):
 
 class InputTokensRequest(ResponsesRequest):
     """The body of POST /v1/responses/input_tokens."""
+
+    # Accepted without effect
+    personality: Annotated[str, Field(max_length=64)] | None = None
 
 
 class InputTokens(BaseModel):

@@ -62,14 +62,19 @@ def write_with_tokenizer(repository: Path, name: str, **arguments: Any) -> Path:
 
 
 def write_with_turns(
-    repository: Path, name: str, turns: Sequence[Mapping[str, Any]], **arguments: Any
+    repository: Path,
+    name: str,
+    turns: Sequence[Mapping[str, Any]],
+    *,
+    chat_template: str = tiny_tokenizer.QWEN,
+    **arguments: Any,
 ) -> Path:
     """A model folder with a script, and Qwen3's markup for tools and reasoning."""
     settings: dict[str, Any] = {"max_model_len": 200_000, "turns": turns, **arguments}
     version = write(repository, name, tokenizer="./tokenizer", **settings)
     return tiny_tokenizer.write(
         version / "tokenizer",
-        chat_template=tiny_tokenizer.QWEN,
+        chat_template=chat_template,
         added_tokens=tiny_tokenizer.QWEN_TOKENS,
     )
 

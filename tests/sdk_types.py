@@ -13,6 +13,8 @@ import orjson
 from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
 from openai.types import Completion, CreateEmbeddingResponse, Model, completion_choice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, chat_completion_chunk
+from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from openai.types.shared import ErrorObject
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -92,6 +94,8 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/embeddings": CreateEmbeddingResponse,
     "/v1/models": _ModelList,
     "/v1/models/.+": Model,
+    "/v1/responses": Response,
+    "/v1/responses/input_tokens": InputTokenCountResponse,
 }
 EVENTS: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": _ChatCompletionChunk,
@@ -106,6 +110,15 @@ def check_body(path: str, body: bytes) -> None:
         body = _as_floats(body)
     if schema is not None:
         _read(schema, body)
+
+
+_RESPONSE_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+
+
+def check_response_event(data: bytes) -> None:
+    """The same for one event of a response's stream."""
+    if data != b"[DONE]":
+        _RESPONSE_EVENT.validate_json(data, strict=True)
 
 
 def check_event(path: str, data: bytes) -> None:

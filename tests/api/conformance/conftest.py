@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.api.conformance import traced
 from tests.gateway_process import GatewayProcess
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -24,3 +25,14 @@ def send(mock_gateway: GatewayProcess) -> Iterator[Send]:
         yield lambda path, **fields: client.post(
             path, json={"model": "mock", **REQUIRED[path], **fields}
         )
+
+
+@pytest.fixture(scope="session")
+def traced_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a gateway with the models of `traced`."""
+    folder = tmp_path_factory.mktemp("traced")
+    traced.write_model(folder / "models")
+    with GatewayProcess(folder / "models", folder / "log") as process:
+        process.wait_until_ready()
+        with httpx.Client(base_url=process.url, timeout=120) as client:
+            yield client

@@ -1,10 +1,11 @@
 """The endpoints of docs/conformance.md and the types that declare their request fields."""
 
 import inspect
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from anthropic.types import MessageCountTokensParams, message_create_params
 from openai.resources import Models
 from openai.types import EmbeddingCreateParams, completion_create_params
 from openai.types.audio import (
@@ -13,8 +14,11 @@ from openai.types.audio import (
     transcription_create_params,
 )
 from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import InputTokenCountParams, response_create_params
 from pydantic import BaseModel
 
+from openai_frontend.serving.dialects.messages.reader import NEUTRAL_IN_MESSAGES
+from openai_frontend.serving.dialects.responses.reader import NEUTRAL_IN_RESPONSES
 from openai_frontend.serving.request.field_policy import (
     NEUTRAL_IN_CHAT,
     NEUTRAL_IN_COMPLETIONS,
@@ -26,6 +30,8 @@ from schemas.audio import CreateSpeechRequest, TranscriptionRequest, Translation
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.embeddings import EmbeddingRequest
+from schemas.messages import MessagesRequest
+from schemas.responses import ResponsesRequest
 from tests.api.conformance.request_fields import RequestField, request_fields
 
 
@@ -37,21 +43,47 @@ class Endpoint:
     title: str
     sdk_fields: Sequence[RequestField]
     own_fields: Sequence[RequestField] = ()
+    note: str = ""
+    shared: Mapping[str, str] = field(default_factory=dict)  # fields -> those with their members
 
 
 def endpoint(
-    prefix: str, title: str, sdk_type: Any, schema: type[BaseModel], refused: Iterable[str] = ()
+    prefix: str,
+    title: str,
+    sdk_type: Any,
+    schema: type[BaseModel],
+    refused: Iterable[str] = (),
+    shared: Mapping[str, str] | None = None,
 ) -> Endpoint:
     """Compares the two types by JSON path, because the kinds of a union may differ.
 
-    `refused` lists fields that the gateway knows by name but its schema does not read.
+    `refused` lists fields that the gateway knows by name but its schema does not read. `shared`
+    lists fields whose members another field has too, where they are listed.
     """
-    sdk_fields = request_fields(sdk_type)
+    sdk_fields = list(dict.fromkeys(request_fields(sdk_type)))
     known = {(each.path, each.kind) for each in sdk_fields}
     known |= {(f"{each.path}.{each.kind}", None) for each in sdk_fields if each.kind}
     own = [each for each in request_fields(schema) if (each.path, each.kind) not in known]
     own += [RequestField(each, each) for each in refused if (each, None) not in known]
-    return Endpoint(prefix, title, sdk_fields, own)
+    for inner, around in (shared or {}).items():
+        sdk_fields = _without_members(sdk_fields, inner, around)
+    return Endpoint(prefix, title, sdk_fields, own, shared=shared or {})
+
+
+def _without_members(fields: Sequence[RequestField], of: str, around: str) -> list[RequestField]:
+    """Leaves out the members of a field. Raises if the other field lacks one of them."""
+    names = {field.name for field in fields}
+    members = {name for name in names if name.startswith(f"{of}.")}
+    if missing := {name.replace(of, around, 1) for name in members} - names:
+        raise ValueError(f"{of} has members that {around} lacks: {sorted(missing)}")
+    return [field for field in fields if field.name not in members]
+
+
+def counting_endpoint(prefix: str, title: str, sdk_type: Any, around: str) -> Endpoint:
+    """Counts the prompt of another endpoint's requests, which shows the members of its fields."""
+    fields = [field for field in request_fields(sdk_type) if "." not in field.name]
+    note = f"The members of these fields are handled as those of `{around}`, by the same code."
+    return Endpoint(prefix, title, fields, note=note)
 
 
 def resource_fields(resource: type) -> list[RequestField]:
@@ -75,6 +107,47 @@ ENDPOINTS = (
         chat_create_params.CompletionCreateParamsStreaming,
         ChatCompletionRequest,
         NEUTRAL_IN_CHAT,
+    ),
+    endpoint(
+        "responses",
+        "POST /v1/responses",
+        response_create_params.ResponseCreateParamsStreaming,
+        ResponsesRequest,
+        NEUTRAL_IN_RESPONSES,
+        {
+            "input.custom_tool_call_output.output": "input.function_call_output.output",
+            "input.function_call_output.output": "input.content",
+            "input.tool_search_output.tools": "tools",
+            "input.developer.tools": "tools",
+            "tools.namespace.tools": "tools",
+        },
+    ),
+    counting_endpoint(
+        "input_tokens",
+        "POST /v1/responses/input_tokens",
+        InputTokenCountParams,
+        "POST /v1/responses",
+    ),
+    endpoint(
+        "messages",
+        "POST /v1/messages",
+        message_create_params.MessageCreateParamsStreaming,
+        MessagesRequest,
+        NEUTRAL_IN_MESSAGES,
+        {
+            **{
+                f"messages.user.content.tool_result.content.{kind}": f"messages.user.content.{kind}"
+                for kind in ("document", "image", "search_result", "text")
+            },
+            "messages.user.content.document.source.content.image": "messages.user.content.image",
+            "messages.user.content.document.source.content.text": "messages.user.content.text",
+        },
+    ),
+    counting_endpoint(
+        "count_tokens",
+        "POST /v1/messages/count_tokens",
+        MessageCountTokensParams,
+        "POST /v1/messages",
     ),
     endpoint(
         "completions",

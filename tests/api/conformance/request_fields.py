@@ -35,7 +35,7 @@ def request_fields(request_type: Any) -> list[RequestField]:
 def _of_object(of: Any, name: str, path: str, kind: str | None) -> Iterator[RequestField]:
     for field, annotation in _annotations(of).items():
         inner_path = f"{path}.{field}" if path else field
-        if field in _DISCRIMINATORS and _is_literal(annotation):
+        if field in _DISCRIMINATORS:
             continue
         inner_name = name if field == kind else f"{name}.{field}" if name else field
         if inner_name != name:

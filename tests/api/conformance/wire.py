@@ -24,6 +24,7 @@ from tests.sdk_types import (
     check_body,
     check_error,
     check_event,
+    check_response_event,
 )
 from tests.stream_rules import Asked, StreamRules
 
@@ -74,7 +75,9 @@ class Exchange:
         if event.startswith(b":"):  # a comment that keeps the connection alive
             return
         if self._responses is not None:
-            self._responses.feed(*named(event))
+            name, data = named(event)
+            check_response_event(data)
+            self._responses.feed(name, data)
             return
         if self._messages is not None:
             name, data = named(event)
@@ -100,6 +103,7 @@ class Exchange:
         elif self._failed:
             check_error(self._body)
         elif self._path == "/v1/responses":
+            check_body(self._path, self._body)
             check_response(orjson.loads(self._body))
         elif self._anthropic:
             check_anthropic_body(self._path, self._body)

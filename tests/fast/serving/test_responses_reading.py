@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.generation import CompletionDelta
+from openai_frontend.generation import CompletionDelta, StructuredOutputs
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.conversation import Conversations
@@ -25,6 +25,7 @@ from tests.fast.serving.fake_model import FakeModel, admission, last
 
 RESPONSES = Responses(Conversations(InferenceLimits(), admission()), FieldPolicy("ignore"))
 STRICT = Responses(Conversations(InferenceLimits(), admission()), FieldPolicy("reject"))
+honours, accepts = pytest.mark.honours, pytest.mark.accepts
 READ: dict[str, Any] = {"type": "function", "name": "read", "parameters": {"type": "object"}}
 PATCH = {"type": "custom", "name": "patch"}
 SEARCH = {"type": "tool_search", "execution": "client"}
@@ -133,6 +134,7 @@ def test_damaged_seals_count_too():
     assert Unsealer().read(seal("own")) == "own"
 
 
+@honours("responses.reasoning.context")
 def test_current_turn_leaves_out_earlier_reasoning():
     items = [THOUGHT, SAID, {"role": "user", "content": "And?"}, THOUGHT, SAID]
 
@@ -185,11 +187,15 @@ async def test_names_that_collide_in_any_order_lead_back_to_their_tools(plain):
     assert len(called) == 3
 
 
+@honours("responses.tools.tool_search", "responses.tools.tool_search.execution")
+@honours("responses.tools.function.defer_loading", "responses.tools.custom.defer_loading")
 @pytest.mark.parametrize(
     ("tools", "items", "allowed"),
     [
         ([DEFERRED, READ], (), {"later", "read"}),  # nothing could find it
         ([DEFERRED, SEARCH], (), {"tool_search"}),
+        ([{**PATCH, "defer_loading": True}, SEARCH], (), {"tool_search"}),
+        ([{**SPACE, "defer_loading": True}, SEARCH], (), {"tool_search"}),
         ([DEFERRED, SEARCH], ({"type": "tool_search_output", "tools": [DEFERRED]},),
          {"tool_search", "later"}),
         ([READ], ({"type": "additional_tools", "tools": [PATCH]},), {"read", "patch"}),
@@ -242,9 +248,22 @@ def test_calls_may_have_integers_beyond_64_bits(kind):
     assert str(BIG) in str(messages({"type": kind, "arguments": {"n": BIG}}))
 
 
+@honours(
+    "responses.tool_choice",
+    *(
+        f"responses.tool_choice.{name}"
+        for name in (
+            "none", "auto", "required", "function", "function.name", "custom", "custom.name",
+            "namespace", "allowed_tools", "allowed_tools.mode", "allowed_tools.tools",
+            "tools.name", "tools.namespace",
+        )
+    ),
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("choice", "mode", "allowed"),
     [
+        ("none", "none", {"read", "fs__read", "fs__patch"}),
+        ("auto", "auto", {"read", "fs__read", "fs__patch"}),
         ("required", "required", {"read", "fs__read", "fs__patch"}),
         ({"type": "function", "name": "read"}, "required", {"read"}),
         ({"type": "function", "name": "read", "namespace": "fs"}, "required", {"fs__read"}),
@@ -252,6 +271,9 @@ def test_calls_may_have_integers_beyond_64_bits(kind):
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "read"},
                                                              {"type": "web_search"}]},
          "auto", {"read"}),
+        ({"type": "allowed_tools", "mode": "required",
+          "tools": [{"type": "custom", "name": "patch", "namespace": "fs"}]},
+         "required", {"fs__patch"}),
     ],
 )  # fmt: skip
 async def test_choice_limits_the_tools(choice, mode, allowed):
@@ -304,6 +326,7 @@ async def test_too_long_input_has_openais_wording_and_numbers():
     assert "50 tokens" in refused.value.message
 
 
+@honours("responses.truncation")
 async def test_truncation_drops_whole_oldest_turns_and_keeps_the_system():
     target = model(max_model_len=24)
     turns = [[{"role": "user", "content": letter * 5}, CALL, {**RESULT, "output": letter}]
@@ -342,6 +365,7 @@ def test_images_of_the_system_stay_with_its_messages(role):
     assert urls == ["ssss", "bbbb"]
 
 
+@honours("responses.max_output_tokens")
 async def test_output_is_shortened_to_what_fits():
     job = await prepared("x" * 10, target=model(max_model_len=16), max_output_tokens=500)
     assert job.job.requests[0].sampling_params.max_tokens == 6
@@ -357,10 +381,122 @@ async def test_instructions_are_the_first_message_of_the_system():
     ]
 
 
-async def test_configuration_within_the_input_applies():
-    update = {"type": "configuration_update", "text": {"format": {"type": "json_object"}}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+FORMAT = {"type": "json_schema", "name": "n", "schema": SCHEMA}
+DESCRIBED = {**FORMAT, "description": "d", "strict": True}
+IN_FORMAT = ("", ".json_schema", ".json_schema.schema", ".json_object")
+WITHOUT_EFFECT = (".text", ".json_schema.name", ".json_schema.description", ".json_schema.strict")
+TEXTS = "responses.text", "responses.input.configuration_update.text"
 
-    job = await prepared([{"role": "user", "content": "x"}, update])
 
-    assert orjson.loads(b"{" + job.echo)["text"]["format"] == {"type": "json_object"}
-    assert job.job.requests[0].sampling_params.structured_outputs is not None
+def updated(**fields: Any) -> list[Any]:
+    """An input with an update of the configuration."""
+    return [{"role": "user", "content": "x"}, {"type": "configuration_update", **fields}]
+
+
+@honours(*TEXTS, "responses.input.configuration_update")
+@honours(*(f"{text}.format{name}" for text in TEXTS for name in IN_FORMAT))
+@accepts(*(f"{text}.format{name}" for text in TEXTS for name in WITHOUT_EFFECT))
+@pytest.mark.parametrize(
+    ("form", "constraint"),
+    [
+        (FORMAT, StructuredOutputs(json=SCHEMA)),
+        (DESCRIBED, StructuredOutputs(json=SCHEMA)),
+        ({"type": "json_object"}, StructuredOutputs(json_object=True)),
+        ({"type": "text"}, None),
+    ],
+)
+@pytest.mark.parametrize("within_input", [False, True])
+async def test_format_of_the_text_constrains_the_output(form, constraint, within_input):
+    """Every schema is enforced strictly; its name and description are for people."""
+    text: dict[str, Any] = {"text": {"format": form}}
+
+    job = await prepared(
+        **({"given": updated(**text)} if within_input else text), target=FakeModel()
+    )
+
+    assert job.job.requests[0].sampling_params.structured_outputs == constraint
+    assert orjson.loads(b"{" + job.echo)["text"]["format"] == form
+
+
+HINTS: list[tuple[dict[str, Any], dict[str, str]]] = [
+    ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
+    ({"text": {"verbosity": "low"}}, {"verbosity": "low"}),
+    ({"given": updated(reasoning={"effort": "low"})}, {"reasoning_effort": "low"}),
+]
+
+
+@honours("responses.reasoning", "responses.reasoning.effort", "responses.text.verbosity")
+@honours("responses.input.configuration_update.reasoning")
+@honours("responses.input.configuration_update.reasoning.effort")
+@pytest.mark.parametrize(("fields", "variables"), HINTS)
+async def test_hints_reach_the_template(fields, variables):
+    target = FakeModel(template_variables=frozenset({"reasoning_effort", "verbosity"}))
+
+    await prepared(**fields, target=target)
+
+    assert target.rendered[-1][1]["template_kwargs"] == variables
+
+
+@accepts(
+    *(
+        f"responses.input.configuration_update.{name}"
+        for name in ("reasoning.summary", "reasoning.generate_summary", "reasoning.context",
+                     "reasoning.mode", "text.verbosity")
+    )
+)  # fmt: skip
+async def test_other_settings_within_the_input_have_no_effect():
+    reasoning = {"summary": "auto", "context": "current_turn", "generate_summary": "auto",
+                 "mode": "standard"}  # fmt: skip
+
+    job = await prepared(updated(reasoning=reasoning, text={"verbosity": "low"}))
+
+    echo = orjson.loads(b"{" + job.echo)
+    assert (echo["reasoning"]["summary"], echo["text"]["verbosity"]) == (None, "medium")
+    assert not job.form.summaries
+
+
+@honours("responses.reasoning.summary", "responses.reasoning.generate_summary")
+@pytest.mark.parametrize("name", ["summary", "generate_summary"])
+async def test_reasoning_is_a_summary_if_the_request_asks_for_one(name):
+    assert (await prepared(reasoning={name: "auto"})).form.summaries
+
+
+@honours("responses.include", "responses.top_logprobs")
+async def test_included_log_probabilities_are_asked_of_the_model():
+    job = await prepared(include=["message.output_text.logprobs"], top_logprobs=3)
+    assert job.job.requests[0].sampling_params.logprobs == 3
+
+
+@honours("responses.parallel_tool_calls")
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_parallel_calls_are_those_of_the_request(parallel):
+    job = await prepared(tools=[READ], parallel_tool_calls=parallel)
+    assert job.job.tools.parallel is parallel
+
+
+GRAMMAR = {"type": "grammar", "syntax": "regex", "definition": "zebra"}
+
+
+@honours(
+    *(
+        f"responses.tools.custom.format{name}"
+        for name in ("", ".grammar", ".grammar.definition", ".grammar.syntax")
+    )
+)
+@accepts("responses.tools.custom.format.text")
+@pytest.mark.parametrize(("form", "enforced"), [(GRAMMAR, True), ({"type": "text"}, False)])
+async def test_grammar_of_a_tool_is_enforced(form, enforced):
+    choice = {"type": "custom", "name": "patch"}
+
+    job = await prepared(tools=[{**PATCH, "format": form}], tool_choice=choice)
+
+    constraint = job.job.requests[0].sampling_params.structured_outputs
+    assert ("zebra" in repr(constraint)) is enforced
+
+
+@honours("responses.tools.function.strict")
+@pytest.mark.parametrize("strict", [True, False])
+async def test_strict_function_constrains_its_arguments(strict):
+    job = await prepared(tools=[{**READ, "strict": strict}])
+    assert (job.job.requests[0].sampling_params.structured_outputs is not None) is strict

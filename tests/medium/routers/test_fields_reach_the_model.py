@@ -15,6 +15,14 @@ ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
     "completions": ("/v1/completions", {"prompt": "hi"}),
 }
+# Fields of a response's place are not those of chats
+RESPONSES = {"responses": ("/v1/responses", {"input": "hi"})}
+_MOVED = {"max_tokens", "prompt_logprobs", "return_token_ids", "response_format"}
+PREFIXES = (*ENDPOINTS, "responses")
+
+
+def takes(prefix: str, fields: dict[str, Any]) -> bool:
+    return prefix in ENDPOINTS or not fields.keys() & _MOVED
 
 
 def paths(field: str, value: Any) -> list[str]:
@@ -24,21 +32,22 @@ def paths(field: str, value: Any) -> list[str]:
 
 
 def shown(rows: list[Any]) -> list[Any]:
-    """Each row for both endpoints, with the mark of its field."""
+    """Each row for all endpoints, with the mark of its field."""
     return [
         pytest.param(
             prefix, fields, expected or fields,
             marks=honours(*(f"{prefix}.{name}" for name in paths(*next(iter(fields.items()))))),
         )
-        for prefix in ENDPOINTS
+        for prefix in PREFIXES
         for fields, expected in rows
+        if takes(prefix, fields)
     ]  # fmt: skip
 
 
 async def reached(world: Any, prefix: str, **fields: Any) -> GenerationRequest:
     """The request that the model receives."""
     model = world.model()
-    path, required = ENDPOINTS[prefix]
+    path, required = (ENDPOINTS | RESPONSES)[prefix]
     response = await world.client.post(path, json={"model": "fake", **required, **fields})
     assert response.status_code == 200, response.text
     request: GenerationRequest = model.requests[0]
@@ -84,8 +93,9 @@ async def test_each_choice_is_a_request_to_the_model(world, prefix):
     ("prefix", "fields", "expected"),
     [
         pytest.param(prefix, fields, kept, marks=honours(*(f"{prefix}.{name}" for name in names)))
-        for prefix in ENDPOINTS
+        for prefix in PREFIXES
         for fields, kept, names in CONSTRAINTS
+        if takes(prefix, fields)
     ],
 )
 async def test_constraint_of_the_request_reaches_the_engine(world, prefix, fields, expected):
@@ -94,8 +104,8 @@ async def test_constraint_of_the_request_reaches_the_engine(world, prefix, field
     assert params.structured_outputs == StructuredOutputs(**expected)
 
 
-@pytest.mark.accepts("chat.guided_decoding_backend", "completions.guided_decoding_backend")
-@pytest.mark.parametrize("prefix", ENDPOINTS)
+@pytest.mark.accepts(*(f"{prefix}.guided_decoding_backend" for prefix in PREFIXES))
+@pytest.mark.parametrize("prefix", PREFIXES)
 async def test_guided_decoding_backend_has_no_effect(world, prefix):
     """The engine chooses the library that compiles a grammar."""
     asked: dict[str, Any] = {"guided_regex": "a"}

@@ -55,6 +55,7 @@ async def prepare(
     return await messages(policy).prepare(asked, model or thinking_model())  # type: ignore[arg-type]
 
 
+honours, accepts = pytest.mark.honours, pytest.mark.accepts
 SAMPLING: list[tuple[dict[str, Any], str, Any]] = [
     ({"max_tokens": 5}, "max_tokens", 5),
     ({"temperature": 0.5}, "temperature", 0.5),
@@ -70,6 +71,8 @@ SAMPLING: list[tuple[dict[str, Any], str, Any]] = [
 ]
 
 
+@honours(*(f"messages.{next(iter(fields))}" for fields, _, _ in SAMPLING))
+@honours("messages.thinking.enabled", "messages.thinking.enabled.budget_tokens")
 @pytest.mark.parametrize(("fields", "name", "value"), SAMPLING, ids=str)
 async def test_sampling_field_reaches_the_model(fields, name, value):
     [request] = (await prepare(**fields)).job.requests
@@ -77,6 +80,7 @@ async def test_sampling_field_reaches_the_model(fields, name, value):
     assert getattr(request.sampling_params, name) == value
 
 
+@honours("messages.stream")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_stream_reaches_the_model(stream):
     [request] = (await prepare(stream=stream)).job.requests
@@ -84,6 +88,8 @@ async def test_stream_reaches_the_model(stream):
     assert request.stream is stream
 
 
+@honours("messages.output_config", "messages.output_config.format")
+@honours("messages.output_config.format.schema")
 async def test_schema_of_the_output_becomes_a_constraint():
     form = {"type": "json_schema", "schema": SCHEMA}
 
@@ -129,6 +135,9 @@ THINKING: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@honours(
+    "messages.thinking.disabled", "messages.thinking.adaptive", "messages.thinking.between_tools"
+)
 @pytest.mark.parametrize(("fields", "variables"), THINKING, ids=str)
 async def test_thinking_switches_the_template(fields, variables):
     model = thinking_model()
@@ -138,6 +147,7 @@ async def test_thinking_switches_the_template(fields, variables):
     assert model.rendered[0][1]["template_kwargs"] == variables
 
 
+@honours("messages.output_config.effort")
 async def test_effort_is_clamped_and_reported():
     """To the nearest value that the template accepts."""
     model = thinking_model(
@@ -164,11 +174,17 @@ CHOICES: list[tuple[Any, str, bool]] = [
     (None, "auto", True),
     ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
     ({"type": "any"}, "required", True),
+    ({"type": "any", "disable_parallel_tool_use": True}, "required", False),
     ({"type": "tool", "name": "f", "disable_parallel_tool_use": True}, "required", False),
     ({"type": "none"}, "none", True),
 ]
 
 
+@honours(
+    "messages.tool_choice",
+    *(f"messages.tool_choice.{kind}" for kind in ("auto", "any", "tool", "tool.name", "none")),
+    *(f"messages.tool_choice.{kind}.disable_parallel_tool_use" for kind in ("auto", "any", "tool")),
+)
 @pytest.mark.parametrize(("choice", "mode", "parallel"), CHOICES)
 async def test_tool_choice(choice, mode, parallel):
     tools = (await prepare(tools=[TOOL], tool_choice=choice)).job.tools
@@ -184,6 +200,14 @@ async def test_tools_in_the_form_of_templates():
 
     function = {"name": "f", "description": "d", "parameters": SCHEMA}
     assert model.rendered[0][1]["tools"] == [{"type": "function", "function": function}]
+
+
+@honours("messages.tools.custom.strict")
+@pytest.mark.parametrize("strict", [True, False])
+async def test_strict_tool_constrains_its_arguments(strict):
+    [request] = (await prepare(tools=[{**TOOL, "strict": strict}])).job.requests
+
+    assert (request.sampling_params.structured_outputs is not None) is strict
 
 
 async def test_tools_that_no_client_runs_are_left_out():

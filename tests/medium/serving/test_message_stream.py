@@ -118,9 +118,11 @@ async def test_empty_output_is_one_empty_text():
     assert folded(await streamed(await message_of([])))["content"] == [{"type": "text", "text": ""}]
 
 
-async def test_hidden_reasoning_is_in_the_signature():
+@pytest.mark.honours("messages.thinking.enabled.display", "messages.thinking.adaptive.display")
+@pytest.mark.parametrize("kind", [{"type": "adaptive"}, {"type": "enabled", "budget_tokens": 9}])
+async def test_hidden_reasoning_is_in_the_signature(kind):
     """The next turn returns it, so that the prompt's prefix stays the same."""
-    thinking = {"type": "adaptive", "display": "omitted"}
+    thinking = {**kind, "display": "omitted"}
 
     answer = await whole(["<think>hm", "hm</think>x"], thinking=thinking)
     stream = await streamed(await message_of(["<think>hm", "hm</think>x"], thinking=thinking))

@@ -35,7 +35,7 @@ _NAMES = {
     "thinking_token_budget": "thinking.budget_tokens",
 }
 # Beta fields that would change the output
-_NEUTRAL: Neutral = {
+NEUTRAL_IN_MESSAGES: Neutral = {
     "compaction": (),
     "fallbacks": ([],),
     "mcp_servers": ([],),
@@ -115,7 +115,7 @@ class Messages:
     def _plan(self, request: CountTokensRequest, model: Renders) -> _MessagesPlan:
         """Refuse what the server or the model does not support."""
         require_generation(model)
-        self._policy.check_extra(request, _NEUTRAL)
+        self._policy.check_extra(request, NEUTRAL_IN_MESSAGES)
         tools = read_tools(request.tools, request.tool_choice, self._policy)
         if tools.in_use:
             require_tool_support(tools, model.output_format, shown=model.template_knows("tools"))

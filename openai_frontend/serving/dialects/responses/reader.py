@@ -38,7 +38,7 @@ from openai_frontend.serving.request.tools import require_tool_support
 from schemas.responses import ConfigurationUpdate, ResponsesRequest
 from schemas.sampling import SamplingFields
 
-_NEUTRAL: Neutral = {
+NEUTRAL_IN_RESPONSES: Neutral = {
     **NEUTRAL_IN_CHAT,
     "background_options": (),
     "context_management": ([],),
@@ -194,7 +194,7 @@ class Responses:
     ) -> _Plan:
         """Refuse what the server or the model does not support."""
         require_generation(model)
-        self._policy.check(request, _NEUTRAL)
+        self._policy.check(request, NEUTRAL_IN_RESPONSES)
         _check_state(request)
         _check_values(request)
         if update is not None:
@@ -302,6 +302,10 @@ def _check_state(request: ResponsesRequest) -> None:
 
 
 def _check_values(request: ResponsesRequest) -> None:
+    if request.prompt_cache_options is not None and request.prompt_cache_options.prewarm:
+        name = "prompt_cache_options.prewarm"
+        message = f"Unsupported parameter: '{name}': this server caches prompts as it answers them."
+        raise InvalidRequest(message, param=name, code="unsupported_parameter")
     if request.reasoning is not None and request.reasoning.mode == "pro":
         message = "Unsupported value: 'reasoning.mode' 'pro' is not supported. Use 'standard'."
         raise InvalidRequest(message, param="reasoning.mode", code="unsupported_value")

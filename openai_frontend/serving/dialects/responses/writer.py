@@ -41,6 +41,7 @@ from openai_frontend.sse import DONE, TEXT, named_event
 _JSON_TEXT = dumps(TEXT)
 # Codex gives up after 300 s without an event, so every fourth keep-alive is one.
 _COMMENTS = 3
+_FAILED = "server_error"
 
 
 class ResponseEventWriter(EventWriter):
@@ -129,7 +130,8 @@ class ResponseEventWriter(EventWriter):
         told = {"code": code, "message": message, "param": error.param}
         event = {**told, "error": {"type": error.type, **told}}
         frame = _event("error", {"sequence_number": self.numbers.take(), **event})
-        failed = {"code": code, "message": message}
+        # OpenAI's SDK knows no other code of a server's failure. Codex reads those of a request.
+        failed = {"code": _FAILED if error.type == _FAILED else code, "message": message}
         last = self._state("failed", "failed", output=self._items.done, error=failed)
         return unsent + frame + last + DONE
 

@@ -27,6 +27,8 @@ BUDGETS: Mapping[str, Budget] = {
     "cpu_us_per_request_embeddings_base64": Budget(designed=2000),
     "delay_max_ms_beside_1mb": Budget(designed=10, by_clock=True),
     "live_p999_ms_live": Budget(designed=10, by_clock=True),
+    "kserve_grpc_per_http_request": Budget(designed=2),
+    "kserve_grpc_per_chat_token": Budget(designed=3),
     "idle_stream_kb": Budget(designed=60),
     "start_up_s": Budget(designed=2, by_clock=True),
 }

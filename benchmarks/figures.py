@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from benchmarks import kserve
 from benchmarks.scenario import ALL_SCENARIOS, MOST_STREAMS, Scenario
 
 
@@ -43,6 +44,11 @@ FIGURES = (
     Figure("tokenization_us_prompt_1mb", "rendering and tokenizing alone, 1 MB", "us"),
     Figure("cpu_us_besides_chat", "CPU besides tokenization, chat", "us"),
     Figure("core_us_per_chunk", f"core and engine without HTTP, {MOST_STREAMS} streams", "us", 1),
+    *(Figure(name, f"CPU per {title}", "us") for name, title in kserve.TITLES.items()),
+    Figure(
+        "kserve_grpc_per_http_request", "gRPC's CPU per request, as a multiple of HTTP's", "", 1
+    ),
+    Figure("kserve_grpc_per_chat_token", "gRPC's CPU per token, as a multiple of a chat's", "", 1),
     *C_FLOOR_FIGURES,
     Figure("floor_us_per_chunk", _UVLOOP_FLOOR, "us", 1),
     Figure("floor_chunks_per_s", _UVLOOP_FLOOR, "1/s"),

@@ -1,8 +1,8 @@
 """KServe's protocol over HTTP and gRPC: CPU time of the server's process for a request to an
-identity model of the Python backend, and for a streamed response of the mock engine.
+identity model of the Python backend, and for a streamed token of the mock engine.
 
-`python -m benchmarks.kserve [--store]`. The stub of the Python backend is a process of its own and
-does not count.
+`python -m benchmarks.kserve [--store]` measures only this. The stub of the Python backend is a
+process of its own and does not count.
 """
 
 import argparse
@@ -11,14 +11,18 @@ import contextlib
 import json
 import struct
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import httpx
 
 from benchmarks import machine, mock_repository, process_stat, results, server_process
 from benchmarks.request import PACED_MODEL
+from benchmarks.server_process import ServerProcess
 from benchmarks.summary import Summary
 from openai_frontend.kserve.grpc.messages import INFERENCE, methods
 
@@ -37,9 +41,19 @@ class TritonPythonModel:
                 for r in requests]
 """
 _ELEMENTS = 16
-_CALLERS, _REQUESTS = 8, 4000
-_STREAMS, _TOKENS = 64, 300
+_CALLERS, _STREAMS = 8, 64
+_MESSAGE_BYTES = 170  # of a streamed token, with its model, id and parameters
 _ROUNDS = 3
+_FLOOR = "kserve_us_per_token_floor"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much one figure is measured with."""
+
+    requests: int = 500  # of each caller
+    tokens: int = 300  # of each stream, at 100 a second
+
 
 _METHODS = methods(INFERENCE)
 _TENSOR = struct.pack(f"<{_ELEMENTS}f", *range(_ELEMENTS))
@@ -56,8 +70,11 @@ def text(value: str) -> bytes:
 class Requests:
     """The kinds of requests that are compared."""
 
-    def __init__(self, client: httpx.AsyncClient, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, channel: grpc.aio.Channel, amount: Amount
+    ) -> None:
         self._client = client
+        self._amount = amount
         infer, stream = _METHODS["ModelInfer"], _METHODS["ModelStreamInfer"]
         self._infer = channel.unary_unary(infer.path)
         self._stream = channel.stream_stream(stream.path)
@@ -69,7 +86,7 @@ class Requests:
         for name, datatype in (("text_input", "BYTES"), ("stream", "BOOL")):
             prompt.inputs.add(name=name, datatype=datatype, shape=[1])
         prompt.inputs.add(name="sampling_parameters", datatype="BYTES", shape=[1])
-        options = json.dumps({"max_tokens": _TOKENS})
+        options = json.dumps({"max_tokens": amount.tokens})
         prompt.raw_input_contents.extend([text("hi"), b"\x01", text(options)])
         self._prompt = prompt.SerializeToString()
 
@@ -103,11 +120,20 @@ class Requests:
         await self._infer(self._tensor)
         return 1
 
+    async def chat(self) -> int:
+        """Chunks of OpenAI's API."""
+        messages = [{"role": "user", "content": "hi"}]
+        return await self._events("/v1/chat/completions", model=PACED_MODEL, messages=messages)
+
     async def generate_stream(self) -> int:
-        """Events of HTTP."""
-        body = {"text_input": "hi", "stream": True, "max_tokens": _TOKENS}
-        path, events = f"/v2/models/{PACED_MODEL}/generate_stream", 0
+        """Events of KServe's protocol."""
+        return await self._events(f"/v2/models/{PACED_MODEL}/generate_stream", text_input="hi")
+
+    async def _events(self, path: str, **fields: Any) -> int:
+        body = {"stream": True, "max_tokens": self._amount.tokens, **fields}
+        events = 0
         async with self._client.stream("POST", path, json=body) as response:
+            response.raise_for_status()
             async for line in response.aiter_lines():
                 events += line.startswith("data:")
         return events
@@ -119,16 +145,35 @@ class Requests:
             messages += 1
         return messages
 
-    def kinds(self) -> Mapping[str, tuple[Ask, int, int]]:
-        """Title -> what is sent, by how many callers, and how often by each."""
-        each = _REQUESTS // _CALLERS
-        return {
-            "request: infer over HTTP, JSON": (self.json, _CALLERS, each),
-            "request: infer over HTTP, binary": (self.binary, _CALLERS, each),
-            "request: ModelInfer over gRPC": (self.grpc, _CALLERS, each),
-            "streamed response: generate_stream over HTTP": (self.generate_stream, _STREAMS, 1),
-            "streamed response: ModelStreamInfer over gRPC": (self.stream, _STREAMS, 1),
-        }
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One figure."""
+
+    name: str
+    title: str
+    ask: Callable[[Requests], Awaitable[int]]
+    streams: bool = False
+
+
+KINDS = (
+    Kind("kserve_us_per_request_json", "infer over HTTP, JSON", Requests.json),
+    Kind("kserve_us_per_request_binary", "infer over HTTP, binary", Requests.binary),
+    Kind("kserve_us_per_request_grpc", "ModelInfer over gRPC", Requests.grpc),
+    Kind("kserve_us_per_token_chat", "token of a chat over HTTP", Requests.chat, streams=True),
+    Kind("kserve_us_per_token_generate", "token of generate_stream over HTTP",
+         Requests.generate_stream, streams=True),
+    Kind("kserve_us_per_token_grpc", "token of ModelStreamInfer over gRPC", Requests.stream,
+         streams=True),
+)  # fmt: skip
+TITLES = {kind.name: kind.title for kind in KINDS} | {
+    _FLOOR: "token of a bare server of grpcio (floor)"
+}
+# The goals: CPU of gRPC as a multiple of HTTP's
+RATIOS = {
+    "kserve_grpc_per_http_request": ("kserve_us_per_request_grpc", "kserve_us_per_request_binary"),
+    "kserve_grpc_per_chat_token": ("kserve_us_per_token_grpc", "kserve_us_per_token_chat"),
+}
 
 
 async def cpu_us(pid: int, ask: Ask, callers: int, each: int) -> float:
@@ -143,26 +188,53 @@ async def cpu_us(pid: int, ask: Ask, callers: int, each: int) -> float:
 
 
 @contextlib.asynccontextmanager
-async def connected(http_port: int, grpc_port: int) -> AsyncIterator[Requests]:
+async def connected(http_port: int, grpc_port: int, amount: Amount) -> AsyncIterator[Requests]:
     """Clients of a server."""
     url, limits = f"http://127.0.0.1:{http_port}", httpx.Limits(max_connections=None)
     async with (
         httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as client,
         grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel,
     ):
-        yield Requests(client, channel)
+        yield Requests(client, channel, amount)
 
 
-async def measure(pid: int, http_port: int, grpc_port: int) -> dict[str, Summary]:
-    """All kinds in turn, in each round; the first round warms up."""
-    found: dict[str, list[float]] = {}
-    async with connected(http_port, grpc_port) as requests:
-        for number in range(_ROUNDS + 1):
-            for title, (ask, callers, each) in requests.kinds().items():
-                figure = await cpu_us(pid, ask, callers, each)
-                if number:
-                    found.setdefault(title, []).append(figure)
-    return {title: Summary.of(values) for title, values in found.items()}
+async def measure(server: ServerProcess, grpc_port: int, amount: Amount) -> dict[str, float]:
+    """All kinds in turn."""
+    found = {}
+    async with connected(server.port, grpc_port, amount) as requests:
+        for kind in KINDS:
+            callers, each = (_STREAMS, 1) if kind.streams else (_CALLERS, amount.requests)
+            ask = partial(kind.ask, requests)
+            found[kind.name] = await cpu_us(server.pid, ask, callers, each)
+    return found
+
+
+async def _measure_floor(server: ServerProcess, grpc_port: int, amount: Amount) -> float:
+    async with connected(server.port, grpc_port, amount) as requests:
+        return await cpu_us(server.pid, requests.stream, _STREAMS, 1)
+
+
+def rounds(core: int | None, amount: Amount, count: int) -> Iterator[dict[str, float]]:
+    """The figures of each round, after one that warms up. `core` is that of the servers."""
+    port = server_process.free_port()
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
+        repository = mock_repository.write(Path(folder) / "models")
+        write_identity(repository)
+        options = (f"--grpc-port={port}",)
+        with server_process.gateway(repository, core, options=options) as server:
+            asyncio.run(measure(server, port, Amount(20, 20)))
+            for _ in range(count):
+                found = asyncio.run(measure(server, port, amount))
+                found |= {name: found[one] / found[two] for name, (one, two) in RATIOS.items()}
+                yield found | {_FLOOR: _floor(core, amount)}
+
+
+def _floor(core: int | None, amount: Amount) -> float:
+    port = server_process.free_port()
+    options = [str(each) for each in (port, amount.tokens, _MESSAGE_BYTES)]
+    arguments = ["-m", "benchmarks.rpc_floor", *options]
+    with server_process.ServerProcess(arguments, port + 1, core) as server:
+        return asyncio.run(_measure_floor(server, port, amount))
 
 
 def write_identity(repository: Path) -> None:
@@ -176,39 +248,41 @@ def write_identity(repository: Path) -> None:
 def table(found: Mapping[str, Summary]) -> str:
     """Markdown, under what it holds for."""
     about = ", ".join(f"{name} {value}" for name, value in machine.describe().items())
+    amount = Amount()
     head = [
         "# KServe's protocol over HTTP and gRPC",
         "",
         f"`python -m benchmarks.kserve --store`, commit {machine.commit()}, {about}, grpcio "
         f"{grpc.__version__}. CPU time of the server's process, median of {_ROUNDS} rounds: "
         f"{_CALLERS} callers of an identity model of the Python backend (FP32, {_ELEMENTS} "
-        f"elements), and {_STREAMS} streams of {_TOKENS} tokens at 100 tokens/s.",
+        f"elements), and {_STREAMS} streams of {amount.tokens} tokens at 100 tokens/s.",
         "",
         "| CPU per | us | range |",
         "|---|--:|--:|",
     ]
     rows = [
-        f"| {title} | {each.median:,.0f} | {each.low:,.0f} to {each.high:,.0f} |"
-        for title, each in found.items()
+        f"| {TITLES[name]} | {each.median:,.0f} | {each.low:,.0f} to {each.high:,.0f} |"
+        for name, each in found.items()
+        if name in TITLES
     ]
-    return "\n".join([*head, *rows]) + "\n"
+    request, token = (found[name].median for name in RATIOS)
+    end = (
+        f"gRPC costs {request:.1f} times HTTP (binary) per request, and {token:.1f} times a chat "
+        "per token."
+    )
+    return "\n".join([*head, *rows, "", end]) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.kserve", description=__doc__)
     parser.add_argument("--store", action="store_true", help="write JSON and table to results")
     store = parser.parse_args().store
-    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
-        repository = mock_repository.write(Path(folder) / "models")
-        write_identity(repository)
-        port = server_process.free_port()
-        options = (f"--grpc-port={port}",)
-        with server_process.gateway(repository, None, options=options) as server:
-            found = asyncio.run(measure(server.pid, server.port, port))
+    each = list(rounds(None, Amount(), _ROUNDS))
+    found = {name: Summary.of([one[name] for one in each]) for name in each[0]}
     text_table = table(found)
     print(text_table)
     if store:
-        figures = {title: [each.median, each.low, each.high] for title, each in found.items()}
+        figures = {name: [one.median, one.low, one.high] for name, one in found.items()}
         results.store(results.FOLDER, "kserve", figures, text_table)
 
 

@@ -10,6 +10,7 @@ from benchmarks import (
     aiperf,
     client_process,
     idle_memory,
+    kserve,
     mock_repository,
     scenario,
     server_process,
@@ -86,6 +87,7 @@ class Bench:
         if alone:
             self._tokenization(done)
             self._without_http(done)
+            self._kserve(done)
             self._memory(done)
             self._start_up(done)
         return done
@@ -177,6 +179,11 @@ class Bench:
         arguments = [str(self.repository), str(MOST_STREAMS), *seconds, self._core()]
         printed = output(["-m", "benchmarks.core_loop", *arguments])
         done.figures["core_us_per_chunk"] = float(printed.split()[-1])
+
+    def _kserve(self, done: "Round") -> None:
+        self.say("KServe's protocol over HTTP and gRPC")
+        for figures in kserve.rounds(self.cores.server, self.plan.kserve, 1):
+            done.figures |= figures
 
     def _memory(self, done: "Round") -> None:
         self.say("idle streams")

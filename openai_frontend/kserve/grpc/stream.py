@@ -28,7 +28,7 @@ class Outbox:
         self._max_bytes = max_bytes
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._closed = False
 
     def put(self, response: bytes) -> None:
@@ -38,23 +38,31 @@ class Outbox:
             raise RequestCancelled(message)
         self._waiting.append(response)
         self._bytes += len(response)
-        self._changed.set()
+        self._wake()
 
     def close(self) -> None:
         """No further response follows."""
         self._closed = True
-        self._changed.set()
+        self._wake()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while True:
-            while self._waiting:
-                response = self._waiting.popleft()
-                self._bytes -= len(response)
-                yield response
-            if self._closed:
-                return
-            self._changed.clear()
-            await self._changed.wait()
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def take(self) -> bytes | None:
+        """The next response; None if none waits."""
+        if not self._waiting:
+            return None
+        response = self._waiting.popleft()
+        self._bytes -= len(response)
+        return response
+
+    async def wait(self) -> bool:
+        """Wait for another response. False: there is none."""
+        if not self._waiting and not self._closed:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return bool(self._waiting)
 
 
 class InferStream:
@@ -81,8 +89,9 @@ class InferStream:
         running = asyncio.ensure_future(self._run(requests))
         running.add_done_callback(lambda _: self._outbox.close())
         try:
-            async for response in self._outbox:
-                yield response
+            while await self._outbox.wait():
+                while (response := self._outbox.take()) is not None:
+                    yield response
             await running
         finally:
             running.cancel()

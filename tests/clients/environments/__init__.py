@@ -22,9 +22,9 @@ class Environment:
     """One client's environment, named like its lock."""
 
     def __init__(self, name: str) -> None:
-        self._venv = ROOT / clients.CLIENTS / name
-        self._bin = self._venv / "bin"
-        assert self._bin.is_dir(), f"{self._venv} is not there: run `make setup-clients`"
+        self.folder = ROOT / clients.CLIENTS / name
+        self._bin = self.folder / "bin"
+        assert self._bin.is_dir(), f"{self.folder} is not there: run `make setup-clients`"
 
     def ask(self, program: str, *arguments: str) -> Any:
         """Runs one of `programs/` and returns the JSON that it prints."""
@@ -36,7 +36,7 @@ class Environment:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command of the environment; if it fails, fails the test with its output."""
         path = os.pathsep.join([str(self._bin), os.environ["PATH"]])
-        own = {"PATH": path, "LD_LIBRARY_PATH": clients.library_path(self._venv)}
+        own = {"PATH": path, "LD_LIBRARY_PATH": clients.library_path(self.folder)}
         result = subprocess.run(
             command,
             cwd=cwd,

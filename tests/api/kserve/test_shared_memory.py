@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import pytest_asyncio
 
@@ -356,3 +357,37 @@ async def test_region_belongs_to_the_key_that_registered_it(kserve, shm, tmp_pat
         assert await ask("plain", f"{URL}/unregister", None) == 403
 
     assert used == {"owner": 200, "admin": 400, "plain": 400}
+
+
+def mappings(key: str) -> list[tuple[int, int]]:
+    """The addresses at which this process sees an object, each to its end."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    found = [line.split()[0].split("-") for line in lines if line.endswith(f"{FOLDER}{key}")]
+    return [(int(begin, 16), int(end, 16)) for begin, end in found]
+
+
+def address(buffer: Any) -> int:
+    return int(numpy.frombuffer(buffer, numpy.uint8).__array_interface__["data"][0])
+
+
+async def test_core_gets_the_mapping_itself(both, kserve, shm, monkeypatch):
+    """Neither protocol copies a large input on its way to the core, nor an output behind it."""
+    app, rpc = both
+    buffers: list[Any] = []
+    infer = kserve.server.infer
+
+    def recorded(name: str, inputs: Any, **fields: Any) -> Any:
+        buffers.append(inputs["IN"][2])
+        buffers.extend(each.memory for each in fields["options"].outputs)
+        return infer(name, inputs, **fields)
+
+    monkeypatch.setattr(kserve.server, "infer", recorded)
+    response = await app.infer("one", tensor(0, MIB), outputs=[echo(2 * MIB, MIB)])
+    assert response.status_code == 200, response.text
+    await rpc.ask("ModelInfer", message(0, MIB, out=(2 * MIB, MIB)))
+
+    [(begin, end)] = mappings(shm.key)
+    expected = [begin, begin + 2 * MIB]
+    assert [address(each) for each in buffers] == expected * 2
+    assert end - begin == 4 * MIB
+    assert shm.at(2 * MIB, 12) == VALUES

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from openai_frontend.config.bucket_repositories import BucketRepository
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.object_storage import ensemble_steps
 from openai_frontend.object_storage.copying import OTHERS, CopyReport, copy_repository
 from openai_frontend.object_storage.errors import StorageError
 from openai_frontend.runtime.background_tasks import in_daemon_thread
@@ -35,12 +36,24 @@ class BucketCopies:
             await self._update(bucket, None)
 
     async def update_model(self, name: str) -> None:
-        """Copy a model that is about to be loaded. Raises ModelUnavailable if it is nowhere."""
+        """Copy a model that is about to be loaded, and the steps of an ensemble, which the core
+        loads with it. Raises ModelUnavailable if one of them is nowhere.
+        """
+        copied: set[str] = set()
+        left = [name]
+        while left:
+            model = left.pop()
+            copied.add(model)
+            await self._update_one(model)
+            found = await asyncio.to_thread(ensemble_steps.steps, model, self._folders)
+            left += found.difference(copied, left)
+
+    async def _update_one(self, name: str) -> None:
         for bucket in self._buckets:
             problems = await self._update(bucket, name)
             if problems and not any((folder / name).exists() for folder in self._folders):
                 reason = next(iter(problems.values()))
-                raise ModelUnavailable(f"the model cannot be copied from {bucket}: {reason}")
+                raise ModelUnavailable(f"model '{name}' cannot be copied from {bucket}: {reason}")
 
     async def close(self) -> None:
         """End the copies that run: they resume at the next start."""

@@ -14,9 +14,9 @@ from openai_frontend.config.bucket_repositories import BucketRepository, parse
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.object_storage import copying
 from openai_frontend.object_storage.bucket_copies import BucketCopies
-from openai_frontend.object_storage.bucket_reader import BucketReader, StoredObject
+from openai_frontend.object_storage.bucket_reader import BucketReader, ModelListing, StoredObject
 from openai_frontend.object_storage.copying import copy_models
-from openai_frontend.object_storage.errors import StorageError
+from openai_frontend.object_storage.errors import ModelRefused, StorageError
 from openai_frontend.object_storage.local_repository import LocalRepository
 
 BUCKET = parse("s3://bucket/models")
@@ -75,6 +75,38 @@ async def test_model_without_a_copy_is_unavailable(copies, monkeypatch):
     await copies.update_model("m")
     with pytest.raises(ModelUnavailable, match="from s3://bucket/models: the connection was ref"):
         await copies.update_model("n")
+
+
+def ensemble(*steps: str) -> bytes:
+    text = ", ".join(f'{{ model_name: "{step}" model_version: -1 }}' for step in steps)
+    head = 'platform: "ensemble"\n# model_name: "old"\n'
+    return f"{head}ensemble_scheduling {{ step [{text}] }}".encode()
+
+
+async def test_ensemble_is_copied_with_its_steps(copies, store):
+    """And with those of an ensemble within it; others stay where they are."""
+    configs = {"outer": ensemble("m", "inner"), "inner": ensemble("last", "outer")}
+    for name in ("outer", "inner", "last", "other", "old"):
+        obstore.put(store, f"{name}/config.pbtxt", configs.get(name, b""))
+
+    await copies.update_model("outer")
+
+    assert {path.name for path in BUCKET.models().iterdir()} == {"outer", "m", "inner", "last"}
+
+
+async def test_step_without_a_copy_is_unavailable(copies, store, monkeypatch):
+    """The error names the step."""
+    obstore.put(store, "outer/config.pbtxt", ensemble("m", "bad"))
+    listing = BucketReader.listing
+
+    async def refuse(self: BucketReader, model: str) -> ModelListing:
+        if model == "bad":
+            raise ModelRefused("the object is refused")
+        return await listing(self, model)
+
+    monkeypatch.setattr(BucketReader, "listing", refuse)
+    with pytest.raises(ModelUnavailable, match="model 'bad' cannot be copied"):
+        await copies.update_model("outer")
 
 
 async def test_close_ends_a_copy(copies, monkeypatch, caplog):

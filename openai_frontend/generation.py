@@ -311,6 +311,7 @@ class GenerationRequest:
     stream: bool = False
     return_token_ids: bool = False  # report token ids in each delta
     count_tokens: bool = False  # report those of deltas that are not of one token
+    count_prompt: bool = False  # report the prompt's counts with the first delta, if they are known
     logprob_arrays: bool = False  # log probabilities as arrays, without the tokens' texts
     priority: int = 0  # lower numbers first; 0 is the model's default
     cache_salt: str | None = None  # only requests with the same salt share the engine's caches
@@ -418,6 +419,7 @@ class UsageCounter:
         "finish_reason",
         "first_token_ns",
         "image_tokens",
+        "prompt_counted",
         "prompt_tokens",
         "transferred_tokens",
     )
@@ -425,6 +427,7 @@ class UsageCounter:
     def __init__(self, prompt_tokens: int = 0, *, sequences: int = 1) -> None:
         """`prompt_tokens` is used until the model reports its own count."""
         self.prompt_tokens = prompt_tokens
+        self.prompt_counted = False  # whether the model has reported it
         self.cached_tokens = 0
         self.transferred_tokens: int | None = None  # None: not reported
         self.image_tokens = self.audio_tokens = 0
@@ -457,7 +460,7 @@ class UsageCounter:
             self.first_token_ns = monotonic_ns()
         for delta in deltas:
             if (counts := delta.counts) is not None:
-                self.prompt_tokens = counts.prompt_tokens
+                self.prompt_tokens, self.prompt_counted = counts.prompt_tokens, True
                 self.cached_tokens = counts.cached_tokens
                 self.transferred_tokens = counts.transferred_tokens
                 self.image_tokens = counts.image_tokens

@@ -39,6 +39,10 @@ _REASONS = {
 }
 
 
+def _prompt_tokens(usage: Mapping[str, Any]) -> int:
+    return int(usage["input_tokens"] + usage["cache_read_input_tokens"])
+
+
 class MessageRules:
     """The machine: `feed` each event's name and data, `finish` when the connection ended."""
 
@@ -80,7 +84,8 @@ class MessageRules:
         rule(message["content"] == [], "a message begins with content")
         rule(message["stop_reason"] is None, "a message begins with its end")
         rule(message["usage"].keys() >= _COUNTS, "a count is missing at the beginning")
-        self._prompt_tokens = message["usage"]["input_tokens"]
+        self._prompt_tokens = _prompt_tokens(message["usage"])
+        self._cached_tokens = message["usage"]["cache_read_input_tokens"]
         self._begun = True
 
     def _content_block_start(self, event: Mapping[str, Any]) -> None:
@@ -130,8 +135,9 @@ class MessageRules:
         rule((sequence is not None) == (reason == "stop_sequence"), "a stop sequence or none")
         usage = event["usage"]
         rule(usage.keys() >= _COUNTS, "a count is missing at the end")
-        prompt = usage["input_tokens"] + usage["cache_read_input_tokens"]
-        rule(prompt >= self._prompt_tokens, "the prompt has become shorter")
+        rule(_prompt_tokens(usage) >= self._prompt_tokens, "the prompt has become shorter")
+        cached = usage["cache_read_input_tokens"]
+        rule(self._cached_tokens in (0, cached), "the message begins with other cached tokens")
         self._stop_reason = reason
 
     def _message_stop(self, event: Mapping[str, Any]) -> None:

@@ -154,6 +154,7 @@ class VLLMContract:
             ("stream", request.stream),
             ("return_token_ids", request.return_token_ids),
             ("count_tokens", request.count_tokens),
+            ("return_num_input_tokens", request.count_prompt),
             ("return_logprobs", logprobs := _requests_logprobs(request.sampling_params)),
             ("logprob_arrays", logprobs and self._logprob_arrays),
         ):
@@ -205,6 +206,8 @@ class VLLMContract:
         decode = self._plain_decoder(request)
         if not self._inprocess:  # only engines in this process always send whole characters
             decode = partial(_decode_split, decode, text_decoder())
+        elif request.count_prompt:
+            decode = _FirstCounts(decode).decode
         return decode if request.kv_transfer is None else partial(_decode_transfer, decode)
 
     def _plain_decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
@@ -359,6 +362,22 @@ def _counts(outputs: Outputs) -> TokenCounts | None:
         outputs.item("num_audio_tokens") or 0,
         first_token_s=outputs.item("first_token_latency"),
     )
+
+
+class _FirstCounts:
+    """Decodes the prompt's counts in the first response of an in-process model."""
+
+    def __init__(self, decode: Callable[[Outputs], CompletionDelta]) -> None:
+        self._decode = decode
+        self._first = True
+
+    def decode(self, outputs: Outputs) -> CompletionDelta:
+        delta = self._decode(outputs)
+        if self._first:
+            self._first = False
+            if delta.counts is None:
+                delta.counts = _counts(outputs)
+        return delta
 
 
 def _transfer_json(transfer: KVTransfer) -> str:

@@ -20,6 +20,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     ScorePairRequest,
     ScoreResult,
+    TokenCounts,
 )
 from openai_frontend.model_facts import KVTransferFacts as KVTransferFacts
 from openai_frontend.model_facts import ModelFacts as ModelFacts
@@ -106,8 +107,15 @@ class DeltaSink(Protocol):
         than text and these.
         """
 
+    def count_prompt(self, counts: TokenCounts) -> None:
+        """Report the prompt's counts with the first delta, which follows."""
+
     def fail(self, error: Exception) -> None:
         """End the output with an error."""
+
+    @property
+    def counts_prompt(self) -> bool:
+        """Whether `count_prompt` has an effect: the request asks for it, and no delta was sent."""
 
     @property
     def logprob_arrays(self) -> bool:

@@ -63,11 +63,13 @@ class ResponseWriter:
         "_live",
         "_logprobs",
         "_plain",
+        "_prompt_counts",
         "_stream",
         "_text",
         "_text_only",
         "_token_ids",
         "_unsent",
+        "counts_prompt",
         "ended",
         "logprob_arrays",
     )
@@ -91,8 +93,10 @@ class ResponseWriter:
             or request.sampling_params.prompt_logprobs is not None
         )
         self._text_only = not (self._token_ids or self._counts or self._logprobs)
-        self._plain = self._stream and self._text_only
-        self._count_tokens = request.count_tokens and self._plain
+        self.counts_prompt = self._stream and tensors.read_flag(inputs, "return_num_input_tokens")
+        self._prompt_counts: TokenCounts | None = None  # for the first response
+        self._plain = self._stream and self._text_only and not self.counts_prompt
+        self._count_tokens = request.count_tokens and self._stream and self._text_only
         self._counted = 0  # tokens that no response has counted yet
         self._interval = request.stream_interval
         self._due = 1  # tokens until the next response; the first token is sent at once
@@ -157,6 +161,8 @@ class ResponseWriter:
                 self._send_text(delta.text)  # the usual token
             else:
                 self._send_plain(delta.text, delta.token_ids)
+        elif self.counts_prompt:
+            self._send_first(delta)
         elif self._stream:
             self._execution.send(self._outputs(delta))
         else:
@@ -164,6 +170,21 @@ class ResponseWriter:
             if self._first_token_s is None:
                 self._note_first_token()
             self._collect(delta)
+
+    def count_prompt(self, counts: TokenCounts) -> None:
+        """Report the prompt's counts with the first delta, which follows."""
+        self._prompt_counts = counts
+
+    def _send_first(self, delta: CompletionDelta) -> None:
+        """Send the first delta with the prompt's counts; the next ones take their usual path."""
+        self.counts_prompt, self._plain = False, self._text_only
+        self._due = self._interval
+        outputs = self._outputs(delta)
+        if self._prompt_counts is not None:
+            if not self._counts:
+                outputs.append(self._count_output())
+            outputs += _counts(self._prompt_counts)
+        self._execution.send(outputs)
 
     def _collect(self, delta: CompletionDelta) -> None:
         if self._text_only:
@@ -243,8 +264,7 @@ class ResponseWriter:
             self._counted += self._text.take_count()
         outputs = [tensors.bytes_output("text_output", delta.text)]
         if self._counts or delta.finish_reason is not None:
-            outputs.append(tensors.count_output("num_output_tokens", self._counted))
-            self._counted = 0
+            outputs.append(self._count_output())
         if self._token_ids or self._count_tokens:
             outputs.append(tensors.token_ids_output(delta.token_ids))
         if not self._text_only:
@@ -258,6 +278,11 @@ class ResponseWriter:
         if delta.counts is not None:
             outputs += _counts(delta.counts)
         return outputs
+
+    def _count_output(self) -> tensors.Output:
+        """The tokens that no response has counted yet."""
+        counted, self._counted = self._counted, 0
+        return tensors.count_output("num_output_tokens", counted)
 
 
 def _logprob_outputs(delta: CompletionDelta) -> Iterator[tensors.Output]:

@@ -63,7 +63,9 @@ def messages_router(
         job = message.job
         headers = {**request_id_header(), **adjusted_parameters(job.adjusted)}
         if body is None:
-            return EventStream(events(message), job.bursts(), streams, raw_headers(headers))
+            return EventStream(
+                events(message), job.bursts(), streams, raw_headers(headers), opens_late=True
+            )
         return Response(body, headers=headers, media_type="application/json")
 
     @router.post(

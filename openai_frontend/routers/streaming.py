@@ -262,15 +262,26 @@ class EventStream(StreamedResponse):
     """
 
     def __init__(
-        self, chunks: EventSource, bursts: Bursts, limits: StreamLimits, headers: Headers = ()
+        self,
+        chunks: EventSource,
+        bursts: Bursts,
+        limits: StreamLimits,
+        headers: Headers = (),
+        *,
+        opens_late: bool = False,
     ) -> None:
+        """`opens_late`: the opening has counts that the first burst reports. Else it is written
+        while the model reads the prompt, which costs the first token nothing.
+        """
         super().__init__(limits, [*HEADERS, *headers])
         self._chunks = chunks
         self._bursts = bursts
         self._opening = b""  # until it is sent
+        self._waits = opens_late
 
     def keep_alive(self) -> bytes:
         """An event of the dialect follows the opening."""
+        self._open_late()
         event = self._chunks.keep_alive()
         if event is None:
             return KEEP_ALIVE
@@ -279,6 +290,10 @@ class EventStream(StreamedResponse):
 
     def failure_data(self, failure: ErrorReply) -> bytes:
         return self._chunks.failure(failure, self._opening)
+
+    def _open_late(self) -> None:
+        if self._waits:
+            self._waits, self._opening = False, self._chunks.start()
 
     async def pump(self, writer: StreamWriter) -> bytes:
         """Sends the data of each wake-up in one write, the last together with the end.
@@ -289,9 +304,11 @@ class EventStream(StreamedResponse):
         code frames the text and writes it from its callback.
         """
         chunks = self._chunks
-        self._opening, pending, begun = chunks.start(), b"", False
+        self._opening, pending, begun = b"" if self._waits else chunks.start(), b"", False
         async with aclosing(self._bursts) as bursts:
             async for burst in bursts:
+                if not begun:
+                    self._open_late()
                 for choice, deltas in burst:
                     pending += chunks.feed(choice, deltas)
                 if chunks.finished or not (begun or pending or self._opening):

@@ -33,7 +33,9 @@ ASKED: dict[str, Any] = {"model": MODEL, "max_tokens": 500, "tools": TOOLS, "mes
 def messages_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("messages")
     models = folder / "models"
-    mock_models.write_with_turns(models, MODEL, TURNS, tasks=["generate"])
+    mock_models.write_with_turns(
+        models, MODEL, TURNS, tasks=["generate"], prefix_cache_blocks=64, block_size=8
+    )
     short = {"tokens": ["a"], "answer_tokens": 99, "tasks": ["generate"], "max_model_len": 64}
     mock_models.write_with_tokenizer(models, "short", **short)
     mock_models.write_with_tokenizer(models, "failing", fail_after_tokens=1, **short)
@@ -81,7 +83,23 @@ def test_accumulated_stream_equals_the_whole_message(claude):
         message = stream.get_final_message()
 
     assert parts(message) == EXPECTED
-    assert (message.stop_reason, message.usage) == (whole.stop_reason, whole.usage)
+    assert message.stop_reason == whole.stop_reason
+    assert message.usage.output_tokens == whole.usage.output_tokens
+
+
+@pytest.mark.parametrize("tools", [TOOLS, anthropic.omit], ids=["parsed", "text"])
+def test_stream_begins_with_the_cached_tokens(claude, tools):
+    """A repeated prompt is cached but for its last tokens; start and end of the stream agree."""
+    asked = {**ASKED, "tools": tools}
+    claude.messages.create(**asked)
+
+    with claude.messages.stream(**asked) as stream:
+        [start] = [event.message.usage for event in stream if event.type == "message_start"]
+        end = stream.get_final_message().usage
+
+    assert start.cache_read_input_tokens == end.cache_read_input_tokens > 0
+    assert start.input_tokens == end.input_tokens > 0
+    assert start.output_tokens == 0 < end.output_tokens
 
 
 async def test_asynchronous_client_streams(messages_gateway):

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -351,6 +352,31 @@ async def test_cached_tokens(server: Server, model: str):
     again = await answer(server, model, prompt, max_tokens=1)
 
     assert again.counts.cached_tokens == 96
+
+
+@both
+@pytest.mark.parametrize("options", [{}, {"stop": ("no such text",)}, {"logprobs": 2}], ids=str)
+async def test_first_delta_has_the_cached_tokens(
+    server: Server, model: str, options: dict[str, Any]
+):
+    """If the request asks for them."""
+    prompt = list(range(300, 400))
+    await answer(server, model, prompt, max_tokens=1)
+    asked = request(prompt, max_tokens=4, ignore_eos=True, **options)
+    asked.count_prompt = True
+    contract = VLLMContract(server.model_config(model))
+    responses = server.infer(model, contract.encode(asked), request_id="test")
+    decode = contract.decoder(asked)
+
+    deltas = [decode(each) async for burst in responses for each in burst]
+
+    first, last = deltas[0].counts, deltas[-1].counts
+    assert first is not None
+    assert last is not None
+    assert (first.prompt_tokens, first.cached_tokens) == (100, 96)
+    assert (last.prompt_tokens, last.cached_tokens) == (100, 96)
+    counts = [each.counts.completion_tokens for each in deltas if each.counts is not None]
+    assert (len(counts), sum(counts)) == (2, 4)
 
 
 @both

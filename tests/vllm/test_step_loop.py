@@ -26,6 +26,8 @@ class Sink:
 
     logprob_arrays = False
 
+    counts_prompt = False
+
     def __init__(self) -> None:
         self.deltas: list[CompletionDelta] = []
         self.error: Exception | None = None
@@ -38,6 +40,9 @@ class Sink:
 
     def text_stream(self, step: Any, tokenizer: Any, logprobs: int = 0) -> None:
         """A stream that receives each delta."""
+
+    def count_prompt(self, counts: Any) -> None:
+        """Not asked for."""
 
     def fail(self, error: Exception) -> None:
         self.error = error

@@ -60,6 +60,7 @@ class _MockRequest:
         "prompt_ids",
         "prompt_tokens",
         "request_id",
+        "send",
         "sent",
         "sink",
         "stops",
@@ -77,6 +78,7 @@ class _MockRequest:
         self.request_id = request.request_id
         self.adapter = request.adapter
         self.sink = sink
+        self.send = self._send_first if sink.counts_prompt else sink.send
         self.sent = 0
         self.cached_tokens = 0
         self.params = request.sampling_params
@@ -109,6 +111,20 @@ class _MockRequest:
             params.logprobs is not None
             or params.prompt_logprobs is not None
             or params.logprob_token_ids
+        )
+
+    def _send_first(self, delta: CompletionDelta) -> None:
+        self.send = self.sink.send
+        self.sink.count_prompt(self.prompt_counts())
+        self.send(delta)
+
+    def prompt_counts(self) -> TokenCounts:
+        """The tokens of the prompt, and those found in the cache."""
+        return TokenCounts(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            image_tokens=self.image_tokens,
+            audio_tokens=self.audio_tokens,
         )
 
 
@@ -300,10 +316,10 @@ class MockEngine(Engine):
             delta = self._with_logprobs(answer, delta)
         answer.sent += 1
         if answer.sent < answer.length:
-            answer.sink.send(delta)
+            answer.send(delta)
             return False
         if settings.never_ends:
-            answer.sink.send(delta)
+            answer.send(delta)
             self._endless[answer.request_id] = answer
         else:
             answer.sink.send(_last(answer, delta, settings))
@@ -385,13 +401,8 @@ def _count_transfer(answer: _MockRequest, counts: TokenCounts, settings: MockSet
 
 def _last(answer: _MockRequest, delta: CompletionDelta, settings: MockSettings) -> CompletionDelta:
     reason: FinishReason = "stop" if answer.stops else "length"
-    counts = TokenCounts(
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.length,
-        cached_tokens=answer.cached_tokens,
-        image_tokens=answer.image_tokens,
-        audio_tokens=answer.audio_tokens,
-    )
+    counts = answer.prompt_counts()
+    counts.completion_tokens = answer.length
     _count_transfer(answer, counts, settings)
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
 

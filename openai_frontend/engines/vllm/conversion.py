@@ -296,12 +296,17 @@ def delta(output: Any) -> CompletionDelta:
     if completion.finish_reason is not None:
         result.finish_reason = finish_reason(completion.finish_reason, completion.stop_reason)
         result.stop_reason = completion.stop_reason
-        result.counts = TokenCounts(
-            prompt_tokens=len(output.prompt_token_ids or ()),
-            cached_tokens=output.num_cached_tokens or 0,
-            kv_transfer_params=output.kv_transfer_params,
-        )
+        result.counts = prompt_counts(output)
     return result
+
+
+def prompt_counts(output: Any) -> TokenCounts:
+    """The counts of a RequestOutput's prompt, which its first output has already."""
+    return TokenCounts(
+        prompt_tokens=len(output.prompt_token_ids or ()),
+        cached_tokens=output.num_cached_tokens or 0,
+        kv_transfer_params=output.kv_transfer_params,
+    )
 
 
 def finish_reason(reason: object, stop_reason: object) -> Any:

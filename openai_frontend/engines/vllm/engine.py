@@ -409,9 +409,12 @@ class VLLMEngine(Engine):
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
                     delta = conversion.delta(output)
-                    if delta.counts is not None and (request.images or request.audio_files):
-                        delta.counts.image_tokens = prompt_media.media_tokens(prompt, IMAGE)
-                        delta.counts.audio_tokens = prompt_media.media_tokens(prompt, AUDIO)
+                    counts = delta.counts
+                    if counts is None and sink.counts_prompt:
+                        sink.count_prompt(counts := conversion.prompt_counts(output))
+                    if counts is not None and (request.images or request.audio_files):
+                        counts.image_tokens = prompt_media.media_tokens(prompt, IMAGE)
+                        counts.audio_tokens = prompt_media.media_tokens(prompt, AUDIO)
                     sink.send(delta)
 
     async def _prepare(self, params: Any, options: dict[str, Any]) -> None:
@@ -471,6 +474,13 @@ class _WarmUpSink:
 
     def text_stream(self, step: object, tokenizer: object, logprobs: int = 0) -> None:
         """No fast path: every delta comes to `send`."""
+
+    def count_prompt(self, counts: TokenCounts) -> None:
+        """Has no effect: `counts_prompt` is False."""
+
+    @property
+    def counts_prompt(self) -> bool:
+        return False
 
     @property
     def logprob_arrays(self) -> bool:

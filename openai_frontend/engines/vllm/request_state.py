@@ -77,6 +77,8 @@ class TextRequestState:
             if self.params.extra_args and kv_transfer.has_transfer(self.params):
                 counts = kv_transfer.token_counts(stats)
                 self.cached_tokens, self.transferred_tokens = counts
+            if self.sink.counts_prompt:
+                self.sink.count_prompt(self._prompt_counts())
         token_ids = output.new_token_ids
         if output.finish_reason is None and not self.params.stop:
             text = self.text.more(token_ids)
@@ -113,18 +115,21 @@ class TextRequestState:
         except (EngineError, ConstraintError) as error:
             self.sink.fail(error)
             return
-        counts = TokenCounts(
+        counts = self._prompt_counts()
+        counts.kv_transfer_params = output.kv_transfer_params
+        delta = CompletionDelta(text, token_ids, finish_reason, stop_reason, counts)
+        if self.logprobs is not None and output.new_logprobs is not None:
+            delta.logprob_arrays = _arrays(output, self._columns)
+        self.sink.send(delta)
+
+    def _prompt_counts(self) -> TokenCounts:
+        return TokenCounts(
             self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             image_tokens=self.image_tokens,
             audio_tokens=self.audio_tokens,
             transferred_tokens=self.transferred_tokens,
-            kv_transfer_params=output.kv_transfer_params,
         )
-        delta = CompletionDelta(text, token_ids, finish_reason, stop_reason, counts)
-        if self.logprobs is not None and output.new_logprobs is not None:
-            delta.logprob_arrays = _arrays(output, self._columns)
-        self.sink.send(delta)
 
 
 def _media_tokens(request: Any) -> tuple[int, int]:
@@ -158,14 +163,17 @@ class DeltaCollector:
         try:
             delta = conversion.delta(output)
             if delta.counts is not None:
-                delta.counts.image_tokens, delta.counts.audio_tokens = self._media_tokens
-                if self.stats is not None:
-                    self._count(delta.counts)
+                self._count(delta.counts)
+            elif self._sink.counts_prompt:
+                counts = conversion.prompt_counts(output)
+                self._count(counts)
+                self._sink.count_prompt(counts)
             self._sink.send(delta)
         except (EngineError, ConstraintError) as error:
             self._sink.fail(error)
 
     def _count(self, counts: TokenCounts) -> None:
-        if kv_transfer.has_transfer(self._params):
+        counts.image_tokens, counts.audio_tokens = self._media_tokens
+        if self.stats is not None and kv_transfer.has_transfer(self._params):
             found = kv_transfer.token_counts(self.stats)
             counts.cached_tokens, counts.transferred_tokens = found

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.engines.engine import ConstraintError
 from openai_frontend.engines.response_writer import ResponseWriter, fail
 from openai_frontend.errors import ConstraintRefused, InvalidRequest
-from openai_frontend.generation import GenerationRequest
+from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
 from openai_frontend.triton import inprocess
 from openai_frontend.triton._core import PendingDeltas
 from tests.core.triton import puppet
@@ -41,6 +42,36 @@ async def test_deltas_without_a_response_are_counted(ask, fields, counted):
         sink.send_text(text, [1])
 
     assert (unsent.streamed, unsent.whole) == counted
+
+
+@pytest.mark.parametrize("interval", [1, 8])
+@pytest.mark.parametrize("counts", [True, False], ids=["counted", "plug-in"])
+async def test_first_response_has_the_counts_of_the_prompt(ask, interval, counts):
+    """The next ones are text again. An engine that reports no counts is as before."""
+    request = await ask()
+    generation = GenerationRequest(
+        request_id="r", prompt="p", stream=True, stream_interval=interval
+    )
+    flag: Any = {"return_num_input_tokens": SimpleNamespace(item=lambda: True)}
+    sink = ResponseWriter(request.execution, generation, flag, {}, PendingDeltas())
+    if counts:
+        sink.count_prompt(TokenCounts(9, cached_tokens=8))
+
+    sink.send_text("a", [1])
+    for _ in range(8):
+        sink.send_text("b", [1])
+    sink.send(CompletionDelta("c", [1], "stop", counts=TokenCounts(9, cached_tokens=8)))
+
+    decode = VLLMContract({"backend": "inprocess"}).decoder(
+        GenerationRequest(request_id="r", stream=True, count_prompt=True)
+    )
+    deltas = [decode(each) async for burst in request.stream for each in burst]
+    assert not sink.counts_prompt
+    first, last = deltas[0].counts, deltas[-1].counts
+    assert first == (TokenCounts(9, 1, 8) if counts else None)
+    assert last == TokenCounts(9, 9 if counts else 10, 8)
+    assert [each.text for each in deltas[1:-1]] == (["b"] * 8 if interval == 1 else ["b" * 8])
+    assert not any(each.counts for each in deltas[1:-1])
 
 
 STREAM, IDS, INTERVAL = {"stream": True}, {"return_token_ids": True}, {"stream_interval": 4}

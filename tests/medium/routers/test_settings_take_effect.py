@@ -1,6 +1,7 @@
 """Each setting changes how requests are answered: its default against another value."""
 
 import asyncio
+import json
 import logging
 from typing import Any
 
@@ -104,6 +105,25 @@ async def test_silent_stream_sends_a_comment_after_each_interval(world_of):
         comments = (line async for line in response.aiter_lines() if line.startswith(":"))
         assert await anext(comments)
         assert await anext(comments)
+
+
+async def test_silent_message_begins_before_its_first_ping(world_of):
+    """Then `message_start` has the whole prompt: the model has not counted what was cached."""
+    world = await world_of(Settings(sse_ping_interval_s=0.02))
+    world.model(bursts=[], endless=True)
+    body = {"model": "fake", "messages": [USER], "max_tokens": 9, "stream": True}
+
+    async with (
+        served(world) as (_, url),
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("POST", f"{url}/v1/messages", json=body) as response,
+    ):
+        data = (line[6:] async for line in response.aiter_lines() if line.startswith("data: "))
+        events = [json.loads(await anext(data)) for _ in range(4)]
+
+    kinds = ["message_start", "content_block_start", "ping", "ping"]
+    assert [each["type"] for each in events] == kinds
+    assert events[0]["message"]["usage"]["input_tokens"] == len(USER["content"])
 
 
 async def test_proxy_headers_are_read_only_with_trusted_proxies(world_of):

@@ -87,6 +87,8 @@ class Messages:
         with _own_words():
             conversation = self._read(request, model, Plans() if plans is None else plans)
             job = await self._conversations.job(conversation, model)
+        if request.stream:
+            job.requests[0].count_prompt = True  # `message_start` has them
         hides = _thinking(request).get("display") == "omitted"
         options = MessageOptions(max_tokens=request.max_tokens, hides_thinking=hides)
         return MessageJob(job=job, options=options)

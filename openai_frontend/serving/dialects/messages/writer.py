@@ -103,10 +103,16 @@ class MessageWriter(EventWriter):
         self._before_text = self._after_text = b""  # of the open block, if it is a text
 
     def opening(self) -> bytes:
-        """The message without content. Its text follows at once if it can have nothing else."""
+        """The message without content. Its text follows at once if it can have nothing else.
+
+        Called after the first delta, which has the prompt's counts if the engine reports them.
+        """
         [request] = self._job.requests
-        tokens = request.usage.prompt_tokens + media_tokens(request, self._job.model)
-        message = _message(self._message, [], Usage(prompt_tokens=tokens))
+        counted = request.usage
+        usage = Usage(prompt_tokens=counted.prompt_tokens, cached_tokens=counted.cached_tokens)
+        if not counted.prompt_counted:
+            usage.prompt_tokens += media_tokens(request, self._job.model)
+        message = _message(self._message, [], usage)
         start = _frame("message_start", {"message": message})
         return start if self._job.parser is not None else start + self._write(self._begin_text())
 

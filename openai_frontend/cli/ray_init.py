@@ -60,7 +60,9 @@ _BUFFERED = "\n    option http-buffer-request"
 _BOUNDED = f"\n    hash-type consistent\n    hash-balance-factor 200{_BUFFERED}"
 # All turns of a conversation share the body up to the first assistant message: cut there, or at
 # the end of a list, which is `messages` in the first turn. A request without a body has no first
-# word, so it is not hashed, but goes to the replicas in rotation.
+# word, so it is not hashed, but goes to the replicas in rotation. Marks of Anthropic's API are on
+# the last message, so they move from turn to turn.
+_MARK = r""", ?\"cache_control\": ?\{[^\}]*\}"""
 _BEGINNING = r"""(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*"""
 # A request's session is the last of these that it has.
 _SESSIONS = (
@@ -72,13 +74,20 @@ _SESSIONS = (
     "req.hdr(x-session-affinity)",
     "req.hdr(x-session-id)",
 )
+# Ray writes these lines into a section that may not have `http-request`, but may have the format
+# of a header, which HAProxy evaluates before it chooses a replica.
 _SESSION = "".join(
-    f"\n    http-request set-var(txn.session) {each} if {{ {each} -m found }}" for each in _SESSIONS
+    [
+        "\n    unique-id-format ",
+        *(f"%[{each},set-var(txn.session)]" for each in _SESSIONS),
+        "\n    unique-id-header x-ray-session",
+    ]
 )
 _ROUTING = {
     "least": f"leastconn{_BUFFERED}",
     "session": f"hash var(txn.session){_SESSION}{_BOUNDED}",
-    "prefix": f"""hash "req.body,regsub('{_BEGINNING}',''),word(1,\\x01)"{_BOUNDED}""",
+    "prefix": f"""hash "req.body,regsub('{_MARK}','',g),regsub('{_BEGINNING}',''),word(1,\\x01)\""""
+    f"{_BOUNDED}",
 }
 _WHY = {
     **{name: why for name, (_, why) in _RAY.items()},

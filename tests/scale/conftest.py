@@ -13,7 +13,7 @@ from tests.api.conformance.gateway import TOKENS
 from tests.gateway_process import GatewayProcess, free_port
 from tests.resilience.faults import gated_engine
 from tests.resilience.faults.gate import Gate
-from tests.scale import routers
+from tests.scale import agent_sessions, routers
 from tests.scale.routers import Router
 
 # smg knows only the first of them, by name.
@@ -55,6 +55,7 @@ class Replicas:
         events = {"enable_kv_cache_events": True, "endpoint": endpoint}
         folder = self.folder / name
         gates = {"answer": self.gate(name)}
+        mock_models.write_with_turns(folder, agent_sessions.MODEL, **agent_sessions.SCRIPT)
         for model, arguments in MODELS.items():
             more = {"kv_events_config": events} if model == "mock" else {}
             if model == "waiting":

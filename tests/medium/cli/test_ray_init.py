@@ -166,8 +166,9 @@ def test_routers_agree_on_the_headers_of_a_session(tmp_path):
     haproxy = (ROOT / "deploy" / "haproxy" / "openai-frontend.cfg").read_text()
     envoy = (ROOT / "deploy" / "envoy" / "openai-frontend.yaml").read_text()
     line = re.compile(r"set-var\(txn\.\w+\) req\.hdr\(([\w-]+)\)")
+    header = re.compile(r"req\.hdr\(([\w-]+)\),set-var\(txn\.session\)")
     in_order = re.findall(r"hash_policy:|header: {header_name: ([\w-]+)}", envoy)[1:]
 
     assert line.findall(haproxy)[::-1] == in_order
-    assert [*line.findall(ray)[::-1], "authorization", "x-api-key"] == in_order
+    assert [*header.findall(ray)[::-1], "authorization", "x-api-key"] == in_order
     assert len(in_order) == 8

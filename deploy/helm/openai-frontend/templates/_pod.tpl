@@ -328,15 +328,10 @@ spec:
             leastconn
             {{- else if eq .Values.rayService.routing "session" }}
             hash var(txn.session)
-                http-request set-var(txn.session) req.body,json_query('$.prompt_cache_key') if { req.body,json_query('$.prompt_cache_key') -m found }
-                http-request set-var(txn.session) req.hdr(x-claude-code-session-id) if { req.hdr(x-claude-code-session-id) -m found }
-                http-request set-var(txn.session) req.hdr(thread-id) if { req.hdr(thread-id) -m found }
-                http-request set-var(txn.session) req.hdr(session-id) if { req.hdr(session-id) -m found }
-                http-request set-var(txn.session) req.hdr(session_id) if { req.hdr(session_id) -m found }
-                http-request set-var(txn.session) req.hdr(x-session-affinity) if { req.hdr(x-session-affinity) -m found }
-                http-request set-var(txn.session) req.hdr(x-session-id) if { req.hdr(x-session-id) -m found }
+                unique-id-format %[req.body,json_query('$.prompt_cache_key'),set-var(txn.session)]%[req.hdr(x-claude-code-session-id),set-var(txn.session)]%[req.hdr(thread-id),set-var(txn.session)]%[req.hdr(session-id),set-var(txn.session)]%[req.hdr(session_id),set-var(txn.session)]%[req.hdr(x-session-affinity),set-var(txn.session)]%[req.hdr(x-session-id),set-var(txn.session)]
+                unique-id-header x-ray-session
             {{- else }}
-            hash "req.body,regsub('(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*',''),word(1,\x01)"
+            hash "req.body,regsub(', ?\"cache_control\": ?\{[^\}]*\}','',g),regsub('(?s)(\}\]|\}, ?\{\"role\": ?\"assistant\"|\"assistant\").*',''),word(1,\x01)"
             {{- end }}
             {{- if ne .Values.rayService.routing "least" }}
                 hash-type consistent

@@ -6,7 +6,15 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.load import Load, Measured
-from benchmarks.request import Prompt, asks_usage, embeds, request, text_field
+from benchmarks.request import (
+    Prompt,
+    asks_usage,
+    embeds,
+    request,
+    stream_end,
+    text_field,
+    whole_ending,
+)
 from benchmarks.response_reader import REFUSED, BadResponse, StreamReader, WholeReader
 
 # recv allocates as much; beyond 128 KiB that would be a new mapping for each call
@@ -77,8 +85,8 @@ class Caller:
         if embeds(kind):
             return WholeReader(b'"embedding":', self._load.inputs)
         if self._load.stream:
-            return StreamReader(text_field(kind), usage=asks_usage(kind))
-        return WholeReader(b'"finish_reason":"')
+            return StreamReader(text_field(kind), usage=asks_usage(kind), end=stream_end(kind))
+        return WholeReader(whole_ending(kind))
 
     def receive(self) -> None:
         """What has come."""

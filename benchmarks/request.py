@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import picture
+from benchmarks.response_reader import CHAT_END, MESSAGES_END, RESPONSES_END, StreamEnd
 
 # The models of `mock_repository`
 MODEL = "mock"
@@ -47,7 +48,7 @@ _PERSON = {
     "required": ["name", "age", "languages", "address"],
     "additionalProperties": False,
 }
-_TOOLS = [
+_TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "function": {"name": name, "description": f"Finds {name}.", "parameters": _PERSON},
@@ -182,6 +183,35 @@ def _logprobs(prompt: Prompt) -> Body:
     return {**_chat(prompt), **_LOGPROBS}
 
 
+def _responses(prompt: Prompt) -> Body:
+    return {"input": messages(prompt.size), "store": False}
+
+
+def _responses_tools(prompt: Prompt) -> Body:
+    tools = [{"type": "function", **tool["function"]} for tool in _TOOLS]
+    return {**_responses(prompt), "tools": tools}
+
+
+def _messages(prompt: Prompt) -> Body:
+    """The system message has a field of its own."""
+    system, user = MESSAGES
+    if prompt.size:
+        return {"messages": messages(prompt.size)}
+    return {"system": system["content"], "messages": [user]}
+
+
+def _messages_tools(prompt: Prompt) -> Body:
+    tools = [
+        {
+            "name": tool["function"]["name"],
+            "description": tool["function"]["description"],
+            "input_schema": _PERSON,
+        }
+        for tool in _TOOLS
+    ]
+    return {**_messages(prompt), "tools": tools}
+
+
 def _embeddings(encoding_format: str) -> Callable[[Prompt], Body]:
     def body(prompt: Prompt) -> Body:
         first = prompt.number * prompt.inputs
@@ -192,7 +222,21 @@ def _embeddings(encoding_format: str) -> Callable[[Prompt], Body]:
 
 
 _CHAT, _COMPLETIONS, _EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-_TEXT_FIELDS = {"calls": b"arguments", "reasoning": b"reasoning"}
+_RESPONSES, _MESSAGES = "/v1/responses", "/v1/messages"
+_TEXT_FIELDS = {
+    "calls": b"arguments",
+    "reasoning": b"reasoning",
+    "responses": b"delta",
+    "responses_calls": b"delta",
+    "messages": b"text",
+    "messages_calls": b"partial_json",
+}
+# Path -> how a stream ends, and what a whole answer has once; chats and completions if it is absent
+_ENDS: Mapping[str, tuple[StreamEnd, bytes]] = {
+    _RESPONSES: (RESPONSES_END, b'"output_tokens":'),
+    _MESSAGES: (MESSAGES_END, b'"stop_reason":'),
+}
+_CHAT_ENDS = CHAT_END, b'"finish_reason":"'
 _KINDS: Mapping[str, tuple[str, Callable[[Prompt], Body]]] = {
     "chat": (_CHAT, _chat),
     "question": (_CHAT, _question),
@@ -211,6 +255,10 @@ _KINDS: Mapping[str, tuple[str, Callable[[Prompt], Body]]] = {
     "calls": (_CHAT, _tools),
     "reasoning": (_CHAT, _chat),
     "logprobs": (_CHAT, _logprobs),
+    "responses": (_RESPONSES, _responses),
+    "responses_calls": (_RESPONSES, _responses_tools),
+    "messages": (_MESSAGES, _messages),
+    "messages_calls": (_MESSAGES, _messages_tools),
     "embeddings_float": (_EMBEDDINGS, _embeddings("float")),
     "embeddings_base64": (_EMBEDDINGS, _embeddings("base64")),
 }
@@ -227,7 +275,8 @@ def request(
 ) -> bytes:
     """The whole request; `tokens` is the size of the answer where the kind has one."""
     path, body = _KINDS[kind]
-    generated = {} if path == _EMBEDDINGS else {"stream": stream, "max_tokens": tokens}
+    limit = "max_output_tokens" if path == _RESPONSES else "max_tokens"
+    generated = {} if path == _EMBEDDINGS else {"stream": stream, limit: tokens}
     fields = {"model": model, **body(prompt), **generated}
     if not stream:
         fields.pop("stream_options", None)
@@ -250,8 +299,18 @@ def embeds(kind: str) -> bool:
 
 
 def asks_usage(kind: str) -> bool:
-    """A stream of it ends with a usage frame."""
-    return kind.startswith("question")
+    """A stream of it ends with the usage."""
+    return kind.startswith("question") or _KINDS[kind][0] in _ENDS
+
+
+def stream_end(kind: str) -> StreamEnd:
+    """How a stream of it ends."""
+    return _ENDS.get(_KINDS[kind][0], _CHAT_ENDS)[0]
+
+
+def whole_ending(kind: str) -> bytes:
+    """What a whole answer to it has once."""
+    return _ENDS.get(_KINDS[kind][0], _CHAT_ENDS)[1]
 
 
 def text_field(kind: str) -> bytes:

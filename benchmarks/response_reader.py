@@ -1,25 +1,38 @@
 """Reads one HTTP/1.1 response as it arrives, in any pieces. Counts in it, parses no JSON."""
 
 import re
+from dataclasses import dataclass
 
 TOKEN_TEXT = b" token"  # what the mock engine and the floors answer for each token
 
-_DONE = b"data: [DONE]\n\n"
 _FRAME_END = b"\n\n\r\n"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_END = _DONE + _LAST_CHUNK
-_FINISH = b'"finish_reason":"'
 _ERROR = b'"error":{'
-_USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
 _OK = b"HTTP/1.1 200"
 REFUSED = b"HTTP/1.1 503"
 _LENGTH = re.compile(rb"content-length: *(\d+)\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"transfer-encoding: *chunked\r\n", re.IGNORECASE)
 _CHUNK_MARK = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")  # the JSON of all servers is one line
 
-# Behind the finish reason come its frame's rest, at most one usage frame, and [DONE]; longer than
-# any pattern
-_TAIL_BYTES = 1024
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """How the streams of an API end."""
+
+    last: bytes
+    finish: bytes  # within the last `tail_bytes`
+    usage: re.Pattern[bytes]  # the output's tokens; the last match counts
+    tail_bytes: int  # longer than any pattern
+
+
+# Behind the finish reason come its frame's rest, at most one usage frame, and [DONE]
+CHAT_END = StreamEnd(
+    b"data: [DONE]\n\n", b'"finish_reason":"', re.compile(rb'"completion_tokens": ?(\d+)'), 1024
+)
+_OUTPUT_TOKENS = re.compile(rb'"output_tokens": ?(\d+)')
+# The last event has the whole response, with the request's tools behind the usage
+RESPONSES_END = StreamEnd(b"\n\n", b'"output_tokens":', _OUTPUT_TOKENS, 8192)
+MESSAGES_END = StreamEnd(b"\n\n", b'"message_stop"', _OUTPUT_TOKENS, 1024)
 
 
 class BadResponse(Exception):
@@ -36,12 +49,15 @@ class StreamReader:
     """
 
     __slots__ = (
-        *("_empty", "_nonempty", "_tail", "_text", "_usage"),
+        *("_empty", "_end", "_nonempty", "_tail", "_text", "_usage"),
         *("began", "chunks", "finished", "tokens"),
     )
 
-    def __init__(self, text_field: bytes = b"content", *, usage: bool = False) -> None:
+    def __init__(
+        self, text_field: bytes = b"content", *, usage: bool = False, end: StreamEnd = CHAT_END
+    ) -> None:
         self._usage = usage
+        self._end = end
         self._text = b'"%s":"' % text_field
         self._empty = self._text + b'"'
         self._nonempty = re.compile(re.escape(self._text) + b'[^"]')
@@ -63,7 +79,7 @@ class StreamReader:
             self.chunks += _count(window, self._text, old) - _count(window, self._empty, old)
             self.tokens += _count(window, TOKEN_TEXT, old)
         if self.began:
-            self._tail = window[-_TAIL_BYTES:]
+            self._tail = window[-self._end.tail_bytes :]
         else:
             self._look_for_text(window)
         if window.endswith(_LAST_CHUNK):
@@ -75,19 +91,20 @@ class StreamReader:
         self._tail = window
 
     def _finish(self, window: bytes) -> None:
-        if not window.endswith(_END):
-            raise BadResponse(f"a stream without [DONE]: {window[-500:]!r}")
+        end = self._end
+        if not window.endswith(end.last + _LAST_CHUNK):
+            raise BadResponse(f"a stream that breaks off: {window[-500:]!r}")
         if _ERROR in window:
             raise BadResponse(f"an error within the stream: {window[-500:]!r}")
-        if _FINISH not in window:
+        if end.finish not in window:
             raise BadResponse(f"a stream without finish reason: {window[-500:]!r}")
         if not self.began:
             raise BadResponse(f"a stream without content: {window[-500:]!r}")
         if self._usage:
-            usage = _USAGE.search(window)
-            if usage is None:
+            usage = end.usage.findall(window)
+            if not usage:
                 raise BadResponse(f"a stream without usage: {window[-500:]!r}")
-            self.tokens = int(usage[1])
+            self.tokens = int(usage[-1])
         self.finished = True
 
 

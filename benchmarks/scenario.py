@@ -97,6 +97,36 @@ def _embeddings(encoding_format: str) -> Scenario:
 _WHOLE = 200  # tokens
 _WHOLE_ANSWERS: Mapping[str, Any] = {"connections": 32, "tokens": (_WHOLE, _WHOLE)}
 
+_APIS = {"responses": "Responses", "messages": "Messages"}
+
+
+def _streams_by(api: str, title: str) -> tuple[Scenario, Scenario]:
+    """Streams of another API than chat: of text, and of tool calls."""
+    calls = f"{api}_calls"
+    return (
+        Scenario(
+            name=f"{MOST_STREAMS}_{api}",
+            title=f"{MOST_STREAMS} streams by {title}",
+            metrics=_STREAMED,
+            options={"connections": MOST_STREAMS, "kind": api},
+        ),
+        _parsed(calls, f"streams of tool calls by {title}", request.CALLS_MODEL),
+    )
+
+
+def _requests_by(api: str, title: str) -> tuple[Scenario, Scenario]:
+    """Answers of another API than chat."""
+    return (
+        _requests(api, f"answer by {title}", kind=api),
+        _requests(
+            f"whole_{api}",
+            f"whole answer of {_WHOLE} tokens by {title}",
+            kind=api,
+            **_WHOLE_ANSWERS,
+        ),
+    )
+
+
 STREAMS = tuple(_streams(streams) for streams in (1, 8, MOST_STREAMS, 256))
 SCENARIOS = (
     *STREAMS,
@@ -133,10 +163,12 @@ SCENARIOS = (
     _parsed("calls", "streams of tool calls", request.CALLS_MODEL),
     _parsed("reasoning", "streams of reasoning", request.REASONING_MODEL),
     _parsed("logprobs", "streams with log probabilities"),
+    *(each for api, title in _APIS.items() for each in _streams_by(api, title)),
     _requests("chat", "chat"),
     _requests("whole", f"whole answer of {_WHOLE} tokens", **_WHOLE_ANSWERS),
     _requests("whole_tools", "the same with tools", kind="tools", optional=True, **_WHOLE_ANSWERS),
     _requests("streamed_chat", "streamed chat", stream=True),
+    *(each for api, title in _APIS.items() for each in _requests_by(api, title)),
     _requests("completion", "completion", kind="completion"),
     _requests("json_schema", "chat with a JSON schema", kind="json_schema", optional=True),
     _requests("tools", "chat with tools", kind="tools", optional=True),

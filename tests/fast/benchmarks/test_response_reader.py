@@ -1,6 +1,12 @@
 import pytest
 
-from benchmarks.response_reader import BadResponse, StreamReader, WholeReader
+from benchmarks.response_reader import (
+    MESSAGES_END,
+    RESPONSES_END,
+    BadResponse,
+    StreamReader,
+    WholeReader,
+)
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 OPENING = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
@@ -60,8 +66,8 @@ def test_tokens_by_usage_at_every_split():
     ("writes", "reason"),
     [
         ((*REAL, FINISH, DONE), "without usage"),
-        ((*REAL, FINISH, USAGE, DONE, TOKEN), r"without \[DONE\]"),
-        ((*REAL, FINISH, USAGE, DONE + b"data: {"), r"without \[DONE\]"),
+        ((*REAL, FINISH, USAGE, DONE, TOKEN), "breaks off"),
+        ((*REAL, FINISH, USAGE, DONE + b"data: {"), "breaks off"),
         ((*REAL, b'data: {"error":{"message":"no"}}\n\n', DONE), "error within"),
     ],
 )
@@ -76,8 +82,8 @@ def test_bad_stream_with_usage_fails_the_run(writes, reason):
     ("response", "reason"),
     [
         (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}", "503"),
-        (chunked(OPENING + TOKEN, b'data: {"error":{"message":"x"}}\n\n'), r"without \[DONE\]"),
-        (chunked(OPENING, TOKEN + FINISH), r"without \[DONE\]"),
+        (chunked(OPENING + TOKEN, b'data: {"error":{"message":"x"}}\n\n'), "breaks off"),
+        (chunked(OPENING, TOKEN + FINISH), "breaks off"),
         (chunked(OPENING, TOKEN, DONE), "without finish reason"),
         (chunked(OPENING, FINISH + DONE), "without content"),
     ],
@@ -134,3 +140,38 @@ def test_wrong_number_of_vectors_fails_the_run(data):
 
     with pytest.raises(BadResponse, match="2 b'\"embedding\":', not 3"):
         WholeReader(b'"embedding":', 3).feed(data)
+
+
+API_STREAMS = {
+    "responses": (
+        [
+            b'data: {"type":"response.created","response":{"output":[],"usage":null}}\n\n',
+            b'data: {"type":"response.output_text.delta","delta":" token"}\n\n',
+            b'data: {"type":"response.output_text.delta","delta":" token"}\n\n',
+            b'data: {"type":"response.output_text.done","text":" token token"}\n\n'
+            b'data: {"type":"response.completed","response":{"output":[{"text":" token token"}],'
+            b'"usage":{"output_tokens":2,"output_tokens_details":{}}}}\n\n',
+        ],
+        StreamReader(b"delta", usage=True, end=RESPONSES_END),
+    ),
+    "messages": (
+        [
+            b'data: {"type":"message_start","message":{"usage":{"output_tokens":0}}}\n\n'
+            b'data: {"type":"content_block_start","content_block":{"type":"text","text":""}}\n\n',
+            b'data: {"type":"content_block_delta","delta":{"text":" token"}}\n\n',
+            b'data: {"type":"content_block_delta","delta":{"text":" token"}}\n\n',
+            b'data: {"type":"message_delta","usage":{"output_tokens":2}}\n\n'
+            b'data: {"type":"message_stop"}\n\n',
+        ],
+        StreamReader(b"text", usage=True, end=MESSAGES_END),
+    ),
+}
+
+
+@pytest.mark.parametrize(("writes", "reader"), API_STREAMS.values(), ids=API_STREAMS.keys())
+def test_streams_of_other_apis(writes, reader):
+    """The repeated text counts for nothing: tokens are those of the usage at the end."""
+    for piece in chunked(*writes):
+        reader.feed(bytes([piece]))
+
+    assert (reader.chunks, reader.tokens, reader.finished) == (2, 2, True)

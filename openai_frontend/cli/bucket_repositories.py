@@ -49,5 +49,7 @@ async def _copy(bucket: BucketRepository) -> None:
         raise CopyFailed(f"{bucket}: {error}") from None
     for model, reason in report.failed.items():
         raise CopyFailed(f"{bucket}: model {model}: {reason}")
+    if report.ignored:
+        logger.warning("%s: %s", bucket, report.ignored)
     for model, reason in report.refused.items():
         logger.error("%s: model %s is not copied: %s", bucket, model, reason)

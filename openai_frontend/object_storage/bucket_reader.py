@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _LISTINGS = 16  # at once
+_BEHIND_DOTS = ".0"  # `0` follows `/` and `.`
 _CHUNK_BYTES = 1024 * 1024
 # A request may take hours: an object of 100 GB is one. A server that sends nothing is given up.
 _CLIENT = {"connect_timeout": "5s", "read_timeout": "20s", "timeout": "7d"}
@@ -57,6 +58,13 @@ class ModelListing:
     folders: frozenset[str]
 
 
+class ModelNames(NamedTuple):
+    """The models of a repository, and why an object beside them is ignored; empty without one."""
+
+    names: list[str]
+    ignored: str = ""
+
+
 class BucketReader:
     """The objects of one repository. Used within one event loop."""
 
@@ -65,12 +73,29 @@ class BucketReader:
         self._prefix = prefix
         self._listings = asyncio.Semaphore(_LISTINGS)
 
-    async def model_names(self) -> list[str]:
+    async def model_names(self) -> "ModelNames":
         """The folders of the repository, without hidden ones. Raises ModelRefused if the name of an
         object beside them prevents it, or StorageError.
         """
-        result = await self._list(self._prefix)
+        try:
+            result = await self._list(self._prefix)
+        except ModelRefused as error:
+            return ModelNames(await self._names_behind_dots(), str(error))
         names = {path.rpartition("/")[2] for path in result["common_prefixes"]}
+        return ModelNames(sorted(name for name in names if not name.startswith(".")))
+
+    async def _names_behind_dots(self) -> list[str]:
+        """obstore fails a listing that contains `../x` or `./x`. Those sort before models, so one
+        that begins behind them has all models; but then it has all objects.
+        """
+        folder = f"{self._prefix}/" if self._prefix else ""
+        names: set[str] = set()
+        async with self._listings:
+            with _translated():
+                listed = obstore.list(self._store, folder or None, offset=f"{folder}{_BEHIND_DOTS}")
+                async for batch in listed:
+                    paths = [each["path"][len(folder) :] for each in batch]
+                    names.update(path.partition("/")[0] for path in paths if "/" in path)
         return sorted(name for name in names if not name.startswith("."))
 
     async def listing(self, model: str) -> ModelListing:

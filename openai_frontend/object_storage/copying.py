@@ -35,6 +35,7 @@ class CopyReport:
 
     refused: dict[str, str] = field(default_factory=dict)  # by the names of their objects
     failed: dict[str, str] = field(default_factory=dict)
+    ignored: str = ""  # why an object beside the models is ignored
 
     def problems(self) -> Mapping[str, str]:
         return {**self.refused, **self.failed}
@@ -84,7 +85,8 @@ class _Copy:
     async def names(self) -> list[str]:
         """The models of the bucket. Those that are here if the name of an object hides others."""
         try:
-            return await self._reader.model_names()
+            names, self.report.ignored = await self._reader.model_names()
+            return names
         except ModelRefused as error:
             here = self._local.names()
             if not here:

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -222,6 +223,24 @@ def test_name_that_hides_other_models(bucket, monkeypatch):
 
     assert bucket.copy().refused == {OTHERS: "new models cannot be found: '../x'"}
     assert bucket.copied() == {**EXPECTED, "m/1/model": "new"}
+
+
+def test_name_beside_the_models_is_ignored(bucket, monkeypatch):
+    """obstore fails the listing of all folders; models are found behind the name."""
+    bucket.put(**{"repo__..x": "", "repo__a__1__model": "one", "repo__.hidden__1__model": "no"})
+    walk = BucketReader._list
+
+    async def refuse(self: BucketReader, folder: str) -> Any:
+        if folder == "repo":
+            raise ModelRefused("the object '../x' is refused")
+        return await walk(self, folder)
+
+    monkeypatch.setattr(BucketReader, "_list", refuse)
+    report = bucket.copy(prefix="repo")
+
+    assert report.problems() == {}
+    assert report.ignored == "the object '../x' is refused"
+    assert bucket.copied() == {"a/1/model": "one"}
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ class MessageRules:
         self._index = -1
         self._open: str | None = None  # the type of the open block
         self._json = ""  # the arguments of the open call
-        self._complete_calls = 0
+        self._unfinished = True  # the last call, or there is none
         self._signed = False
         self._kinds: list[str] = []
         self._stop_reason: str | None = None
@@ -121,7 +121,7 @@ class MessageRules:
         rule(self._open is not None and event["index"] == self._index, "another block ends")
         rule(self._open != "thinking" or self._signed, "reasoning ends without a signature")
         if self._open == "tool_use":
-            self._complete_calls += _is_object(self._json)
+            self._unfinished = not is_object(self._json)
         self._open = None
 
     def _message_delta(self, event: Mapping[str, Any]) -> None:
@@ -129,8 +129,11 @@ class MessageRules:
         rule(self._open is None and self._index >= 0, "the message ends without its blocks")
         reason = event["delta"]["stop_reason"]
         rule(reason in _REASONS, f"the unknown reason {reason}")
-        # The model may have stopped within a later one
-        rule(reason != "tool_use" or self._complete_calls > 0, "tool_use without a complete call")
+        called = "tool_use" in self._kinds
+        if reason == "tool_use":
+            rule(called and not self._unfinished, "tool_use without a complete call")
+        if reason == "end_turn":
+            rule(not called or not self._unfinished, "the message ends well within a call")
         sequence = event["delta"]["stop_sequence"]
         rule((sequence is not None) == (reason == "stop_sequence"), "a stop sequence or none")
         usage = event["usage"]
@@ -145,7 +148,8 @@ class MessageRules:
         self.ended = "message_stop"
 
 
-def _is_object(arguments: str) -> bool:
+def is_object(arguments: str) -> bool:
+    """Whether the arguments of a call are complete."""
     try:
         return isinstance(json.loads(arguments or "{}"), dict)
     except ValueError:
@@ -187,10 +191,12 @@ def folded(stream: bytes) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
+    """A model without a grammar may write anything."""
     try:
-        return from_json(text or "{}", allow_partial=True)
-    except ValueError:  # a model without a grammar may write anything
+        arguments = from_json(text or "{}", allow_partial=True)
+    except ValueError:
         return {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def _block(block: dict[str, Any]) -> dict[str, Any]:

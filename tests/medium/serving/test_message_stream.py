@@ -179,6 +179,21 @@ async def test_calls_end_a_message_with_tool_use():
     assert (await whole([OUTPUT]))["stop_reason"] == "tool_use"
 
 
+@pytest.mark.parametrize("before", ["", OUTPUT])
+@pytest.mark.parametrize("arguments", ["{", '{"a": "x"', '{"a": "x", "b": '])
+async def test_unfinished_call_is_never_a_finished_one(before, arguments):
+    """The model stopped by itself within the arguments. Clients run a call after `tool_use`, and
+    read `{}` as arguments; in chats, these are not JSON.
+    """
+    cut = f'{before}<tool_call>{{"name": "f", "arguments": {arguments}'
+
+    answer = await whole([cut])
+
+    assert answer["content"][-1]["type"] == "tool_use"
+    assert answer["stop_reason"] == "max_tokens"
+    assert without_ids(folded(await streamed(await message_of([cut])))) == without_ids(answer)
+
+
 async def test_one_call_ends_the_message_if_parallel_calls_are_disabled():
     choice = {"type": "auto", "disable_parallel_tool_use": True}
 

@@ -60,6 +60,7 @@ class Blocks:
         self.open: BlockKind | None = None
         self.index = -1  # of the open block, or the last one
         self.call = -1  # the number of the call, if the open block is one
+        self.unfinished = False  # the arguments of the last call are incomplete
         self._message_id = message_id
         self._hides_thinking = hides_thinking
         self._hidden: list[str] = []  # reasoning
@@ -85,6 +86,7 @@ class Blocks:
                     delta = {"type": "input_json_delta", "partial_json": text}
                     yield BlockDelta(self.index, delta)
                 case ToolCallEnd():
+                    self.unfinished = not event.complete
                     yield from self._end()
 
     def finish(self) -> Iterator[BlockEvent]:
@@ -147,6 +149,11 @@ class ContentBuilder:
         """All blocks, once the output is complete."""
         self._add(self._blocks.finish())
         return self._content
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the arguments of the last call are incomplete."""
+        return self._blocks.unfinished
 
     def _add(self, events: Iterable[BlockEvent]) -> None:
         for event in events:

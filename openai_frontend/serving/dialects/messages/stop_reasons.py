@@ -6,15 +6,23 @@ from openai_frontend.serving.dialects.messages.reader import MessageJob
 from openai_frontend.serving.output.completion_job import OutputEnd, Usage
 
 
-def stop_reason(end: OutputEnd, usage: Usage, message: MessageJob) -> dict[str, Any]:
-    """The members of a message or of its last delta."""
+def stop_reason(
+    end: OutputEnd, usage: Usage, message: MessageJob, *, unfinished: bool
+) -> dict[str, Any]:
+    """The members of a message or of its last delta.
+
+    `unfinished`: the arguments of the last call are incomplete. Clients know that only by
+    `max_tokens`: with any other reason, they take what they have of the arguments for all of them.
+    """
     reason, sequence = "end_turn", None
-    if end.reason == "calls":
-        reason = "tool_use"
-    elif end.reason == "length":
+    if end.reason == "length":
         reason = _length(usage, message)
-    elif isinstance(end.stopped_by, str):
+    elif isinstance(end.stopped_by, str) and end.reason != "calls":
         reason, sequence = "stop_sequence", end.stopped_by
+    elif unfinished:
+        reason = "max_tokens"
+    elif end.reason == "calls":
+        reason = "tool_use"
     return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": None}
 
 

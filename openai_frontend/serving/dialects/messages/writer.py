@@ -61,7 +61,8 @@ async def complete(message: MessageJob) -> bytes:
     blocks = Blocks(job.id, hides_thinking=message.options.hides_thinking)
     [choice], usage = await collect(job, lambda: ContentBuilder(blocks))
     fields = _message(message, choice.output.content(), usage)
-    return orjson.dumps({**fields, **stop_reason(choice.end, usage, message)})
+    unfinished = choice.output.unfinished
+    return orjson.dumps(fields | stop_reason(choice.end, usage, message, unfinished=unfinished))
 
 
 def _message(message: MessageJob, content: list[Any], usage: Usage) -> dict[str, Any]:
@@ -177,7 +178,9 @@ class MessageWriter(EventWriter):
 
     def closing(self, usage: Usage) -> bytes:
         """Why the message ended, all counts, and the end."""
-        delta = {"container": None, **stop_reason(self._end, usage, self._message)}
+        unfinished = self._blocks.unfinished
+        reason = stop_reason(self._end, usage, self._message, unfinished=unfinished)
+        delta = {"container": None, **reason}
         return _frame("message_delta", {"delta": delta, "usage": _usage(usage)}) + _STOP
 
 

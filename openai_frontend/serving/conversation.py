@@ -36,7 +36,7 @@ from openai_frontend.serving.output.output_parsing import (
 )
 from openai_frontend.serving.request.field_names import renamed, renamed_fields
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.media import NO_MEDIA, MediaReader, tokens_with_media
+from openai_frontend.serving.request.media import NO_MEDIA, Media, MediaReader, tokens_with_media
 from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
@@ -105,6 +105,7 @@ class Conversation:
     fields: SamplingFields
     messages: Sequence[Mapping[str, Any]]  # in the words of chat templates
     media: Sequence[MediaPart] = ()  # whose places are in the messages
+    items: Media | None = None  # the media, if it has been read
     continued: str | None = None  # the text of the last message, which the output continues
     lifts_system: bool = False  # system messages come first if the template needs that
     echo: str | None = None  # text that the response has before the output
@@ -160,13 +161,19 @@ class Conversations:
         prompt = await self._render(conversation, model, within_context=False)
         return tokens_with_media(prompt, model)
 
+    async def read_media(self, conversation: Conversation, model: Describes) -> Media:
+        """The conversation's media, which may have to be fetched. Raises InvalidRequest."""
+        if conversation.items is not None:
+            return conversation.items
+        return await self._media.read(conversation.media, model) if conversation.media else NO_MEDIA
+
     async def _render(
         self, conversation: Conversation, model: Renders, *, within_context: bool = True
     ) -> Prompt:
         """Render the conversation with the model's chat template and tokenize it."""
-        fields, plan, media = conversation.fields, conversation.plan, NO_MEDIA
+        fields, plan = conversation.fields, conversation.plan
+        media = await self.read_media(conversation, model)
         if conversation.media:
-            media = await self._media.read(conversation.media, model)
             media.check_choices(fields.n or 1)
         lifting: dict[str, Any] = {"lift_system": True} if conversation.lifts_system else {}
         prompt = await model.render_chat(

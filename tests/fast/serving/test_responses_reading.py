@@ -10,6 +10,7 @@ import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import CompletionDelta, StructuredOutputs
+from openai_frontend.media.modalities import ImageInput
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.conversation import Conversations
@@ -19,6 +20,7 @@ from openai_frontend.serving.dialects.responses.response_object import ResponseJ
 from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolNames
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.media import Media, MediaReader
 from openai_frontend.serving.request.sealed_text import Unsealer, seal
 from schemas.responses import ResponsesRequest
 from tests.fast.serving.fake_model import FakeModel, admission, last
@@ -363,6 +365,42 @@ def test_images_of_the_system_stay_with_its_messages(role):
     assert [message["role"] for message in left.messages] == [role, "user"]
     urls = [media.part["image_url"]["url"][-4:] for media in left.media]
     assert urls == ["ssss", "bbbb"]
+
+
+class CountingReader(MediaReader):
+    """Counts the items that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_items = 0
+
+    async def read(self, parts: Any, model: Any) -> Media:
+        self.read_items += len(parts)
+        texts = (each.part["image_url"]["url"][-4:] for each in parts)
+        images = (
+            ImageInput(base64=text, digest=text, width=1, height=1, format="png") for text in texts
+        )
+        return Media(images=tuple(images))
+
+
+async def test_truncation_reads_media_once():
+    """Whatever the number of turns that it tries to leave out."""
+    reader = CountingReader()
+    conversations = Conversations(InferenceLimits(), admission(), media=reader)
+    turns = [{"role": "user", "content": [picture(letter), {"type": "input_text", "text": "x" * 5}]}
+             for letter in "abcdefgh"]  # fmt: skip
+    items = [each for turn in turns for each in (turn, SAID)][:-1]
+    target = model(max_model_len=200)
+
+    job = await prepared(items, Responses(conversations, FieldPolicy("ignore")), target,
+                         truncation="auto")  # fmt: skip
+
+    [request] = job.job.requests
+    assert len(target.rendered) > 2
+    assert reader.read_items == 8
+    assert 0 < len(request.images) < 8
+    kept = [letter * 4 for letter in "abcdefgh"[-len(request.images) :]]
+    assert [image.base64 for image in request.images] == kept
 
 
 @honours("responses.max_output_tokens")

@@ -27,7 +27,7 @@ from openai_frontend.serving.output.completion_job import (
 )
 from openai_frontend.serving.request.field_names import renamed
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy, Neutral
-from openai_frontend.serving.request.media_parts import MediaPart
+from openai_frontend.serving.request.media import Media
 from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.template_inputs import (
     TemplateVariables,
@@ -144,7 +144,12 @@ class Responses:
     async def _job(
         self, request: ResponsesRequest, conversation: Conversation, model: ServingModel
     ) -> CompletionJob:
-        """Leaves out the oldest turns that do not fit, if the request allows that."""
+        """Leaves out the oldest turns that do not fit, if the request allows that. Media is read
+        only once.
+        """
+        if request.truncation == "auto":
+            items = await self._conversations.read_media(conversation, model)
+            conversation = replace(conversation, items=items)
         try:
             return await self._conversations.job(conversation, model)
         except ContextLengthExceeded:
@@ -350,15 +355,19 @@ class Turns:
         """The conversation without its oldest turns. Messages of the system stay."""
         cut, conversation = self._starts[turns], self._conversation
         kept: list[Mapping[str, Any]] = []
-        media: list[MediaPart] = []
+        media: list[int] = []  # the positions of what is kept
         first = 0  # of the message's media
         for at, message in enumerate(conversation.messages):
             last = first + _media_count(message)
             if at >= cut or message["role"] in ("system", "developer"):
                 kept.append(message)
-                media += conversation.media[first:last]
+                media += range(first, last)
             first = last
-        return replace(conversation, messages=kept, media=media)
+        items = conversation.items
+        if items is not None:
+            items = Media(images=tuple(items.images[at] for at in media))
+        parts = [conversation.media[at] for at in media]
+        return replace(conversation, messages=kept, media=parts, items=items)
 
 
 def _media_count(message: Mapping[str, Any]) -> int:

@@ -475,10 +475,14 @@ class UsageCounter:
                 self.finish_reason = delta.finish_reason
                 self._unfinished -= 1
 
-    def finish(self, reason: FinishReason) -> None:
-        """The output is complete before the engine ends the request."""
+    def finish(self, reason: FinishReason, tokens: int = 0) -> None:
+        """The output is complete before the engine ends the request.
+
+        `tokens`: those up to its end; 0 if they are not known. The engine may be ahead, by a number
+        that depends on how busy the process is.
+        """
         if not self.finished:
-            self._completion_tokens, self._uncounted = self.completion_tokens, 0
+            self._completion_tokens, self._uncounted = tokens or self.completion_tokens, 0
             self.finish_reason, self._unfinished = reason, 0
 
     def end(self) -> None:

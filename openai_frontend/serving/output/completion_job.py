@@ -46,6 +46,7 @@ class OutputEnd(NamedTuple):
 
     reason: EndReason
     stopped_by: int | str | None = None  # the stop token id or stop string, if one matched
+    arguments_too_long: bool = False  # a call exceeded the parser's limit, not the output its own
 
 
 STOPPED = OutputEnd("stop")
@@ -93,16 +94,16 @@ class CompletionProgress:
         counts = delta.counts
         if counts is not None and counts.metrics:
             self._metrics[choice] = counts.metrics
-        called = False
+        called = too_long = False
         if type(delta) is ParsedDelta:
             self._reasoning_tokens += delta.reasoning_tokens
-            called = delta.called
+            called, too_long = delta.called, delta.too_long
         if delta.finish_reason is None:
             return None
         end = _ENDS.get(delta.finish_reason)
         if end is None:
             raise InferenceFailed(f"unknown finish reason {delta.finish_reason!r} from the engine")
-        return OutputEnd("calls" if called else end, delta.stop_reason)
+        return OutputEnd("calls" if called else end, delta.stop_reason, too_long)
 
     def check_finished(self) -> None:
         """Raise InferenceFailed if a stream ended without a finish reason."""

@@ -50,6 +50,7 @@ class ParsedDelta(CompletionDelta):
     events: Sequence[Event] = ()
     reasoning_tokens: int = 0
     called: bool = False  # on the last delta: complete calls ended the output
+    too_long: bool = False  # on the last delta: arguments that exceed the limit ended it
     # On the last delta of a burst: what the next output continues, if it may be relayed
     segment: OpenSegment | None = None
 
@@ -98,6 +99,7 @@ class DeltaParser:
         self._config = config
         self._usage = usage
         self._counted = 0  # tokens of the counts passed on so far
+        self._tokens = 0  # of the deltas so far, as far as the model counts them
         self._called = False  # a tool call is complete
 
     def in_steps(self, deltas: Sequence[CompletionDelta]) -> Iterator[CompletionDelta]:
@@ -125,6 +127,7 @@ class DeltaParser:
         reasoning_tokens, events = self._events(delta)
         if delta.finish_reason is not None:
             events += self._parser.finish()
+        self._tokens += len(delta.token_ids) or delta.tokens
         if delta.counts is not None:
             self._counted += delta.counts.completion_tokens
         parsed = ParsedDelta(
@@ -189,10 +192,12 @@ class DeltaParser:
             case ReasoningText():
                 return self._config.include_reasoning
             case ArgumentsTooLong():
+                delta.too_long = True
                 self._stop(delta, "length")
             case ToolCallEnd():
                 self._called = self._called or event.complete
                 if not self._config.parallel_calls:
+                    delta.too_long = ArgumentsTooLong(event.index) in delta.events
                     self._stop(delta, _stop_reason(event, delta))
         return True
 
@@ -201,7 +206,7 @@ class DeltaParser:
         self.stopped = True
         delta.finish_reason = reason
         usage = self._usage
-        usage.finish(reason)
+        usage.finish(reason, self._tokens)
         if delta.counts is None:
             delta.counts = TokenCounts(
                 usage.prompt_tokens,
@@ -216,7 +221,7 @@ def _stop_reason(call: ToolCallEnd, delta: ParsedDelta) -> FinishReason:
     """Why output ends that may have only one call."""
     if call.complete:
         return "stop"
-    if ArgumentsTooLong(call.index) in delta.events:
+    if delta.too_long:
         return "length"
     return delta.finish_reason or "stop"  # the engine ended an incomplete call
 
@@ -269,6 +274,7 @@ def merge_parsed(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
         events=merge_events([event for each in parsed for event in each.events]),
         reasoning_tokens=sum(each.reasoning_tokens for each in parsed),
         called=parsed[-1].called,
+        too_long=parsed[-1].too_long,
     )
 
 

@@ -22,6 +22,7 @@ TURNS: list[dict[str, Any]] = [
     {"contains": "weather", "after": 1, "text": "It is sunny in Oslo."},
     {"contains": "patch", "text": call("patch", input="*** Begin\n+ä 😀\n")},
     {"contains": "server", "text": call("fs__read", path="a") + call("tool_search", query="x")},
+    {"contains": "two", "text": SEEN + call("weather", city="Oslo") + call("now")},
     {"contains": "nothing", "text": ""},
     {"text": "Hello there. " * 20},
 ]
@@ -86,6 +87,10 @@ ASKED: list[tuple[dict[str, Any], list[str]]] = [
         ["reasoning", "message", "function_call"],
     ),
     ({"input": "a patch", "tools": [PATCH]}, ["custom_tool_call"]),
+    (
+        {"input": "two", "tools": [WEATHER], "parallel_tool_calls": False},
+        ["reasoning", "message", "function_call"],
+    ),
     ({"input": "the server", "tools": [SPACE, SEARCH]}, ["function_call", "tool_search_call"]),
     (
         {

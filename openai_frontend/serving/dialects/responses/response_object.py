@@ -108,6 +108,8 @@ class ResponseJob:
 
 def final_status(end: OutputEnd) -> tuple[Status, str | None]:
     """The status of an output that ended, and why it is incomplete."""
+    if end.arguments_too_long:
+        return "incomplete", "max_tool_arguments"
     if end.reason == "length":
         return "incomplete", "max_output_tokens"
     return "completed", None

@@ -242,7 +242,7 @@ class EngineHandle:
 
 
 def _counted(prompt_tokens: Sequence[int]) -> tensors.Output:
-    return tensors.count_output("num_input_tokens", *prompt_tokens)
+    return tensors.counts_output("num_input_tokens", prompt_tokens)
 
 
 async def _gather(

@@ -163,8 +163,8 @@ def read_generation(
         adapter=None if lora_name is None else _adapter(lora_name, adapters),
         stream=read_flag(inputs, "stream"),
         return_token_ids=read_flag(inputs, "return_token_ids"),
-        count_tokens="count_tokens" in inputs and read_flag(inputs, "count_tokens"),
-        logprob_arrays="logprob_arrays" in inputs and read_flag(inputs, "logprob_arrays"),
+        count_tokens=read_flag(inputs, "count_tokens"),
+        logprob_arrays=read_flag(inputs, "logprob_arrays"),
         priority=0 if priority is None else priority.item(),
         cache_salt=cache_salt,
         stream_interval=_read_stream_interval(inputs),
@@ -323,8 +323,7 @@ def _read_dimensions(document: Mapping[str, Any]) -> int | None:
 
 def read_flag(inputs: Mapping[str, Tensor], name: str) -> bool:
     """Return a BOOL input; False if it is absent."""
-    tensor = inputs.get(name)
-    return tensor is not None and bool(tensor.item())
+    return name in inputs and bool(inputs[name].item())
 
 
 def _read_prompt(
@@ -418,8 +417,11 @@ def _adapter(name: str, adapters: Mapping[str, Adapter]) -> Adapter:
 
 def bytes_output(name: str, value: str) -> Output:
     """A STRING[1] output."""
-    data = well_formed(value).encode()
-    return name, "BYTES", (1,), struct.pack("<I", len(data)) + data
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:
+        data = well_formed(value).encode()
+    return name, "BYTES", (1,), len(data).to_bytes(4, "little") + data
 
 
 def json_output(name: str, value: Any) -> Output:
@@ -427,7 +429,12 @@ def json_output(name: str, value: Any) -> Output:
     return bytes_output(name, json.dumps(value))
 
 
-def count_output(name: str, *counts: int) -> Output:
+def count_output(name: str, count: int) -> Output:
+    """A UINT32[1] output."""
+    return name, "UINT32", (1,), count.to_bytes(4, "little")
+
+
+def counts_output(name: str, counts: Sequence[int]) -> Output:
     """A UINT32[n] output."""
     return name, "UINT32", (len(counts),), struct.pack(f"<{len(counts)}I", *counts)
 

@@ -68,10 +68,8 @@ class DirectWriter:
         """
         cycle = self._cycle
         status_line = _STATUS_LINES.get(status)
-        framing = [header for header in headers if header[0] in _FRAMING]
         if (
             status_line is None
-            or framing != [(b"content-length", b"%d" % len(body))]
             or cycle.response_started
             or cycle.disconnected
             or self._flow.write_paused
@@ -81,10 +79,21 @@ class DirectWriter:
             or cycle.scope["method"] == "HEAD"
         ):
             return False
-        parts = [part for header in headers for part in (header[0], b": ", header[1], b"\r\n")]
-        if _FORBIDDEN.search(b"".join([part for header in headers for part in header])):
+        length = (b"content-length", b"%d" % len(body))
+        head, framing = [status_line, self._default_head()], 0
+        checked: list[bytes] = []
+        for header in headers:
+            name, value = header
+            if name in _FRAMING:
+                if header != length:
+                    return False
+                framing += 1
+            head += name, b": ", value, b"\r\n"
+            checked += header
+        if framing != 1 or _FORBIDDEN.search(b"".join(checked)):
             return False
-        cycle.transport.write(b"".join([status_line, self._default_head(), *parts, b"\r\n", body]))
+        head += b"\r\n", body
+        cycle.transport.write(b"".join(head))
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = cycle.chunked_encoding = False
         cycle.message_event.set()

@@ -65,9 +65,10 @@ class _Sent:
     """An awaitable for what was done without waiting."""
 
     def __await__(self) -> Generator[None, None, None]:
-        return cast("Generator[None, None, None]", iter(()))
+        return _NOTHING
 
 
+_NOTHING = cast("Generator[None, None, None]", iter(()))  # ended, and so the same for everyone
 _SENT = _Sent()
 
 
@@ -93,7 +94,7 @@ class _RequestIdHeaders:
                 (b"openai-processing-ms", b"%d" % elapsed_ms),
             ]
             message["headers"] = headers = [*message.get("headers", ()), *added]
-            if self._writer is not None and any(name == b"content-length" for name, _ in headers):
+            if self._writer is not None and b"content-length" in dict(headers):
                 self._start = message
                 return _SENT
         elif self._start is not None:

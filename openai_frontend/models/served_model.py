@@ -425,9 +425,10 @@ def _characters(messages: Sequence[Mapping[str, Any]]) -> int | None:
     characters = 0
     for each in messages:
         for value in each.values():
-            if isinstance(value, str):
+            kind = type(value)  # of parsed JSON
+            if kind is str:
                 characters += len(value)
-            elif isinstance(value, list | dict):
+            elif kind is list or kind is dict:
                 return None
     return characters
 

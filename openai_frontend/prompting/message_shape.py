@@ -35,6 +35,12 @@ class MessageShape:
     # in messages of the role, so it needs the parts of the content.
     media: Mapping[str, str] = field(default_factory=dict)
     media_parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Roles whose messages need no change if they are text
+    _speakers: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        spoken = {role for role, form in self.forms.items() if form == "text"} - {"developer"}
+        object.__setattr__(self, "_speakers", frozenset(spoken))
 
     def messages(
         self, messages: Sequence[Message], warn: Callable[[str], None]
@@ -45,10 +51,12 @@ class MessageShape:
         return [self._message(message, i, warn) for i, message in enumerate(messages)]
 
     def _message(self, message: Message, index: int, warn: Callable[[str], None]) -> dict[str, Any]:
+        content, role = message.get("content"), message.get("role")
+        if type(content) is str and len(message) == 2 and role in self._speakers:
+            return {"role": role, "content": content}  # as most are
         shaped = {key: value for key, value in message.items() if key != "content"}
-        if shaped.get("role") == "developer" and not self.developer:
+        if role == "developer" and not self.developer:
             shaped["role"] = "system"
-        content = message.get("content")
         if content is None:
             null = self.null_content and shaped.get("tool_calls")
             shaped["content"] = None if null else self.empty_content

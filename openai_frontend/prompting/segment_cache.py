@@ -10,7 +10,6 @@ import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,7 @@ class SegmentCache:
         self._known: OrderedDict[str, TokenIds] = OrderedDict()  # the latest is last
         self._bytes = 0
         boundaries = _boundaries(tokenizer.fast.get_added_tokens_decoder().values())
-        self._pattern = re.compile(one_of(boundaries)) if boundaries else None
+        self._pattern = re.compile(f"({one_of(boundaries)})") if boundaries else None
         if not self._agrees(boundaries):
             self._pattern = None
 
@@ -55,7 +54,10 @@ class SegmentCache:
         """Tokenize what is not known, releasing the GIL. Adds no special tokens."""
         segments = self._cut(text)
         with self._lock:
-            known = [self._find(segment) for segment in segments]
+            known = [self._known.get(segment) for segment in segments]
+            for segment, ids in zip(segments, known, strict=True):
+                if ids is not None:
+                    self._known.move_to_end(segment)
         new = [segment for segment, ids in zip(segments, known, strict=True) if ids is None]
         encoded = iter(self._tokenizer.encode_all(new, add_special_tokens=False) if new else ())
         parts = [next(encoded) if ids is None else ids for ids in known]
@@ -71,16 +73,12 @@ class SegmentCache:
             while self._bytes > self._max_bytes:
                 self._bytes -= _size(*self._known.popitem(last=False))
 
-    def _find(self, segment: str) -> TokenIds | None:
-        token_ids = self._known.get(segment)
-        if token_ids is not None:
-            self._known.move_to_end(segment)
-        return token_ids
-
     def _cut(self, text: str) -> list[str]:
-        starts = () if self._pattern is None else self._pattern.finditer(text)
-        cuts = [0, *(found.start() for found in starts), len(text)]
-        return [text[begin:end] for begin, end in pairwise(cuts) if begin < end]
+        if self._pattern is None:
+            return [text] if text else []
+        first, *parts = self._pattern.split(text)
+        segments = [token + rest for token, rest in zip(parts[::2], parts[1::2], strict=True)]
+        return [first, *segments] if first else segments
 
     def _agrees(self, boundaries: Sequence[str]) -> bool:
         """Whether a text's segments have the ids that the tokenizer gives the whole text."""

@@ -31,7 +31,11 @@ class SpecialTokenEscaper:
         """Return a mark for `marked` that does not occur in `values`; None if there is nothing to
         escape. Templates may join the content parts of `messages`.
         """
-        joined = ["".join(texts) for each in messages if len(texts := _part_texts(each)) > 1]
+        joined = [
+            "".join(texts)
+            for each in messages
+            if type(each.get("content")) is list and len(texts := _part_texts(each)) > 1
+        ]
         if self._pattern is None or not self._may_hold([values, joined]):
             return None
         found = sum(1 for text in _texts(values) for _ in self._pattern.finditer(text))

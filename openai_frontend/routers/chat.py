@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
-from openai_frontend.routers.routing import InferenceRoute
-from openai_frontend.routers.streaming import EventStream, StreamLimits, raw_headers
+from openai_frontend.routers.routing import InferenceRoute, JsonResponse, raw_headers
+from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.chat import ChatCompletions, chunks, complete
 from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
 from schemas.chat_completions import (
@@ -45,7 +45,7 @@ def chat_router(
         headers = adjusted_parameters(job.adjusted)
         if completion is None:
             return EventStream(chunks(job), job.bursts(), streams, raw_headers(headers))
-        return Response(orjson.dumps(completion), headers=headers, media_type="application/json")
+        return JsonResponse(orjson.dumps(completion), headers)
 
     return router
 

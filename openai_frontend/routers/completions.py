@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
-from openai_frontend.routers.routing import InferenceRoute
+from openai_frontend.routers.routing import InferenceRoute, JsonResponse
 from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.completions import Completions, chunks, complete
 from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
@@ -37,6 +37,6 @@ def completions_router(
             completion = None if completion_request.stream else await complete(job)
         if completion is None:
             return EventStream(chunks(job), job.bursts(), streams)
-        return Response(orjson.dumps(completion), media_type="application/json")
+        return JsonResponse(orjson.dumps(completion))
 
     return router

@@ -9,8 +9,8 @@ from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ANTHROPIC_ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
-from openai_frontend.routers.routing import MessagesRoute
-from openai_frontend.routers.streaming import EventStream, StreamLimits, raw_headers
+from openai_frontend.routers.routing import MessagesRoute, raw_headers
+from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.messages.reader import Messages
 from openai_frontend.serving.dialects.messages.writer import complete, events
 from openai_frontend.serving.request.request_body import (

@@ -8,7 +8,7 @@ from pydantic import BaseModel, TypeAdapter
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
-from openai_frontend.routers.routing import InferenceRoute
+from openai_frontend.routers.routing import InferenceRoute, JsonResponse
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.request_body import BodyReader
@@ -41,7 +41,7 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
         model = await resolve_model(registry, embedding_request.model, "embeddings")
         with CancelOnDisconnect():
             body = await embeddings.create(embedding_request, model)
-        return Response(body, media_type="application/json")
+        return JsonResponse(body)
 
     return router
 

@@ -6,8 +6,8 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
-from openai_frontend.routers.routing import ResponsesRoute
-from openai_frontend.routers.streaming import EventStream, StreamLimits, raw_headers
+from openai_frontend.routers.routing import ResponsesRoute, raw_headers
+from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.responses.reader import Responses
 from openai_frontend.serving.dialects.responses.writer import complete, events
 from openai_frontend.serving.request.request_body import (

@@ -5,7 +5,7 @@ Not Starlette's StreamingResponse: its task group costs more than the stream's o
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -30,11 +30,6 @@ HEADERS = [
 ]
 
 Headers = Sequence[tuple[bytes, bytes]]
-
-
-def raw_headers(headers: Mapping[str, str]) -> Headers:
-    """The headers as ASGI takes them."""
-    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,9 +149,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """uvicorn's, with the limits. Does not call it: clients send a dozen headers."""
+        name = name.lower()
         self._request_limits.header(name, value, before=len(self.headers))
-        if self._head_open:  # ignore trailers, which a proxy does not check
-            super().on_header(name, value)
+        if not self._head_open:  # ignore trailers, which a proxy does not check
+            return
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._head_open = False

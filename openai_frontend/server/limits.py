@@ -107,13 +107,13 @@ class RequestLimits:
             self._reject(http_error(414, message, "request_url_too_long"))
 
     def header(self, name: bytes, value: bytes, *, before: int) -> None:
-        """A header or a trailer; `before` headers have been stored already."""
+        """A header or a trailer, its name in lower case; `before` headers have been stored."""
         self._head_bytes += len(name) + len(value)
         if before >= MAX_HEADERS:
             self._reject(_TOO_MANY_HEADERS)
         if self._head_bytes > self._limits.max_header_bytes:
             self._reject_large_head()
-        if len(name) == len(_TRANSFER_ENCODING) and name.lower() == _TRANSFER_ENCODING:
+        if name == _TRANSFER_ENCODING:
             self._check_coding(value)
 
     def version(self, version: str) -> None:

@@ -192,14 +192,15 @@ def _on_executions() -> None:
 
 def _guarded(call: Any, execution: _core.Execution) -> None:
     """Call a user's engine. An exception fails this request; others continue."""
-    with caught(_log_unreported), caught(partial(_fail, execution)):
+    with caught(partial(_fail, execution)):
         call(execution)
 
 
 def _fail(execution: _core.Execution, error: Exception) -> None:
-    message = "engine failed on request %s"
-    log_error(logger, message, execution.request_id, error=error, traceback=True)
-    execution.fail(error_codes.INTERNAL, describe_exception(error))
+    with caught(_log_unreported):
+        message = "engine failed on request %s"
+        log_error(logger, message, execution.request_id, error=error, traceback=True)
+        execution.fail(error_codes.INTERNAL, describe_exception(error))
 
 
 def _log_unreported(error: Exception) -> None:

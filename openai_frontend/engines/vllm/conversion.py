@@ -168,7 +168,7 @@ class RequestTemplates:
     def _packed(self, token_ids: Sequence[int]) -> Any:
         """The ids as vLLM's encoder takes them. None if one is not in the vocabulary."""
         if type(token_ids) is list:  # few
-            return token_ids if 0 <= min(token_ids) and max(token_ids) < self._vocab_size else None
+            return token_ids if min(token_ids) >= 0 and max(token_ids) < self._vocab_size else None
         values = np.asarray(token_ids, np.int32)
         if values.min() < 0 or values.max() >= self._vocab_size:
             return None

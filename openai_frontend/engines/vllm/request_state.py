@@ -1,7 +1,6 @@
 """State of each request in the step loop: text, token counts and sink."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import ConstraintError, DeltaSink, EngineError

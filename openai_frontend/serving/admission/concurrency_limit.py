@@ -64,7 +64,7 @@ class ConcurrencyLimiter:
         self.running = 0
         self.unreleased = 0  # cancelled requests that Triton still has
         self.draining = False
-        self._slots: dict[str, ModelSlots] = {}
+        self._slots = _Slots(self)
         self._contended: OrderedDict[ModelSlots, None] = OrderedDict()  # the next one first
 
     @property
@@ -78,14 +78,8 @@ class ConcurrencyLimiter:
 
     def slots(self, model_name: str, limits: ConcurrencyLimits) -> "ModelSlots":
         """Like `slots_for`, by name. Takes the new limits of a model that was loaded again."""
-        slots = self._of(model_name)
+        slots = self._slots[model_name]
         slots.limits = limits
-        return slots
-
-    def _of(self, model_name: str) -> "ModelSlots":
-        slots = self._slots.get(model_name)
-        if slots is None:
-            slots = self._slots[model_name] = ModelSlots(self, model_name)
         return slots
 
     def retain(self, model_name: str, input_bytes: int) -> None:
@@ -98,7 +92,7 @@ class ConcurrencyLimiter:
         self.grant_free_slots()
 
     def _count_unreleased(self, model_name: str, more: int) -> None:
-        slots = self._of(model_name)
+        slots = self._slots[model_name]
         self.unreleased += more
         slots.unreleased += more
         if self.metrics is not None:
@@ -128,6 +122,18 @@ class ConcurrencyLimiter:
                     slots.grant_next()
                     self._contended.move_to_end(slots)
                     served = True
+
+
+class _Slots(dict[str, "ModelSlots"]):
+    """By the model's name, made at first use."""
+
+    def __init__(self, server: ConcurrencyLimiter) -> None:
+        super().__init__()
+        self._server = server
+
+    def __missing__(self, model_name: str) -> "ModelSlots":
+        slots = self[model_name] = ModelSlots(self._server, model_name)
+        return slots
 
 
 class ModelSlots:
@@ -161,10 +167,12 @@ class ModelSlots:
         timeout.
         """
         self._check_draining()
-        if self.queue and self.free():  # the limits were raised meanwhile
+        free, waiting = self.free(), len(self.queue)
+        if free and waiting:  # the limits were raised meanwhile
             self._server.grant_free_slots()
-        if not self.queue and self.free():
-            return self._grant(wanted)
+            free, waiting = self.free(), len(self.queue)
+        if free and not waiting:
+            return self._take(min(wanted, MAX_PARALLEL, free))
         self._server.enqueue(self)
         return await self.queue.wait(
             wanted, key, max_size=self._max_queue_size, timeout_s=self._timeout_s(timeout_s)
@@ -186,10 +194,12 @@ class ModelSlots:
         free = server.max_concurrent_requests - server.running - server.unreleased
         if own is not None:
             free = min(free, own - self.running - self.unreleased)
-        return max(0, free)
+        return free if free > 0 else 0
 
     def _grant(self, wanted: int) -> int:
-        granted = min(wanted, MAX_PARALLEL, self.free())
+        return self._take(min(wanted, MAX_PARALLEL, self.free()))
+
+    def _take(self, granted: int) -> int:
         self.running += granted
         self._server.running += granted
         return granted

@@ -54,6 +54,8 @@ def _without_media(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _checked(
     message: ChatCompletionMessageParam, place: str, policy: FieldPolicy, media: list[MediaPart]
 ) -> Mapping[str, Any]:
+    if len(message) == 2 and type(message.get("content")) is str:  # as most are: with a role
+        return message
     _check_content(message, f"{place}.content", media)
     if message.get("tool_calls"):
         _check_calls(message["tool_calls"] or (), f"{place}.tool_calls", policy)

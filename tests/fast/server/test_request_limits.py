@@ -55,7 +55,7 @@ AT_THE_LIMIT: dict[str, tuple[Told, Told, int]] = {
     ),
     "chunks": (chunks(3), chunks(1), 413),
     "coding": (
-        lambda incoming: incoming.header(b"Transfer-Encoding", b" Chunked", before=0),
+        lambda incoming: incoming.header(b"transfer-encoding", b" Chunked", before=0),
         lambda incoming: incoming.header(b"transfer-encoding", b"chunked", before=1),
         400,
     ),

@@ -169,7 +169,10 @@ class ResponseWriter:
             self._unsent.whole += 1
             if self._first_token_s is None:
                 self._note_first_token()
-            self._collect(delta)
+            if self._text_only:  # in place, since this is done for each token
+                self._held.append(delta.text)
+            else:
+                self._collected.append(delta)
 
     def count_prompt(self, counts: TokenCounts) -> None:
         """Report the prompt's counts with the first delta, which follows."""
@@ -185,12 +188,6 @@ class ResponseWriter:
                 outputs.append(self._count_output())
             outputs += _counts(self._prompt_counts)
         self._execution.send(outputs)
-
-    def _collect(self, delta: CompletionDelta) -> None:
-        if self._text_only:
-            self._held.append(delta.text)
-        else:
-            self._collected.append(delta)
 
     def _send_plain(self, text: str, token_ids: Sequence[int]) -> None:
         if self._count_tokens:
@@ -245,12 +242,10 @@ class ResponseWriter:
         self._live.pop(self._execution, None)
         if not self._stream and self._first_token_s is None:
             self._note_first_token()
-        if self._held or self._collected:
-            self._collect(delta)
         if self._collected:
-            delta = merge_deltas(self._collected)
+            delta = merge_deltas([*self._collected, delta])
         elif self._held:
-            delta.text = "".join(self._held)
+            delta.text = "".join([*self._held, delta.text])
             self._held = []
         if self._count_tokens:
             self._count(delta.token_ids)

@@ -18,7 +18,7 @@ from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
@@ -239,6 +239,8 @@ class _Generation(Extension):
 
 
 _DICT_NAMES = frozenset(dir(dict))
+# What a loop knows of its item; the sandbox takes 18 calls to allow one of them
+_LOOP_NAMES = frozenset({"first", "last", "index", "index0", "length", "previtem", "nextitem"})
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -251,6 +253,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         """
         if type(obj) is dict and attribute in obj and attribute not in _DICT_NAMES:
             return obj[attribute]
+        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
     def call(self, context: Context, /, obj: Any, *args: Any, **kwargs: Any) -> Any:

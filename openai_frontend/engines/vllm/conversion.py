@@ -1,11 +1,10 @@
 """Converts requests to vLLM's types, and vLLM's outputs and errors to ours."""
 
-import contextlib
 import copy
 import dataclasses
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -15,7 +14,6 @@ from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_EXCEEDED, GRAMMAR_FAILED
 from openai_frontend.engines.vllm.grammars.xgrammar_errors import reason_of_xgrammar
-from openai_frontend.errors import caught
 from openai_frontend.generation import (
     RESERVED_ARGS,
     CompletionDelta,
@@ -347,48 +345,50 @@ def _logprobs_of(position: Any) -> dict[int, dict[str, Any]]:
     }
 
 
-@contextlib.contextmanager
-def translate_errors(params: Any = None) -> Iterator[None]:
+class translate_errors:
     """Convert vLLM's exceptions: a dead engine to unavailable, a refused request to ValueError.
 
     `params` are vLLM's for this request.
     """
-    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-    try:
-        yield
-    except EngineDeadError as error:
-        # vLLM raises it from a variable: the cycle would keep the engine's threads and descriptors
-        traceback.clear_frames(error.__traceback__)
-        raise EngineError(ENGINE_DIED, error_codes.UNAVAILABLE) from error
-    except versions.client_error() as error:
-        kind = ConstraintError if _is_of_constraint(error) else ValueError
-        raise kind(_message(error, params)) from error
-    except versions.generation_error() as error:
-        retryable = getattr(error, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
-        code = error_codes.UNAVAILABLE if retryable else error_codes.INTERNAL
-        raise EngineError(f"the engine ended the request: {error}", code) from error
-    except EngineGenerateError as error:
-        # AsyncLLM wraps the cause in an exception without a message.
-        raise _unwrapped(error.__cause__ or error) from error
-    except OverflowError as error:
-        raise _unwrapped(error) from error
+    __slots__ = ("_params",)
+
+    def __init__(self, params: Any = None) -> None:
+        self._params = params
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            found = translated(error, self._params)
+            if found is not error:
+                raise found from error
 
 
 def translated(error: Exception, params: Any = None) -> Exception:
-    """The exception that `translate_errors` would raise for one that vLLM returns."""
-    found: list[Exception] = []
-    with caught(found.append):
-        _raise_translated(error, params)
-    return found[0]
+    """The exception that `translate_errors` raises for this one; the same one if it keeps it."""
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+    if isinstance(error, EngineDeadError):
+        # vLLM raises it from a variable: the cycle would keep the engine's threads and descriptors
+        traceback.clear_frames(error.__traceback__)
+        return EngineError(ENGINE_DIED, error_codes.UNAVAILABLE)
+    if isinstance(error, versions.client_error()):
+        kind = ConstraintError if _is_of_constraint(error) else ValueError
+        return kind(_message(error, params))
+    if isinstance(error, versions.generation_error()):
+        retryable = getattr(error, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
+        code = error_codes.UNAVAILABLE if retryable else error_codes.INTERNAL
+        return EngineError(f"the engine ended the request: {error}", code)
+    if isinstance(error, EngineGenerateError):
+        # AsyncLLM wraps the cause in an exception without a message.
+        cause = error.__cause__
+        return _unwrapped(cause) if isinstance(cause, Exception) else error
+    return _unwrapped(error)
 
 
-def _raise_translated(error: Exception, params: Any) -> None:
-    with translate_errors(params):
-        raise error
-
-
-def _unwrapped(error: BaseException) -> BaseException:
+def _unwrapped(error: Exception) -> Exception:
     if isinstance(error, OverflowError):  # from the encoder between vLLM's processes
         return ValueError(f"a number in the request is too large: {error}")
     return error

@@ -9,9 +9,9 @@ It uses vLLM's internal classes: `capabilities.STEP_LOOP` lists what it needs of
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -180,18 +180,15 @@ class StepLoop:
         with self._adding(request_id, request.sampling_params, sink):
             await self._core.add_request_async(request)
 
-    @contextlib.contextmanager
-    def _adding(self, request_id: str, params: Any, sink: DeltaSink) -> Iterator[None]:
+    def _adding(self, request_id: str, params: Any, sink: DeltaSink) -> caught:
         """Any exception of vLLM fails only this request."""
+        return caught(partial(self._fail, request_id, params, sink))
 
-        def fail(error: Exception) -> None:
-            self._streams.pop(request_id, None)
-            self._drop_collected(request_id)
-            self._return_unread(request_id, kv_transfer.unread(params))
-            sink.fail(error)
-
-        with caught(fail), conversion.translate_errors(params):
-            yield
+    def _fail(self, request_id: str, params: Any, sink: DeltaSink, error: Exception) -> None:
+        self._streams.pop(request_id, None)
+        self._drop_collected(request_id)
+        self._return_unread(request_id, kv_transfer.unread(params))
+        sink.fail(conversion.translated(error, params))
 
     def _return_unread(self, request_id: str, transfer: Mapping[str, Any] | None) -> None:
         """For a request that does not get as far as the engine, or too late."""

@@ -33,9 +33,10 @@ class RequestSender:
 
         self._client = client
         self._socket = client.input_socket
-        self._send = client.input_socket._shadow_sock.send_multipart
+        self._send = client.input_socket._shadow_sock.send
         self._kind = EngineCoreRequestType.ADD.value
-        self._at_once = zmq.NOBLOCK
+        # Numbers, because each operation on zmq's enumerations takes several calls.
+        self._at_once, self._more = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
         self._full = zmq.Again
 
     def add(self, request: Any) -> bool:
@@ -52,8 +53,11 @@ class RequestSender:
         frames = (client.core_engine, self._kind, *client.encoder.encode(request))
         # Images are frames of their own. zmq keeps references to large ones instead of copies.
         copy = len(frames) == _FRAMES_OF_TEXT
+        *before, last = frames
         try:
-            self._send(frames, self._at_once, copy)
+            for frame in before:  # only the first, which names the engine, can find it full
+                self._send(frame, self._more, copy)
+            self._send(last, self._at_once, copy)
         except self._full:
             return False
         return True

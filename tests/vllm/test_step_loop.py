@@ -123,7 +123,6 @@ def refusals() -> dict[str, tuple[Exception, type[Exception], int | None]]:
 def test_reason_of_a_refused_request_reaches_the_client(tokenizer, name, collected):
     """It is neither lost nor reported as the end of the engine."""
     from vllm.v1.engine import FinishReason
-    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
     raised, kind, code = refusals()[name]
     sink, request = Sink(), constrained()

@@ -17,7 +17,7 @@ from tests.gateway_process import ROOT
 pytestmark = pytest.mark.engine
 
 SHIPPED = ["demo", "demo-speech", "demo-vision", "demo-embedding"]
-WORDS = "Do you speak français? 你好，世界 😀 \n\n  a\tb 'quoted' don't"
+WORDS = "Do you speak français? 你好世界 😀 \n\n  a\tb 'quoted' don't"
 
 
 def metaspace() -> Tokenizer:

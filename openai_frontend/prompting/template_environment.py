@@ -239,7 +239,7 @@ class _Generation(Extension):
 
 
 _DICT_NAMES = frozenset(dir(dict))
-# What a loop knows of its item; the sandbox takes 18 calls to allow one of them
+# Facts of a loop about its item; the sandbox takes 18 calls to allow one of them
 _LOOP_NAMES = frozenset({"first", "last", "index", "index0", "length", "previtem", "nextitem"})
 
 

@@ -46,7 +46,6 @@ class OutputEnd(NamedTuple):
 
     reason: EndReason
     stopped_by: int | str | None = None  # the stop token id or stop string, if one matched
-    arguments_too_long: bool = False  # a call exceeded the parser's limit, not the output its own
 
 
 STOPPED = OutputEnd("stop")
@@ -94,16 +93,16 @@ class CompletionProgress:
         counts = delta.counts
         if counts is not None and counts.metrics:
             self._metrics[choice] = counts.metrics
-        called = too_long = False
+        called = False
         if type(delta) is ParsedDelta:
             self._reasoning_tokens += delta.reasoning_tokens
-            called, too_long = delta.called, delta.too_long
+            called = delta.called
         if delta.finish_reason is None:
             return None
         end = _ENDS.get(delta.finish_reason)
         if end is None:
             raise InferenceFailed(f"unknown finish reason {delta.finish_reason!r} from the engine")
-        return OutputEnd("calls" if called else end, delta.stop_reason, too_long)
+        return OutputEnd("calls" if called else end, delta.stop_reason)
 
     def check_finished(self) -> None:
         """Raise InferenceFailed if a stream ended without a finish reason."""

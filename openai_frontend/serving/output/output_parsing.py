@@ -50,7 +50,6 @@ class ParsedDelta(CompletionDelta):
     events: Sequence[Event] = ()
     reasoning_tokens: int = 0
     called: bool = False  # on the last delta: complete calls ended the output
-    too_long: bool = False  # on the last delta: arguments that exceed the limit ended it
     # On the last delta of a burst: what the next output continues, if it may be relayed
     segment: OpenSegment | None = None
 
@@ -192,12 +191,10 @@ class DeltaParser:
             case ReasoningText():
                 return self._config.include_reasoning
             case ArgumentsTooLong():
-                delta.too_long = True
                 self._stop(delta, "length")
             case ToolCallEnd():
                 self._called = self._called or event.complete
                 if not self._config.parallel_calls:
-                    delta.too_long = ArgumentsTooLong(event.index) in delta.events
                     self._stop(delta, _stop_reason(event, delta))
         return True
 
@@ -221,7 +218,7 @@ def _stop_reason(call: ToolCallEnd, delta: ParsedDelta) -> FinishReason:
     """Why output ends that may have only one call."""
     if call.complete:
         return "stop"
-    if delta.too_long:
+    if ArgumentsTooLong(call.index) in delta.events:
         return "length"
     return delta.finish_reason or "stop"  # the engine ended an incomplete call
 
@@ -274,7 +271,6 @@ def merge_parsed(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
         events=merge_events([event for each in parsed for event in each.events]),
         reasoning_tokens=sum(each.reasoning_tokens for each in parsed),
         called=parsed[-1].called,
-        too_long=parsed[-1].too_long,
     )
 
 

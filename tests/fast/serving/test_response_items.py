@@ -67,8 +67,8 @@ def test_output_of_nothing_is_an_empty_message():
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-async def test_arguments_that_are_too_long_are_the_reason(parallel):
-    """The gateway ended the output, not `max_output_tokens`."""
+async def test_arguments_that_are_too_long_end_the_response(parallel):
+    """OpenAI's reasons are two, and clients with strict types know no other."""
     call = '<tool_call>{"name": "read", "arguments": {"a": "' + "x" * MAX_ARGUMENTS
     asked = {"tools": [READ], "parallel_tool_calls": parallel}
 
@@ -91,5 +91,5 @@ async def test_arguments_that_are_too_long_are_the_reason(parallel):
 
     for answer in (whole, streamed):
         assert answer["status"] == "incomplete"
-        assert answer["incomplete_details"] == {"reason": "max_tool_arguments"}
+        assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
         assert [item["status"] for item in answer["output"]] == ["incomplete"]

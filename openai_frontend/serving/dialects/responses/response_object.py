@@ -108,9 +108,7 @@ class ResponseJob:
 
 def final_status(end: OutputEnd) -> tuple[Status, str | None]:
     """The status of an output that ended, and why it is incomplete."""
-    if end.arguments_too_long:
-        return "incomplete", "max_tool_arguments"
-    if end.reason == "length":
+    if end.reason == "length":  # also by arguments that are too long: there is no reason for it
         return "incomplete", "max_output_tokens"
     return "completed", None
 

@@ -38,6 +38,16 @@ def wait_s(pid: int) -> float:
         return 0.0
 
 
+def wake_ups(pid: int) -> dict[int, int]:
+    """How often each thread has waited and then run, by the thread's number."""
+    counts = {}
+    for thread in psutil.Process(pid).threads():
+        status = Path(f"/proc/{pid}/task/{thread.id}/status").read_text(encoding="utf-8")
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        counts[thread.id] = int(fields["voluntary_ctxt_switches"])
+    return counts
+
+
 def resident_bytes(pid: int) -> int:
     """Its resident set."""
     return psutil.Process(pid).memory_info().rss

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LAG_EVERY_S = 0.25
 _REMOTE_PREFILL_TIMEOUT_S = 30.0  # after which a decode server computes the prompt itself
 # Limits for one audio file: 25 minutes of Opus take 10 to 20 s, 150 million samples 600 MiB
 _CODEC_TIMEOUT_S, _CODEC_MEMORY_MIB = 60.0, 1024
@@ -134,7 +133,6 @@ class AppState:
         """The ASGI lifespan: start the background tasks and the core, and stop them."""
         background = [
             self.startup.run(),
-            _watch_loop_lag(self.metrics.lagged),
             supervise("supervise engines", self.engine_supervisor.watch),
             *(
                 supervise("watch keys", each.watch)
@@ -190,6 +188,7 @@ def build_state(settings: Settings, server: Server) -> AppState:
     tracing, authenticator = tracing_of(settings), authenticator_of(settings)
     limiter = _limiter(settings, drain_state, metrics)
     body_memory, audio_memory = _memory_budgets(settings, metrics)
+    server.heartbeat.on_beat.append(metrics.lagged)
     server.unreleased.observers += [limiter, body_memory, registry.uses]
     _count_when_read(metrics, tracing, authenticator)
     return AppState(
@@ -364,16 +363,3 @@ def _limiter(
     )
     drain_state.on_drain(limiter.drain)
     return limiter
-
-
-async def _watch_loop_lag(observe: Callable[[float], None]) -> None:
-    """Runs until cancelled; calls `observe` with the delay of a timer in seconds.
-
-    Every stream waits for the longest callback of the event loop. Not at the ticks of the other
-    checks, or it would measure those.
-    """
-    loop = asyncio.get_running_loop()
-    while True:
-        due_s = loop.time() + _LAG_EVERY_S
-        await asyncio.sleep(_LAG_EVERY_S)
-        observe(max(0.0, loop.time() - due_s))

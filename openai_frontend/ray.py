@@ -137,6 +137,7 @@ class Replica(_Worker):
             connection_limits(settings),
             self._state.metrics,
             root_path=settings.root_path,
+            heartbeat=self._state.server.heartbeat,
             headers=response_headers(tls=False, replica_name=self._name),
             request_headers=[_WITHOUT_RAYS_RECEIVE],
         )

@@ -8,6 +8,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.internal_server import QuietServer
 from openai_frontend.server.limits import ProtocolLimits
@@ -22,7 +23,7 @@ async def serving(
     if "http" not in options:
         options["http"] = limited_protocol(ProtocolLimits())
     config = uvicorn.Config(app, **{**defaults, **options})
-    server = QuietServer(config)
+    server = QuietServer(config, getattr(options["http"], "heartbeat", None) or Heartbeat())
     task = asyncio.create_task(server.serve())
     while not server.started:
         assert not task.done()

@@ -20,7 +20,6 @@ from openai_frontend.config import model_folders
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
-from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.headers import response_headers
 from openai_frontend.runtime import compatibility
 from openai_frontend.runtime.process_settings import keep_freed_memory, raise_nofile_limit
@@ -92,7 +91,7 @@ def build_app(settings: Settings) -> Gateway:
     # The longest pause comes before there is a stream
     app.state.startup.on_core = gc_tuning.freeze_heap
     app.router.lifespan_context = gc_tuning.freezing_heap(
-        app.router.lifespan_context, app.state.registry
+        app.router.lifespan_context, app.state.registry, server.heartbeat
     )
     return app
 
@@ -122,8 +121,9 @@ def serve(
     process.exit_without_models = cached_repository.is_generated(settings.repository_folders()[0])
     state: AppState = app.state.gateway
     if metrics_listener is not None:
-        config = _uvicorn_config(MetricsOnly(app), settings, state.metrics, lifespan="off")
-        process.internal_servers.append(InternalServer(config, metrics_listener))
+        config = _uvicorn_config(MetricsOnly(app), settings, state, lifespan="off")
+        heartbeat = state.server.heartbeat
+        process.internal_servers.append(InternalServer(config, heartbeat, metrics_listener))
     if transfer_listener is not None:
         process.internal_servers.append(transfer_server(settings, state, transfer_listener))
     try:
@@ -143,7 +143,8 @@ def serve(
 def transfer_server(settings: Settings, state: AppState, listener: socket.socket) -> InternalServer:
     """The server of a prefill server for its decode servers."""
     app = create_transfer_app(settings, state)
-    return InternalServer(_uvicorn_config(app, settings, state.metrics, lifespan="off"), listener)
+    config = _uvicorn_config(app, settings, state, lifespan="off")
+    return InternalServer(config, state.server.heartbeat, listener)
 
 
 def create_process(
@@ -152,7 +153,7 @@ def create_process(
     state: AppState = app.state.gateway
     progress = banner.LoadProgress(sys.stderr, _loading(settings), state.server.load_phases)
     return GatewayProcess(
-        _uvicorn_config(app, settings, state.metrics),
+        _uvicorn_config(app, settings, state),
         Resources(state.server, state.registry, state.startup, state.drain_state),
         shutdown_timeouts=_shutdown_timeouts(settings),
         reporter=banner.StartupBanner(progress, address, settings.repository_folders()),
@@ -211,13 +212,18 @@ def _logging_as_set(settings: Settings, options: Options) -> Options:
 def _uvicorn_config(
     app: object,
     settings: Settings,
-    metrics: GatewayMetrics,
+    state: AppState,
     lifespan: Literal["on", "off"] = "on",
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # FastAPI's own type is wider than uvicorn's
         loop="uvloop",
-        http=limited_protocol(connection_limits(settings), metrics, root_path=settings.root_path),
+        http=limited_protocol(
+            connection_limits(settings),
+            state.metrics,
+            root_path=settings.root_path,
+            heartbeat=state.server.heartbeat,
+        ),
         headers=response_headers(
             tls=settings.tls_certificate is not None, replica_name=settings.replica_name
         ),

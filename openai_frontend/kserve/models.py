@@ -137,6 +137,7 @@ class Core(Protocol):
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]: ...
     def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]: ...
     def model_index(self) -> Sequence[CoreIndexEntry]: ...
+    async def refresh_index(self) -> None: ...
     def infer(
         self,
         model_name: str,
@@ -218,7 +219,9 @@ class ModelAdmission:
         Raises ModelNotFound if no repository has it, QueueFull if its queue is full.
         """
         if not self._core.model_is_ready(model.name) and not self._is_in_a_repository(model.name):
-            raise ModelNotFound(f"model '{model.name}' not found", param="model")
+            await self._core.refresh_index()  # the folder may be newer
+            if not self._is_in_a_repository(model.name):
+                raise ModelNotFound(f"model '{model.name}' not found", param="model")
         self._admission.check(context, self._limited(model))
         async with self._use(model.name):
             yield

@@ -29,11 +29,11 @@ class Repository:
 
     async def read_index(self, body: bytes) -> list[dict[str, Any]]:
         """`index`, as the body of an HTTP request asks for it."""
-        return self.index(ready_only=bool(body) and (await self._index.read(body)).ready)
+        return await self.index(ready_only=bool(body) and (await self._index.read(body)).ready)
 
-    def index(self, *, ready_only: bool) -> list[dict[str, Any]]:
+    async def index(self, *, ready_only: bool) -> list[dict[str, Any]]:
         """One entry for each version of every model, or of the ready ones."""
-        return [_entry(line) for line in self._management.index(ready_only=ready_only)]
+        return [_entry(line) for line in await self._management.index(ready_only=ready_only)]
 
     async def read_load(self, model: ModelAddress, body: bytes) -> None:
         """`load`, as the body of an HTTP request asks for it."""

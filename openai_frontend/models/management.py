@@ -98,10 +98,11 @@ class ModelManagement:
         self._enabled = enabled
         self._overrides = overrides
 
-    def index(self, *, ready_only: bool = False) -> list[ModelIndexEntry]:
-        """All models of the repositories, one entry per version. Always allowed: it changes
-        nothing.
+    async def index(self, *, ready_only: bool = False) -> list[ModelIndexEntry]:
+        """All models of the repositories, one entry per version, as their folders are now. Always
+        allowed: it changes nothing.
         """
+        await self._server.refresh_index()
         entries = self._server.model_index()
         return [entry for entry in entries if entry.state == "READY" or not ready_only]
 

@@ -77,6 +77,7 @@ class ModelRegistry:
         self._snapshot: Snapshot | None = None  # None until the first refresh
         self._lora_models = LoRAModels(server)
         self._adapters = LoRASnapshot()
+        self._scanned: Snapshot | None = None  # whose adapters these are
         self._every_on_demand = False
         self.loading_at_start: set[str] = set()  # not ready before all have been tried
         # Awaited by `refresh` before it publishes the models
@@ -129,12 +130,17 @@ class ModelRegistry:
     async def watch_adapters(self, every_s: float) -> None:
         """Scan forever: adapters may change in every model control mode."""
         while True:
-            await asyncio.sleep(every_s)
-            await self.refresh_adapters()
+            if self._adapters.bases or self._scanned is not self._snapshot:
+                await asyncio.sleep(every_s)
+                await self.refresh_adapters()
+            else:
+                await self._server.heartbeat.next(every_s)
 
     async def _scan_adapters(self, snapshot: Snapshot) -> None:
+        last = self._adapters if self._scanned is snapshot else None
         try:
-            self._adapters = await asyncio.to_thread(self._lora_models.scan, snapshot)
+            self._adapters = await asyncio.to_thread(self._lora_models.scan, snapshot, last)
+            self._scanned = snapshot
         except OSError as error:  # the folder may come back
             logger.warning("scanning the adapters failed: %s", error)
         self._lora_models.publish(self._adapters)

@@ -13,7 +13,7 @@ from openai_frontend.config.model_options import EngineLimits
 from openai_frontend.errors import Conflict, EngineStalled, GatewayError, ModelFailed
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.runtime.background_tasks import next_tick
+from openai_frontend.runtime.heartbeat import BUSY_S
 from openai_frontend.triton import Server
 from openai_frontend.triton.engine_control import EngineControl
 from openai_frontend.triton.model_health import ModelProblem
@@ -46,7 +46,8 @@ class RestartBackoff:
 
 logger = logging.getLogger(__name__)
 
-CHECK_EVERY_S = 0.25
+# After an engine's process has ended, for the two checks that a stub of Triton needs, and a restart
+SETTLE_S = 2.0
 # A model was unloaded, or files or threads are short: the next check may succeed.
 _FAILURES = (GatewayError, OSError, RuntimeError)
 # A hanging engine gets this long to respond before it is restarted.
@@ -75,7 +76,7 @@ class EngineSupervisor:
         # A process that dies before it is found is never found: its command line is gone
         registry.on_refresh.append(self._find_processes)
         self._stall_detector = StallDetector(
-            self._limits_of, self._control.pending_tokens, every_s=CHECK_EVERY_S
+            self._limits_of, self._control.pending_tokens, every_s=BUSY_S
         )
         self._recoveries: dict[str, asyncio.Task[None]] = {}
         self._given_up: dict[str, object] = {}  # model -> identity of the engine that stays down
@@ -91,14 +92,22 @@ class EngineSupervisor:
 
     async def watch(self) -> None:
         """Check the engines until cancelled; then cancel recoveries under way."""
+        heartbeat = self._server.heartbeat
+        heartbeat.work.append(self._has_work)
+        self._control.watch_processes(partial(heartbeat.stay_busy, SETTLE_S))
         try:
             while True:
-                await next_tick(CHECK_EVERY_S)
+                await heartbeat.next()
                 await self._check_once()
         finally:
+            heartbeat.work.remove(self._has_work)
+            self._control.end_watch()
             for task in self._recoveries.values():
                 task.cancel()
             await asyncio.gather(*self._recoveries.values(), return_exceptions=True)
+
+    def _has_work(self) -> bool:
+        return bool(self._recoveries) or self._control.suspects_death
 
     async def _find_processes(self) -> None:
         try:
@@ -223,7 +232,7 @@ class EngineSupervisor:
         while not any(stream.answered_late() for stream in unanswered):
             if name in self._control.engine_failures(frozenset({name})):
                 return
-            await asyncio.sleep(CHECK_EVERY_S)
+            await self._server.heartbeat.next()
 
     async def _restart(self, name: str, reason: str, limits: EngineLimits) -> None:
         engine = self._control.identity(name)

@@ -91,13 +91,15 @@ SERVER = PrivateNames(
     "uvicorn",
     "uvicorn:Server",
     (
-        "capture_signals", "config", "main_loop", "on_tick", "serve", "server_state", "should_exit",
+        "capture_signals", "config", "main_loop", "serve", "server_state", "should_exit",
         "shutdown", "startup",
     ),
 )  # fmt: skip
 SERVER_STATE = PrivateNames("uvicorn", "uvicorn.server:ServerState", ("default_headers", "tasks"))
 CONFIG = PrivateNames(
-    "uvicorn", "uvicorn:Config", ("encoded_headers", "load", "ssl", "timeout_graceful_shutdown")
+    "uvicorn",
+    "uvicorn:Config",
+    ("date_header", "encoded_headers", "load", "ssl", "timeout_graceful_shutdown"),
 )
 # app.py
 ERROR_MIDDLEWARE = PrivateNames(

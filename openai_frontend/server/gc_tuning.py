@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.runtime.background_tasks import next_tick
+from openai_frontend.runtime.heartbeat import Heartbeat
 
 # Python's defaults are 700, 10 and 10. With these a collection checks at most 20,000 objects, which
 # takes 6 ms; a full one, of all objects that are not frozen, follows after 20 million.
@@ -57,12 +57,12 @@ class CollectionLimit:
         self._collected_s, self._bytes_after = self._clock(), self._used_bytes()
 
 
-def freezing_heap(lifespan: Lifespan, registry: ModelRegistry) -> Lifespan:
+def freezing_heap(lifespan: Lifespan, registry: ModelRegistry, heartbeat: Heartbeat) -> Lifespan:
     """Wraps the application's lifespan: freezes the heap after changes of the set of models."""
 
     @contextlib.asynccontextmanager
     async def wrapped(app: Any) -> AsyncGenerator[Any, None]:
-        task = asyncio.create_task(_watch_models(registry, CollectionLimit()))
+        task = asyncio.create_task(_watch_models(registry, CollectionLimit(), heartbeat))
         try:
             async with lifespan(app) as state:
                 yield state
@@ -73,20 +73,23 @@ def freezing_heap(lifespan: Lifespan, registry: ModelRegistry) -> Lifespan:
     return wrapped
 
 
-async def _watch_models(registry: ModelRegistry, limit: CollectionLimit) -> None:
-    """Checks the models once a second, which takes about 10 us."""
+async def _watch_models(
+    registry: ModelRegistry, limit: CollectionLimit, heartbeat: Heartbeat
+) -> None:
     frozen: set[tuple[str, int]] | None = None  # the models at the last collection
     gone = False  # whether one of them, or a later one, was unloaded since
     served: set[tuple[str, int]] = set()
+    seen: object = None  # the registry's snapshot at the last check
     while True:
-        if registry.has_loaded():
+        if (snapshot := registry.snapshot_id()) is not seen:
+            seen = snapshot
             before, served = served, {(card.name, card.created) for card in registry.cards()}
             gone = gone or (frozen is not None and not before <= served)
-            if (gone or frozen != served) and limit.allows():
-                freeze_heap(gone=gone)
-                limit.collected()
-                frozen, gone = served, False
-        await next_tick(_CHECK_INTERVAL_S)
+        if seen is not None and (gone or frozen != served) and limit.allows():
+            freeze_heap(gone=gone)
+            limit.collected()
+            frozen, gone = served, False
+        await heartbeat.next(_CHECK_INTERVAL_S)
 
 
 def freeze_heap(*, gone: bool = False) -> None:

@@ -21,6 +21,7 @@ from openai_frontend.middleware import direct_writer
 from openai_frontend.middleware.direct_writer import TRANSPORT, DirectWriter
 from openai_frontend.middleware.request_id import new_request_id
 from openai_frontend.request_context.context import Transport
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.server import http1, http2
 from openai_frontend.server.limits import (
     MALFORMED,
@@ -61,6 +62,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     writes_directly = False  # past ASGI
     app_root_path = ""  # uvicorn would prefix every path with its own `root_path`
     http2_log = http2.Http2Log()
+    heartbeat = Heartbeat()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -141,6 +143,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head_open = True
         self._request_limits.begin()
+        self.heartbeat.begin()
         super().on_message_begin()
         self._request_transport = self.scope["state"][TRANSPORT] = Transport(self._lost)
 
@@ -351,10 +354,12 @@ def limited_protocol(
     counts: ProtocolCounts | None = None,
     *,
     root_path: str = "",
+    heartbeat: Heartbeat | None = None,
     headers: Sequence[tuple[str, str]] | None = None,
     request_headers: Sequence[tuple[str, str]] = (),
 ) -> type[LimitedHttpProtocol]:
-    """The protocol class with its limits, for `uvicorn.Config(http=...)`.
+    """The protocol class with its limits, for `uvicorn.Config(http=...)`; `heartbeat` counts its
+    requests.
 
     If another framework makes the Config and wraps the application: `headers` of all responses, and
     `request_headers` that the framework finds in all requests.
@@ -363,6 +368,7 @@ def limited_protocol(
         "limits": limits,
         "counts": counts or NullCounts(),
         "app_root_path": root_path,
+        "heartbeat": heartbeat or Heartbeat(),
         "writes_directly": direct_writer.is_supported(),
     }
     if headers is None:

@@ -103,7 +103,8 @@ class GatewayProcess(QuietServer):
         shutdown_timeouts: ShutdownTimeouts,
         reporter: StartupReporter,
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, resources.triton.heartbeat)
+        self._heartbeat.work.append(self._has_work)
         self._triton = resources.triton
         self._registry = resources.registry
         self._drain_state = resources.drain_state
@@ -118,7 +119,7 @@ class GatewayProcess(QuietServer):
         self.serves_tensors = True  # by KServe's protocol
         self._startup = resources.startup
         resources.startup.on_failure = self._stop
-        self._watchdog = LoopWatchdog(threshold_s=STARTUP_THRESHOLD_S)
+        self._watchdog = LoopWatchdog(self._heartbeat, threshold_s=STARTUP_THRESHOLD_S)
         self._tasks: list[asyncio.Task[None]] = []
         self._grace_ends_s = 0.0
         self._core_stop: asyncio.Task[None] | None = None
@@ -212,6 +213,10 @@ class GatewayProcess(QuietServer):
         servers: list[uvicorn.Server] = [self, *self.internal_servers]
         calls = set() if self.grpc is None else self.grpc.running
         return calls.union(*(server.server_state.tasks for server in servers))
+
+    def _has_work(self) -> bool:
+        """Whether models load at the start, or requests run."""
+        return not self._registry.has_loaded() or bool(self._requests())
 
     def _stop(self) -> None:
         """Stops after a failed startup."""

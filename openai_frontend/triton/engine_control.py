@@ -4,12 +4,14 @@ import asyncio
 import itertools
 import json
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.triton import inprocess
 from openai_frontend.triton.ensembles import with_ensembles
+from openai_frontend.triton.process_exits import ProcessExits
 from openai_frontend.triton.server import Server
 from openai_frontend.triton.stub_processes import serves
 
@@ -27,6 +29,18 @@ class EngineControl:
         self._stubs = server.stubs
         self._refreshing = asyncio.Lock()  # the older of two lists of processes must not win
         self._numbers = itertools.count(1)
+        self._exits: ProcessExits | None = None  # None: nothing watches the processes
+
+    def watch_processes(self, on_exit: Callable[[], None]) -> None:
+        """Call `on_exit` whenever a child process ends that the last `refresh` has found."""
+        self._exits = ProcessExits(on_exit)
+        self._exits.watch(self._stubs.children)
+
+    def end_watch(self) -> None:
+        """Undo `watch_processes`."""
+        if self._exits is not None:
+            self._exits.close()
+            self._exits = None
 
     async def refresh(self) -> None:
         """Find new stub processes, and tell the core's requests about them.
@@ -36,6 +50,8 @@ class EngineControl:
         async with self._refreshing:
             changing = self._server.is_changing()
             await asyncio.to_thread(self._stubs.refresh, changing=changing)
+            if self._exits is not None:
+                self._exits.watch(self._stubs.children)
             if not self._server.is_live():  # it stops
                 return
             index = self._server.model_index()
@@ -61,14 +77,18 @@ class EngineControl:
         """Whether a process ended between the last `refresh` and the last `engine_failures`."""
         return self._stubs.lost
 
+    @property
+    def suspects_death(self) -> bool:
+        """Whether another call of `engine_failures` may soon find a process that has died."""
+        return self._stubs.suspects
+
     def pending_tokens(self, name: str, begun: bool) -> int:
         """Tokens without a response from an engine in this process, see `StallDetector`."""
         return sum(handle.unsent(begun) for handle in inprocess.handles(name))
 
     def engine_failures(self, names: frozenset[str]) -> dict[str, str]:
         """Models whose engine has died, with the reason; only these models are checked."""
-        died = {name: self._server.any_engine_failure(name) for name in names}
-        found = {name: reason for name, reason in died.items() if reason is not None}
+        found = {name: why for name, why in inprocess.failures().items() if name in names}
         dead, reaped = self._stubs.dead(), self._reaped()
         unhealthy = self._server.unhealthy_stubs()
         for instance in dead | reaped | unhealthy.keys():

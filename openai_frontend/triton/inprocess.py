@@ -8,7 +8,8 @@ import importlib
 import json
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,6 +77,9 @@ class EngineHandle(Protocol):
 _handles: dict[tuple[str, int], tuple[EngineHandle, ...]] = {}
 # The current engine by name and version, or -1 for the highest one
 _current: dict[tuple[str, int], EngineHandle] = {}
+# All engines by name alone, with the current one of each version: checks ask for every model
+_by_name: dict[str, tuple[frozenset[EngineHandle], Sequence[EngineHandle]]] = {}
+_NONE: tuple[frozenset[EngineHandle], Sequence[EngineHandle]] = (frozenset(), ())
 _adapters: dict[str, Mapping[str, Any]] = {}  # by model; also for later reloads
 _handles_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -87,10 +91,9 @@ def handle(model_name: str, version: int = -1) -> EngineHandle | None:
     return _current.get((model_name, version))
 
 
-def current_handles(model_name: str) -> list[EngineHandle]:
+def current_handles(model_name: str) -> Sequence[EngineHandle]:
     """Return the engine of each loaded version of an in-process model."""
-    loaded = _handles
-    return [of_version[-1] for (name, _), of_version in loaded.items() if name == model_name]
+    return _by_name.get(model_name, _NONE)[1]
 
 
 def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
@@ -107,13 +110,17 @@ def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
 
 def handles(model_name: str) -> frozenset[EngineHandle]:
     """Return all engines of an in-process model, including one that a reload is replacing."""
-    loaded = _handles
-    return frozenset(
-        each
-        for (name, _), of_version in loaded.items()
-        if name == model_name
-        for each in of_version
-    )
+    return _by_name.get(model_name, _NONE)[0]
+
+
+def failures() -> dict[str, str]:
+    """Return the models with a loaded version whose engine can serve no more, and why."""
+    found: dict[str, str] = {}
+    for name, (_, current) in _by_name.items():
+        for each in current:
+            if (reason := each.failure()) is not None:
+                found.setdefault(name, reason)
+    return found
 
 
 def any_handles() -> bool:
@@ -136,9 +143,16 @@ def _unregister(key: tuple[str, int], engine_handle: EngineHandle) -> None:
 
 
 def _replace(handles: dict[tuple[str, int], tuple[EngineHandle, ...]]) -> None:
-    global _handles, _current
+    global _handles, _current, _by_name
     current = {key: of_version[-1] for key, of_version in handles.items()}
     latest = {(name, -1): current[name, version] for name, version in sorted(current)}
+    versions = defaultdict(list)
+    for (name, _), of_version in handles.items():
+        versions[name].append(of_version)
+    _by_name = {
+        name: (frozenset().union(*of_name), [of_version[-1] for of_version in of_name])
+        for name, of_name in versions.items()
+    }
     _handles, _current = handles, latest | current
 
 

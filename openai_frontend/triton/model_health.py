@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from openai_frontend.errors import EngineRestarting, GatewayError, ModelFailed
-from openai_frontend.runtime.background_tasks import next_tick
+from openai_frontend.runtime.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
 
 NOT_READY = "it is not ready"  # the core gives no reason
+_PASSING = frozenset({"LOADING", "UNLOADING"})
 LATEST = -1  # Triton's number for the highest loaded version
 
-UPDATE_EVERY_S = 0.25
+INDEX_FOR_S = 0.25  # however many clients ask for it
 # A snapshot waits this long for answers; later ones are in the next snapshot.
 ANSWER_WITHIN_S = 0.1
 # Twice what the Python backend gives an instance. A shorter limit would override Triton's answer.
@@ -81,7 +82,9 @@ class _ReadinessProbe:
 
 
 class ReadinessMonitor:
-    """Publishes `snapshot` four times a second.
+    """Publishes `snapshot` after each change of the models by the gateway, and regularly while it
+    may change by itself: while a model is loading or unloading, cannot serve, or has a backend that
+    answers for itself. The folders of the repositories are listed only by an update.
 
     A probe that hangs keeps its thread; other probes and the index use a new one. The model keeps
     its last state until the probe returns, for at most UNREADY_AFTER_S.
@@ -93,9 +96,14 @@ class ReadinessMonitor:
         index: Callable[[], list[ModelIndexEntry]],
         server_is_ready: Callable[[], bool],
         model_is_ready: Callable[[str, int], bool],
+        may_change: Callable[[str, int], bool] = lambda name, version: True,
     ) -> None:
-        """Takes the three queries to the core. Each blocks and may raise GatewayError."""
+        """Takes the three queries to the core. Each blocks and may raise GatewayError.
+
+        `may_change`: whether a model's readiness may change without a load or unload.
+        """
         self._index = index
+        self._may_change = may_change
         self._model_is_ready = model_is_ready
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="readiness-look")
         self._probe_thread = _new_probe_thread()
@@ -104,19 +112,35 @@ class ReadinessMonitor:
         self._versions: dict[tuple[str, int], _ReadinessProbe] = {}
         self._failure: str | None = None
         self._closed = False
+        self._asks: Sequence[_ReadinessProbe] = ()  # those that may change by themselves
+        self._indexed_s = float("-inf")  # on the monotonic clock
+        self._is_changing = True  # the index, or the readiness of models that are not in `_asks`
         self.snapshot = ReadinessSnapshot()
 
-    async def watch(self) -> None:
-        """Take a snapshot every UPDATE_EVERY_S."""
+    async def watch(self, heartbeat: Heartbeat, models_change: Callable[[], bool]) -> None:
+        """Take a snapshot at each beat at which it may have changed. `models_change`: whether the
+        gateway is loading or unloading models.
+        """
         while not self._closed:
-            await self.refresh()
-            await next_tick(UPDATE_EVERY_S)
+            if self._failure is not None or self._is_changing or models_change():
+                await self.refresh()
+            elif self._asks:
+                await self._run(self._ask_again)
+            if any(probe.pending for probe in self._versions.values()):
+                heartbeat.stay_busy(ANSWER_WITHIN_S)  # a hanging query has a timeout
+            await heartbeat.next()
 
     async def refresh(self, changed: str | None = None) -> None:
         """Like `try_update`, from the event loop."""
-        await asyncio.get_running_loop().run_in_executor(
-            self._snapshot_thread, self.try_update, changed
-        )
+        await self._run(partial(self.try_update, changed))
+
+    async def refresh_index(self) -> None:
+        """Like `refresh`, unless the index was read in the last INDEX_FOR_S seconds."""
+        if time.monotonic() - self._indexed_s > INDEX_FOR_S:
+            await self.refresh()
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._snapshot_thread, work)
 
     def try_update(self, changed: str | None = None) -> None:
         """Like `update`; if the index cannot be read, log it once and keep the last snapshot."""
@@ -139,13 +163,18 @@ class ReadinessMonitor:
                 self._versions = {
                     key: each for key, each in self._versions.items() if key[0] != changed
                 }
-            index = self._index()
+            index, self._indexed_s = self._index(), time.monotonic()
             self._versions = {
                 key: self._versions.get(key) or _ReadinessProbe(partial(self._model_is_ready, *key))
                 for key in _ready_versions(index)
             }
             self._ask([self._server, *self._versions.values()])
-            self.snapshot = self._taken(index)
+            self._publish(index)
+
+    def _ask_again(self) -> None:
+        with self._lock:
+            self._ask([self._server, *self._asks])
+            self._publish(self.snapshot.index)
 
     def close(self) -> None:
         """Stop querying the core, which is about to stop."""
@@ -170,6 +199,14 @@ class ReadinessMonitor:
             queue.clear()
             self._probe_thread.shutdown(wait=False)
             self._probe_thread = _new_probe_thread()
+
+    def _publish(self, index: Sequence[ModelIndexEntry]) -> None:
+        """`index` may be that of the last snapshot."""
+        now = self._taken(index)
+        self._asks = [each for key, each in self._versions.items() if self._may_change(*key)]
+        settled = now.server_ready and all(key in now.ready for key in self._versions)
+        self._is_changing = not settled or any(entry.state in _PASSING for entry in index)
+        self.snapshot = now
 
     def _taken(self, index: Sequence[ModelIndexEntry]) -> ReadinessSnapshot:
         now_s = time.monotonic()

@@ -21,7 +21,8 @@ from openai_frontend.infer_options import DEFAULT_OPTIONS, InferOptions, Sequenc
 from openai_frontend.model_facts import ModelFacts
 from openai_frontend.request_context.context import current
 from openai_frontend.request_context.record import RequestRecord
-from openai_frontend.runtime.background_tasks import next_tick, supervise
+from openai_frontend.runtime.background_tasks import supervise
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.runtime.load_phases import PHASES
 from openai_frontend.triton import (
     _core,
@@ -73,6 +74,8 @@ class Server:
         self._background: list[asyncio.Task[None]] = []
         self._change_threads: ThreadPoolExecutor | None = None
         self.health = ModelHealth()
+        self.heartbeat = Heartbeat()  # of all periodic checks
+        self.heartbeat.work.append(self._has_work)
         # Its threads survive the stop: interpreter shutdown would crash on them
         self.outlives_stop = False
         self._unreadable: dict[
@@ -117,20 +120,26 @@ class Server:
             index=self._read_index,
             server_is_ready=partial(self._call, lambda core: core.is_ready()),
             model_is_ready=self._ask_readiness,
+            may_change=lambda name, version: inprocess.handle(name, version) is None,
         )
         await self.refresh()
-        works = [supervise("monitor readiness", self._monitor.watch)]
+        works = [supervise("monitor readiness", self._watch_readiness)]
         if self.options.model_control_mode == "poll":
             works.append(supervise("poll the model repository", self._poll_repository))
         self._background += [loop.create_task(work) for work in works]
 
+    async def _watch_readiness(self) -> None:
+        if self._monitor is not None:
+            await self._monitor.watch(self.heartbeat, self._control.is_changing)
+
     async def _end_given_up_stubs(self) -> None:
         stubs = GivenUpStubs()
         while True:
-            await next_tick(_STUB_INTERVAL_S)
+            await self.heartbeat.next(_STUB_INTERVAL_S)
             if self._core is None or self._control.is_changing():
                 await asyncio.to_thread(stubs.kill)
-            await asyncio.to_thread(self.stubs.reap)
+            if self.stubs.reaps:
+                await asyncio.to_thread(self.stubs.reap)
 
     @staticmethod
     async def _abandon_start(starting: asyncio.Task[_core.Server]) -> None:
@@ -213,6 +222,12 @@ class Server:
             time.sleep(self._control.settle_delay_s())
             self._end(core)
 
+    def _has_work(self) -> bool:
+        """Whether the core starts, models change, or requests run or await their release."""
+        if self._core is None:
+            return self._loop is not None
+        return self._control.is_changing() or not all(each.done for each in self._streams)
+
     def is_live(self) -> bool:
         """Whether the core is live; False before the start and after the stop."""
         return self._core is not None and self._core.is_live()
@@ -246,6 +261,11 @@ class Server:
         """Take a snapshot of the index and readiness now; see `ReadinessMonitor.try_update`."""
         if self._core is not None and self._monitor is not None:
             await self._monitor.refresh(changed)
+
+    async def refresh_index(self) -> None:
+        """Take a snapshot unless one was taken just now: folders of the repositories may be new."""
+        if self._core is not None and self._monitor is not None:
+            await self._monitor.refresh_index()
 
     def update_snapshot(self) -> None:
         """Take a snapshot now. Blocks: call it on a thread. Raises if the index cannot be read."""
@@ -435,6 +455,7 @@ class Server:
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
         self.health.check(model_name)
+        self.heartbeat.begin()
         request = current.get(None)
         try:
             native = self._core.infer(
@@ -506,6 +527,7 @@ class Server:
     ) -> None:
         """Change a model, or several, and take a snapshot."""
         self._running()
+        self.heartbeat.begin()
 
         def work() -> None:
             try:

@@ -74,6 +74,8 @@ class StallDetector:
         """Return the requests that have waited too long."""
         late_s = self._late_s(now_s)
         waiting = [stream for stream in streams if not stream.done]
+        if not waiting:  # the next check may come later: idle processes check less often
+            self._checked_s = None
         for stream in waiting:
             self._note(stream, now_s, late_s)
         stalls = (self._stall(stream, now_s) for stream in waiting)

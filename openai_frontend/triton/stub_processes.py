@@ -37,6 +37,8 @@ class StubProcesses:
         self._ended: set[psutil.Process] = set()  # at the last check
         self._reaped: set[psutil.Process] = set()  # gone and not replaced
         self.lost = False  # whether one has ended since the last `refresh`
+        self.suspects = False  # whether the last check found one that ended since the one before
+        self.children: frozenset[int] = frozenset()  # of this process, also those of other engines
         # By `kill`, with their instances, until others serve those
         self._killed: dict[psutil.Process, str] = {}
         self._abandoned_s: dict[psutil.Process, float] = {}  # since when, on the monotonic clock
@@ -53,6 +55,7 @@ class StubProcesses:
             children = psutil.Process().children()
         except psutil.Error as error:
             raise OSError(f"/proc cannot be read: {error}") from error
+        self.children = frozenset(each.pid for each in children)
         named = {each: self._instances.get(each) or _instance(each) for each in children}
         with self._lock:
             known, held_back = self._instances, set(self._instances.values()) if changing else set()
@@ -82,7 +85,8 @@ class StubProcesses:
         gone = {each for each, state in states.items() if state is None}
         self.lost = not gone <= self._reaped
         ended = {each for each, state in states.items() if state == psutil.STATUS_ZOMBIE}
-        both, self._ended = ended & self._ended, ended
+        both, self.suspects = ended & self._ended, not ended <= self._ended
+        self._ended = ended
         return {self._instances[process] for process in both}
 
     def reaped(self) -> set[str]:
@@ -140,6 +144,11 @@ class StubProcesses:
             with contextlib.suppress(ChildProcessError):  # the core has
                 if os.waitpid(process.pid, os.WNOHANG)[0]:
                     self._remains.append(self._killed.pop(process))
+
+    @property
+    def reaps(self) -> bool:
+        """Whether `reap` has something to do."""
+        return bool(self._abandoned_s)
 
     def lost_instances(self) -> set[str]:
         """The instances that the core may keep for good: their process has died."""

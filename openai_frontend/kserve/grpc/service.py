@@ -130,7 +130,7 @@ class InferenceService:
 
     async def RepositoryIndex(self, request: Any, context: RequestContext) -> Any:
         _refuse_repository(request)
-        index = self._services.repository.index(ready_only=request.ready)
+        index = await self._services.repository.index(ready_only=request.ready)
         models = visible_entries(context.principal, index)
         return self._response("RepositoryIndex", {"models": models})
 

@@ -41,10 +41,16 @@ class LoRAModels:
         self._server = server
         self._table = LoRACatalog()
 
-    def scan(self, snapshot: Snapshot) -> LoRASnapshot:
-        """Scan the folders of all bases: call it off the event loop, one scan at a time."""
+    def scan(self, snapshot: Snapshot, last: LoRASnapshot | None = None) -> LoRASnapshot:
+        """Scan the folders of all bases: call it off the event loop, one scan at a time.
+
+        `last`: the last scan of the same snapshot, whose results stay for models that cannot have
+        adapters.
+        """
+        kept = {} if last is None else {n: s for n, s in last.found.items() if not s.possible}
         found = {
-            name: self._table.scan(name, self._sources(loaded), _requirements(loaded.model))
+            name: kept.get(name)
+            or self._table.scan(name, self._sources(loaded), _requirements(loaded.model))
             for name, loaded in _latest(snapshot).items()
         }
         known = {*snapshot.models, *snapshot.failures, *snapshot.refused, *snapshot.aliases}

@@ -1,11 +1,12 @@
 """Guards the hot path: CPU time and numbers of calls, never wall-clock time."""
 
 import statistics
+import time
 from collections.abc import Mapping
 
 import pytest
 
-from benchmarks import hot_spots
+from benchmarks import hot_spots, process_stat
 from benchmarks.measurement import Bench
 from benchmarks.plan import QUICK
 from benchmarks.scenario import MOST_STREAMS
@@ -32,6 +33,37 @@ def test_streamed_chunk_costs_little_cpu(tmp_path):
     assert all(run.chunks > 1000 for run in runs)
     cost_s = statistics.median(run.cpu_us_per_chunk for run in runs) / 1e6
     assert cost_s <= budget(_MOST_CPU_S)
+
+
+# An idle gateway's event loop beats every 2 s, and Triton's own thread once a second. A wake-up
+# takes 0.1 to 0.2 ms of CPU time, because its caches are cold.
+_IDLE_S = 8.0
+_MOST_OF_THE_LOOP, _MOST_OF_ALL = 8, 32
+_PERIODS = 6
+
+
+@pytest.mark.slow
+def test_idle_gateway_hardly_wakes_up(tmp_path):
+    """In one of a few periods, because the probes of its readiness were requests."""
+    bench = Bench.prepare(tmp_path, QUICK, c_floor=None, say=lambda text: None)
+    with bench.gateway() as gateway:
+        periods = [_wake_ups(gateway.pid)]
+        while not _is_idle(*periods[-1]) and len(periods) < _PERIODS:
+            periods.append(_wake_ups(gateway.pid))
+
+    assert _is_idle(*periods[-1]), periods
+
+
+def _wake_ups(pid: int) -> tuple[int, int]:
+    """Those of the event loop's thread, and of all threads."""
+    before = process_stat.wake_ups(pid)
+    time.sleep(_IDLE_S)
+    after = process_stat.wake_ups(pid)
+    return after[pid] - before[pid], sum(after.values()) - sum(before.values())
+
+
+def _is_idle(of_the_loop: int, of_all: int) -> bool:
+    return of_the_loop <= _MOST_OF_THE_LOOP and of_all <= _MOST_OF_ALL
 
 
 # Calls of Python functions and built-ins on the event loop's thread: they are almost the same in

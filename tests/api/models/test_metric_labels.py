@@ -34,7 +34,6 @@ HANGS_AFTER = 3  # tokens of one answer
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Detect a hanging engine immediately: the timeouts have their own tests."""
     monkeypatch.setattr(supervisor, "MIN_DELAY_S", 0.0)
-    monkeypatch.setattr(supervisor, "CHECK_EVERY_S", 0.02)
     monkeypatch.setattr(supervisor, "RESPOND_WITHIN_S", 0.02)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from openai_frontend.errors import GatewayError
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.triton import model_health
 from openai_frontend.triton.model_health import LATEST, ModelIndexEntry, ReadinessMonitor
 from tests.blocking_calls import BlockingCallOnLoop
@@ -162,6 +163,78 @@ def test_unreadable_index(core, monitor, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "reading the model index failed: the repository is away"
     ]
+
+
+async def watched(core: Core, names: set[str], *, changes: list[bool]) -> list[str]:
+    """The queries of a monitor that watches for some beats, with whether models change at each; the
+    core is asked again about `names`.
+    """
+    queries: list[str] = []
+
+    def index() -> list[ModelIndexEntry]:
+        queries.append("index")
+        return core.index()
+
+    def model_is_ready(name: str, version: int) -> bool:
+        queries.append(name)
+        return core.model_is_ready(name, version)
+
+    monitor = ReadinessMonitor(
+        index=index,
+        server_is_ready=core.server_is_ready,
+        model_is_ready=model_is_ready,
+        may_change=lambda name, version: name in names,
+    )
+    await monitor.refresh()
+    queries.clear()
+    heartbeat, beats = Heartbeat(busy_s=0.005, idle_s=0.005), iter(changes[1:])
+    changing = changes[:1]
+
+    def on_beat(late_s: float) -> None:
+        try:
+            changing[:] = [next(beats)]
+        except StopIteration:
+            monitor.close()
+
+    heartbeat.on_beat.append(on_beat)
+    await monitor.watch(heartbeat, lambda: changing[0])
+    monitor.end_threads()
+    return queries
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "queries"),
+    [
+        (set(), [False] * 3, []),
+        ({"one"}, [False] * 2, ["one"] * 2),
+        (set(), [False, True, False], ["index", "one", "other"]),
+    ],
+    ids=["settled", "own answers", "load"],
+)
+async def test_queries_of_an_idle_server(core, patient, names, changes, queries):
+    """None without a reason: each costs an idle process CPU time."""
+    patient()
+    assert await watched(core, names, changes=changes) == queries
+
+
+async def test_unready_model_is_asked_about(core, patient):
+    """It may recover, whatever its backend is."""
+    patient()
+    core.unready = {"one"}
+    assert await watched(core, set(), changes=[False]) == ["index", "one", "other"]
+
+
+async def test_index_on_demand(core, monitor, patient, monkeypatch):
+    """New folders appear in it, but it is not read for each of many clients."""
+    patient()
+    await monitor.refresh()
+    core.names.append("new")
+    await monitor.refresh_index()
+    assert ready(monitor) == {"one", "other"}
+    monkeypatch.setattr(model_health, "INDEX_FOR_S", 0.0)
+    await monitor.refresh_index()
+
+    assert ready(monitor) == {"one", "other", "new"}
 
 
 async def test_blocking_calls_are_found(server):

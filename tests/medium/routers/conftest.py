@@ -21,6 +21,7 @@ from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.model_use import ModelUses
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.routers.routing import all_routes
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.server.internal_server import QuietServer
 from openai_frontend.triton.responses import UnreleasedRequests
 from openai_frontend.triton.stub_processes import StubProcesses
@@ -38,6 +39,7 @@ class FakeServer:
     stopped: bool = False
     unreleased: UnreleasedRequests = field(default_factory=UnreleasedRequests)
     stubs: StubProcesses = field(default_factory=StubProcesses)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     async def start(self) -> None:
         await self.may_start.wait()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.models.model_card import ModelCard
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.server import gc_tuning
 
 
@@ -20,8 +21,8 @@ class FakeRegistry:
 
     models: dict[str, int] | None = None
 
-    def has_loaded(self) -> bool:
-        return self.models is not None
+    def snapshot_id(self) -> object:
+        return self.models
 
     def cards(self) -> list[ModelCard]:
         return [
@@ -61,7 +62,9 @@ async def running(registry: FakeRegistry) -> AsyncIterator[None]:
     async def lifespan(app: Any) -> AsyncIterator[str]:
         yield app
 
-    async with gc_tuning.freezing_heap(lifespan, registry)("app") as state:  # type: ignore[arg-type]
+    heartbeat = Heartbeat(busy_s=0.005, idle_s=0.005)
+    frozen = gc_tuning.freezing_heap(lifespan, registry, heartbeat)  # type: ignore[arg-type]
+    async with frozen("app") as state:
         assert state == "app"
         yield
 

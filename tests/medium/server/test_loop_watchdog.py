@@ -8,13 +8,14 @@ from functools import partial
 
 import pytest
 
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.server import loop_watchdog
 from openai_frontend.server.loop_watchdog import LoopWatchdog
 from tests.core.triton.waiting import until
 
 THRESHOLD_S = 0.5
 HALT_S = 1.2
-INTERVAL_S = 0.005
+BEATS_S = 0.005
 STEP_S = 0.1
 THREAD = "loop-watchdog"
 
@@ -57,6 +58,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
+def beats(every_s: float = BEATS_S) -> Heartbeat:
+    return Heartbeat(busy_s=every_s, idle_s=every_s)
+
+
 def a_careless_callback(clock: Clock) -> None:
     clock.pass_time(HALT_S)
 
@@ -71,7 +76,7 @@ async def watched(
     """Runs the callbacks on the loop, under a watchdog with a short threshold, which looks after
     each of them.
     """
-    watchdog = watchdog or LoopWatchdog(threshold_s=THRESHOLD_S, interval_s=INTERVAL_S)
+    watchdog = watchdog or LoopWatchdog(beats(), threshold_s=THRESHOLD_S)
     watching = asyncio.create_task(watchdog.run())
     await until(clock.looked())
     for callback in callbacks:
@@ -117,7 +122,7 @@ async def test_short_callbacks_are_not_logged(
 
 async def test_blocked_interpreter_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Without a stack, since the call has ended by then."""
-    watching = asyncio.create_task(LoopWatchdog(threshold_s=THRESHOLD_S, interval_s=0.05).run())
+    watching = asyncio.create_task(LoopWatchdog(beats(0.05), threshold_s=THRESHOLD_S).run())
     await asyncio.sleep(0.1)
 
     a_call_that_holds_the_interpreter()
@@ -133,7 +138,7 @@ async def test_blocked_interpreter_is_logged(caplog: pytest.LogCaptureFixture) -
 
 async def test_threshold_can_be_lowered(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """As after the startup: blocks that were ignored before are logged."""
-    watchdog = LoopWatchdog(threshold_s=10, interval_s=INTERVAL_S)
+    watchdog = LoopWatchdog(beats(), threshold_s=10)
 
     def lose_patience() -> None:
         watchdog.threshold_s = THRESHOLD_S

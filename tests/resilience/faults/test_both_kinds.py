@@ -40,6 +40,8 @@ OPTIONS = (
 BY_THE_GATEWAY = {
     "TOKENIZERS_PARALLELISM",  # its thread pool bounds tokenization
     "FASTOKENS_BPE_THREADS",  # the same
+    "GRPC_VERBOSITY",  # its lines are not in the log's format
+    "GRPC_ENABLE_FORK_SUPPORT",  # else the Python backend's forks could abort the process
     "_OPENAI_FRONTEND_LOAD_PHASES",  # where engines' processes report them
     "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG",  # logs of engines' processes
     "_OPENAI_FRONTEND_ENGINE_LOG_FORMAT",

@@ -32,8 +32,9 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> NewerCore:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, core: NewerCore) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("gateway")
-    for name in ("fast", "slow"):
-        mock_models.write_with_tokenizer(folder / "models", name)
+    mock_models.write_with_tokenizer(folder / "models", "fast")
+    mock_models.write_with_tokenizer(folder / "models", "part")
+    mock_models.write_ensemble(folder / "models", "slow")  # the core is not asked about engines
     python_models.write(folder / "models", "echo")
     options = (*OPTIONS, f"--triton-library={core.library}")
     with GatewayProcess(
@@ -81,16 +82,15 @@ async def test_a_hanging_readiness_call_delays_no_request(gateway, core):
         assert await slowest(client, *asked) < AT_ONCE_S
 
         await until(partial(is_named, client, "slow", named=True))
-        refused = await client.post("/v1/completions", json={"model": "slow", **BODY})
+        refused = await client.post("/v1/completions", json={"model": "slow", "prompt": "a"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_unavailable")
         assert (await client.get("/v2/models/slow/ready")).status_code == 400
         assert (await client.get("/v2/models/fast/ready")).status_code == 200
 
         core.say("slow")
         await until(partial(is_named, client, "slow", named=False))
-        assert (
-            await client.post("/v1/completions", json={"model": "slow", **BODY})
-        ).status_code == 200
+        served = await client.post("/v1/completions", json={"model": "slow", "prompt": "a"})
+        assert served.status_code == 200
 
 
 async def test_models_load_and_unload_during_a_hanging_readiness_call(gateway, core):

@@ -36,8 +36,11 @@ class RpcConnections:
         return peer in self._running
 
     def close(self, peer: str) -> bool:
-        """Close the connection of a client, with all its calls. Return whether it was found."""
-        wanted = address_of(peer)
+        """Close the connection of a client, with all its calls. Return whether it was found; one
+        without an address is not.
+        """
+        if (wanted := address_of(peer)) is None:
+            return False
         for name in os.listdir(_DESCRIPTORS):
             with _socket(int(name)) as connection:
                 if connection is not None and self._client_of(connection) == wanted:

@@ -80,6 +80,20 @@ def test_only_connections_of_the_server_are_closed():
         assert not connections.close(peer)
 
 
+@pytest.mark.parametrize("peer", ["unix:/a", "unknown"])
+def test_no_other_socket_is_closed_for_a_client_without_an_address(peer, monkeypatch):
+    """Sockets that listen, or are of another kind, have none either."""
+    connections = RpcConnections()
+    one, other = socket.socketpair()
+    with one, other:
+        only = [str(one.fileno())]
+        monkeypatch.setattr("openai_frontend.kserve.grpc.connections.os.listdir", lambda _: only)
+
+        assert not connections.close(peer)
+        one.send(b"x")
+        assert other.recv(1) == b"x"
+
+
 @pytest.mark.parametrize(
     ("peer", "address"),
     [

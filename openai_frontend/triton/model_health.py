@@ -113,7 +113,7 @@ class ReadinessMonitor:
         self._failure: str | None = None
         self._closed = False
         self._asks: Sequence[_ReadinessProbe] = ()  # those that may change by themselves
-        self._indexed_s = float("-inf")  # on the monotonic clock
+        self._indexed_s = float("-inf")  # when the index was asked for, on the monotonic clock
         self._is_changing = True  # the index, or the readiness of models that are not in `_asks`
         self.snapshot = ReadinessSnapshot()
 
@@ -136,11 +136,17 @@ class ReadinessMonitor:
 
     async def refresh_index(self) -> None:
         """Like `refresh`, unless the index was read in the last INDEX_FOR_S seconds."""
-        if time.monotonic() - self._indexed_s > INDEX_FOR_S:
-            await self.refresh()
+        oldest_s = time.monotonic() - INDEX_FOR_S
+        if self._indexed_s < oldest_s:
+            await self._run(partial(self._update_older, oldest_s))
 
     async def _run(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._snapshot_thread, work)
+
+    def _update_older(self, oldest_s: float) -> None:
+        """Calls that came together share one update, which the first of them makes."""
+        if self._indexed_s < oldest_s:
+            self.try_update()
 
     def try_update(self, changed: str | None = None) -> None:
         """Like `update`; if the index cannot be read, log it once and keep the last snapshot."""
@@ -163,7 +169,8 @@ class ReadinessMonitor:
                 self._versions = {
                     key: each for key, each in self._versions.items() if key[0] != changed
                 }
-            index, self._indexed_s = self._index(), time.monotonic()
+            begun_s, index = time.monotonic(), self._index()
+            self._indexed_s = begun_s
             self._versions = {
                 key: self._versions.get(key) or _ReadinessProbe(partial(self._model_is_ready, *key))
                 for key in _ready_versions(index)

@@ -1,5 +1,6 @@
 """The readiness snapshot, with a core whose results the test controls."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -235,6 +236,26 @@ async def test_index_on_demand(core, monitor, patient, monkeypatch):
     await monitor.refresh_index()
 
     assert ready(monitor) == {"one", "other", "new"}
+
+
+async def test_clients_that_ask_together_share_one_index(monitor, core, monkeypatch):
+    """A client that asks for many unknown models delays no change of the models."""
+    monkeypatch.setattr(model_health, "INDEX_FOR_S", 60.0)
+    reads: list[int] = []
+    all_ask = threading.Event()
+
+    def index():
+        reads.append(1)
+        all_ask.wait(120)
+        return core.index()
+
+    monkeypatch.setattr(monitor, "_index", index)
+    asked = [asyncio.ensure_future(monitor.refresh_index()) for _ in range(20)]
+    await asyncio.sleep(0)  # each has asked
+    all_ask.set()
+    await asyncio.gather(*asked)
+
+    assert len(reads) == 1
 
 
 async def test_blocking_calls_are_found(server):

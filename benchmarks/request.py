@@ -212,6 +212,18 @@ def _messages_tools(prompt: Prompt) -> Body:
     return {**_messages(prompt), "tools": tools}
 
 
+def _asked_of_responses(prompt: Prompt) -> Body:
+    question = _question(prompt)
+    fields = {"temperature": 0, "ignore_eos": True, "store": False}
+    return {"input": question["messages"], **fields}
+
+
+def _asked_of_messages(prompt: Prompt) -> Body:
+    system, user = _question(prompt)["messages"]
+    fields = {"temperature": 0, "ignore_eos": True}
+    return {"system": system["content"], "messages": [user], **fields}
+
+
 def _embeddings(encoding_format: str) -> Callable[[Prompt], Body]:
     def body(prompt: Prompt) -> Body:
         first = prompt.number * prompt.inputs
@@ -230,6 +242,8 @@ _TEXT_FIELDS = {
     "responses_calls": b"delta",
     "messages": b"text",
     "messages_calls": b"partial_json",
+    "question_responses": b"delta",
+    "question_messages": b"text",
 }
 # Path -> how a stream ends, and what a whole answer has once; chats and completions if it is absent
 _ENDS: Mapping[str, tuple[StreamEnd, bytes]] = {
@@ -245,6 +259,8 @@ _KINDS: Mapping[str, tuple[str, Callable[[Prompt], Body]]] = {
     "question_logprobs": (_CHAT, _asked(**_LOGPROBS)),
     "question_long": (_CHAT, _long_question),
     "question_turn": (_CHAT, _next_turn),
+    "question_responses": (_RESPONSES, _asked_of_responses),
+    "question_messages": (_MESSAGES, _asked_of_messages),
     "image_512": (_CHAT, _new_image(512)),
     "image_1024": (_CHAT, _new_image(1024)),
     "image_known": (_CHAT, _known_image),

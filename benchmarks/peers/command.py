@@ -38,6 +38,7 @@ FAILED = 2
 _QUICK = Plan(rounds=1, streams=(32, 64), measured_s=4.0, open_loop=False)
 # What is measured
 _CHATS, _EMBEDDINGS, _KINDS, _IMAGES = "chats", "embeddings", "kinds", "images"
+_APIS = "apis"
 _BESIDE = "beside-images"
 _IMAGE_CHATS = 64  # beside text streams
 _BATCHES = (1, 32)
@@ -94,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         (_EMBEDDINGS, "an embedding model instead of streamed chats"),
         (_KINDS, "other requests: tools, schemas, log probabilities, whole answers, prompts"),
+        (_APIS, "the same questions by chat, Responses and Messages"),
         (_IMAGES, "questions about images, new and known"),
         (_BESIDE, "the gateway's text streams and /health/live, alone and beside 64 image chats"),
     ):
@@ -147,9 +149,10 @@ def _plan(given: argparse.Namespace) -> Plan:
 
 
 def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Result]:
-    # vllm-rs answers /v1/embeddings with 404, and knows no processor of the vision model
+    # vllm-rs answers all but chats and completions with 404, and knows no processor of the vision
+    # model
     embeddings, images = given.what == _EMBEDDINGS, given.what in (_IMAGES, _BESIDE)
-    without_rust = embeddings or images
+    without_rust = embeddings or images or given.what == _APIS
     names = [name for name in given.servers if not (without_rust and name == VLLM_RUST)]
     if given.what == _BESIDE:
         names = [GATEWAY]  # the others have no /health/live
@@ -166,7 +169,7 @@ def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Res
                 gateway=["--max-images=32"],
                 image_processes=given.image_processes,
             )
-        elif given.what == _KINDS:
+        elif given.what in (_KINDS, _APIS):
             weights = model.write_llama(path / "weights", model.SMALL | model.LONG)
             setup = Setup(path, weights, flags, LONG, TOOLS)
         else:
@@ -212,6 +215,8 @@ def _scenarios(what: str, plan: Plan) -> list[Scenario]:
         return [plan.embeddings(batch, encoding) for batch in _BATCHES for encoding in _ENCODINGS]
     if what == _BESIDE:
         return [plan.beside_images(chats) for chats in (0, _IMAGE_CHATS)]
+    if what == _APIS:
+        return [*plan.apis()]
     return [*(plan.images() if what == _IMAGES else plan.kinds())]
 
 

@@ -19,6 +19,7 @@ _STREAMS = {
     "question_schema": "with a JSON schema",
     "question_logprobs": "with log probabilities",
 }
+_APIS = {"question": "chat", "question_responses": "Responses", "question_messages": "Messages"}
 _IMAGES = {
     "image_512": "new image of 512 px",
     "image_1024": "new image of 1,024 px",
@@ -89,6 +90,13 @@ class Plan:
                 # Aligned: the conversation is known, and no load ends before its first answer
                 options = {"prompt_bytes": size, "connections": 2, "aligned": True}
                 yield self._whole(kind, f"{title}{suffix}", reconnect, **options)
+
+    def apis(self) -> Iterator[Scenario]:
+        """The same streams, and answers of one token, by each API for text."""
+        for kind, api in _APIS.items():
+            yield self._kind(kind, f"{_CONNECTIONS} streams by {api}", reconnect=False)
+        for kind, api in _APIS.items():
+            yield self._whole(kind, f"1 token by {api}", reconnect=False)
 
     def images(self) -> Iterator[Scenario]:
         """Closed loops of questions about images, with answers of one token."""

@@ -1,5 +1,6 @@
 """A request's fields in vLLM's form, and the fields that vLLM cannot honour; no engine runs."""
 
+import contextlib
 import gc
 import inspect
 import re
@@ -248,3 +249,28 @@ def test_only_vllms_check_of_constraints_refuses_a_constraint():
     with pytest.raises(ValueError, match="too long") as other, conversion.translate_errors(params):
         raise VLLMValidationError("structured_outputs: the prompt is too long")
     assert type(other.value) is ValueError
+
+
+def test_translated_error_is_in_no_cycle():
+    """It refers to the engine by its frames, and a lost engine's threads and descriptors must go
+    with it.
+    """
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    class Engine:
+        pass
+
+    def ask(engine: Engine) -> None:
+        with conversion.translate_errors():
+            raise EngineDeadError
+
+    engine = Engine()
+    kept = weakref.ref(engine)
+    gc.disable()
+    try:
+        with contextlib.suppress(EngineError):
+            ask(engine)
+        del engine
+        assert kept() is None
+    finally:
+        gc.enable()

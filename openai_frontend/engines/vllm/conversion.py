@@ -360,10 +360,14 @@ class translate_errors:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
-            found = translated(error, self._params)
+        if not isinstance(error, Exception):
+            return
+        found = translated(error, self._params)
+        try:
             if found is not error:
                 raise found from error
+        finally:  # this frame is in the traceback: the cycle would keep the engine
+            del found, error, trace
 
 
 def translated(error: Exception, params: Any = None) -> Exception:

@@ -25,7 +25,8 @@ _IMAGES = {
     "image_1024": "new image of 1,024 px",
     "image_known": "known image of 1,024 px",
 }
-_END_EARLY = {"question_schema"}  # with the last brace
+# With the last brace, or at the end that the other APIs cannot have the model ignore
+_END_EARLY = {"question_schema", "question_responses", "question_messages"}
 # 60 KB are 25,000 tokens of the demo model's tokenizer
 _PROMPTS = (
     ("question_long", "prompt of 3 KB, 1 token", 3_000),

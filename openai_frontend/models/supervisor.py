@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 # After an engine's process has ended, for the two checks that a stub of Triton needs, and a restart
 SETTLE_S = 2.0
+_DROPPED_WITHIN_S = 10.0  # or the instances hang
 # A model was unloaded, or files or threads are short: the next check may succeed.
 _FAILURES = (GatewayError, OSError, RuntimeError)
 # A hanging engine gets this long to respond before it is restarted.
@@ -257,7 +258,20 @@ class EngineSupervisor:
                 logger.error("model %s: engine restart failed: %s", name, reason)
             if not self._is_loaded(name, engine):
                 self._set_problem(name, None)
+                await self._note_dropped(name)
                 return
+
+    async def _note_dropped(self, name: str) -> None:
+        """The core has dropped the model: the registry gets the reason, which the core's index has
+        once the old instances are gone.
+        """
+        end_s = time.monotonic() + _DROPPED_WITHIN_S
+        while time.monotonic() < end_s and any(
+            entry.name == name and entry.state == "UNLOADING"
+            for entry in self._server.model_index()
+        ):
+            await self._server.heartbeat.next()
+        await self._registry.refresh()
 
     def _is_loaded(self, name: str, engine: object) -> bool:
         """Whether the model still has this engine: it was neither loaded again nor unloaded."""

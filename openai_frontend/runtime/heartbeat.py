@@ -85,16 +85,18 @@ class Heartbeat:
         now_s = loop.time()
         self._timer = None
         late_s = max(0.0, now_s - self._due_s)
-        self.is_busy = self._has_work(now_s)
-        for observe in self.on_beat:
-            observe(late_s)
-        for beat, due_s in [*self._sleepers.items()]:
-            if due_s <= now_s:
-                del self._sleepers[beat]
-                if not beat.done():
-                    beat.set_result(None)
-        if self._sleepers:
-            self._schedule(loop)
+        try:
+            self.is_busy = self._has_work(now_s)
+            for observe in self.on_beat:
+                observe(late_s)
+            for beat, due_s in [*self._sleepers.items()]:
+                if due_s <= now_s:
+                    del self._sleepers[beat]
+                    if not beat.done():
+                        beat.set_result(None)
+        finally:  # a failure, which the loop logs, must not end all checks
+            if self._sleepers:
+                self._schedule(loop)
 
     def _has_work(self, now_s: float) -> bool:
         begun_before, self._begun_before = self._begun_before, self._begun

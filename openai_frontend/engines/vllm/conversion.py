@@ -412,7 +412,7 @@ def _message(error: Any, params: Any) -> str:
     """vLLM's message without the refused value, prefixed with the field if the message does not
     name it.
     """
-    message, parameter = str(error.args[0]), getattr(error, "parameter", None)
+    message, parameter = str(error.args[0]) if error.args else "", getattr(error, "parameter", None)
     if parameter is None and getattr(params, "structured_outputs", None) is not None:
         # vLLM's checks of grammars name no field, and its last backend seldom knows what is wrong.
         parameter, message = "structured_outputs", _reason_of_xgrammar(error) or message

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from openai_frontend.cli import banner
 from openai_frontend.lifespan import Startup
 from openai_frontend.middleware.drain import DrainState
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.server.process import GatewayProcess, Resources, ShutdownTimeouts
 
 
@@ -23,6 +24,7 @@ class SlowCore:
 
     def __init__(self) -> None:
         self.stops = asyncio.Event()
+        self.heartbeat = Heartbeat()
         self.has_stopped = False
 
     async def stop(self) -> None:

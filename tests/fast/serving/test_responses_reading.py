@@ -538,3 +538,15 @@ async def test_grammar_of_a_tool_is_enforced(form, enforced):
 async def test_strict_function_constrains_its_arguments(strict):
     job = await prepared(tools=[{**READ, "strict": strict}])
     assert (job.job.requests[0].sampling_params.structured_outputs is not None) is strict
+
+
+def test_item_with_an_empty_type_is_an_unknown_one():
+    """Not a message: nothing has checked whether it has a role."""
+    request = ResponsesRequest.model_validate(
+        {"input": [{"type": ""}, {"role": "user", "content": "Go."}]}
+    )
+
+    read = read_input(request.input, ToolNames().flat)
+
+    assert read.unknown == ["input[0].type="]
+    assert [message["role"] for message in read.messages] == ["user"]

@@ -92,7 +92,9 @@ class _InputReader:
             self._update = item
             return
         self._at = at
-        kind, place = item.get("type") or "message", f"input[{at}]"
+        kind, place = item.get("type"), f"input[{at}]"
+        if kind is None:  # an empty one is an unknown item, whose fields nothing has checked
+            kind = "message"
         read = self._readers.get(kind)
         if read is None:
             self._other(kind, item, place)

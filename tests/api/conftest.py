@@ -1,6 +1,6 @@
 """The gateway with the default repository, and OpenAI's asynchronous client of the shared one."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import openai
 import pytest
@@ -9,8 +9,11 @@ from tests.gateway_process import ROOT, GatewayProcess
 
 
 @pytest.fixture
-def async_client(url: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
+async def async_client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key="none", max_retries=0, timeout=600
+    ) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

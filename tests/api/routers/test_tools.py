@@ -83,8 +83,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 
 @pytest.fixture(scope="module")
-def client(gateway: GatewayProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="x", max_retries=0, timeout=30)
+def client(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
+    url = f"{gateway.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="x", max_retries=0, timeout=30) as opened:
+        yield opened
 
 
 def calls(message: Any) -> list[tuple[str, Any]]:

@@ -1,8 +1,10 @@
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.dialects.messages.stop_reasons import stop_reason
+from openai_frontend.serving.output.completion_job import OutputEnd, Usage
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.template_inputs import template_messages
@@ -99,3 +101,13 @@ def test_unknown_field_does_not_reach_the_template():
     assert template_messages([message], FieldPolicy("ignore"), []) == [
         {"role": "user", "content": "hi"}
     ]
+
+
+@pytest.mark.parametrize("stopped_by", [None, "###", 7])
+def test_call_in_which_the_output_stops_is_not_offered_as_complete(stopped_by):
+    """Also if a stop string is in its arguments: clients would run what they have of them."""
+    end = OutputEnd("stop", stopped_by)
+
+    found = stop_reason(end, Usage(), cast("Any", None), unfinished=True)
+
+    assert found["stop_reason"] == "max_tokens"

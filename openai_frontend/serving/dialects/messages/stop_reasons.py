@@ -17,10 +17,10 @@ def stop_reason(
     reason, sequence = "end_turn", None
     if end.reason == "length":
         reason = _length(usage, message)
-    elif isinstance(end.stopped_by, str) and end.reason != "calls":
-        reason, sequence = "stop_sequence", end.stopped_by
     elif unfinished:
         reason = "max_tokens"
+    elif isinstance(end.stopped_by, str) and end.reason != "calls":
+        reason, sequence = "stop_sequence", end.stopped_by
     elif end.reason == "calls":
         reason = "tool_use"
     return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": None}

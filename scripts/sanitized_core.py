@@ -4,6 +4,8 @@ import importlib.util
 import os
 import sys
 
+import pytest
+
 NAME = "openai_frontend.triton._core"
 
 
@@ -20,3 +22,9 @@ def load(path: str) -> None:
 load(os.environ["OPENAI_FRONTEND_SANITIZED_CORE"])
 # For this process only: compilers and other programs that the tests start have leaks of their own.
 os.environ.pop("LD_PRELOAD", None)
+
+
+def pytest_sessionstart() -> None:
+    """Fail at once: NumPy, where a plugin or a conftest file imports it, is reported as a leak."""
+    if "numpy" in sys.modules:
+        raise pytest.UsageError("tests/conftest.py or one of its plugins imports NumPy")

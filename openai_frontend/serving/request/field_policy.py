@@ -47,6 +47,22 @@ NEUTRAL_IN_CHAT: Neutral = {
     "mm_processor_kwargs": ({},),
 }
 
+NEUTRAL_IN_RESPONSES: Neutral = {
+    **NEUTRAL_IN_CHAT,
+    "background_options": (),
+    "context_management": ([],),
+    "conversation": (),
+    "prompt": (),
+}
+
+# Beta fields that would change the output
+NEUTRAL_IN_MESSAGES: Neutral = {
+    "compaction": (),
+    "fallbacks": ([],),
+    "mcp_servers": ([],),
+    "thread": (),
+}
+
 NEUTRAL_IN_COMPLETIONS: Neutral = {
     **_NEUTRAL_IN_BOTH,
     "max_completion_tokens": (),

@@ -17,12 +17,12 @@ from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import InputTokenCountParams, response_create_params
 from pydantic import BaseModel
 
-from openai_frontend.serving.dialects.messages.reader import NEUTRAL_IN_MESSAGES
-from openai_frontend.serving.dialects.responses.reader import NEUTRAL_IN_RESPONSES
 from openai_frontend.serving.request.field_policy import (
     NEUTRAL_IN_CHAT,
     NEUTRAL_IN_COMPLETIONS,
     NEUTRAL_IN_EMBEDDINGS,
+    NEUTRAL_IN_MESSAGES,
+    NEUTRAL_IN_RESPONSES,
     NEUTRAL_IN_SPEECH,
     NEUTRAL_IN_TRANSCRIPTIONS,
 )

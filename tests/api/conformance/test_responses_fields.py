@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.serving.dialects.responses.reader import NEUTRAL_IN_RESPONSES
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_RESPONSES
 from openai_frontend.serving.request.sealed_text import seal
 from tests import images
 from tests.api.conformance.traced import (

@@ -12,10 +12,10 @@ from anthropic.types import (
 from anthropic.types.beta import BetaContentBlockParam
 from anthropic.types.beta.message_create_params import MessageCreateParamsNonStreaming
 
-from openai_frontend.serving.dialects.messages import reader
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_MESSAGES
 from schemas.messages import CountTokensRequest, MessagesRequest, _block_kind, _tool_kind
 
-REFUSED = reader.NEUTRAL_IN_MESSAGES.keys()
+REFUSED = NEUTRAL_IN_MESSAGES.keys()
 HEADERS = {"betas"}  # the SDK sends them as a header
 
 

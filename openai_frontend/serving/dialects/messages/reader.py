@@ -13,7 +13,7 @@ from openai_frontend.serving.dialects.messages.history import read_history
 from openai_frontend.serving.dialects.messages.tool_list import read_tools
 from openai_frontend.serving.output.completion_job import CompletionJob, require_generation
 from openai_frontend.serving.request.field_names import renamed
-from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_MESSAGES, FieldPolicy
 from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.template_inputs import (
     IGNORED,
@@ -33,13 +33,6 @@ _NAMES = {
     "response_format.json_schema": "output_config.format",
     "stop": "stop_sequences",
     "thinking_token_budget": "thinking.budget_tokens",
-}
-# Beta fields that would change the output
-NEUTRAL_IN_MESSAGES: Neutral = {
-    "compaction": (),
-    "fallbacks": ([],),
-    "mcp_servers": ([],),
-    "thread": (),
 }
 
 

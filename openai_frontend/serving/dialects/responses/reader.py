@@ -26,7 +26,11 @@ from openai_frontend.serving.output.completion_job import (
     require_generation,
 )
 from openai_frontend.serving.request.field_names import renamed
-from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy, Neutral
+from openai_frontend.serving.request.field_policy import (
+    NEUTRAL_IN_RESPONSES,
+    FieldPolicy,
+    Neutral,
+)
 from openai_frontend.serving.request.media import Media
 from openai_frontend.serving.request.request_body import Plans
 from openai_frontend.serving.request.template_inputs import (
@@ -38,13 +42,6 @@ from openai_frontend.serving.request.tools import require_tool_support
 from schemas.responses import ConfigurationUpdate, ResponsesRequest
 from schemas.sampling import SamplingFields
 
-NEUTRAL_IN_RESPONSES: Neutral = {
-    **NEUTRAL_IN_CHAT,
-    "background_options": (),
-    "context_management": ([],),
-    "conversation": (),
-    "prompt": (),
-}
 # Fields of chats -> their names here
 _MOVED = {
     "max_completion_tokens": "max_output_tokens",

@@ -36,6 +36,26 @@ def test_navigation_lists_every_page() -> None:
     assert [name for name in missing if f"({Path(name).name})" not in decisions] == []
 
 
+def test_decisions_are_last_and_the_first_steps_first() -> None:
+    """A newcomer reads the navigation in order, also by the links to the next page."""
+    _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    pages = nav_pages(yaml.safe_load(nav))
+
+    steps = ["index.md", "install.md", "repositories.md", "agents.md", "tools.md", "scale.md"]
+    assert [page for page in pages if page in steps] == steps
+    assert pages[-1] == "decisions/README.md"
+
+
+def test_figures_of_the_home_page_are_those_of_the_benchmarks() -> None:
+    rows = re.findall(r"^\| [^|]+ \| \*\*.*$", (ROOT / "docs/index.md").read_text("utf-8"), re.M)
+    benchmarks = (ROOT / "docs/benchmarks.md").read_text("utf-8").replace("*", "")
+
+    assert len(rows) == 3
+    for row in rows:
+        cells = [cell.strip() for cell in row.replace("*", "").split("|")[2:5]]
+        assert f"| {' | '.join(cells)} |" in benchmarks
+
+
 SOURCES = {".py", ".cc", ".h"}
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -170,14 +171,21 @@ def ready(  # noqa: PLR0913  each kind of model, and how to reach it
         shell.append(request_examples.tensor_curl(place, model, metadata, keys=keys))
     ready_line = _ready_line(place, models, on_demand, tensor_models)
     if not shell:
-        return f"{ready_line}\n"
+        return f"{_filled(ready_line)}\n"
     examples_with = "Try it with a key in OPENAI_API_KEY" if keys else "Try it"
-    lines = [f"{ready_line} {examples_with} from a shell:", "", *shell, ""]
+    lines = [_filled(f"{ready_line} {examples_with} from a shell:"), "", *shell, ""]
     if answered:
         client = place.client("" if keys else _NO_KEY)
         python = [*client, *(example.python(model) for example, model in answered)]
         lines += ["or from Python:", "", *python, ""]
     return "\n".join(lines)
+
+
+def _filled(text: str) -> str:
+    """Names and addresses stay whole."""
+    return textwrap.fill(
+        text, request_examples.COLUMNS, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _ready_line(

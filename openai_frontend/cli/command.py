@@ -68,6 +68,13 @@ def _version(options: dict[str, Any]) -> int:
     return 0
 
 
+def _completions(options: dict[str, Any]) -> int:
+    import shtab  # only this command needs it
+
+    sys.stdout.write(shtab.complete(command_line(), options["shell"]))
+    return 0
+
+
 def _keys(options: dict[str, Any]) -> int:
     failure = keys.run(options)
     return 0 if failure is None else _refuse(failure, MISUSED)
@@ -398,6 +405,7 @@ _COMMANDS: Mapping[str, Callable[[dict[str, Any]], int]] = {
     "version": _version,
     "keys": _keys,
     "top": _top,
+    "completions": _completions,
     "connect": _connect,
     "init-repo": _init_repo,
     "ray": _ray_init,

@@ -62,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
     )
+    _add_completions(commands)
     commands.add_parser("version", help=_VERSIONS)
     return whole
 
@@ -165,6 +166,20 @@ def _add_top(commands: Commands) -> None:
     top.add_argument(
         "--json", dest="as_json", action="store_true", help="write one JSON object per update"
     )
+
+
+def _add_completions(commands: Commands) -> None:
+    completions = commands.add_parser(
+        "completions",
+        help="print the completion of commands and options for a shell",
+        description="Print a script that completes all commands and options in a shell "
+        "(docs/install.md).",
+        allow_abbrev=False,
+    )
+    completions.add_argument("shell", metavar="SHELL", choices=_SHELLS, help=" or ".join(_SHELLS))
+
+
+_SHELLS = ("bash", "zsh", "fish")
 
 
 def _interval(text: str) -> float:

@@ -3,13 +3,48 @@
 import json
 import math
 import mimetypes
+import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 QUESTION = [{"role": "user", "content": "What is Triton?"}]
+
+COLUMNS = 100  # of a terminal: only a longer name or path makes a longer line
+_INDENT = "  "
+
+# Both JSON and a call in Python may be broken between these. An object without objects is one.
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_UNBROKEN = re.compile(rf'(?:{{(?:{_STRING}|[^{{}}"])*}}|{_STRING}|\S)+')
+
+
+def _lines(words: Iterable[str], room: int) -> list[str]:
+    """The words in as few lines as possible, of at most `room` characters."""
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + 1 + len(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _command(words: Sequence[str], body: Sequence[str] = ()) -> str:
+    """A command for a shell. `body`: pieces of the JSON to post, as they are between quotes."""
+    lines = _lines(words, COLUMNS - len(_INDENT) - len(" \\"))
+    if body:
+        quoted = ["-d", f"'{body[0]}", *body[1:]]
+        quoted[-1] += "'"
+        lines.append(f"\n{_INDENT}".join(_lines(quoted, COLUMNS - len(_INDENT))))
+    return f" \\\n{_INDENT}".join(lines)
+
+
+def _call(python: str) -> str:
+    """A line of Python with brackets, broken within them."""
+    return f"\n{_INDENT}".join(_lines(_UNBROKEN.findall(python), COLUMNS - len(_INDENT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +63,51 @@ class ListenAddress:
         return f"{self.url.removesuffix('/v1')}/v2"
 
     @property
-    def curl_option(self) -> str:
+    def curl_options(self) -> list[str]:
         if self.unix_socket is None:
-            return ""
-        return f"--unix-socket {shlex.quote(str(self.unix_socket))} "
+            return []
+        return [f"--unix-socket {shlex.quote(str(self.unix_socket))}"]
 
     def client(self, options: str) -> list[str]:
         """Python lines that create an OpenAI client; `options` are further arguments."""
         client = f'client = OpenAI(base_url="{self.url}"{options}'
         if self.unix_socket is None:
             return ["from openai import OpenAI", f"{client})"]
-        transport = f"httpx.HTTPTransport(uds={json.dumps(str(self.unix_socket))})"
+        transport = f"transport = httpx.HTTPTransport(uds={json.dumps(str(self.unix_socket))})"
         imports = ["import httpx", "from openai import OpenAI"]
-        return [*imports, f"{client}, http_client=httpx.Client(transport={transport}))"]
+        call = _call(f"{client}, http_client=httpx.Client(transport=transport))")
+        return [*imports, transport, call]
 
 
 class Example(Protocol):
     def curl(self, place: ListenAddress, model: str, *, keys: bool) -> str:
-        """A line for a shell; with `keys`, it sends OPENAI_API_KEY."""
+        """A command for a shell; with `keys`, it sends OPENAI_API_KEY."""
 
     def python(self, model: str) -> str:
         """Lines for Python, after those of `ListenAddress.client`."""
 
 
-_KEY = ' -H "Authorization: Bearer $OPENAI_API_KEY"'  # OpenAI's SDK reads it too
+_KEY = '-H "Authorization: Bearer $OPENAI_API_KEY"'  # OpenAI's SDK reads it too
 
 
-def _post(place: ListenAddress, url: str, body: Mapping[str, Any], *, keys: bool) -> str:
-    headers = "-H 'Content-Type: application/json'" + (_KEY if keys else "")
-    return f"curl {place.curl_option}{url} {headers} -d {shlex.quote(json.dumps(body))}"
+def _curl(place: ListenAddress, url: str, *, keys: bool) -> list[str]:
+    return ["curl", *place.curl_options, url, *([_KEY] if keys else [])]
+
+
+def _post(
+    place: ListenAddress,
+    url: str,
+    body: Mapping[str, Any],
+    *,
+    keys: bool,
+    inserted: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """`inserted`: placeholder in the body -> what the shell inserts for it."""
+    pieces = [piece.replace("'", "'\"'\"'") for piece in _UNBROKEN.findall(json.dumps(body))]
+    for placeholder, expression in inserted.items():
+        pieces = [piece.replace(placeholder, f"'{expression}'") for piece in pieces]
+    words = [*_curl(place, url, keys=keys), "-H 'Content-Type: application/json'"]
+    return _command(words, pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +125,7 @@ class _JsonExample:
         method = self.path.replace("/", ".")
         fields = {"model": model, **self.fields}
         arguments = ", ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
-        return f"print(client.{method}.create({arguments}).{self.shown})"
+        return _call(f"print(client.{method}.create({arguments}).{self.shown})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +136,13 @@ class _FileExample:
     file: str
 
     def curl(self, place: ListenAddress, model: str, *, keys: bool) -> str:
-        form = f"-F {shlex.quote(f'model={model}')} -F {shlex.quote(f'file=@{self.file}')}"
-        return f"curl {place.curl_option}{place.url}/{self.path}{_KEY if keys else ''} {form}"
+        form = [f"-F {shlex.quote(f'{each}')}" for each in (f"model={model}", f"file=@{self.file}")]
+        return _command([*_curl(place, f"{place.url}/{self.path}", keys=keys), *form])
 
     def python(self, model: str) -> str:
         method = self.path.replace("/", ".")
         arguments = f'model={json.dumps(model)}, file=open({json.dumps(self.file)}, "rb")'
-        return f"print(client.{method}.create({arguments}).text)"
+        return _call(f"print(client.{method}.create({arguments}).text)")
 
 
 _DATA = "PICTURE"  # placeholder of the file's base64
@@ -103,23 +154,24 @@ class _PictureExample:
 
     file: str
 
-    def _chat(self) -> _JsonExample:
+    def _fields(self) -> Mapping[str, Any]:
         kind, _ = mimetypes.guess_type(self.file)
         url = f"data:{kind or 'image/png'};base64,{_DATA}"
         content = [
             {"type": "text", "text": "Describe the picture."},
             {"type": "image_url", "image_url": {"url": url}},
         ]
-        fields = {"messages": [{"role": "user", "content": content}]}
-        return _JsonExample("chat/completions", fields, "choices[0].message.content")
+        return {"messages": [{"role": "user", "content": content}]}
 
     def curl(self, place: ListenAddress, model: str, *, keys: bool) -> str:
-        line = self._chat().curl(place, model, keys=keys)
-        before, _, after = line.rpartition(_DATA)
-        return f"""{before}'"$(base64 -w0 {shlex.quote(self.file)})"'{after}"""
+        url = f"{place.url}/chat/completions"
+        inserted = {_DATA: f'"$(base64 -w0 {shlex.quote(self.file)})"'}
+        body = {"model": model, **self._fields()}
+        return _post(place, url, body, keys=keys, inserted=inserted)
 
     def python(self, model: str) -> str:
-        before, _, after = self._chat().python(model).rpartition(f'{_DATA}"')
+        chat = _JsonExample("chat/completions", self._fields(), "choices[0].message.content")
+        before, _, after = chat.python(model).rpartition(f'{_DATA}"')
         encode = f'base64.b64encode(open({json.dumps(self.file)}, "rb").read()).decode()'
         return f'import base64\npicture = {encode}\n{before}" + picture{after}'
 
@@ -176,7 +228,7 @@ def tensor_curl(
     url = f"{place.tensor_url}/models/{model}"
     tensors = [_tensor(each) for each in metadata.get("inputs", ())]
     if not tensors or None in tensors or metadata.get("decoupled"):
-        return f"curl {place.curl_option}{shlex.quote(url)}{_KEY if keys else ''}"
+        return _command(_curl(place, shlex.quote(url), keys=keys))
     return _post(place, shlex.quote(f"{url}/infer"), {"inputs": tensors}, keys=keys)
 
 

@@ -51,6 +51,14 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     "/v2/rerank": ("createRerankCohere", "Rerank documents (Cohere's format)"),
 }
 
+_KEY_SCHEME: Json = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key, or a JSON Web Token if the server accepts an identity provider's, "
+    "in `Authorization: Bearer KEY`; `x-api-key` and `api-key` work too. Each operation names the "
+    "scope that the key needs. 401: no valid key; 403: its scopes do not include the operation's.",
+}
+
 _HEADERS: Json = {
     "x-request-id": {
         "description": "The request's id: the client's `x-request-id` or a new one.",
@@ -229,7 +237,7 @@ def _written(app: FastAPI) -> Json:
 
 def _add_security(document: Json, app: FastAPI, public_scopes: Collection[RouteScope]) -> None:
     """Adds which operations need a key, and with which scope."""
-    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["components"]["securitySchemes"] = {"key": _KEY_SCHEME}
     for route in all_routes(app):
         if isinstance(route, DirectRoute) and route.scope is not None and route.include_in_schema:
             is_open = route.scope in public_scopes

@@ -276,7 +276,9 @@ async def test_openapi_document_names_the_scope_of_each_route(open_health):
         for method, operation in methods.items()
     }
 
-    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    scheme = document["components"]["securitySchemes"]["key"]
+    assert scheme["scheme"] == "bearer"
+    assert "Authorization: Bearer" in scheme["description"]
     assert told["POST", "/v1/chat/completions"] == [{"key": ["inference"]}]
     assert told["POST", "/v1/messages"] == [{"key": ["inference"]}, {"key": ["messages"]}]
     assert told["POST", "/v1/responses"] == [{"key": ["inference"]}, {"key": ["responses"]}]

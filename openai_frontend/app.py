@@ -61,7 +61,7 @@ from openai_frontend.prompting import token_bytes
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.audio import speech_router, transcription_router
 from openai_frontend.routers.described_model import MediaLimits
-from openai_frontend.routers.docs import docs_router
+from openai_frontend.routers.docs import docs_page_router, docs_router
 from openai_frontend.routers.invocations import Invocations, invocations_router
 from openai_frontend.routers.models import (
     lora_router,
@@ -196,7 +196,10 @@ def create_app(settings: Settings, server: Server) -> Gateway:
         root_path=settings.root_path,
     )
     _include(app, docs_router(document, registry))
-    _include(app, root_router(settings.root_path, registry, keys=authenticator is not None))
+    pages = settings.web_pages != "none"
+    if pages:
+        _include(app, docs_page_router())
+    _include(app, root_router(settings.root_path, pages=pages))
     _add_hosting(app, state.server)
     app.state.routes = all_routes(app)
     routes.load(app.state.routes)
@@ -365,7 +368,7 @@ def public_scopes(settings: Settings) -> frozenset[RouteScope]:
     left_open: dict[RouteScope, bool] = {
         "health": settings.public_health,
         "metrics": settings.public_metrics,
-        "docs": settings.public_docs,
+        "docs": settings.web_pages == "public",
     }
     return frozenset({"public", *(area for area, is_open in left_open.items() if is_open)})
 

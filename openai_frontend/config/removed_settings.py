@@ -30,9 +30,14 @@ _CONSTANTS = {
 }
 
 
+_RENAMED = {"public_docs": "set web_pages to public instead"}
+
+
 def replacement(name: str) -> str | None:
     """The replacement of a removed setting; None if the name never was a setting."""
     if name in _CONSTANTS:
         return f"its value is always {_CONSTANTS[name]}"
+    if name in _RENAMED:
+        return _RENAMED[name]
     option = TRITON_OPTION_OF.get(name)
     return None if option is None else f"set triton_option to {option}=VALUE instead"

@@ -128,7 +128,11 @@ class Access(BaseModel):
     public_metrics: bool = Field(
         default=False, description="Serve /metrics and /version without a key."
     )
-    public_docs: bool = Field(default=False, description="Serve /docs without a key.")
+    web_pages: Literal["private", "public", "none"] = Field(
+        default="private",
+        description="Pages for browsers, / and /docs. private: they ask for a key if there are "
+        "keys; public: /openapi.json, which /docs shows, needs none; none: no pages.",
+    )
     cors_origins: Origins = Field(
         default=[],
         description="Origin (`https://chat.example.com`) whose web pages may call the API from a "

@@ -7,7 +7,6 @@ Denies by default: paths without a route, and routes without a scope, also requi
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,31 +17,11 @@ from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus
 from openai_frontend.errors import GatewayError, NotAuthenticated, RateLimited
 from openai_frontend.middleware.error_responses import send_error
 from openai_frontend.request_context.context import current_request
-from openai_frontend.runtime import html_page
 from openai_frontend.serving.error_reply import reply_for
 
 logger = logging.getLogger(__name__)
 
 RouteScopeOf = Callable[[Scope], RouteScope | Literal["nowhere"] | None]
-
-_DOCS_NEED_A_KEY = """\
-<p>This server requires an API key, also for its documentation, and a browser sends none.</p>
-<ul>
-<li>To read the documentation here, start the server with <code>--public-docs</code>. The page then
-needs no key and names the models; its button <em>Authorize</em> takes a key to try requests.</li>
-<li>To read it as a file: <code>curl -H "Authorization: Bearer $OPENAI_API_KEY"</code> and the
-address of <code>openapi.json</code>.</li>
-</ul>
-"""
-
-
-def _page(error: GatewayError, route_scope: str | None, scope: Scope) -> bytes | None:
-    """The page for a browser that opens the documentation without a key."""
-    headers = scope["headers"]
-    by_browser = any(name == b"accept" and b"text/html" in value for name, value in headers)
-    if route_scope == "docs" and by_browser and isinstance(error, NotAuthenticated):
-        return html_page.page("API key required", _DOCS_NEED_A_KEY)
-    return None
 
 
 class Authentication:
@@ -69,7 +48,7 @@ class Authentication:
         try:
             principal = self._authorizer.authorize(scope["headers"], route_scope)
         except GatewayError as error:
-            await _reject(error, scope, send, page=_page(error, route_scope, scope))
+            await _reject(error, scope, send)
             return
         context = current_request()
         context.principal, context.is_anonymous = principal, principal is None
@@ -91,17 +70,12 @@ class Authentication:
         await self._app(scope, receive, send)
 
 
-async def _reject(
-    error: GatewayError, scope: Scope, send: Send, *, page: bytes | None = None
-) -> None:
+async def _reject(error: GatewayError, scope: Scope, send: Send) -> None:
     """Requests without a valid key are logged at DEBUG, so that they cannot fill the log."""
     level = logging.DEBUG if isinstance(error, NotAuthenticated) else logging.INFO
     request_id = current_request().request_id
     logger.log(level, "request %s rejected: %s", request_id, error.message)
-    reply = reply_for(error)
-    if page is not None:
-        reply = replace(reply, body=page, headers={**reply.headers, **html_page.HEADERS})
-    await send_error(scope, send, reply)
+    await send_error(scope, send, reply_for(error))
 
 
 class RateLimitHeaders:

@@ -1,4 +1,7 @@
-"""GET /openapi.json and /docs. The page loads nothing from other hosts."""
+"""GET /openapi.json and /docs. The page is public, the document is not: the page asks for a key.
+
+It loads nothing from other hosts.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +18,7 @@ from openai_frontend.errors import GatewayError
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.request import authorized_models
-from openai_frontend.routers.routing import DocsRoute
+from openai_frontend.routers.routing import DocsRoute, PublicRoute
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 
 # Relative links, so that the page also works under a proxy's prefix.
@@ -28,6 +31,12 @@ _DOCS_PAGE = b"""\
 <link rel="stylesheet" href="docs/swagger-ui.css">
 </head>
 <body>
+<form id="key" hidden>
+<p>This server requires an API key.</p>
+<label>API key <input type="password" autocomplete="off" required></label>
+<button>Show the documentation</button>
+<p role="alert"></p>
+</form>
 <div id="swagger-ui"></div>
 <script src="docs/swagger-ui-bundle.js"></script>
 <script src="docs/start.js"></script>
@@ -42,14 +51,43 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const paint = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
 dark.addEventListener("change", paint);
 paint();
-SwaggerUIBundle({
-  url: "openapi.json",
-  dom_id: "#swagger-ui",
-  validatorUrl: null,
-  tryItOutEnabled: true,
-  displayRequestDuration: true,
-  defaultModelsExpandDepth: 0,
+
+const STORED = "openai-frontend-key";  // in this tab only; the playground uses the same one
+const form = document.getElementById("key");
+const bearer = () => {
+  const key = sessionStorage.getItem(STORED);
+  return key ? { Authorization: `Bearer ${key}` } : {};
+};
+
+async function start() {
+  const { status } = await fetch("openapi.json", { method: "HEAD", headers: bearer() });
+  form.hidden = status !== 401 && status !== 403;
+  if (!form.hidden) {
+    const refused = status === 403 || sessionStorage.getItem(STORED) !== null;
+    form.querySelector("[role=alert]").textContent = refused
+      ? `The server refused the key (${status}). It needs the scope models.` : "";
+    return;
+  }
+  SwaggerUIBundle({
+    url: "openapi.json",
+    dom_id: "#swagger-ui",
+    validatorUrl: null,
+    tryItOutEnabled: true,
+    displayRequestDuration: true,
+    defaultModelsExpandDepth: 0,
+    requestInterceptor(request) {
+      request.headers = { ...bearer(), ...request.headers };  // the button Authorize wins
+      return request;
+    },
+  });
+}
+
+form.addEventListener("submit", event => {
+  event.preventDefault();
+  sessionStorage.setItem(STORED, form.querySelector("input").value.trim());
+  start();
 });
+start();
 """
 
 _POLICY = "; ".join(
@@ -68,7 +106,6 @@ PAGE_HEADERS = {"content-security-policy": _POLICY}
 
 
 def docs_router(document: Document, registry: ModelRegistry) -> APIRouter:
-    """Routes of the documentation, which the OpenAPI document omits."""
     router = APIRouter(route_class=DocsRoute, include_in_schema=False)
 
     @router.get("/openapi.json")
@@ -77,6 +114,12 @@ def docs_router(document: Document, registry: ModelRegistry) -> APIRouter:
         models = _models_by_task(authorized_models(registry))
         described = await asyncio.to_thread(document.with_models, models)
         return Response(orjson.dumps(described), media_type="application/json")
+
+    return router
+
+
+def docs_page_router() -> APIRouter:
+    router = APIRouter(route_class=PublicRoute, include_in_schema=False)
 
     @router.get("/docs")
     async def get_page(request: Request) -> Response:

@@ -14,7 +14,7 @@ from tests.api.routers.mock_gateway import RawResponse, exchange
 from tests.security.guarded import KEY, Guarded, check_refused
 
 OPEN = {
-    "/", "/favicon.ico", "/health", "/healthz", "/ping",
+    "/", "/docs", "/favicon.ico", "/health", "/healthz", "/ping",
     "/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready",
 }  # fmt: skip
 METRICS = {"/metrics", "/metrics/", "/version", "/v2/models/stats", "/v2/models/mock/stats"}

@@ -249,6 +249,7 @@ def test_unknown_parser_suggests_similar_names(value: str, message: str) -> None
             "log-verbose=VALUE instead",
         ),
         ("max_prompts: 1", "setting 'max_prompts' was removed: its value is always 2048"),
+        ("public_docs: true", "setting 'public_docs' was removed: set web_pages to public instead"),
         (
             "cuda_memory_pool_bytes: {0: 64}",
             "removed: set triton_option to cuda-memory-pool-byte-size=VALUE instead",

@@ -195,7 +195,7 @@ async def test_only_health_is_public_by_default(open_health):
     """Supervisors need no key; readers of metrics, the version and the documentation do."""
     got = [
         (await open_health.client.get(path)).status_code
-        for path in ("/health/live", "/health/ready", "/metrics", "/version", "/docs")
+        for path in ("/health/live", "/health/ready", "/metrics", "/version", "/openapi.json")
     ]
 
     assert got == [200, 200, 401, 401, 401]
@@ -212,16 +212,22 @@ async def test_health_and_root_are_public(open_health, path):
     assert got == [200, 200]
 
 
-async def test_root_and_favicon_are_always_public(world, routes):
+async def test_only_pages_are_always_public(world, routes):
     """They need no key, whatever the settings say, and accept a wrong key."""
-    public = [route.path for route in routes if route.scope == "public"]
+    page = "/playground/page.js"
+    public = {
+        page if "{name}" in route.path else route.path
+        for route in routes
+        if route.scope == "public"
+    }
     got = {
         (await world.client.get(path, headers=headers)).status_code
         for path in public
         for headers in ({}, bearer("nobody's"))
     }
 
-    assert (public, got) == (["/", "/favicon.ico"], {200, 204})
+    files = {f"/docs/{name}" for name in ("start.js", "swagger-ui-bundle.js", "swagger-ui.css")}
+    assert (public, got) == ({"/", "/favicon.ico", "/docs", *files, page}, {200, 204})
 
 
 async def test_readiness_names_models_only_to_clients_with_a_key(open_health):
@@ -259,8 +265,11 @@ async def test_metrics_port_needs_a_key(open_health):
 
 async def test_metrics_and_docs_can_be_made_public(world_of, keys_file):
     """Each has its own setting, which opens no other route."""
-    for name, path in (("metrics", "/metrics"), ("docs", "/docs/start.js")):
-        world = await world_of(Settings(keys_file=keys_file, **{f"public_{name}": True}))
+    for setting, path in (
+        ({"public_metrics": True}, "/metrics"),
+        ({"web_pages": "public"}, "/openapi.json"),
+    ):
+        world = await world_of(Settings(keys_file=keys_file, **setting))
 
         assert (await world.client.get(path)).status_code == 200
         assert (await world.client.get("/v1/models")).status_code == 401

@@ -1,14 +1,15 @@
 """GET /, other requests that browsers make by themselves, and root paths."""
 
-import base64
-import hashlib
 import re
+from pathlib import Path
 
 import pytest
 
 from openai_frontend.config.settings import Settings
-from openai_frontend.errors import ModelUnavailable
+from openai_frontend.routers import root
 from tests.fast.auth.key_files import bearer, key, write
+
+BROWSER = {"accept": "text/html,*/*;q=0.8"}
 
 
 async def test_root_names_the_service_and_its_documentation(world):
@@ -19,10 +20,71 @@ async def test_root_names_the_service_and_its_documentation(world):
 
 async def test_root_is_a_page_for_browsers(world):
     """It links to the documentation."""
-    response = await world.client.get("/", headers={"accept": "text/html,*/*;q=0.8"})
+    response = await world.client.get("/", headers=BROWSER)
 
     assert response.headers["content-type"].startswith("text/html")
     assert '<a href="docs">' in response.text
+
+
+async def test_every_file_of_the_page_is_served(world):
+    """With the type that a browser requires of scripts and styles, and the policy of the page."""
+    policy = (await world.client.get("/", headers=BROWSER)).headers["content-security-policy"]
+    responses = {name: await world.client.get(f"/playground/{name}") for name in root.FILES}
+
+    assert set(responses) == {
+        path.name for path in root.FOLDER.iterdir() if path.name != "index.html"
+    }
+    types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+    for name, response in responses.items():
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith(types[Path(name).suffix])
+        assert response.headers["content-security-policy"] == policy
+
+
+def test_page_is_small_and_has_neither_markup_from_texts_nor_other_hosts():
+    """No inline script or style, no function that parses markup, no address of another host."""
+    contents = {path.name: path.read_text() for path in root.FOLDER.iterdir()}
+
+    assert sum(len(each.encode()) for each in contents.values()) < 150_000
+    markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
+    inline = r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+="
+    for name, content in contents.items():
+        assert not re.search(markup, content), name
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", content), name
+    assert not re.search(inline, contents["index.html"])
+
+
+@pytest.mark.parametrize("name", ["absent.js", "..%2froot.py", "index.html", "%2e%2e/root.py"])
+async def test_other_paths_below_the_page_are_404(world, name):
+    """No folder is served."""
+    assert (await world.client.get(f"/playground/{name}")).status_code == 404
+
+
+async def test_page_costs_nothing_until_a_browser_asks_for_it(world_of, monkeypatch, tmp_path):
+    """The application starts and answers without having read the files."""
+    monkeypatch.setattr(root, "FOLDER", tmp_path / "absent")
+    world = await world_of(Settings())
+
+    assert (await world.client.get("/")).json()["service"] == "openai-frontend"
+    assert (await world.client.get("/v1/models")).status_code == 200
+
+
+async def test_without_pages_there_is_only_json(world_of):
+    """The OpenAPI document stays."""
+    world = await world_of(Settings(web_pages="none"))
+    page = await world.client.get("/", headers=BROWSER)
+    paths = ("/docs", "/docs/start.js", "/playground/page.js", "/openapi.json")
+
+    assert page.headers["content-type"] == "application/json"
+    assert "docs" not in page.json()
+    assert [(await world.client.get(path)).status_code for path in paths] == [404, 404, 404, 200]
+
+
+async def test_page_at_the_root_path_without_a_slash_redirects(proxied):
+    """Its relative links work only with the slash."""
+    response = await proxied.client.get("/llm", headers=BROWSER)
+
+    assert (response.status_code, response.headers["location"]) == (307, "llm/")
 
 
 async def test_every_link_of_the_root_works(world):
@@ -79,14 +141,12 @@ async def test_every_path_works_with_and_without_the_root_path(proxied, prefix):
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
 async def test_links_start_with_the_root_path(proxied, prefix):
-    """In the OpenAPI document and on the front page."""
+    """In the OpenAPI document and in the answer for clients."""
     document = (await proxied.client.get(f"{prefix}/openapi.json")).json()
     told = (await proxied.client.get(f"{prefix}/")).json()
-    page = (await proxied.client.get(f"{prefix}/", headers={"accept": "text/html"})).text
 
     assert document["servers"] == [{"url": "/llm"}]
     assert (told["docs"], told["models"]) == ("/llm/docs", "/llm/v1/models")
-    assert '<a href="/llm/docs">' in page
 
 
 async def test_root_path_does_not_change_which_key_a_path_needs(world_of, tmp_path):
@@ -106,59 +166,30 @@ async def test_root_path_does_not_change_which_key_a_path_needs(world_of, tmp_pa
     assert got[3] == [403, 200, 200, 404, 403]
 
 
-BROWSER = {"accept": "text/html,*/*;q=0.8"}
-
-
-async def test_page_lists_the_models_with_their_state(world):
-    """It has no scripts and loads nothing; its policy allows only its own style."""
-    world.model()
-    response = await world.client.get("/", headers=BROWSER)
-
-    assert "<td><code>fake</code></td><td>ready</td>" in response.text
-    policy = response.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    style = response.text.partition("<style>")[2].partition("</style>")[0]
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert f"'sha256-{digest}'" in policy
-    assert not re.search(r"<script|style=|src=|https?:", response.text)
-
-
-async def test_page_before_the_models_are_loaded(starting, monkeypatch):
-    """It says so."""
-
-    def cards() -> None:
-        raise ModelUnavailable("The models are still loading.")
-
-    monkeypatch.setattr(starting.registry, "cards", cards)
-    response = await starting.client.get("/", headers=BROWSER)
-
-    assert (response.status_code, "still loading" in response.text) == (200, True)
-
-
-async def test_page_shows_models_only_with_a_key_if_there_are_keys(world_of, tmp_path):
-    """Also a key that may not list models sees none."""
-    file = write(tmp_path / "keys.yaml", key("a"), key("blind", scopes=["inference"]))
+@pytest.mark.parametrize("path", ["/", "/docs", "/docs/start.js", "/playground/page.js"])
+async def test_pages_are_public_and_contain_no_data(world_of, tmp_path, path):
+    """The same bytes without a key, with a wrong one and with a right one."""
+    file = write(tmp_path / "keys.yaml", key("a"))
     world = await world_of(Settings(keys_file=file))
     world.model()
     pages = [
-        (await world.client.get("/", headers={**BROWSER, **headers})).text
-        for headers in ({}, bearer("wrong"), bearer("blind"), bearer("a"))
+        await world.client.get(path, headers={**BROWSER, **headers})
+        for headers in ({}, bearer("wrong"), bearer("a"))
     ]
 
-    assert ["fake" in page for page in pages] == [False, False, False, True]
+    assert {each.status_code for each in pages} == {200}
+    assert len({each.content for each in pages}) == 1
+    assert b"fake" not in pages[0].content
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
-async def test_browser_without_a_key_reads_how_to_open_the_documentation(world_of, tmp_path, path):
-    """The status and the headers are those of other refusals; clients get JSON."""
-    world = await world_of(Settings(keys_file=write(tmp_path / "keys.yaml", key("a"))))
-    page = await world.client.get(path, headers=BROWSER)
-    plain = await world.client.get(path)
-    api = await world.client.get("/v1/models", headers=BROWSER)
+async def test_document_needs_a_key_unless_it_is_public(world_of, tmp_path):
+    file = write(tmp_path / "keys.yaml", key("a"))
+    statuses = [
+        (
+            await (await world_of(Settings(keys_file=file, web_pages=pages))).client.get(path)
+        ).status_code
+        for pages in ("private", "public")
+        for path in ("/openapi.json", "/v1/models")
+    ]
 
-    assert [each.status_code for each in (page, plain, api)] == [401, 401, 401]
-    assert "--public-docs" in page.text
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert page.headers["content-security-policy"].startswith("default-src 'none'")
-    assert page.headers["www-authenticate"] == plain.headers["www-authenticate"]
-    assert plain.json()["error"] == api.json()["error"]
+    assert statuses == [401, 401, 200, 401]

@@ -35,7 +35,7 @@ CHANGES: list[tuple[dict[str, Any], str, dict[str, Any], int, int]] = [
 OPENINGS: list[tuple[dict[str, Any], str, int, int]] = [
     ({"public_health": False}, "/health/live", 200, 401),
     ({"public_metrics": True}, "/metrics", 401, 200),
-    ({"public_docs": True}, "/openapi.json", 401, 200),
+    ({"web_pages": "public"}, "/openapi.json", 401, 200),
     ({"allowed_hosts": ["gateway.example"]}, "/v1/models", 401, 400),
 ]
 

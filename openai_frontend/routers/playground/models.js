@@ -1,0 +1,73 @@
+// Every model with its state, what it can do, and why it cannot serve.
+
+import { call, serves } from "./api.js";
+import { button, element, problem, table } from "./dom.js";
+
+// Name of the route below /v1/models/{id} -> the states in which it makes sense
+const CHANGES = {
+  load: ["unloaded", "failed", "loaded"],
+  unload: ["loaded"],
+  sleep: ["loaded"],
+  wake: ["sleeping"],
+};
+
+const LABELS = { "load loaded": "reload" };
+
+export function modelsView(models, reload) {
+  const outcome = element("div", { role: "status" });
+  const root = element("section", { "aria-label": "Models" },
+    element("h2", {}, "Models"), outcome, element("div", { class: "row" }, button("Refresh", reload)),
+    models.length ? element("ul", { class: "cards" }, models.map(model => card(model, change)))
+      : element("p", {}, "No model serves OpenAI's API."));
+  repository().then(found => root.append(...found));
+
+  async function change(model, action) {
+    outcome.replaceChildren(`${model.id}: ${action} …`);
+    try {
+      await call(`v1/models/${encoded(model.id)}/${action}`, {});
+      await reload();
+    } catch (error) { outcome.replaceChildren(problem(error)); }
+  }
+  return root;
+}
+
+// An id may contain slashes, which are part of the path.
+const encoded = id => id.split("/").map(encodeURIComponent).join("/");
+
+function card(model, change) {
+  const state = model.status?.value ?? (model.ready ? "loaded" : "unknown");
+  const abilities = Object.keys(model.capabilities).filter(name => model.capabilities[name]);
+  const facts = [
+    ["Context", model.max_model_len && `${model.max_model_len.toLocaleString("en")} tokens`],
+    ["Longest answer", model.max_output_tokens && `${model.max_output_tokens} tokens`],
+    ["Another name of", model.root !== model.id && model.root],
+    ["Adapter of", model.parent],
+    ["Description", model.description],
+    ["Without", model.limitations?.join("; ")],
+  ].filter(([, value]) => value);
+  const actions = element("div", { class: "row" });
+  for (const [action, states] of Object.entries(CHANGES)) {
+    if (!states.includes(state)) continue;
+    serves(`/v1/models/{id}/${action}`).then(known => known && actions.append(
+      button(LABELS[`${action} ${state}`] ?? action, () => change(model, action),
+        { "aria-description": model.id })));
+  }
+  return element("li", { class: "card" },
+    element("h3", {}, model.id), element("span", { class: `state ${state}` }, state),
+    element("ul", { class: "marks", "aria-label": "Capabilities" },
+      abilities.map(name => element("li", {}, name))),
+    element("dl", {}, facts.map(([name, value]) =>
+      element("div", {}, element("dt", {}, name), element("dd", {}, value)))),
+    model.error && element("p", { class: "error" }, model.error),
+    actions);
+}
+
+// Triton's list also has models that are not OpenAI's: steps of ensembles, plain tensors, and those
+// that failed.
+async function repository() {
+  let index;
+  try { index = await call("v2/repository/index", {}); } catch { return []; }
+  const rows = index.map(each => [each.name, each.version ?? "", each.state ?? "", each.reason ?? ""]);
+  return [element("h2", {}, "Model repository"),
+    table("Triton's models", ["model", "version", "state", "reason"], rows)];
+}

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openai_frontend.admission.memory_budget import MemoryBudget
+from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import GatewayError
@@ -93,7 +94,7 @@ class Startup:
         """Log a model that does not load; a request for it tries again."""
         for name in self._preload:
             try:
-                await self._registry.ensure_loaded(name)
+                await self._registry.ensure_loaded(name, None)
             except GatewayError as error:
                 logger.error("failed to load model %s: %s", name, error.message)
             self._registry.loading_at_start.discard(name)
@@ -174,7 +175,7 @@ def build_state(settings: Settings, server: Server) -> AppState:
         options=settings.options_by_model(),
         strict_readiness=settings.strict_readiness,
     )
-    on_demand = _on_demand(settings, registry)
+    on_demand = _on_demand(settings, server, registry, metrics, drain_state)
     polls = settings.model_control_mode == "poll"
     startup = Startup(
         server,
@@ -338,7 +339,13 @@ def tracing_of(settings: Settings) -> Tracing | None:
     )
 
 
-def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader | None:
+def _on_demand(
+    settings: Settings,
+    server: Server,
+    registry: ModelRegistry,
+    metrics: GatewayMetrics,
+    drain_state: DrainState,
+) -> OnDemandLoader | None:
     """None if every model is loaded at start or by an operator."""
     if not (settings.load_on_demand or settings.on_demand_models()):
         return None
@@ -346,8 +353,13 @@ def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader | 
         models=settings.max_loaded_models,
         memory_bytes=settings.max_model_memory_bytes,
         wait_s=settings.model_load_timeout_s,
+        requests=ConcurrencyLimits(
+            settings.max_concurrent_requests, settings.queue_size(), settings.queue_timeout_s
+        ),
     )
-    demand = OnDemandLoader(registry, limits)
+    demand = OnDemandLoader(registry, limits, metrics=metrics)
+    server.heartbeat.on_beat.append(demand.unload_idle)
+    drain_state.on_drain(demand.drain)
     registry.enable_on_demand(demand, every_model=settings.load_on_demand)
     return demand
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from openai_frontend.errors import QueueFull, QueueTimeout, ServerDraining, ServerOverloaded
+from openai_frontend.errors import QueueFull, QueueTimeout, ServerDraining
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class _Waiter:
         self.wanted = wanted
         self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def reject(self, error: ServerOverloaded) -> None:
+    def reject(self, error: BaseException) -> None:
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -151,14 +151,17 @@ class WaitQueue:
         *,
         describe_load: Callable[[], str],
         give_back: Callable[[int], None],
+        known_wait_s: Callable[[], float | None] = lambda: None,
         metrics: QueueMetrics | None = None,
     ) -> None:
         """`describe_load` is quoted in error messages. `give_back` takes back the slots that were
-        granted to a request at the moment when it was cancelled.
+        granted to a request at the moment when it was cancelled. `known_wait_s`: how long requests
+        wait for the model itself, for Retry-After headers; None if the queue's pace decides.
         """
         self._model_name = model_name
         self._describe_load = describe_load
         self._give_back = give_back
+        self._known_wait_s = known_wait_s
         self._metrics = metrics
         self._queue: FairQueue[_Waiter] = FairQueue()
         self._rate = ServiceRateEstimator()
@@ -212,10 +215,10 @@ class WaitQueue:
             waiter.future.set_result(granted)
             return
 
-    def reject_all(self) -> None:
-        """Fails all queued requests, because the server is draining."""
+    def reject_all(self, error: Callable[[], BaseException] = ServerDraining) -> None:
+        """Fails all queued requests; by default because the server is draining."""
         while self._queue:
-            self._queue.take()[0].reject(ServerDraining())
+            self._queue.take()[0].reject(error())
 
     def full(self) -> QueueFull:
         return QueueFull(self._load(), retry_after_s=self._retry_after_s())
@@ -239,6 +242,8 @@ class WaitQueue:
         return f"{self._describe_load()}; {len(self._queue)} queued for this model."
 
     def _retry_after_s(self) -> float:
+        if (known_s := self._known_wait_s()) is not None:
+            return min(max(MIN_RETRY_S, known_s), MAX_RETRY_S)
         ahead = max(1, len(self._queue))
         return self._rate.retry_after_s(ahead, asyncio.get_running_loop().time())
 

@@ -250,11 +250,12 @@ def _startup_models(settings: Settings) -> Sequence[str] | None:
     if settings.load_on_demand:
         return []
     explicit = settings.model_control_mode == "explicit"
-    waiting = settings.on_demand_models()
-    if not waiting:
+    on_demand = settings.on_demand_models()
+    if not on_demand:
         return settings.load_model if explicit else None
     if "*" not in settings.load_model:
         return settings.load_model
+    waiting = {name for name, options in on_demand.items() if options.load_on_demand}
     return [name for name in _models(settings) if name not in waiting]
 
 

@@ -183,6 +183,16 @@ class ModelOptions(BaseModel):
     memory_bytes: Positive | None = Field(
         default=None, description="Memory that the model uses, for load on demand."
     )
+    idle_unload_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Seconds without a request after which the model is unloaded; a request loads "
+        "it again. No effect in mode `poll`.",
+    )
+
+    @property
+    def is_loaded_by_requests(self) -> bool:
+        """Whether a request loads the model if it is not loaded."""
+        return self.load_on_demand or self.idle_unload_s is not None
 
     @property
     def concurrency_limits(self) -> ConcurrencyLimits:
@@ -243,19 +253,22 @@ def of_model(name: str, folder: Path | None, settings: Mapping[str, ModelOptions
     return own.over(read(folder).over(every))
 
 
-def on_demand(repositories: Iterable[Path], settings: Mapping[str, ModelOptions]) -> frozenset[str]:
-    """The models of the repositories with the option `load_on_demand`. An invalid file of options
-    counts as none: the model's load reports it.
+def on_demand(
+    repositories: Iterable[Path], settings: Mapping[str, ModelOptions]
+) -> dict[str, ModelOptions]:
+    """The options of the models that a request loads, by name. An invalid file of options counts as
+    none: the model's load reports it.
     """
-    names = set()
+    found = {}
     existing = (path for path in repositories if path.is_dir())
     for folder in (each for path in existing for each in path.iterdir() if each.is_dir()):
         try:
-            if of_model(folder.name, folder, settings).load_on_demand:
-                names.add(folder.name)
+            options = of_model(folder.name, folder, settings)
         except ModelUnavailable:
             continue
-    return frozenset(names)
+        if options.is_loaded_by_requests:
+            found[folder.name] = options
+    return found
 
 
 def by_model(

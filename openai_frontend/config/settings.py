@@ -457,10 +457,10 @@ class Settings(
         """The model repositories in object storage."""
         return [each for each in self.model_repository if isinstance(each, BucketRepository)]
 
-    def on_demand_models(self) -> frozenset[str]:
-        """The models that their own options leave to the first request. Reads their files."""
+    def on_demand_models(self) -> dict[str, ModelOptions]:
+        """The options of the models that requests load by their own options. Reads their files."""
         if self.model_control_mode == "poll":  # the core loads every model
-            return frozenset()
+            return {}
         return model_options.on_demand(self.repository_folders(), self.options_by_model())
 
     def queue_size(self) -> int:

@@ -73,7 +73,10 @@ class Models(BaseModel):
         "option `memory_bytes`, or with the growth of the processes' main memory during its load.",
     )
     model_load_timeout_s: float = Field(
-        default=300.0, gt=0, description="Seconds that a request waits for its model to load."
+        default=300.0,
+        gt=0,
+        description="Seconds that the load of a model may wait for room. Requests for the model "
+        "wait in the queue meanwhile, at most for `queue_timeout_s`.",
     )
     model_option: OptionsByModel = Field(
         default={},

@@ -3,12 +3,14 @@
 import time
 from typing import Protocol
 
+from openai_frontend.admission.queue import ANONYMOUS, QueueKey
+
 
 class OnDemand(Protocol):
     """Loads models on demand and unloads idle ones."""
 
-    async def ensure_loaded(self, model_name: str) -> None:
-        """Return once the model is loaded. Raises ModelUnavailable."""
+    async def ensure_loaded(self, model_name: str, queue_key: QueueKey | None = ANONYMOUS) -> None:
+        """Return once the model is loaded. Raises ModelUnavailable, QueueFull or QueueTimeout."""
 
     def notify_idle(self) -> None:
         """Report that a model has become idle."""
@@ -25,7 +27,7 @@ class ModelUse:
         # Requests running in the model, including those whose clients disconnected
         self.running = 0
         self.pins = 0  # requests that wait for the model, or looked it up and have not ended
-        self.last_used = time.monotonic()  # seconds
+        self.last_used = time.monotonic()  # when a request last ended in the model, in seconds
         self._uses = uses
 
     async def __aenter__(self) -> None:
@@ -43,7 +45,8 @@ class ModelUse:
     def end(self) -> None:
         """Once for each `begin`."""
         self.running -= 1
-        self._used()
+        self.restart_idle_time()
+        self._notify()
 
     def pin(self) -> None:
         """Keep the model loaded until `unpin`."""
@@ -52,15 +55,18 @@ class ModelUse:
     def unpin(self) -> None:
         """Once for each `pin`."""
         self.pins -= 1
-        self._used()
+        self._notify()
 
     @property
     def is_idle(self) -> bool:
         """Whether no request runs in the model or has it pinned."""
         return not (self.running or self.pins)
 
-    def _used(self) -> None:
+    def restart_idle_time(self) -> None:
+        """The model was used, or loaded, just now."""
         self.last_used = time.monotonic()
+
+    def _notify(self) -> None:
         if self._uses.demand is not None and self.is_idle:
             self._uses.demand.notify_idle()
 

@@ -1,15 +1,24 @@
-"""Loads models on demand and unloads the least recently used ones to make room."""
+"""Loads models on demand, and unloads the least recently used ones to make room and idle ones."""
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psutil
 
+from openai_frontend.admission.queue import (
+    ANONYMOUS,
+    NO_LIMITS,
+    ConcurrencyLimits,
+    QueueKey,
+    QueueMetrics,
+    WaitQueue,
+)
 from openai_frontend.errors import GatewayError, ModelFailed, ModelUnavailable
+from openai_frontend.models.model_use import ModelUse
 from openai_frontend.models.registry import ModelRegistry
 
 logger = logging.getLogger(__name__)
@@ -24,7 +33,9 @@ class OnDemandLimits:
 
     models: int | None = None
     memory_bytes: int | None = None
-    wait_s: float = 300.0  # how long a request waits for its model
+    wait_s: float = 300.0  # how long a load waits for room
+    # Requests that wait for a load, for models without limits of their own
+    requests: ConcurrencyLimits = NO_LIMITS
 
 
 class OnDemandLoader:
@@ -41,37 +52,76 @@ class OnDemandLoader:
         *,
         used_bytes: Callable[[], int]
         | None = None,  # of all models; by default the memory of this process and its children
+        metrics: QueueMetrics | None = None,
     ) -> None:
         self._registry = registry
         self._limits = limits
         self._used_bytes = used_bytes or process_memory_bytes
+        self._metrics = metrics
         self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
+        self._queues: dict[str, WaitQueue] = {}  # of requests that wait for a load
+        self._load_s: dict[str, float] = {}  # duration of the last load
         self._evictions: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[float, str]] = {}  # when, and why
         self._measured_bytes: dict[str, int] = {}
         self._room_event = asyncio.Event()
+        self._unloaded_if_idle: Sequence[tuple[ModelUse, float]] = ()
+        self._seen: object = None  # the registry's snapshot at the last `unload_idle`
 
-    async def ensure_loaded(self, model_name: str) -> None:
-        """Return once the model is loaded. Concurrent requests share one load. A model that does
-        not load on demand is left as it is.
+    async def ensure_loaded(self, model_name: str, queue_key: QueueKey | None = ANONYMOUS) -> None:
+        """Return once the model is loaded. Concurrent requests share one load and continue in the
+        order of their keys and priorities; None does not queue. A model that does not load on
+        demand is left as it is.
 
-        Raises ModelUnavailable if the load fails or times out, or if there is no room.
+        Raises ModelUnavailable if the load fails or finds no room; QueueFull, or QueueTimeout after
+        the model's queue timeout.
         """
         registry = self._registry
         if registry.is_loaded(model_name) or not registry.loads_on_demand(model_name):
             return
+        if queue_key is None:
+            await asyncio.shield(self._begin_load(model_name))
+            return
+        max_size, timeout_s = self._limits_of_waiting(model_name)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
         use = self._registry.use(model_name)
         use.pin()  # from the end of the load until the caller continues, without an await between
         try:
-            async with asyncio.timeout(self._limits.wait_s):
-                while not self._registry.is_loaded(model_name):
-                    await asyncio.shield(self._load_task(model_name))
-        except TimeoutError:
-            message = f"The model '{model_name}' is still loading. Retry later."
-            raise ModelUnavailable(message) from None
+            while not self._registry.is_loaded(model_name):
+                self._begin_load(model_name)
+                left_s = max(0.0, deadline - clock())
+                await self._queue(model_name).wait(
+                    1, queue_key, max_size=max_size, timeout_s=left_s
+                )
         finally:
             use.unpin()
+
+    def drain(self) -> None:
+        """Reject the requests that wait for a load: the server is shutting down."""
+        for queue in self._queues.values():
+            queue.reject_all()
+
+    def unload_idle(self, _late_s: float = 0.0) -> None:
+        """Start to unload the models that have served nothing for their `idle_unload_s`. Called at
+        each heartbeat: 0.3 us per loaded model with that option.
+        """
+        registry = self._registry
+        if not registry.has_loaded():
+            return
+        if self._seen is not registry.snapshot_id():
+            self._seen = registry.snapshot_id()
+            self._unloaded_if_idle = [
+                (registry.use(name), idle_s)
+                for name in registry.loaded()
+                if (idle_s := registry.options(name).idle_unload_s) is not None
+            ]
+        now_s = time.monotonic()
+        for use, idle_s in self._unloaded_if_idle:
+            if now_s - use.last_used >= idle_s and self._may_evict(use.model_name):
+                logger.info("model %s: unloading after %g s idle", use.model_name, idle_s)
+                self._start_eviction(use.model_name)
 
     def notify_idle(self) -> None:
         """Wake the loads that wait for an idle model."""
@@ -85,7 +135,29 @@ class OnDemandLoader:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _load_task(self, name: str) -> asyncio.Task[None]:
+    def _limits_of_waiting(self, name: str) -> tuple[int, float]:
+        """How many requests may wait for a load, as many as the model could run and queue; and for
+        how many seconds.
+        """
+        own, general = self._registry.concurrency_limits(name), self._limits.requests
+        running = own.max_concurrent_requests or general.max_concurrent_requests or 1
+        queued = general.max_queue_size if own.max_queue_size is None else own.max_queue_size
+        timeout_s = own.queue_timeout_s or general.queue_timeout_s or self._limits.wait_s
+        return running + (queued or 0), timeout_s
+
+    def _queue(self, name: str) -> WaitQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = WaitQueue(
+                name,
+                describe_load=lambda: f"The model '{name}' is loading",
+                give_back=lambda _: None,
+                known_wait_s=lambda: self._load_s.get(name),
+                metrics=self._metrics,
+            )
+        return queue
+
+    def _begin_load(self, name: str) -> asyncio.Task[None]:
         """The current load, or a new one unless the last one has just failed."""
         when, why = self._failures.get(name, (0.0, ""))
         if why and time.monotonic() - when < RETRY_S:
@@ -98,9 +170,18 @@ class OnDemandLoader:
         return task
 
     def _forget(self, name: str, task: asyncio.Task[None]) -> None:
+        """Let the requests continue that waited for the load."""
         del self._loads[name]
-        if not task.cancelled():
-            task.exception()  # mark as retrieved: every waiter may have left
+        queue = self._queues.pop(name, None)
+        error = None if task.cancelled() else task.exception()  # every waiter may have left
+        if queue is None:
+            return
+        if task.cancelled():
+            queue.reject_all()
+        elif error is not None:
+            queue.reject_all(lambda: error)
+        while queue:
+            queue.serve(lambda wanted: wanted)
 
     async def _load(self, name: str) -> None:
         deadline = asyncio.get_running_loop().time() + self._limits.wait_s
@@ -123,6 +204,7 @@ class OnDemandLoader:
     async def _load_and_measure(self, name: str) -> None:
         before = await asyncio.to_thread(self._used_bytes)
         measurable = not self._evictions  # their memory would hide that of the load
+        begun_s = time.monotonic()
         try:
             await self._registry.load(name)
         except GatewayError as error:
@@ -130,6 +212,7 @@ class OnDemandLoader:
             self._failures[name] = (time.monotonic(), reason)
             raise ModelFailed(name, reason) from error
         self._failures.pop(name, None)
+        self._load_s[name] = time.monotonic() - begun_s
         added = await asyncio.to_thread(self._used_bytes) - before
         if measurable or name not in self._measured_bytes:
             self._measured_bytes[name] = max(added, self._measured_bytes.get(name, 0))
@@ -154,12 +237,16 @@ class OnDemandLoader:
             if victim is None:
                 break
             logger.info("model %s: unloading to make room for %s", victim, name)
-            self._evictions[victim] = asyncio.create_task(self._evict(victim))
+            self._start_eviction(victim)
         return False
+
+    def _start_eviction(self, victim: str) -> None:
+        self._evictions[victim] = asyncio.create_task(self._evict(victim))
 
     async def _evict(self, victim: str) -> None:
         try:
-            await self._registry.unload(victim)
+            if self._registry.use(victim).is_idle:  # no request came before this task ran
+                await self._registry.unload(victim)
         except GatewayError as error:  # an operator changes it, or the server stops
             logger.warning("model %s: could not be unloaded: %s", victim, error.message)
         finally:
@@ -188,13 +275,16 @@ class OnDemandLoader:
         idle = [
             name
             for name in self._registry.loaded()
-            if name != but
-            and self._registry.loads_on_demand(name)
-            and self._registry.use(name).is_idle
-            and name not in self._registry.locks
-            and name not in self._evictions
+            if name != but and self._registry.loads_on_demand(name) and self._may_evict(name)
         ]
         return min(idle, key=lambda name: self._registry.use(name).last_used, default=None)
+
+    def _may_evict(self, name: str) -> bool:
+        return (
+            self._registry.use(name).is_idle
+            and name not in self._registry.locks
+            and name not in self._evictions
+        )
 
 
 def process_memory_bytes() -> int:

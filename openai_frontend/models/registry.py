@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NoReturn
 
-from openai_frontend.admission.queue import ConcurrencyLimits
+from openai_frontend.admission.queue import ANONYMOUS, ConcurrencyLimits, QueueKey
 from openai_frontend.config.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
@@ -171,6 +171,7 @@ class ModelRegistry:
                 if not model_files:
                     await self.update_files(name)
                 await self._server.load_model(name, config=config, model_files=model_files)
+                self.uses[name].restart_idle_time()
             finally:
                 await self.refresh(reloaded=name)
 
@@ -195,10 +196,11 @@ class ModelRegistry:
             finally:
                 await self.refresh()
 
-    async def ensure_loaded(self, name: str) -> None:
+    async def ensure_loaded(self, name: str, queue_key: QueueKey | None = ANONYMOUS) -> None:
         """Load the named model, or the base of a named adapter, if models are loaded on demand.
 
-        Unknown and unserved names are ignored: `get` rejects them.
+        The caller waits for the load by `queue_key`, or in no queue if it is None. Unknown and
+        unserved names are ignored: `get` rejects them.
         """
         if self.uses.demand is None:
             return
@@ -207,7 +209,7 @@ class ModelRegistry:
         if model_name not in snapshot.options:
             model_name = snapshot.model_name(name.rpartition(SEPARATOR)[0])
         if model_name in snapshot.options and model_name not in snapshot.refused:
-            await self.uses.demand.ensure_loaded(model_name)
+            await self.uses.demand.ensure_loaded(model_name, queue_key)
 
     def enable_on_demand(self, demand: OnDemand, *, every_model: bool = True) -> None:
         """Load models on demand from now on: every model, or those whose options say so."""
@@ -218,7 +220,7 @@ class ModelRegistry:
         """Whether a request for the model loads it."""
         if self.uses.demand is None:
             return False
-        return self._every_on_demand or self.options(name).load_on_demand
+        return self._every_on_demand or self.options(name).is_loaded_by_requests
 
     def is_loaded(self, name: str) -> bool:
         """Whether the model is loaded and not being unloaded."""
@@ -296,7 +298,7 @@ class ModelRegistry:
             adapter = self._lora_models.card(name, snapshot, self._adapters)
             if adapter is not None:
                 return adapter
-        return self._known(name).card()
+        return self._card(self._known(name))
 
     def cards(self) -> list[ModelCard]:
         """The models that requests can name, sorted by name.
@@ -307,8 +309,14 @@ class ModelRegistry:
         snapshot = self._current()
         models = [snapshot.models[name] for name in snapshot.listed]
         adapters = self._lora_models.listed(snapshot, self._adapters)
-        cards = [model.card() for model in (*models, *adapters)]
+        cards = [self._card(model) for model in (*models, *adapters)]
         return cards + [self._unloaded(name, snapshot) for name in self._on_demand(snapshot)]
+
+    def _card(self, model: ServedModel) -> ModelCard:
+        card = model.card()
+        if card.ready or not self.locks.is_unloading(model.model_name):
+            return card
+        return replace(card, absent="unloaded", error=NOT_LOADED)
 
     def _unloaded(self, name: str, snapshot: Snapshot) -> ModelCard:
         """The card of a model that a request would load, or that one loads now."""
@@ -351,7 +359,9 @@ class ModelRegistry:
 
     def is_ready(self) -> bool:
         """True once the models are known and the server and all engines are ready."""
-        if not self.has_loaded() or self.loading_at_start or not self._server.is_ready():
+        if not self.has_loaded() or self.loading_at_start:
+            return False
+        if not self._server.is_ready() and not self._only_unloads():
             return False
         return not self._strict_readiness or not self.unready()
 
@@ -371,9 +381,20 @@ class ModelRegistry:
         """The reason why the core is unready if every loaded model is ready."""
         if self._server.is_ready() or not self._server.is_live():  # it has stopped
             return {}
+        if self._only_unloads():
+            return {}
         states = {entry.name: entry.state for entry in self._server.model_index()}
         loading = self._loading(name for name, state in states.items() if state == "LOADING")
         return loading or {EVERY_MODEL: _CORE_NOT_READY}
+
+    def _only_unloads(self) -> bool:
+        """Whether the core may be unready only because a model is being unloaded."""
+        changing = {
+            entry.name
+            for entry in self._server.model_index()
+            if entry.state in ("LOADING", "UNLOADING")
+        }
+        return self.locks.any_unloading() and all(map(self.locks.is_unloading, changing))
 
     def _reason(self, name: str, reason: str) -> str:
         """The reason why the model cannot serve, or that it is being loaded."""

@@ -38,7 +38,9 @@ def chat_router(
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, complete or as a stream of chunks."""
         chat_request, known = await reader.read_known(await read_body(request.receive))
-        model = await resolve_model(registry, chat_request.model, "chat")
+        model = await resolve_model(
+            registry, chat_request.model, "chat", priority=chat_request.priority
+        )
         with CancelOnDisconnect():  # fetching media may take seconds
             job = await chat.prepare(chat_request, model, known.plans)
             completion = None if chat_request.stream else await complete(job)

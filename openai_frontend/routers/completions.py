@@ -31,7 +31,9 @@ def completions_router(
     async def create_completion(request: Request) -> Response:
         """Continues a text, complete or as a stream of chunks."""
         completion_request, known = await reader.read_known(await read_body(request.receive))
-        model = await resolve_model(registry, completion_request.model, "completions")
+        model = await resolve_model(
+            registry, completion_request.model, "completions", priority=completion_request.priority
+        )
         with CancelOnDisconnect():  # tokenizing a long prompt may take seconds
             job = await completions.prepare(completion_request, model, known.plans)
             completion = None if completion_request.stream else await complete(job)

@@ -8,7 +8,12 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ANTHROPIC_ERRORS, request_body
-from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
+from openai_frontend.routers.request import (
+    CancelOnDisconnect,
+    read_body,
+    resolve_loaded,
+    resolve_model,
+)
 from openai_frontend.routers.routing import MessagesRoute, raw_headers
 from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.messages.reader import Messages
@@ -76,7 +81,7 @@ def messages_router(
     async def count_message_tokens(request: Request) -> Response:
         """Counts the tokens of a request's prompt, without an answer."""
         asked = await counted.read(await read_body(request.receive))
-        model = await resolve_model(registry, asked.model, "chat")
+        model = await resolve_loaded(registry, asked.model, "chat")
         with CancelOnDisconnect():
             count = MessageTokensCount(input_tokens=await messages.count(asked, model))
         body = count.model_dump_json()

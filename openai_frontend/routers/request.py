@@ -10,6 +10,7 @@ from starlette.types import Receive
 
 from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
+from openai_frontend.admission.queue import ANONYMOUS
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.tasks import Capability
@@ -17,6 +18,7 @@ from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
 from openai_frontend.serving.admission.model import Generates, ServingModel
 from openai_frontend.serving.admission.model_lookup import find_model
+from openai_frontend.serving.admission.permit import queue_key
 
 
 def authorized_models(registry: ModelRegistry) -> ModelProvider:
@@ -32,18 +34,38 @@ def may_list_models() -> bool:
 
 
 async def resolve_model(
-    registry: ModelRegistry, name: str | None, capability: Capability | None
+    registry: ModelRegistry,
+    name: str | None,
+    capability: Capability | None,
+    *,
+    priority: int | None = None,
 ) -> ServingModel:
     """The model that the request names, or the only one with the capability. Recorded for the
     metrics.
 
-    Loads it first if needed, and does not wait for that longer than the client.
+    Loads it first if needed, and does not wait for that longer than the client. Requests wait for
+    a load by their key and `priority`, as in the model's queue.
     """
-    models = authorized_models(registry)
-    with CancelOnDisconnect() if _may_load(registry, name) else nullcontext():
-        model = await find_model(models, name, capability, may_list=may_list_models)
+    models, place = authorized_models(registry), ANONYMOUS
+    may_load = _may_load(registry, name)
+    if may_load:
+        place = queue_key(current_request(), priority or 0)
+    with CancelOnDisconnect() if may_load else nullcontext():
+        model = await find_model(models, name, capability, may_list=may_list_models, load_as=place)
         record_model(model)
         return model
+
+
+async def resolve_loaded(
+    registry: ModelRegistry, name: str | None, capability: Capability | None = None
+) -> ServingModel:
+    """The model as `resolve_model`, for a request that does not run it: one that is not loaded
+    stays so, and the request gets the 503 of models that are not loaded.
+    """
+    models = authorized_models(registry)
+    model = await find_model(models, name, capability, may_list=may_list_models, load_as=None)
+    record_model(model)
+    return model
 
 
 def _may_load(registry: ModelRegistry, name: str | None) -> bool:

@@ -5,7 +5,12 @@ from fastapi import APIRouter, Request, Response
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
+from openai_frontend.routers.request import (
+    CancelOnDisconnect,
+    read_body,
+    resolve_loaded,
+    resolve_model,
+)
 from openai_frontend.routers.routing import ResponsesRoute, raw_headers
 from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.responses.reader import Responses
@@ -61,7 +66,7 @@ def responses_router(
     async def count_input_tokens(request: Request) -> Response:
         """Counts the tokens of a request's prompt, without an answer."""
         asked = await counted.read(await read_body(request.receive))
-        model = await resolve_model(registry, asked.model, "chat")
+        model = await resolve_loaded(registry, asked.model, "chat")
         with CancelOnDisconnect():
             tokens = InputTokens(input_tokens=await responses.count(asked, model))
         return Response(tokens.model_dump_json(), media_type="application/json")

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
+from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_loaded
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.dialects.chat import ChatCompletions
 from openai_frontend.serving.dialects.completions import Completions
@@ -34,14 +34,14 @@ def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> 
     async def tokenize(request: Request) -> Response:
         """Tokenizes a text or a chat."""
         tokenize_request = await texts.read(await read_body(request.receive))
-        model = await resolve_model(registry, tokenize_request.model, None)
+        model = await resolve_loaded(registry, tokenize_request.model)
         with CancelOnDisconnect():  # fetching media may take seconds
             return _json(await tokenization.tokenize(tokenize_request, model))
 
     async def detokenize(request: Request) -> Response:
         """Converts tokens to text."""
         detokenize_request = await tokens.read(await read_body(request.receive))
-        model = await resolve_model(registry, detokenize_request.model, None)
+        model = await resolve_loaded(registry, detokenize_request.model)
         return _json(await tokenization.detokenize(detokenize_request, model))
 
     for path in ("/tokenize", "/v1/tokenize"):
@@ -74,7 +74,7 @@ def render_router(
     async def render_chat_completion(request: Request) -> Response:
         """Renders the prompt of a conversation without running the model."""
         chat_request = await chats.read(await read_body(request.receive))
-        model = await resolve_model(registry, chat_request.model, "chat")
+        model = await resolve_loaded(registry, chat_request.model, "chat")
         with CancelOnDisconnect():
             job = await chat.build_job(chat_request, model)
         [only] = await rendered(job, chat_request)
@@ -88,7 +88,7 @@ def render_router(
     async def render_completion(request: Request) -> Response:
         """Renders each prompt without running the model."""
         completion_request = await texts.read(await read_body(request.receive))
-        model = await resolve_model(registry, completion_request.model, "completions")
+        model = await resolve_loaded(registry, completion_request.model, "completions")
         return _json(
             await rendered(
                 await completions.build_job(completion_request, model), completion_request

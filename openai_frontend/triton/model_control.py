@@ -138,6 +138,10 @@ class ModelLocks:
         """Whether the model is being unloaded: no new request may start."""
         return name in self._unloading
 
+    def any_unloading(self) -> bool:
+        """Whether any model is being unloaded."""
+        return bool(self._unloading)
+
     def __contains__(self, name: str) -> bool:
         return name in self._done
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from openai_frontend.admission.queue import ANONYMOUS, QueueKey
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.errors import ModelHidden
 from openai_frontend.models.model_card import ModelCard
@@ -12,8 +13,8 @@ from openai_frontend.serving.admission.model import ServingModel
 class ModelProvider(Protocol):
     """The part of the registry that requests need."""
 
-    async def ensure_loaded(self, name: str) -> None:
-        """Load the model if models are loaded on demand."""
+    async def ensure_loaded(self, name: str, queue_key: QueueKey = ANONYMOUS) -> None:
+        """Load the model if models are loaded on demand, waiting for it by `queue_key`."""
 
     def get(self, name: str) -> ServingModel:
         """The model, ready to serve. Raises ModelNotFound."""
@@ -43,10 +44,10 @@ class AuthorizedModels:
         self._models = models
         self._caller = caller
 
-    async def ensure_loaded(self, name: str) -> None:
+    async def ensure_loaded(self, name: str, queue_key: QueueKey = ANONYMOUS) -> None:
         """Load a model only for callers that may use it."""
         check_allowed(self._caller, name)
-        await self._models.ensure_loaded(name)
+        await self._models.ensure_loaded(name, queue_key)
 
     def get(self, name: str) -> ServingModel:
         check_allowed(self._caller, name)

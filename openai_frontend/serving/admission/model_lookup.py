@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
 
+from openai_frontend.admission.queue import QueueKey
 from openai_frontend.errors import InvalidRequest, ModelNotFound
 from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.tasks import Capability
@@ -23,16 +24,19 @@ async def find_model(
     capability: Capability | None,
     *,
     may_list: Callable[[], bool],
+    load_as: QueueKey | None,
 ) -> ServingModel:
-    """The model, loaded if models are loaded on demand. Without a name, the only model, or else
-    the only one with the capability.
+    """The model. Without a name, the only model, or else the only one with the capability.
 
     `capability`: what the path needs; None if every model has it.
     `may_list`: whether errors may list the models.
+    `load_as`: the caller's place among the requests that wait for a model that is loaded on demand;
+    None to load none.
     """
     name = name or _only_name(models, capability, may_list=may_list)
     try:
-        await models.ensure_loaded(name)
+        if load_as is not None:
+            await models.ensure_loaded(name, load_as)
         return models.get(name)
     except ModelNotFound as error:
         raise with_known_names(error, models, name) if may_list() else error from None

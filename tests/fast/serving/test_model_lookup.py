@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.admission.queue import ANONYMOUS, QueueKey
 from openai_frontend.errors import InvalidRequest, ModelNotFound
 from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.tasks import Capability
@@ -22,7 +23,7 @@ class Models:
     parents: dict[str, str] = field(default_factory=dict)
     capabilities: dict[str, Capabilities] = field(default_factory=dict)
 
-    async def ensure_loaded(self, name: str) -> None:
+    async def ensure_loaded(self, name: str, queue_key: QueueKey = ANONYMOUS) -> None:
         """Every model counts as loaded."""
 
     def get(self, name: str) -> Any:
@@ -51,7 +52,7 @@ async def found(
     *,
     may_list: bool = True,
 ) -> Any:
-    return await find_model(models, name, capability, may_list=lambda: may_list)
+    return await find_model(models, name, capability, may_list=lambda: may_list, load_as=ANONYMOUS)
 
 
 ONE_MODEL = [

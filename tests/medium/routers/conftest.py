@@ -81,7 +81,7 @@ class FakeRegistry:
     def concurrency_limits(self, name: str) -> ConcurrencyLimits:
         return NO_LIMITS
 
-    async def ensure_loaded(self, name: str) -> None:
+    async def ensure_loaded(self, name: str, queue_key: object = None) -> None:
         pass
 
     async def watch_adapters(self, every_s: float) -> None:

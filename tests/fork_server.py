@@ -146,6 +146,6 @@ def _become(output: int, command: list[str], cwd: str, environment: dict[str, st
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = command
-    from openai_frontend.cli import main as run
+    from openai_frontend.cli import run
 
-    sys.exit(run())
+    run()

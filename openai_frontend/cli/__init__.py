@@ -1,19 +1,37 @@
 """The command line."""
 
+import atexit
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import NoReturn
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 EXTENSION = "openai_frontend.triton._core"
 NOT_BUILT = 1
 INTERRUPTED = 130  # a shell's exit code for SIGINT
+# Extensions that fail while the interpreter frees its modules, which only their own code could
+# change. torch's compiler of kernels reports each of its types as leaked; a thread of obstore that
+# still ends a request aborts the process.
+_UNFREED = ("triton._C.libtriton", "obstore")
+
+
+def run() -> NoReturn:
+    """The program: ends the process with the exit code."""
+    code = main()
+    if any(name in sys.modules for name in _UNFREED):
+        atexit._run_exitfuncs()  # such as multiprocessing's, which removes shared memory
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point; returns the exit code.
+    """Runs the command; returns the exit code.
 
     Handles Ctrl-C during imports, which take a second; a running server handles signals itself.
     """

@@ -32,7 +32,6 @@ from openai_frontend.server.process import (
     GatewayProcess,
     Resources,
     ShutdownTimeouts,
-    exit_without_finalizing,
 )
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Options, Server
@@ -40,9 +39,6 @@ from openai_frontend.triton import Options, Server
 logger = logging.getLogger(__name__)
 
 _UNSENT_BYTES = 128 * 1024
-# torch's compiler of kernels, an extension that is made with nanobind. When the interpreter frees
-# its modules, it reports each of its types as leaked; only its own code could turn that off.
-_LEAK_REPORTER = "triton._C.libtriton"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -135,8 +131,6 @@ def serve(
     if state.server.outlives_stop:
         logging.shutdown()
         os._exit(code)
-    if _LEAK_REPORTER in sys.modules:
-        exit_without_finalizing(code)
     return code
 
 

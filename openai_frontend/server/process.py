@@ -1,7 +1,6 @@
 """The server process: uvicorn with our startup, signals and shutdown (docs/lifecycle.md)."""
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import math
@@ -12,7 +11,7 @@ import socket
 import sys
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import uvicorn
 
@@ -272,14 +271,6 @@ def kill(code: int) -> None:
     for child in multiprocessing.active_children():
         child.kill()
     logging.shutdown()  # waits a short time for buffered lines
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def exit_without_finalizing(code: int) -> NoReturn:
-    """Like sys.exit, but the interpreter does not free its modules."""
-    atexit._run_exitfuncs()  # of multiprocessing too, which removes semaphores and shared memory
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

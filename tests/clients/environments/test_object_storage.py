@@ -185,23 +185,37 @@ def test_paths_that_leave_the_folder(s3, tmp_path):
     assert {path.name for path in tmp_path.rglob("*x")} == set()
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "./x"])
+@pytest.mark.parametrize("name", ["../x", "./x"])
 def test_path_that_leaves_the_repository(s3, name):
-    """It hides other models from the listing: known ones are updated, and new ones reported."""
-    folder = f"outside{len(name)}{name[:2].encode().hex()}"
+    """It is ignored with a warning that names it; all models are copied."""
+    folder = f"outside{len(name)}"
     place = Place(s3.bucket, folder, parse(f"{s3.repository}/{folder}"))
+    place.put("m/1/model", b"one")
+    place.put("new/1/model", b"new")
+    s3.put_raw(f"{folder}/{name}")
+
+    report = place.copy()
+
+    assert report.problems() == {}
+    assert f"'{folder}/{name[:-1]}'" in report.ignored
+    assert place.copied() == {"m/1/model": b"one", "new/1/model": b"new"}
+
+
+def test_path_without_a_folder_name(s3):
+    """It hides other models from the listing: known ones are updated, and new ones reported."""
+    place = Place(s3.bucket, "empty", parse(f"{s3.repository}/empty"))
     place.put("m/1/model", b"one")
     place.copy()
 
-    s3.put_raw(f"{folder}/{name}")
+    s3.put_raw("empty//x")
     place.put("m/1/model", b"two")
     report = place.copy()
 
     assert report.refused.keys() == {OTHERS}
-    assert f"'{folder}/{name[:-1]}'" in report.refused[OTHERS]
+    assert "'empty//x'" in report.refused[OTHERS]
     assert place.copied() == {"m/1/model": b"two"}
     shutil.rmtree(place.repository.folder())
-    with pytest.raises(StorageError, match=f"no model can be found: .*{folder}"):
+    with pytest.raises(StorageError, match=r"no model can be found: .*'empty//x'"):
         place.copy()
 
 

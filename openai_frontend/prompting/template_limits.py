@@ -48,7 +48,7 @@ class Budget:
     def __init__(self, variables: object = None) -> None:
         self._variables = variables  # their memory is not the template's
         self._ends: float | None = None  # None: the clock has not started
-        self._steps = 0
+        self._steps, self._next_check = 0, _STEPS_BEFORE_CLOCK
         self._created_bytes = 0
         # id -> a list that the template created, and its size (see `size_of`)
         self._lists: dict[int, tuple[Any, int]] = {}
@@ -56,8 +56,14 @@ class Budget:
     def step(self) -> None:
         """Count a call, or a round of a loop. Raises TemplateLimit."""
         self._steps += 1
-        if self._steps % _STEPS_PER_CHECK == _STEPS_BEFORE_CLOCK:
+        if self._steps >= self._next_check:
+            self._next_check = self._steps + _STEPS_PER_CHECK
             self._check_time()
+
+    def steps(self, count: int) -> None:
+        """Count several at once, which are few."""
+        self._steps += count - 1
+        self.step()
 
     def work(self, size: int) -> None:
         """Count work on a value of this many characters or items."""

@@ -57,6 +57,24 @@ DIALECT = {
     "{{ '{}'.format('y') }}{{ messages[0].get('role') }}",
     "filters": "{{ messages | map(attribute='role') | unique | join(',') }}{{ messages | length }}"
     "{{ messages | selectattr('role', 'eq', 'user') | list | length }}{{ 'x' | upper | trim }}",
+    "sums": "{{ 'a' + messages[0].role + 'b' + messages[1].content + 'c' + 'd' + 'e' + 'f' + 'g'"
+    " + 'h' + 'i' + (1 + 2 + 3.5) | string }}{{ [1] + messages[:1] + [2, 3] + ['x' + 'y'] }}"
+    "{{ 'x' + ('y' | escape) + '<' }}{{ 1 + true }}",
+    "members": "{% for m in messages %}{{ m.role }}{{ m['role'] }}{{ m['items'] }}{{ m.absent }}"
+    "{{ m['absent'] is defined }}{{ m.content.upper() }}{% endfor %}{{ loop is defined }}"
+    "{% set loops = {'first': 1} %}{{ loops.first }}{{ (missing or loops).first }}",
+    "members of other values": "{% set ns = namespace(role='n') %}{{ ns.role }}{{ 'text'.role }}"
+    "{{ 'text'['role'] }}{{ messages.role }}{{ messages['role'] }}{{ none.role is defined }}",
+    "methods in a loop": "{% for m in messages %}{{ m.content.upper().strip('A').split('<')[-1] }}"
+    "{% for k, v in m.items() %}{{ k.title() }}{{ (v | string | escape).lower() }}{% endfor %}"
+    "{{ m.get('role', '').startswith('u') }}{{ '{x}'.format(x=k) }}{% endfor %}",
+    "methods in a block": "{% block b scoped %}{{ messages[0].content.upper() }}{% endblock %}",
+    "own variable in a macro": "{% set m = {'role': 'out'} %}{% macro f(m) %}{{ m.role + '!'"
+    " }}{% endmacro %}{{ f(messages[0]) + m.role + f(m=m) }}",
+    "macro in a loop": "{% macro f(x) %}<{{ x }}>{% endmacro %}{% for m in messages %}"
+    "{{ f(m.role) }}{% for k in m %}{{ f(k) + loop.index | string }}{% endfor %}{% endfor %}",
+    "long loop": "{% for m in messages * 40 %}{{ loop.index0 }}{{ m.role }}{{ loop.last }}"
+    "{% endfor %}",
     "blocks are trimmed": "  {% if true %}\n    a\n  {% endif %}\n  b\n",
     "time": "{{ strftime_now('%Y-%m') }}",
 }  # fmt: skip
@@ -71,6 +89,30 @@ def test_renders_like_transformers(source: str) -> None:
 
     theirs, _ = render_jinja_template([MESSAGES], chat_template=source)
     assert theirs[0] == render(source, {"messages": MESSAGES})
+
+
+REFUSED = {
+    "text and number": "{{ 'a' + 'b' + 1 }}",
+    "nothing": "{{ 'a' + missing + 'b' }}",
+    "member of nothing": "{{ missing.role.name }}",
+    "member of an absent member": "{{ messages[0].absent.name }}",
+    "member of a member in brackets": "{{ messages[0]['absent']['name'] }}",
+    "surplus argument": "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(1, 2) }}",
+    "unknown argument": "{% macro f(x) %}{{ x }}{% endmacro %}{% for m in messages %}{{ f(y=m) }}"
+    "{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", REFUSED.values(), ids=REFUSED.keys())
+def test_refuses_like_jinja(source: str) -> None:
+    """With the same words."""
+    theirs = ImmutableSandboxedEnvironment().from_string(source)
+    with pytest.raises((TemplateError, TypeError)) as expected:
+        theirs.render(messages=MESSAGES)
+
+    with pytest.raises(expected.type) as refused:
+        render(source, {"messages": MESSAGES})
+    assert str(refused.value) == str(expected.value)
 
 
 def test_strftime_now_has_the_machines_date() -> None:

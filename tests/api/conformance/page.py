@@ -124,24 +124,27 @@ class Conformance:
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def _table(self, prefix: str, fields: Sequence[RequestField]) -> str:
-        names = dict.fromkeys(field.name for field in fields)
-        rows = [row for name in names if (row := self._row(prefix, name))]
-        return "\n".join(["| field | here | shown by |", "|---|---|---|", *rows]) if rows else ""
+        """Fields with the same support, shown by the same tests, are one row."""
+        rows: dict[str, list[str]] = {}
+        for name in dict.fromkeys(field.name for field in fields):
+            if support := self._support(f"{prefix}.{name}"):
+                rows.setdefault(support, []).append(f"`{name}`")
+        lines = [f"| {', '.join(names)} | {support} |" for support, names in rows.items()]
+        return "\n".join(["| fields | here | shown by |", "|---|---|---|", *lines]) if rows else ""
 
-    def _row(self, prefix: str, field: str) -> str:
-        """Empty if the row of an enclosing field says it."""
-        name = f"{prefix}.{field}"
+    def _support(self, name: str) -> str:
+        """Support and tests of a field; empty if the row of an enclosing field says it."""
         covering = self._covering(name)
         claims = sorted(
             self._claims.get(covering, ()), key=lambda claim: (claim.status, claim.test)
         )
         statuses = list(dict.fromkeys(claim.status for claim in claims))
         if not statuses:
-            return f"| `{field}` | **gap** | |"
+            return "**gap** |"
         if covering != name:
             return ""
         shown = [_shown(status, claims, alone=len(statuses) == 1) for status in statuses]
-        return f"| `{field}` | {', '.join(statuses)} | {'<br>'.join(shown)} |"
+        return f"{', '.join(statuses)} | {'<br>'.join(shown)}"
 
 
 def _names(endpoint: Endpoint) -> list[str]:

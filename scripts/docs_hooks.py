@@ -2,7 +2,7 @@
 
 from typing import Any
 
-# Tables of five columns, which a phone shows as blocks (docs/theme/tables.css)
+# Tables of four columns, which a phone shows as blocks (docs/theme/tables.css)
 STACKED = {"settings.md"}
 # A search finds a guide before the decisions that mention the same words.
 DECISIONS_BOOST = 0.5

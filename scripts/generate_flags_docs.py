@@ -123,9 +123,14 @@ FLAGS: dict[str, tuple[str, ...]] = {
 
 
 def page() -> str:
+    """Flags with the same meaning are one row."""
     own = _own_options()
-    rows = (_row(name, value, own) for name, values in FLAGS.items() for value in values)
-    return HEAD + "".join(rows)
+    rows: dict[str, list[str]] = {}
+    for name, values in FLAGS.items():
+        for value in values:
+            word = f"`--{name}={value}`" if value else f"`--{name}`"
+            rows.setdefault(_meaning(name, value, own), []).append(word)
+    return HEAD + "".join(f"| {', '.join(words)} | {text} |\n" for text, words in rows.items())
 
 
 def _own_options() -> OwnOptions:
@@ -136,11 +141,6 @@ def _own_options() -> OwnOptions:
     )
     options: OwnOptions = commands.choices["serve"]._option_string_actions
     return options
-
-
-def _row(name: str, value: str, own: OwnOptions) -> str:
-    word = f"--{name}={value}" if value else f"--{name}"
-    return f"| `{word}` | {_meaning(name, value, own)} |\n"
 
 
 def _meaning(name: str, value: str, own: OwnOptions) -> str:

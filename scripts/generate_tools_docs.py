@@ -1,6 +1,5 @@
-"""Writes docs/tools.md from tools_page.md, the table of families, and the tests' sample outputs."""
+"""Writes docs/tools.md from tools_page.md, and the table of families."""
 
-import json
 from pathlib import Path
 
 from openai_frontend.parsing.family import Family
@@ -11,11 +10,10 @@ _ROOT = Path(__file__).parent.parent
 PAGE = _ROOT / "docs" / "tools.md"
 TEXT = _ROOT / "scripts" / "tools_page.md"
 EXAMPLE = _ROOT / "docs" / "examples" / "line_calls.py"
-SAMPLES = _ROOT / "tests" / "data" / "parsing"
 
 COLUMNS = """\
-| family | models | tool syntax | constrained in | reasoning | ids | outputs |
-|---|---|---|---|---|---|--:|
+| family | models | tool syntax | constrained in | reasoning |
+|---|---|---|---|---|
 """
 
 
@@ -29,17 +27,7 @@ def row(family: Family) -> str:
     """One line of the table."""
     names = ", ".join(f"`{name}`" for name in (family.name, *family.aliases))
     tools = family.tools.summary if family.tools else "none"
-    form = (family.id_form.__doc__ or "").removesuffix(".") if family.tools else ""
-    grammar = constrained_in(family)
-    cells = (
-        names,
-        family.models,
-        tools,
-        grammar,
-        reasoning(family),
-        form,
-        str(samples(family)),
-    )
+    cells = (names, family.models, tools, constrained_in(family), reasoning(family))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
@@ -56,12 +44,6 @@ def reasoning(family: Family) -> str:
         return family.reasoning_summary or "none"
     inside = ", begins inside" if family.reasoning.starts_inside else ""
     return f"`{family.reasoning.start}...{family.reasoning.end}`{inside}"
-
-
-def samples(family: Family) -> int:
-    """How many outputs of it the tests replay."""
-    text = (SAMPLES / f"{family.name}.json").read_text(encoding="utf-8")
-    return len(json.loads(text)["outputs"])
 
 
 if __name__ == "__main__":

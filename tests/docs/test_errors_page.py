@@ -17,6 +17,12 @@ ROWS = [
     for line in PAGE.splitlines()
     if re.match(r"\| \d{3} \|", line)
 ]
+OF_400 = re.search(r"code of a 400(.*?)\n\n", PAGE, re.DOTALL)
+assert OF_400 is not None
+ROWS += [
+    ("400", "invalid_request_error", code, "", "no")
+    for code in re.findall(r"^\| `(\w+)` \|", OF_400[1], re.MULTILINE)
+]
 BY_CODE = {code: (int(status), type_, again) for status, type_, code, _, again in ROWS}
 
 # `validation_error.py` composes these from the kind of error and its subject

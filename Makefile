@@ -7,13 +7,14 @@ REPLICAS ?= 3
 BIN := .venv/bin
 IMAGE ?= openai-frontend:$(or $(TARGET),cpu)
 # These have targets of their own, as the scale tests have: a short run of the benchmark beside
-# vLLM, and the clients that need environments of their own.
+# vLLM, the clients that need environments of their own, and a browser.
 PEERS := tests/api/benchmarks/test_peers_engine.py
 CLIENTS := tests/clients/environments
+BROWSER := tests/browser
 AGENTS := $(CLIENTS)/test_agents.py
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup setup-agents setup-clients serve ray test test-agents test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
+.PHONY: help help-all setup setup-agents setup-browser setup-clients serve ray test test-agents test-browser test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
 
 help: ## show the common targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -33,6 +34,10 @@ setup-clients: setup ### install the clients that tests and benchmarks drive, ea
 setup-agents: setup ### install the coding agents that tests drive, from npm
 	@$(PYTHON) -m scripts.setup --npm agents
 
+# 0.5 GB: Chromium from Debian and Playwright from PyPI, without root.
+setup-browser: setup ### install the browser that tests of the pages drive
+	@$(PYTHON) -m scripts.setup --tool browser
+
 serve: setup ## start the server with the demo models; ARGS adds options
 	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
 
@@ -44,13 +49,16 @@ ray: setup-clients ### start REPLICAS=3 gateways with the demo models and Ray Se
 
 # Python's cache of compiled modules: without it, each worker and gateway compiles all of ours.
 test: setup ## run all tests but those of the targets below; ARGS="-k name" selects some
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --repeat-failures --ignore=tests/scale --ignore=$(PEERS) --ignore=$(CLIENTS) $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --repeat-failures --ignore=tests/scale --ignore=$(PEERS) --ignore=$(CLIENTS) --ignore=$(BROWSER) $(ARGS)
 
 test-clients: setup-clients ## test with clients in environments of their own, such as aiperf and LlamaIndex
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(CLIENTS) $(ARGS)
 
 test-agents: setup-agents ### run coding agents, such as pi and Qwen Code, against a gateway with a scripted model
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(AGENTS) $(ARGS)
+
+test-browser: setup setup-browser ### test the playground and /docs in Chromium
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(BROWSER) $(ARGS)
 
 test-scale: setup-clients ### test several gateways: behind routers, with Ray, the Helm chart; ARGS=--long
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures tests/scale $(ARGS)

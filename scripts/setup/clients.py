@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from scripts.setup.debian import fetch_file
+from scripts.setup.debian import fetch_file, fetch_program
 from scripts.setup.install import (
     BASE_PYTHON,
     REQUIREMENTS,
@@ -33,6 +33,7 @@ TOOL_LOCKS = REQUIREMENTS / "tools"
 # As measured, and half as much again for what pip unpacks and keeps while it works.
 CLIENT_BYTES = 1_800_000_000
 TOOL_BYTES = 300_000_000
+BROWSER_BYTES = 900_000_000
 
 # What no package of PyPI has, as (Debian's package, its file): a client's programs link to it, or
 # it is one. Redis' server and its checker are the same program.
@@ -45,6 +46,10 @@ DEBIAN_FILES = {
         ("libatomic1", "libatomic.so.1"),
     ],
 }
+
+# A browser and a font for it, unpacked below its environment.
+BROWSER = ("chromium-headless-shell", "fontconfig-config", "fonts-dejavu-core")
+CHROMIUM = TOOLS / "browser" / "debian"
 
 # Beside a lock may be a folder of its name with npm's lock. Its packages are installed below
 # `node_modules` of the environment, by the npm that the lock has; their scripts do not run.
@@ -67,8 +72,16 @@ def tool_steps(name: str) -> list[Step]:
     """The environment of one lock of `requirements/tools`, and the pip that fills it."""
     lock = TOOL_LOCKS / f"{name}.txt"
     stamp = Stamp(STAMPS / "tools" / name, digest([lock], sys.version, BASE_PYTHON))
+    if name == "browser":
+        return [python_step(), Step(f"tool {name}", BROWSER_BYTES, stamp, make_browser)]
     make = partial(make_environment, venv=TOOLS / name, lock=lock)
     return [python_step(), Step(f"tool {name}", TOOL_BYTES, stamp, make)]
+
+
+def make_browser(progress: Progress) -> None:
+    """Debian's newest Chromium, and what drives it."""
+    make_environment(progress, TOOLS / "browser", TOOL_LOCKS / "browser.txt")
+    fetch_program(progress, BROWSER, CHROMIUM)
 
 
 def client_step(lock: Path) -> Step:

@@ -17,6 +17,7 @@ UNKNOWN_VLLM = (
     " for processors (cpu) or NVIDIA GPUs (cuda)"
 )
 TOOLS = (
+    "browser",
     "build",
     "deploy",
     "docs",

@@ -1,8 +1,9 @@
-"""Extracts a file from a Debian package without root and without installing it."""
+"""Extracts files from Debian packages without root and without installing them."""
 
 import ctypes
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.setup.progress import CommandFailed, Progress
@@ -27,14 +28,31 @@ def is_installed(library: str) -> bool:
     return True
 
 
-def download(progress: Progress, package: str, scratch: Path) -> Path:
-    """Unpack the newest `package`; with our own package lists: the machine's may be missing."""
+def fetch_program(progress: Progress, packages: Sequence[str], folder: Path) -> None:
+    """Unpack packages into `folder`, with what they need beyond what is installed."""
+    if not shutil.which("apt-get"):
+        raise CommandFailed(f"apt-get was not found: install {packages[0]} from your system")
+    with tempfile.TemporaryDirectory() as scratch:
+        apt = updated(progress, Path(scratch))
+        only = ["--yes", "--no-install-recommends", "--download-only"]
+        progress.run([*apt, "install", *only, *packages], cwd=Path(scratch))
+        for archive in sorted(Path(scratch).glob("cache/archives/*.deb")):
+            progress.run(["dpkg", "--extract", archive, folder])
+
+
+def updated(progress: Progress, scratch: Path) -> list[str | Path]:
+    """The command of apt-get with package lists of our own: the machine's may be missing."""
     for name in ("state/lists/partial", "cache/archives/partial"):
         (scratch / name).mkdir(parents=True)
     folders = [f"Dir::State={scratch}/state", f"Dir::Cache={scratch}/cache"]
     options = [f"-o{option}" for option in (*folders, "APT::Sandbox::User=root")]
     progress.run(["apt-get", *options, "update"], cwd=scratch)
-    progress.run(["apt-get", *options, "download", package], cwd=scratch)
+    return ["apt-get", *options]
+
+
+def download(progress: Progress, package: str, scratch: Path) -> Path:
+    """Unpack the newest `package`."""
+    progress.run([*updated(progress, scratch), "download", package], cwd=scratch)
     archive = next(scratch.glob("*.deb"))
     progress.run(["dpkg", "--extract", archive, scratch / "unpacked"])
     return scratch / "unpacked"

@@ -285,7 +285,7 @@ class Column {
     Object.assign(this, { chat, model, dialect, messages: [], abort: null });
     this.list = element("ol", { class: "messages" });
     this.root = element("section", { "aria-label": `${model}, ${dialect}` },
-      element("h3", {}, `${model} · ${dialect}`), this.list);
+      element("h2", {}, `${model} · ${dialect}`), this.list);
   }
 
   stop() { this.abort?.abort(); }
@@ -306,11 +306,11 @@ class Column {
   add(message) {
     this.messages.push(message);
     if (message.role === "tool") {
-      this.append(message, element("h4", {}, `Result of ${message.name}`),
+      this.append(message, element("h3", {}, `Result of ${message.name}`),
         element("p", { class: "text" }, message.text));
       return;
     }
-    this.append(message, element("h4", {}, "You"), element("p", { class: "text" }, message.text),
+    this.append(message, element("h3", {}, "You"), element("p", { class: "text" }, message.text),
       message.images.map((url, at) => element("img", { src: url, alt: `Attached image ${at + 1}` })),
       message.audio.map(each => element("p", {}, `Attached audio (${each.format})`)),
       element("div", { class: "row" },
@@ -362,7 +362,7 @@ class ShownAnswer {
     this.failure = element("div");
     this.inside = element("details", { class: "inside", ontoggle: () => this.showInside() },
       element("summary", {}, "Inside: wire, tokens, prompt, code"), element("div"));
-    column.append(answer, element("h4", {}, "Answer"), this.thought,
+    column.append(answer, element("h3", {}, "Answer"), this.thought,
       element("p", { class: "text" }, this.text), this.calls, this.failure, this.verdict,
       this.figures, this.inside);
   }

@@ -67,7 +67,7 @@ function alternatives(token) {
       "aria-label": `Probability of ${each.token}` }),
   ]);
   return table(`${JSON.stringify(token.token)}: ${percent(token.logprob)}`,
-    ["token", "probability", ""], rows);
+    ["token", "probability", "share"], rows);
 }
 
 // --- prompt ---

@@ -19,7 +19,7 @@ export function modelsView(models, reload) {
     element("h2", {}, "Models"), outcome, element("div", { class: "row" }, button("Refresh", reload)),
     models.length ? element("ul", { class: "cards" }, models.map(model => card(model, change)))
       : element("p", {}, "No model serves OpenAI's API."));
-  repository().then(found => root.append(...found));
+  repository(models, change).then(found => root.append(...found));
 
   async function change(model, action) {
     outcome.replaceChildren(`${model.id}: ${action} …`);
@@ -63,11 +63,16 @@ function card(model, change) {
 }
 
 // Triton's list also has models that are not OpenAI's: steps of ensembles, plain tensors, and those
-// that failed.
-async function repository() {
+// that failed or are not loaded.
+async function repository(models, change) {
   let index;
   try { index = await call("v2/repository/index", {}); } catch { return []; }
-  const rows = index.map(each => [each.name, each.version ?? "", each.state ?? "", each.reason ?? ""]);
+  const loads = await serves("/v1/models/{id}/load");
+  const listed = new Set(models.map(model => model.id));
+  const action = ({ name, state }) => loads && state !== "READY" && !listed.has(name)
+    ? button("load", () => change({ id: name }, "load"), { "aria-label": `load ${name}` }) : "";
+  const rows = index.map(each => [
+    each.name, each.version ?? "", each.state ?? "", each.reason ?? "", action(each)]);
   return [element("h2", {}, "Model repository"),
-    table("Triton's models", ["model", "version", "state", "reason"], rows)];
+    table("Triton's models", ["model", "version", "state", "reason", "action"], rows)];
 }

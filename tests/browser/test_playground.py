@@ -1,0 +1,400 @@
+"""The playground in a real browser."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scripts.setup.clients import TOOLS
+from scripts.setup.install import site_packages
+from tests.browser.conftest import HOSTILE, KEY, opened
+from tests.gateway_process import ROOT, GatewayProcess
+
+VIEWS = ["Chat", "Models"]
+
+
+def send(page: Any, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.get_by_role("button", name="Send", exact=True).click()
+
+
+def wait_for_end(page: Any) -> None:
+    page.wait_for_selector(".figures:not(:empty)")
+
+
+def last_answer(page: Any) -> Any:
+    return page.locator(".messages > .assistant").last
+
+
+def test_three_clicks_to_an_answer_with_a_tool_call_and_a_schema(page):
+    page.get_by_role("button", name="A tool and a schema").click()
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.get_by_role("button", name="Send the results").click()
+    page.wait_for_selector(".check.met")
+
+    assert json.loads(last_answer(page).locator(".text").last.text_content()) == {
+        "city": "Bergen",
+        "rainy": True,
+    }
+
+
+def test_reasoning_is_folded(page):
+    send(page, "What is Triton?")
+    wait_for_end(page)
+    thought = last_answer(page).locator(".reasoning")
+
+    assert thought.get_attribute("open") is None
+    assert "Is it wet?" in thought.text_content()
+    assert last_answer(page).locator("> .text").text_content() == "Triton serves models."
+
+
+def test_texts_of_a_model_are_never_markup(page):
+    """The opened page also fails the test if a script ran."""
+    send(page, "hostile")
+    wait_for_end(page)
+
+    assert last_answer(page).locator("> .text").text_content() == HOSTILE
+    assert page.locator("img, main script, main b").count() == 0
+
+
+def running(gateway: GatewayProcess) -> float:
+    text = httpx.get(f"{gateway.url}/metrics").text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "openai_frontend_requests_running"
+    )
+
+
+def stop_s(page: Any, gateway: GatewayProcess) -> float:
+    """Seconds from a click on Stop until the model has ended."""
+    send(page, "endless")
+    page.locator(".assistant:last-child > .text:not(:empty)").wait_for()
+    assert running(gateway) == 1
+    page.evaluate(
+        "[...document.querySelectorAll('button')].find(each => each.textContent === 'Stop').click()"
+    )
+    began_s = time.monotonic()
+    while running(gateway):
+        assert time.monotonic() < began_s + 30
+    took_s = time.monotonic() - began_s
+    page.wait_for_selector("text=ended by stopped")
+    page.get_by_role("button", name="Clear").click()
+    return took_s
+
+
+def test_stop_ends_the_generation_of_the_server_within_100_ms(page, gateway):
+    """The best of three: other programs may delay one."""
+    assert min(stop_s(page, gateway) for _ in range(3)) < 0.1
+
+
+def test_edit_returns_the_text_and_drops_the_turns_after_it(page):
+    for text in ("first", "second"):
+        send(page, text)
+        page.get_by_role("button", name="Stop").and_(page.locator(":disabled")).wait_for()
+    page.get_by_role("button", name="Edit").first.click()
+
+    assert page.get_by_label("Message", exact=True).input_value() == "first"
+    assert page.locator(".messages > li").count() == 0
+
+
+def test_resend_repeats_a_turn(page):
+    send(page, "What is Triton?")
+    wait_for_end(page)
+    page.get_by_role("button", name="Resend").click()
+    wait_for_end(page)
+
+    assert page.locator(".messages > li").count() == 2
+
+
+def test_one_turn_by_three_apis(page):
+    page.get_by_label("Compare").select_option("dialects")
+    send(page, "What is Triton?")
+    page.locator(".figures:not(:empty)").nth(2).wait_for()
+
+    texts = page.locator(".assistant > .text").all_text_contents()
+    thoughts = page.locator(".reasoning .text").all_text_contents()
+    assert texts == ["Triton serves models."] * 3
+    assert [each.strip() for each in thoughts] == ["Is it wet?"] * 3
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+def test_tools_are_answered_in_each_api(page, api):
+    page.get_by_label("API", exact=True).select_option(api)
+    page.get_by_role("button", name="A tool and a schema").click()
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.get_by_role("button", name="Send the results").click()
+    page.wait_for_selector(".check.met")
+
+    assert "get_weather" in page.locator(".tool h3").text_content()
+
+
+def test_two_models_side_by_side(page):
+    page.get_by_label("Compare").select_option("model")
+    page.get_by_label("Second model").select_option("plain")
+    send(page, "What is Triton?")
+    page.locator(".figures:not(:empty)").nth(1).wait_for()
+
+    texts = page.locator(".assistant > .text").all_text_contents()
+    assert texts == ["Triton serves models.", "Hello Hello Hello Hello "]
+
+
+def open_tab(page: Any, name: str) -> Any:
+    inside = last_answer(page).locator("details.inside")
+    if inside.get_attribute("open") is None:
+        inside.locator("> summary").click()
+    inside.get_by_role("tab", name=name).click()
+    return inside.get_by_role("tabpanel").first
+
+
+def test_wire_has_the_request_and_every_event_with_its_time(page):
+    send(page, "What is Triton?")
+    wait_for_end(page)
+    events = open_tab(page, "Wire").locator(".events li").all_text_contents()
+    times = [float(each.partition(" ms")[0]) for each in events]
+
+    assert events[-1].endswith("data: [DONE]")
+    assert times == sorted(times)
+
+
+def test_tokens_have_alternatives(page):
+    send(page, "What is Triton?")
+    wait_for_end(page)
+    panel = open_tab(page, "Tokens")
+    panel.locator(".token").last.click()
+
+    assert panel.locator("tbody tr").count() == 5
+
+
+def test_prompt_is_what_the_template_rendered(page):
+    send(page, "What is Triton?")
+    wait_for_end(page)
+    panel = open_tab(page, "Prompt")
+    panel.locator("pre").first.wait_for()
+
+    assert (
+        "<|im_start|>user\nWhat is Triton?<|im_end|>" in panel.locator("pre").first.text_content()
+    )
+
+
+COMMANDS = {
+    "curl": ["bash", "-c"],
+    "Python": [sys.executable, "-c"],
+    "JavaScript": [
+        str(ROOT / site_packages(TOOLS / "browser") / "playwright" / "driver" / "node"),
+        "--input-type=module", "-e",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+def test_code_runs_as_it_is_shown(page, api):
+    """With a schema, a tool and an apostrophe."""
+    page.get_by_label("API", exact=True).select_option(api)
+    page.get_by_role("button", name="A tool and a schema").click()
+    page.get_by_label("Tool choice").select_option("auto")
+    send(page, "What's Triton?")
+    wait_for_end(page)
+    panel = open_tab(page, "Code")
+    outputs = {}
+    for language, command in COMMANDS.items():
+        panel.get_by_role("tab", name=language).click()
+        code = panel.locator("pre").text_content()
+        environment = {**os.environ, "OPENAI_API_KEY": "none"}
+        done = subprocess.run(
+            [*command, code], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        outputs[language] = done.stdout
+
+    assert outputs["Python"] == "Triton serves models."
+    end = "message_stop" if api == "messages" else "[DONE]"
+    assert end in outputs["curl"]
+    assert end in outputs["JavaScript"]
+
+
+def test_constraint_is_checked_while_it_is_written(page):
+    """By the page for JSON, and by the server for what it accepts."""
+    page.get_by_label("Answer", exact=True).select_option("schema")
+    page.get_by_text("The server accepts these.").wait_for()
+    page.get_by_label("Constraint").fill("{")
+    page.get_by_text("Constraint: ").wait_for()
+
+
+def test_refused_constraint_shows_the_servers_reason(browser, gateway):
+    with opened(browser, gateway.url, statuses=(400,)) as page:
+        page.get_by_label("Answer", exact=True).select_option("schema")
+        page.get_by_label("Constraint").fill('{"type": "nonsense"}')
+        page.get_by_text("The server refuses these. 400").wait_for()
+
+
+def test_failed_request_shows_the_servers_message(browser, gateway):
+    with opened(browser, gateway.url, statuses=(400,)) as page:
+        page.get_by_text("Sampling").click()
+        page.get_by_label("Maximum tokens").fill("999999")
+        page.get_by_label("Model", exact=True).select_option("plain")
+        send(page, "hi")
+
+        assert "400" in page.locator(".messages [role=alert]").text_content()
+
+
+def test_models_show_their_state_and_why_one_did_not_load(page):
+    page.get_by_role("link", name="Models").click()
+    page.get_by_text("the weights are missing").wait_for()
+    card = page.locator(".card", has_text="plain").first
+
+    assert card.locator(".state").text_content() == "loaded"
+    assert "4,096 tokens" in card.text_content()
+
+
+def test_models_are_unloaded_and_loaded(page):
+    """The conversation of another view stays."""
+    send(page, "What is Triton?")
+    wait_for_end(page)
+    page.get_by_role("link", name="Models").click()
+    plain = page.locator(".card", has=page.get_by_role("heading", name="plain"))
+    plain.get_by_role("button", name="unload").click()
+    plain.wait_for(state="detached")
+    page.get_by_role("button", name="load plain").click()
+    plain.wait_for()
+    page.get_by_role("link", name="Chat").click()
+
+    assert last_answer(page).locator("> .text").text_content() == "Triton serves models."
+
+
+def test_page_asks_for_the_key_and_keeps_it_in_the_tab_only(browser, guarded):
+    with opened(browser, guarded.url, statuses=(401,)) as page:
+        for key in ("sk-wrong", KEY):
+            page.get_by_label("API key").fill(key)
+            page.get_by_role("button", name="Use the key").click()
+            if key != KEY:
+                page.get_by_text("401").wait_for()
+        page.get_by_label("Model", exact=True).select_option("talker")
+        send(page, "What is Triton?")
+        wait_for_end(page)
+        page.goto(f"{guarded.url}/docs")
+        page.get_by_text("/v1/chat/completions", exact=True).first.wait_for()
+
+        assert page.evaluate("localStorage.length") == 0
+        assert page.context.cookies() == []
+        page.goto(f"{guarded.url}/")
+        page.get_by_role("button", name="Forget the key").click()
+        page.get_by_label("API key").wait_for()
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_documentation_asks_for_the_key(browser, guarded):
+    with opened(browser, guarded.url, statuses=(401,)) as page:
+        page.goto(f"{guarded.url}/docs")
+        for key in ("sk-wrong", KEY):
+            page.get_by_label("API key").fill(key)
+            page.get_by_role("button", name="Show the documentation").click()
+            if key != KEY:
+                page.get_by_text("refused the key").wait_for()
+        page.get_by_text("/v1/chat/completions", exact=True).first.wait_for()
+
+
+# The focused element: its text, or its label
+_FOCUSED = "(document.activeElement.labels?.[0] ?? document.activeElement).textContent.trim()"
+
+
+def tab_to(page: Any, name: str) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate(_FOCUSED) == name:
+            return
+    raise AssertionError(f"the Tab key does not reach {name!r}")
+
+
+def test_chat_by_keyboard_alone(page):
+    """An example, its tool call and its result; then the tabs inside."""
+    page.evaluate("document.activeElement.blur()")
+    tab_to(page, "A tool and a schema")
+    page.keyboard.press("Enter")
+    assert page.evaluate(_FOCUSED) == "Send"
+    page.keyboard.press("Enter")
+    page.locator("button:focus", has_text="Send the results").wait_for()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".check.met")
+    tab_to(page, "Inside: wire, tokens, prompt, code")
+    page.keyboard.press("Enter")
+    tab_to(page, "Wire")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(_FOCUSED) == "Tokens"
+    tab_to(page, "Message")
+    page.keyboard.type("What is Triton?")
+    page.keyboard.press("Enter")
+    page.locator(".user").nth(1).wait_for()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_tab_key_reaches_every_control(page, view):
+    page.get_by_role("link", name=view, exact=True).click()
+    page.wait_for_load_state("networkidle")
+    controls = "a, button, input, select, textarea, summary, [tabindex='0']"
+    count = page.evaluate(
+        "selector => { const found = [...document.querySelectorAll(selector)].filter("
+        "each => each.checkVisibility() && !each.disabled && each.tabIndex >= 0);"
+        "found.forEach(each => each.dataset.unseen = ''); return found.length; }",
+        controls,
+    )
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(count + 5):
+        page.keyboard.press("Tab")
+        page.evaluate("delete document.activeElement.dataset.unseen")
+
+    unseen = page.locator("[data-unseen]")
+    assert [each.evaluate("each => each.outerHTML") for each in unseen.all()] == []
+
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 360, "height": 740}},
+}
+
+
+@pytest.mark.parametrize(("view", "look"), [*itertools.product(VIEWS, LOOKS)])
+def test_axe_finds_no_violation(browser, gateway, view, look):
+    """Also nothing is wider than the screen."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    with opened(browser, gateway.url, bypass_csp=True, **LOOKS[look]) as page:
+        if view == "Chat":
+            page.get_by_label("Model", exact=True).select_option("talker")
+            page.get_by_role("button", name="A tool and a schema").click()
+            page.get_by_role("button", name="Send", exact=True).click()
+            page.get_by_role("button", name="Send the results").click()
+            page.wait_for_selector(".check.met")
+            open_tab(page, "Tokens")
+        page.get_by_role("link", name=view, exact=True).click()
+        page.wait_for_load_state("networkidle")
+        found = Axe().run(page).response["violations"]
+
+        assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
+        width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(width) == 0
+
+
+def test_axe_finds_no_violation_in_the_question_for_the_key(browser, guarded):
+    from axe_playwright_python.sync_playwright import Axe
+
+    with opened(browser, guarded.url, statuses=(401,), bypass_csp=True) as page:
+        page.get_by_label("API key").wait_for()
+
+        assert Axe().run(page).response["violations"] == []
+
+
+def test_browser_is_the_one_that_setup_unpacked(browser):
+    """Playwright drives versions of Chromium that it was not made for."""
+    assert int(browser.version.split(".")[0]) >= 140
+    assert Path(ROOT / TOOLS / "browser").is_dir()

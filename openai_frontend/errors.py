@@ -275,7 +275,7 @@ class caught:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, Exception):
+        if error is None or not isinstance(error, Exception):
             return False
         self._report(error)
         return True

@@ -188,7 +188,9 @@ def _form_error(scope: Scope) -> ErrorReply | None:
 
 def _content_type(scope: Scope) -> bytes | None:
     value = _header(scope, b"content-type")
-    return None if value is None else value.partition(b";")[0].strip().lower()
+    if value is None or value in _JSON_TYPES:  # as most are
+        return value
+    return value.partition(b";")[0].strip().lower()
 
 
 def _is_from_browser(scope: Scope) -> bool:

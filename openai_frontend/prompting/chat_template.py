@@ -146,7 +146,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. If the template refuses the messages, the request is invalid."""
         variables = dict(template_kwargs or {})
-        self._refuse_reserved(variables)
+        if variables:
+            self._refuse_reserved(variables)
         if documents and not self.knows("documents"):
             raise _unsupported("documents")
         if lift_system and self._shape.leading_system:

@@ -167,8 +167,10 @@ class PromptBuilder:
         template = self._template(
             tools=bool(rendering.get("tools")), documents=bool(rendering.get("documents"))
         )
-        if any("tool_calls" in message for message in messages):
-            messages = template.with_parsed_arguments(messages)
+        for message in messages:  # `any` would take a call for each
+            if "tool_calls" in message:
+                messages = template.with_parsed_arguments(messages)
+                break
         mark = self._escaper.mark([messages, rendering], messages)
         if mark is None:
             # A call's arguments may have half of a character

@@ -11,7 +11,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from openai_frontend.prompting.special_tokens import one_of
 from openai_frontend.prompting.tokenizer import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 32 * 1024 * 1024  # of all segments of one tokenizer, with their ids
 _ENTRY_BYTES = 100  # of the dictionary, for a segment
+_NO_IDS = TokenIds("i")
 
 
 class SegmentCache:
@@ -53,14 +54,23 @@ class SegmentCache:
     def encode(self, text: str) -> "SegmentedEncoding":
         """Tokenize what is not known, releasing the GIL. Adds no special tokens."""
         segments = self._cut(text)
+        parts: list[TokenIds | Encoding] = []
+        new = []  # the indexes of segments that are not known
         with self._lock:
-            known = [self._known.get(segment) for segment in segments]
-            for segment, ids in zip(segments, known, strict=True):
-                if ids is not None:
-                    self._known.move_to_end(segment)
-        new = [segment for segment, ids in zip(segments, known, strict=True) if ids is None]
-        encoded = iter(self._tokenizer.encode_all(new, add_special_tokens=False) if new else ())
-        parts = [next(encoded) if ids is None else ids for ids in known]
+            known, ordered = self._known, self._bytes * 2 > self._max_bytes
+            for i, segment in enumerate(segments):
+                if segment not in known:
+                    new += [i]
+                    parts += [_NO_IDS]
+                    continue
+                parts += [known[segment]]
+                if ordered:  # before, none will be forgotten soon
+                    known.move_to_end(segment)
+        if new:
+            texts = [segments[i] for i in new]
+            encoded = self._tokenizer.encode_all(texts, add_special_tokens=False)
+            for i, encoding in zip(new, encoded, strict=True):
+                parts[i] = encoding
         return SegmentedEncoding(self, segments, parts)
 
     def add(self, segment: str, token_ids: TokenIds) -> None:
@@ -113,10 +123,11 @@ class SegmentedEncoding:
         """
         whole = TokenIds("i")
         for segment, part in zip(self._segments, self._parts, strict=True):
-            if isinstance(part, array):
+            if type(part) is array:
                 whole += part
             else:
-                token_ids = part.packed if isinstance(part, PackedEncoding) else pack(part.ids)
+                new = cast("Encoding", part)
+                token_ids = new.packed if isinstance(new, PackedEncoding) else pack(new.ids)
                 self._cache.add(segment, token_ids)
                 whole += token_ids
         return whole.tolist() if len(whole) < FEW_IDS else whole

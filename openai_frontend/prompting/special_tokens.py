@@ -53,7 +53,10 @@ class SpecialTokenEscaper:
             written = orjson.dumps(values)
         except TypeError:  # an integer of more than 64 bits
             return True
-        return any(beginning in written for beginning in self._beginnings)
+        for beginning in self._beginnings:  # noqa: SIM110  `any` takes a call for each
+            if beginning in written:
+                return True
+        return False
 
     def marked(self, values: Any, mark: str) -> Any:
         """Return the values with the mark after each character of a special token."""

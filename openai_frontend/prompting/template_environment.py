@@ -44,7 +44,6 @@ from openai_frontend.prompting.template_limits import (
     require_items,
     running,
     size_of,
-    step,
     work,
 )
 
@@ -55,7 +54,12 @@ _MAX_DATE_FORMAT = 256  # characters; Python's result has at most 256 times as m
 
 def render(source: str, variables: Mapping[str, Any]) -> str:
     """Render a template. Raises whatever a template may raise, including TemplateLimit."""
-    return render_within(Budget(variables), lambda: _compiled(source).render(variables))
+    template = _compiled(source)
+    given, shared = {**template.globals, **variables}, template.globals
+    context = Context(_ENVIRONMENT, given, template.name, template.blocks, shared)
+    # As `Template.render`, which takes five calls more
+    write = template.root_render_func
+    return render_within(Budget(variables), lambda: _ENVIRONMENT.concat(write(context)))
 
 
 def variables_of(source: str) -> frozenset[str]:
@@ -115,7 +119,7 @@ def _sum(*operands: Any) -> Any:
     for each in operands:
         if type(each) is not str:
             return reduce(_sum_of_two, operands)
-    return _concat(operands)
+    return "".join(operands) if sum(map(len, operands)) <= SMALL else _concat(operands)
 
 
 def _sum_of_two(left: Any, right: Any) -> Any:
@@ -253,11 +257,11 @@ class _Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
-def _own(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The template's arguments, without those that Jinja adds to each call in a loop or block."""
-    kwargs.pop("_loop_vars", None)
-    kwargs.pop("_block_vars", None)
-    return kwargs
+def _remove_jinjas(kwargs: dict[str, Any]) -> None:
+    """Remove the arguments that Jinja adds to each call in a loop or block."""
+    if kwargs:
+        kwargs.pop("_loop_vars", None)
+        kwargs.pop("_block_vars", None)
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -278,12 +282,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, /, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Macros count too: they can call themselves, even twice."""
-        step()
+        if (budget := running.budget) is not None:
+            budget.step()
         kind = type(obj)
         if kind is Macro:
-            return obj(context.eval_ctx, *args, **_own(kwargs))
+            _remove_jinjas(kwargs)
+            return obj(context.eval_ctx, *args, **kwargs)
         if kind is BuiltinMethodType or (kind is MethodType and isinstance(obj.__self__, Markup)):
-            kwargs = _own(kwargs)
+            _remove_jinjas(kwargs)
             args = checked_arguments(obj.__self__, obj.__name__, args, kwargs)
             result = obj(*args, **kwargs)
             return created(result) if isinstance(obj.__self__, str) else result
@@ -301,7 +307,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def concat(self, pieces: Iterable[str]) -> str:
         """Joins the text of a macro, of a `set` block, and of the whole template."""
-        return _concat(pieces if isinstance(pieces, list) else _collected(iter(pieces)))
+        return _concat(pieces if type(pieces) is list else _collected(iter(pieces)))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _Limiting().visit(super()._parse(source, name, filename))

@@ -68,5 +68,7 @@ ADJUSTED_PARAMETERS: dict[str, Any] = {
 
 def adjusted_parameters(fields: Mapping[str, str]) -> dict[str, str]:
     """The header; empty if nothing was adjusted."""
+    if not fields:
+        return {}
     value = ", ".join(f"{name}={value}" for name, value in fields.items())
-    return {_ADJUSTED_HEADER: value} if value else {}
+    return {_ADJUSTED_HEADER: value}

@@ -148,7 +148,7 @@ async def test_every_route_has_a_scope(routes):
 AREAS = [
     ("POST", "/v1/chat/completions", "inference"),
     ("GET", "/v1/models/org/b", "models"),
-    ("GET", "/docs/start.js", "docs"),
+    ("GET", "/docs/start.js", "public"),
     ("GET", "/v1/chat/completions", "nowhere"),
     ("HEAD", "/health/live", "nowhere"),
     ("POST", "//v1/chat/completions", "nowhere"),

@@ -9,7 +9,6 @@ from openai_frontend.serving.constraints.family_tags import TAGS
 _ROOT = Path(__file__).parent.parent
 PAGE = _ROOT / "docs" / "tools.md"
 TEXT = _ROOT / "scripts" / "tools_page.md"
-EXAMPLE = _ROOT / "docs" / "examples" / "line_calls.py"
 
 COLUMNS = """\
 | family | models | tool syntax | constrained in | reasoning |
@@ -19,8 +18,7 @@ COLUMNS = """\
 
 def page() -> str:
     families = COLUMNS + "".join(map(row, FAMILIES))
-    text = TEXT.read_text(encoding="utf-8").replace("{families}", families)
-    return text.replace("{example}", EXAMPLE.read_text(encoding="utf-8"))
+    return TEXT.read_text(encoding="utf-8").replace("{families}", families)
 
 
 def row(family: Family) -> str:

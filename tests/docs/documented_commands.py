@@ -49,7 +49,6 @@ NOT_RUN = {
     r": (?:aiperf|genai-perf) ": "make test-clients runs them with smaller loads (`documented`)",
     r"multimodal.md: import base64": "tests/api/test_images.py runs it with an image",
     r"speech.md: ": "tests/api/backends/test_speech.py runs both with tones",
-    r"class LineCalls": "test_documented_parser.py loads the same file",
 }
 
 

@@ -21,7 +21,8 @@ OF_400 = re.search(r"code of a 400(.*?)\n\n", PAGE, re.DOTALL)
 assert OF_400 is not None
 ROWS += [
     ("400", "invalid_request_error", code, "", "no")
-    for code in re.findall(r"^\| `(\w+)` \|", OF_400[1], re.MULTILINE)
+    for codes in re.findall(r"^\| (`[^|]+) \|", OF_400[1], re.MULTILINE)
+    for code in re.findall(r"`(\w+)`", codes)
 ]
 BY_CODE = {code: (int(status), type_, again) for status, type_, code, _, again in ROWS}
 

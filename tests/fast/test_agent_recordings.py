@@ -101,7 +101,8 @@ def test_stub_answers_the_recorded_requests(name):
 def documented() -> Iterator[tuple[str, str, set[str]]]:
     """The agent, path and fields of each row of the page."""
     agent = ""
-    for line in (ROOT / "docs" / "agents.md").read_text(encoding="utf-8").splitlines():
+    page = ROOT / "tests" / "data" / "agents" / "README.md"
+    for line in page.read_text(encoding="utf-8").splitlines():
         cells = [each.strip() for each in line.strip("|").split("|")]
         if len(cells) == 4 and cells[2].startswith("`/v1/"):
             agent = cells[0] or agent
@@ -120,7 +121,7 @@ def recorded() -> dict[tuple[str, str], set[str]]:
 
 
 def test_page_lists_the_fields():
-    """docs/agents.md names exactly the fields that each agent sends."""
+    """The README names exactly the fields that each agent sends."""
     assert {(agent, path): fields for agent, path, fields in documented()} == recorded()
 
 

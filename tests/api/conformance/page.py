@@ -49,24 +49,20 @@ Deliberate differences from `vllm serve` 0.32:
   `--exclude-tools-when-tool-choice-none`.
 - Audio in chats: the same limits, errors and `uuid`s as images, and OpenAI's usage
   (`prompt_tokens_details.audio_tokens`). `format` must be that of the data; vLLM does not read it.
-- Images: data URLs; other URLs only from hosts that the operator allows, over https, while vLLM
-  fetches from all by default. `detail` is honoured, or refused if the model has no input for it;
-  vLLM ignores it. A `uuid` belongs to the key and the content; in vLLM it is a cache key shared by
-  all clients. Images and texts stay in the order in which they were sent. The usage has
-  `prompt_tokens_details.image_tokens`; vLLM's is `multimodal_tokens`. `/tokenize` and `/render`
-  count an image as the engine does if all have the same tokens, otherwise as one placeholder
+- Images: other URLs than data URLs only from hosts that the operator allows, over https. `detail`
+  is honoured, or refused if the model has no input for it; vLLM ignores it. A `uuid` belongs to the
+  key and the content; in vLLM it is a cache key shared by all clients. Images and texts keep their
+  order. The usage has `prompt_tokens_details.image_tokens`; vLLM's is `multimodal_tokens`
   ([multimodal.md](multimodal.md)).
 - Transcriptions: `text`, `srt` and `vtt` are text, a stream has OpenAI's events, and what has no
-  effect is refused, `timestamp_granularities[]` `word` too; vLLM answers `text` with JSON, refuses
-  `srt` and `vtt`, streams chunks of its own, and ignores other fields. A file of any length within
-  the limits is one transcription with one end ([speech.md](speech.md)).
+  effect is refused; vLLM answers `text` with JSON, refuses `srt` and `vtt`, streams chunks of its
+  own, and ignores other fields ([speech.md](speech.md)).
 - The first chunk of a stream that may call tools has `content: null`, as at OpenAI; in vLLM it is
   an empty string.
 - `--force-include-usage` only adds the usage chunk; vLLM's `--enable-force-include-usage` also adds
   counts to every chunk. `continuous_usage_stats` does that in both, if `include_usage` is true.
-- `/v1/chat/completions/render` and `/v1/completions/render` also return the prompt's text and its
-  number of tokens ([chat-templates.md](chat-templates.md)). `sampling_params` omits the model's own
-  defaults; vLLM includes those of `generation_config.json`.
+- The `render` routes also return the prompt's text and its number of tokens
+  ([chat-templates.md](chat-templates.md)). `sampling_params` omits the model's own defaults.
 - `finish_reason` is one of OpenAI's values. A stream that fails ends with an `error` event; vLLM
   also uses `abort` and `error`.
 """

@@ -57,7 +57,7 @@ def render(source: str, variables: Mapping[str, Any]) -> str:
     template = _compiled(source)
     given, shared = {**template.globals, **variables}, template.globals
     context = Context(_ENVIRONMENT, given, template.name, template.blocks, shared)
-    # As `Template.render`, which takes five calls more
+    # Like `Template.render`, which takes five calls more
     write = template.root_render_func
     return render_within(Budget(variables), lambda: _ENVIRONMENT.concat(write(context)))
 

@@ -95,6 +95,23 @@ def test_labels_exist():
         assert all(grouped <= each | {"instance"} for each in of_all), title
 
 
+def test_dashboard_begins_with_numbers_in_a_row_of_their_own():
+    first, *rest = DASHBOARD["panels"]
+    rows = [place for place, panel in enumerate(rest) if panel["type"] == "row"]
+
+    assert first["type"] == "row"
+    assert {panel["type"] for panel in rest[: rows[0]]} == {"stat"}
+    assert {panel["type"] for panel in rest[rows[0] :]} == {"row", "timeseries"}
+
+
+def test_each_panel_has_a_description():
+    """The information sign of a panel shows it."""
+    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+    assert len(panels) > 20
+    assert [panel["title"] for panel in panels if not panel.get("description")] == []
+
+
 def test_alerts_are_documented():
     """docs/operations.md explains what to do about each."""
     guide = (ROOT / "docs/operations.md").read_text()

@@ -73,6 +73,7 @@ from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
 from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import RouteTable, all_routes
+from openai_frontend.routers.sleep import sleep_router
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.text import text_routers
 from openai_frontend.routers.tokenization import tokenization_router
@@ -461,10 +462,13 @@ def _add_operators_routes(
     management = ModelManagement(
         server,
         registry,
+        state.sleep,
+        state.on_demand,
         enabled=settings.enable_model_management,
         overrides=settings.allow_model_override,
     )
     _include(app, management_router(registry, management, policy, limits))
+    _include(app, sleep_router(registry, management, policy, limits))
     adapters = LoRAManagement(registry, enabled=settings.enable_model_management)
     _include(app, lora_router(adapters, policy, limits))
     _include(app, models_router(registry, limits))

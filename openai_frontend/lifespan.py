@@ -26,6 +26,7 @@ from openai_frontend.models.on_demand import OnDemandLimits, OnDemandLoader
 from openai_frontend.models.prefill_peers import PrefillPeers
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.remote_prefill import RemotePrefill
+from openai_frontend.models.sleep import ModelSleep
 from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.prefix_cache.salts import CacheSalts, secret_from
 from openai_frontend.runtime.background_tasks import supervise
@@ -117,7 +118,8 @@ class AppState:
     startup: Startup
     metrics: GatewayMetrics
     authenticator: Authenticator | None  # None: no key needed
-    on_demand: OnDemandLoader | None  # None: load on demand is off
+    on_demand: OnDemandLoader
+    sleep: ModelSleep
     drain_state: DrainState
     limiter: ConcurrencyLimiter
     body_memory: MemoryBudget
@@ -151,8 +153,7 @@ class AppState:
             await asyncio.wait(tasks)
             if self.bucket_copies is not None:
                 await self.bucket_copies.close()
-            if self.on_demand is not None:
-                await self.on_demand.close()
+            await self.on_demand.close()
             if self.prefill_peers is not None:
                 await self.prefill_peers.close()
             if self.media_fetcher is not None:
@@ -175,7 +176,14 @@ def build_state(settings: Settings, server: Server) -> AppState:
         options=settings.options_by_model(),
         strict_readiness=settings.strict_readiness,
     )
-    on_demand = _on_demand(settings, server, registry, metrics, drain_state)
+    limiter = _limiter(settings, drain_state, metrics)
+    sleep = _sleep(registry, limiter, metrics)
+    on_demand = _on_demand(settings, registry, metrics, sleep)
+    limiter.wake = on_demand.begin_wake
+    server.heartbeat.on_beat.append(on_demand.check_idle)
+    drain_state.on_drain(on_demand.drain)
+    supervisor = EngineSupervisor(server, registry, metrics, settings.engine_limits())
+    sleep.given_up = lambda: supervisor.given_up
     polls = settings.model_control_mode == "poll"
     startup = Startup(
         server,
@@ -187,7 +195,6 @@ def build_state(settings: Settings, server: Server) -> AppState:
         else (),
     )
     tracing, authenticator = tracing_of(settings), authenticator_of(settings)
-    limiter = _limiter(settings, drain_state, metrics)
     body_memory, audio_memory = _memory_budgets(settings, metrics)
     server.heartbeat.on_beat.append(metrics.lagged)
     server.unreleased.observers += [limiter, body_memory, registry.uses]
@@ -199,12 +206,13 @@ def build_state(settings: Settings, server: Server) -> AppState:
         metrics=metrics,
         authenticator=authenticator,
         on_demand=on_demand,
+        sleep=sleep,
         drain_state=drain_state,
         limiter=limiter,
         body_memory=body_memory,
         audio_memory=audio_memory,
         tracing=tracing,
-        engine_supervisor=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
+        engine_supervisor=supervisor,
         codec=codec_pool(),
         media_fetcher=_media_fetcher(settings, metrics),
         prefill_peers=peers,
@@ -339,16 +347,17 @@ def tracing_of(settings: Settings) -> Tracing | None:
     )
 
 
+def _sleep(
+    registry: ModelRegistry, limiter: ConcurrencyLimiter, metrics: GatewayMetrics
+) -> ModelSleep:
+    sleep = ModelSleep(registry, limiter, metrics)
+    registry.on_refresh.append(sleep.forget_others)
+    return sleep
+
+
 def _on_demand(
-    settings: Settings,
-    server: Server,
-    registry: ModelRegistry,
-    metrics: GatewayMetrics,
-    drain_state: DrainState,
-) -> OnDemandLoader | None:
-    """None if every model is loaded at start or by an operator."""
-    if not (settings.load_on_demand or settings.on_demand_models()):
-        return None
+    settings: Settings, registry: ModelRegistry, metrics: GatewayMetrics, sleep: ModelSleep
+) -> OnDemandLoader:
     limits = OnDemandLimits(
         models=settings.max_loaded_models,
         memory_bytes=settings.max_model_memory_bytes,
@@ -357,10 +366,9 @@ def _on_demand(
             settings.max_concurrent_requests, settings.queue_size(), settings.queue_timeout_s
         ),
     )
-    demand = OnDemandLoader(registry, limits, metrics=metrics)
-    server.heartbeat.on_beat.append(demand.unload_idle)
-    drain_state.on_drain(demand.drain)
-    registry.enable_on_demand(demand, every_model=settings.load_on_demand)
+    demand = OnDemandLoader(registry, limits, metrics=metrics, sleep=sleep)
+    if settings.load_on_demand or settings.on_demand_models():
+        registry.enable_on_demand(demand, every_model=settings.load_on_demand)
     return demand
 
 

@@ -41,6 +41,8 @@ class ModelFacts:
     transcription: TranscriptionSupport | None = None  # None: no transcription model
     # Names of logits processors that requests may choose; None: unknown, the engine decides
     logits_processors: tuple[str, ...] | None = None
+    # Why it cannot sleep; None: it can (docs/models.md)
+    sleep_obstacle: str | None = "its engine cannot sleep"
     # Features that this installation of the engine lacks, one sentence each
     limitations: tuple[str, ...] = ()
 

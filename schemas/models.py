@@ -70,7 +70,7 @@ class TrainedContext(BaseModel):
 class LoadStatus(BaseModel):
     """Whether requests can use the model now, as llama.cpp's router states it."""
 
-    value: Literal["loaded", "loading", "unloaded", "failed"]
+    value: Literal["loaded", "loading", "sleeping", "unloaded", "failed"]
 
 
 class Model(BaseModel):
@@ -111,6 +111,19 @@ class ModelChangeRequest(RequestFields):
     """The body of POST /v1/models/{id}/load and /unload; optional."""
 
     stream: bool | None = None  # send events while the model is being loaded or unloaded
+
+
+class ModelSleepRequest(ModelChangeRequest):
+    """The body of POST /v1/models/{id}/sleep; optional."""
+
+    # 1: the weights stay in main memory; 2: they are dropped. By default the model's `sleep_level`
+    level: Annotated[int, Field(ge=1, le=2)] | None = None
+
+
+class SleepState(BaseModel):
+    """Whether a model sleeps, in vLLM's form."""
+
+    is_sleeping: bool
 
 
 class ModelProgress(BaseModel):

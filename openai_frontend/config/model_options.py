@@ -189,6 +189,21 @@ class ModelOptions(BaseModel):
         "it again. No effect in mode `poll`.",
     )
 
+    idle_sleep_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Seconds without a request after which the model sleeps; a request wakes it.",
+    )
+    sleep_level: Annotated[int, Field(ge=1, le=2)] | None = Field(
+        default=None,
+        description="Level of sleep, also to make room: 1 keeps the weights in main memory, 2 "
+        "drops them; 1 by default.",
+    )
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the model may sleep without a client's request."""
+        return self.idle_sleep_s is not None or self.sleep_level is not None
+
     @property
     def is_loaded_by_requests(self) -> bool:
         """Whether a request loads the model if it is not loaded."""

@@ -182,6 +182,23 @@ class Engine(ABC):
     def unload(self) -> None:  # noqa: B027  many have nothing to release
         """Release everything. No request is in flight."""
 
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether the engine sleeps, or a wake has not completed."""
+        return False
+
+    async def sleep(self, level: int) -> int:
+        """Release memory until `wake`, and return the number of bytes, or 0 if it is unknown.
+        Called without a request in flight, and only if `ModelFacts.sleep_obstacle` is None.
+
+        `level`: 1 keeps the weights in main memory; 2 drops them, and `wake` reads them again.
+        """
+        raise EngineError("the engine cannot sleep", error_codes.UNSUPPORTED)
+
+    async def wake(self) -> None:
+        """Take the memory again. After an exception, the engine is loaded again."""
+        raise EngineError("the engine cannot sleep", error_codes.UNSUPPORTED)
+
     def failure(self) -> str | None:
         """Return why the engine can no longer serve, or None. Called for each request, on any
         thread.

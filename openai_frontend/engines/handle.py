@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
@@ -48,6 +48,9 @@ class EngineHandle:
         self._loaded = True
         self._unloaded = False
         self._down: str | None = None  # why requests are refused during a restart
+        self._resting: asyncio.Task[int] | None = None  # falls asleep, or sleeps; None: awake
+        self._waking: asyncio.Task[None] | None = None
+        self._wake_failure: str | None = None  # a restart repairs it
         self._unsent = PendingDeltas()
         self._numbers = itertools.count(1)
         self._live: dict[Execution, str] = {}
@@ -67,8 +70,7 @@ class EngineHandle:
 
     def start(self, execution: Execution) -> None:
         """Decode a request's tensors and start it."""
-        if self._down is not None:
-            execution.fail(error_codes.UNAVAILABLE, self._down)
+        if self._is_put_off(execution):
             return
         inputs = execution.inputs()
         # Triton's request ids come from the callers and may repeat.
@@ -109,6 +111,71 @@ class EngineHandle:
             answering = self._run(execution, self._answer(started, sink))
             # A task that is cancelled before its first step never awaits the coroutine.
             answering.add_done_callback(lambda _: started.close())
+
+    def _is_put_off(self, execution: Execution) -> bool:
+        """Whether the engine cannot take the request now, which then fails or waits for a wake."""
+        if self._down is not None:
+            execution.fail(error_codes.UNAVAILABLE, self._down)
+            return True
+        if self._resting is None:
+            return False
+        self._run(execution, self._start_awake(execution))  # Triton's own callers use no queue
+        return True
+
+    async def _start_awake(self, execution: Execution) -> None:
+        with caught(partial(fail, execution)):
+            await self.wake()
+            asyncio.get_running_loop().call_soon(self.start, execution)
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether requests have to wait until the engine wakes; also while it falls asleep."""
+        return self._resting is not None
+
+    async def sleep(self, level: int) -> int:
+        """Let the engine sleep and return the freed bytes; a request, or `wake`, wakes it.
+
+        Raises EngineError if it serves requests or already sleeps.
+        """
+        if self._live or self._tasks or self._resting is not None:
+            reason = "it already sleeps" if self._resting is not None else "it serves requests"
+            raise EngineError(reason, error_codes.UNAVAILABLE)
+        self._resting = asyncio.get_running_loop().create_task(self._engine.sleep(level))
+        self._resting.add_done_callback(self._fell_asleep)
+        return await asyncio.shield(self._resting)
+
+    def _fell_asleep(self, resting: asyncio.Task[int]) -> None:
+        if resting.cancelled() or resting.exception() is not None:
+            self._resting = None
+
+    async def wake(self) -> None:
+        """Wake the engine. Concurrent calls share one wake, which continues if a caller leaves.
+
+        Raises the engine's error; `failure` then has it until a restart.
+        """
+        if self._resting is None:
+            return
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().create_task(self._wake(self._resting))
+            self._waking.add_done_callback(self._woken)
+        await asyncio.shield(self._waking)
+
+    async def _wake(self, resting: asyncio.Task[int]) -> None:
+        def report(error: Exception) -> NoReturn:
+            self._wake_failure = f"its engine did not wake: {describe_exception(error)}"
+            raise error
+
+        await asyncio.wait([resting])
+        if resting.exception() is not None:  # it did not fall asleep
+            return
+        with caught(report):
+            await self._engine.wake()
+        self._resting = None
+
+    def _woken(self, waking: asyncio.Task[None]) -> None:
+        self._waking = None
+        if not waking.cancelled():
+            waking.exception()  # mark as retrieved: every caller may have left
 
     def _check_dimensions(self, dimensions: int | None) -> None:
         most = self.facts.dimensions
@@ -168,6 +235,7 @@ class EngineHandle:
             with self._adapting:
                 self._tell_adapters(engine)
                 self._engine, self._loaded, self._down = engine, True, None
+                self._resting = self._wake_failure = None
             if facts != self.facts:  # else the same object, by which a model is known again
                 self.facts = facts
 
@@ -196,7 +264,7 @@ class EngineHandle:
         """Why the engine can no longer serve; None while it can, and after unloading."""
         if self._unloaded:
             return None
-        return self._down or self._engine.failure()
+        return self._down or self._wake_failure or self._engine.failure()
 
     def stats(self) -> EngineStats:
         return self._engine.stats()
@@ -210,8 +278,12 @@ class EngineHandle:
     ) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[execution] = task
-        task.add_done_callback(lambda _: self._tasks.pop(execution, None))
+        task.add_done_callback(partial(self._task_ended, execution))
         return task
+
+    def _task_ended(self, execution: Execution, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(execution) is task:
+            del self._tasks[execution]
 
     async def _answer(self, answer: Coroutine[Any, Any, None], sink: ResponseWriter) -> None:
         with caught(sink.fail):

@@ -350,6 +350,24 @@ ENGINE_RESTARTS = _declare(
     "One is a crash to investigate; several in a row: the model cannot run here.",
     labels=_MODEL,
 )  # fmt: skip
+MODEL_SLEEPING = _declare(
+    "model_sleeping", "gauge",
+    "1 while a model sleeps; absent for models that never slept.",
+    "1 for most of the time: the model is needed rarely; `idle_unload_s` would free all memory.",
+    labels=_MODEL,
+)  # fmt: skip
+MODEL_FREED_BYTES = _declare(
+    "model_freed_bytes", "gauge",
+    "Bytes that a sleeping model has freed; 0 while it is awake, or if its engine does not say.",
+    "Far below the model's size: another process uses the GPU, or the level keeps the weights.",
+    labels=_MODEL,
+)  # fmt: skip
+MODEL_WAKE = _declare(
+    "model_wake_seconds", "histogram",
+    "Time until a sleeping model was awake in seconds. Its count is the number of wakes.",
+    "Many wakes: raise `idle_sleep_s`, or the memory budget. Slow: see `sleep_level`.",
+    labels=_MODEL, bounds=_QUEUE_S,
+)  # fmt: skip
 LOG_LINES_DROPPED = _declare(
     "log_lines_dropped", "counter",
     "Log lines dropped because the buffer was full or a write failed.",

@@ -40,6 +40,9 @@ class ModelFamilies:
         self.completion_tokens = catalog.histogram(registry, catalog.GENERATION_TOKENS)
         self.stalls = catalog.counter(registry, catalog.ENGINE_STALLS)
         self.restarts = catalog.counter(registry, catalog.ENGINE_RESTARTS)
+        self.sleeping = catalog.gauge(registry, catalog.MODEL_SLEEPING)
+        self.freed_bytes = catalog.gauge(registry, catalog.MODEL_FREED_BYTES)
+        self.wake_s = catalog.histogram(registry, catalog.MODEL_WAKE)
 
 
 class ModelMetrics:
@@ -293,6 +296,20 @@ class GatewayMetrics:
 
     def engine_restarted(self, model: str) -> None:
         self.of(model).restarts.inc()
+
+    def model_slept(self, model: str, freed_bytes: int) -> None:
+        """The model sleeps."""
+        self._models.sleeping.labels(model).set(1)
+        self._models.freed_bytes.labels(model).set(freed_bytes)
+
+    def model_woke(self, model: str, seconds: float) -> None:
+        """A wake of the model took this long."""
+        self._models.wake_s.labels(model).observe(seconds)
+
+    def model_left(self, model: str) -> None:
+        """The model sleeps no more."""
+        self._models.sleeping.labels(model).set(0)
+        self._models.freed_bytes.labels(model).set(0)
 
     def engine_stalled(self, model: str, phase: StallPhase) -> None:
         self.of(model).stalls[phase].inc()

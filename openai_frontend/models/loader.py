@@ -89,6 +89,7 @@ class ModelLoader:
             **_facts_from_options(options),
         )
         certain = engine_facts is not None or bool(options.tokenizer)
+        _check_sleep(options, facts)
         loaded = _tokenizer(name, facts, certain=certain, use_fastokens=options.use_fastokens)
         prompts, files = _prompts(loaded, facts, options)
         decoupled = self._server.model_is_decoupled(name, version)
@@ -196,6 +197,12 @@ def _check_context(options: ModelOptions, engine_facts: ModelFacts) -> None:
         raise ModelUnavailable(
             f"its max_model_len of {configured} exceeds the engine's limit of {limit}"
         )
+
+
+def _check_sleep(options: ModelOptions, facts: ModelFacts) -> None:
+    for option in ("idle_sleep_s", "sleep_level"):
+        if getattr(options, option) is not None and facts.sleep_obstacle is not None:
+            raise ModelUnavailable(f"its option {option} has no effect: {facts.sleep_obstacle}")
 
 
 def _tokenizer(

@@ -1,4 +1,6 @@
-"""Loads and unloads models at a client's request, if the operator allows it. No HTTP."""
+"""Loads models, unloads them and lets them sleep at a client's request, if the operator allows it.
+No HTTP.
+"""
 
 import asyncio
 import time
@@ -15,7 +17,9 @@ from openai_frontend.errors import (
     ModelUnavailable,
     NotPermitted,
 )
+from openai_frontend.models.on_demand import OnDemandLoader
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.sleep import ModelSleep
 from openai_frontend.triton import ModelIndexEntry, Server
 
 _POLL_S = 0.1  # short against any load
@@ -90,13 +94,24 @@ class ModelManagement:
     """Checks requests of all endpoints that load and unload models."""
 
     def __init__(
-        self, server: Server, registry: ModelRegistry, *, enabled: bool, overrides: bool = False
+        self,
+        server: Server,
+        registry: ModelRegistry,
+        sleep: ModelSleep,
+        on_demand: OnDemandLoader,
+        *,
+        enabled: bool,
+        overrides: bool = False,
     ) -> None:
-        """`overrides`: clients may send a config and files with a load."""
+        """`overrides`: clients may send a config and files with a load. `on_demand` makes room for
+        models that wake.
+        """
         self._server = server
         self._registry = registry
         self._enabled = enabled
         self._overrides = overrides
+        self._sleep = sleep
+        self._on_demand = on_demand
 
     async def index(self, *, ready_only: bool = False) -> list[ModelIndexEntry]:
         """All models of the repositories, one entry per version, as their folders are now. Always
@@ -138,15 +153,58 @@ class ModelManagement:
         work = self._registry.unload(name, dependents=dependents)
         return ModelChange(name, self._registry, work, verb="unloaded")
 
-    async def _check(self, name: str, *, may_be_new: bool = False) -> None:
+    async def sleep(self, name: str, level: int | None = None) -> ModelChange:
+        """Start to put a model to sleep, at the level of its options unless one is given.
+
+        Raises NotPermitted, ModelNotFound, and Conflict if the model cannot sleep or is in use.
+        """
+        model_name = self._able_to_sleep(name)
+        level = level or self._registry.options(model_name).sleep_level or 1
+        work = self._sleep.sleep(model_name, level)
+        return ModelChange(model_name, self._registry, work, verb="put to sleep")
+
+    async def wake(self, name: str) -> ModelChange:
+        """Start to wake a model. Raises as `sleep`; waking a model that is awake succeeds."""
+        model_name = self._able_to_sleep(name)
+        work = self._on_demand.wake(model_name)
+        return ModelChange(model_name, self._registry, work, verb="woken")
+
+    def sleeping_name(self, name: str | None) -> str:
+        """The named model; without a name the only one that can sleep.
+
+        Raises InvalidRequest if several models can sleep or none.
+        """
+        if name is not None:
+            return name
+        able = self._registry.able_to_sleep()
+        if len(able) != 1:
+            which = "no model can sleep" if not able else "several models can sleep; name one"
+            raise InvalidRequest(f"Missing 'model': {which}.", param="model")
+        return able[0]
+
+    def is_sleeping(self, name: str) -> bool:
+        """Whether the model sleeps. Raises ModelNotFound."""
+        return self._sleep.is_sleeping(self._registry.get(name).model_name)
+
+    def _able_to_sleep(self, name: str) -> str:
+        """Triton's name of the model."""
+        self._check_enabled(name, "put models to sleep")
+        model_name = self._registry.get(name).model_name
+        self._sleep.check(model_name)
+        return model_name
+
+    def _check_enabled(self, name: str, what: str) -> None:
         if not self._enabled:
             raise NotPermitted(
-                "This server does not load or unload models at a client's request: the setting "
+                f"This server does not {what} at a client's request: the setting "
                 "'enable_model_management' is off.",
                 code="model_management_off",
             )
         if not is_name(name):
             raise InvalidRequest("Invalid 'model': not a valid model name.", param="model")
+
+    async def _check(self, name: str, *, may_be_new: bool = False) -> None:
+        self._check_enabled(name, "load or unload models")
         if self._server.options.model_control_mode != "explicit":
             raise Conflict(
                 "This server does not load or unload models at a client's request: the setting "

@@ -19,6 +19,8 @@ class ModelCard:
     alias_of: str | None = None  # the listed model whose alias or version this is
     capabilities: frozenset[str] = frozenset()  # of `schemas.models.Capabilities`
     error: str | None = None  # why it cannot serve
+    # If it is ready: it sleeps, or is being woken, and a request waits for that
+    present: Literal["loaded", "sleeping", "loading"] = "loaded"
     absent: Literal["loading", "unloaded", "failed"] = "failed"  # why, if it is not ready
     max_output_tokens: int | None = None  # of one answer
     loads_on_demand: bool = False  # it is not loaded, and a request loads it

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import psutil
 
@@ -17,9 +19,11 @@ from openai_frontend.admission.queue import (
     QueueMetrics,
     WaitQueue,
 )
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelUnavailable
 from openai_frontend.models.model_use import ModelUse
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.sleep import ModelSleep
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +57,15 @@ class OnDemandLoader:
         used_bytes: Callable[[], int]
         | None = None,  # of all models; by default the memory of this process and its children
         metrics: QueueMetrics | None = None,
+        sleep: ModelSleep | None = None,  # None: no model sleeps
     ) -> None:
         self._registry = registry
         self._limits = limits
         self._used_bytes = used_bytes or process_memory_bytes
         self._metrics = metrics
+        self._sleep = sleep
+        self._changing: dict[str, asyncio.Task[None]] = {}  # models that fall asleep or wake
+        self._falling_asleep: set[str] = set()
         self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._queues: dict[str, WaitQueue] = {}  # of requests that wait for a load
@@ -66,8 +74,8 @@ class OnDemandLoader:
         self._failures: dict[str, tuple[float, str]] = {}  # when, and why
         self._measured_bytes: dict[str, int] = {}
         self._room_event = asyncio.Event()
-        self._unloaded_if_idle: Sequence[tuple[ModelUse, float]] = ()
-        self._seen: object = None  # the registry's snapshot at the last `unload_idle`
+        self._idle_options: Sequence[tuple[ModelUse, ModelOptions]] = ()
+        self._seen: object = None  # the registry's snapshot at the last `check_idle`
 
     async def ensure_loaded(self, model_name: str, queue_key: QueueKey | None = ANONYMOUS) -> None:
         """Return once the model is loaded. Concurrent requests share one load and continue in the
@@ -103,25 +111,87 @@ class OnDemandLoader:
         for queue in self._queues.values():
             queue.reject_all()
 
-    def unload_idle(self, _late_s: float = 0.0) -> None:
-        """Start to unload the models that have served nothing for their `idle_unload_s`. Called at
-        each heartbeat: 0.3 us per loaded model with that option.
+    def begin_wake(self, name: str) -> None:
+        """Start to wake a model, unless it wakes already. Idle models make room for it."""
+        if self._sleep is not None and name not in self._changing:
+            self._change(name, self._wake(name, self._sleep))
+
+    def _change(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = self._changing[name] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(partial(self._changed, name))
+
+    def _changed(self, name: str, _: object) -> None:
+        del self._changing[name]
+        self._falling_asleep.discard(name)
+        self._room_event.set()
+
+    async def _wake(self, name: str, sleep: ModelSleep) -> None:
+        try:
+            await self.wake(name)
+        except GatewayError as error:
+            logger.warning("model %s: could not be woken: %s", name, error.message)
+            sleep.fail(name, error)
+
+    async def wake(self, name: str) -> None:
+        """Wake a model once its memory fits. Raises ModelUnavailable if it does not wake."""
+        if self._sleep is None:
+            return
+        deadline = asyncio.get_running_loop().time() + self._limits.wait_s
+        while True:
+            async with self._load_lock:
+                self._room_event.clear()
+                fits = self._make_room(self._sleep.freed_bytes(name), name)
+                is_awake = fits and await self._sleep.wake(name)
+            if is_awake:
+                return
+            if fits:
+                await self._sleep.wait_for_restart(name)
+                return
+            await self._wait_for_room(deadline, name)
+
+    async def _fall_asleep(self, name: str, level: int, sleep: ModelSleep) -> None:
+        try:
+            await sleep.sleep(name, level)
+        except GatewayError as error:  # a request came, or an operator changes it
+            logger.warning("model %s: did not fall asleep: %s", name, error.message)
+
+    def _start_sleep(self, name: str, sleep: ModelSleep) -> None:
+        level = self._registry.options(name).sleep_level or 1
+        self._falling_asleep.add(name)
+        self._change(name, self._fall_asleep(name, level, sleep))
+
+    def check_idle(self, _late_s: float = 0.0) -> None:
+        """Start to unload the models that have served nothing for their `idle_unload_s`, and let
+        those sleep that have served nothing for their `idle_sleep_s`. Called at each heartbeat.
         """
         registry = self._registry
         if not registry.has_loaded():
             return
         if self._seen is not registry.snapshot_id():
             self._seen = registry.snapshot_id()
-            self._unloaded_if_idle = [
-                (registry.use(name), idle_s)
+            self._idle_options = [
+                (registry.use(name), options)
                 for name in registry.loaded()
-                if (idle_s := registry.options(name).idle_unload_s) is not None
+                if (options := registry.options(name)).idle_sleep_s is not None
+                or (options.idle_unload_s is not None and registry.loads_on_demand(name))
             ]
         now_s = time.monotonic()
-        for use, idle_s in self._unloaded_if_idle:
-            if now_s - use.last_used >= idle_s and self._may_evict(use.model_name):
-                logger.info("model %s: unloading after %g s idle", use.model_name, idle_s)
-                self._start_eviction(use.model_name)
+        for use, options in self._idle_options:
+            self._check_idle(use.model_name, now_s - use.last_used, options)
+
+    def _check_idle(self, name: str, idle_s: float, options: ModelOptions) -> None:
+        unload_s, sleep_s = options.idle_unload_s, options.idle_sleep_s
+        if unload_s is not None and idle_s >= unload_s and self._may_evict(name):
+            logger.info("model %s: unloading after %g s idle", name, unload_s)
+            self._start_eviction(name)
+        elif (
+            (sleep := self._sleep) is not None
+            and sleep_s is not None
+            and idle_s >= sleep_s
+            and self._may_evict(name)
+            and not sleep.is_sleeping(name)
+        ):
+            self._start_sleep(name, sleep)
 
     def notify_idle(self) -> None:
         """Wake the loads that wait for an idle model."""
@@ -129,7 +199,7 @@ class OnDemandLoader:
 
     async def close(self) -> None:
         """Cancel all loads and evictions."""
-        tasks = [*self._loads.values(), *self._evictions.values()]
+        tasks = [*self._loads.values(), *self._evictions.values(), *self._changing.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -233,12 +303,36 @@ class OnDemandLoader:
         if not self._is_full(loaded, wanted, name):
             return True
         while self._is_full(loaded - self._evictions.keys(), wanted, name):
+            if self._makes_room_by_sleep(loaded, name):
+                break
             victim = self._least_recently_used(but=name)
             if victim is None:
                 break
             logger.info("model %s: unloading to make room for %s", victim, name)
             self._start_eviction(victim)
         return False
+
+    def _makes_room_by_sleep(self, loaded: frozenset[str], name: str) -> bool:
+        """Whether a model falls asleep to make room. One at a time: only then is known how many
+        bytes it frees.
+        """
+        sleep = self._sleep
+        if sleep is None or self._has_too_many(loaded - self._evictions.keys(), name):
+            return False
+        if self._falling_asleep:
+            return True
+        idle = [
+            each
+            for each in loaded
+            if each != name and self._registry.options(each).sleeps and self._may_evict(each)
+        ]
+        awake = [each for each in idle if not sleep.is_sleeping(each)]
+        if not awake:
+            return False
+        victim = min(awake, key=lambda each: self._registry.use(each).last_used)
+        logger.info("model %s: put to sleep to make room for %s", victim, name)
+        self._start_sleep(victim, sleep)
+        return True
 
     def _start_eviction(self, victim: str) -> None:
         self._evictions[victim] = asyncio.create_task(self._evict(victim))
@@ -263,13 +357,23 @@ class OnDemandLoader:
                 await self._room_event.wait()
 
     def _is_full(self, loaded: frozenset[str], needed_bytes: int, name: str) -> bool:
-        others = [each for each in loaded if each != name and self._registry.loads_on_demand(each)]
-        if self._limits.models is not None and len(others) >= self._limits.models:
+        if self._has_too_many(loaded, name):
             return True
         if self._limits.memory_bytes is None:
             return False
-        used_bytes = sum(self._size_bytes(each) for each in loaded)
+        used_bytes = sum(self._used_bytes_of(each) for each in loaded)
         return used_bytes + needed_bytes > self._limits.memory_bytes
+
+    def _has_too_many(self, loaded: frozenset[str], name: str) -> bool:
+        if self._limits.models is None:
+            return False
+        others = [each for each in loaded if each != name and self._registry.loads_on_demand(each)]
+        return len(others) >= self._limits.models
+
+    def _used_bytes_of(self, name: str) -> int:
+        """Without what the model's sleep has freed."""
+        freed = 0 if self._sleep is None else self._sleep.freed_bytes(name)
+        return max(0, self._size_bytes(name) - freed)
 
     def _least_recently_used(self, *, but: str) -> str | None:
         idle = [
@@ -284,6 +388,7 @@ class OnDemandLoader:
             self._registry.use(name).is_idle
             and name not in self._registry.locks
             and name not in self._evictions
+            and name not in self._changing
         )
 
 

@@ -17,7 +17,7 @@ from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.model_use import ModelUse, OnDemand
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Loader, Snapshot, SnapshotBuilder
-from openai_frontend.triton import Server
+from openai_frontend.triton import Server, engine_sleep
 from openai_frontend.triton.model_control import ModelLocks
 
 logger = logging.getLogger(__name__)
@@ -256,6 +256,19 @@ class ModelRegistry:
         """The operator's concurrency limits for a model."""
         return self.options(name).concurrency_limits
 
+    def sleep_obstacle(self, name: str) -> str | None:
+        """Why the model cannot sleep; None if it can. Raises ModelNotFound or ModelFailed."""
+        return self._known(name).facts.sleep_obstacle
+
+    def able_to_sleep(self) -> list[str]:
+        """The Triton names of the loaded models that can sleep, sorted."""
+        models = self._current().models.values()
+        return sorted({each.model_name for each in models if each.facts.sleep_obstacle is None})
+
+    async def next_heartbeat(self) -> None:
+        """Return at the next periodic check."""
+        await self._server.heartbeat.next()
+
     def state(self, name: str) -> str:
         """The model's state in Triton: LOADING or UNLOADING if one of its versions is."""
         states = {entry.state for entry in self._server.model_index() if entry.name == name}
@@ -313,8 +326,10 @@ class ModelRegistry:
         return cards + [self._unloaded(name, snapshot) for name in self._on_demand(snapshot)]
 
     def _card(self, model: ServedModel) -> ModelCard:
-        card = model.card()
-        if card.ready or not self.locks.is_unloading(model.model_name):
+        card, name = model.card(), model.model_name
+        if card.ready and engine_sleep.is_sleeping(name):
+            return replace(card, present="loading" if name in self.locks else "sleeping")
+        if card.ready or not self.locks.is_unloading(name):
             return card
         return replace(card, absent="unloaded", error=NOT_LOADED)
 

@@ -44,7 +44,7 @@ def model_of(card: ModelCard, limits: MediaLimits) -> Model:
         context_window=context,
         max_output_tokens=card.max_output_tokens,
         meta=TrainedContext(n_ctx_train=context),
-        status=LoadStatus(value="loaded" if card.ready else card.absent),
+        status=LoadStatus(value=card.present if card.ready else card.absent),
         input_modalities=[*text, *_modalities(_INPUTS, card.capabilities)],
         output_modalities=_modalities(_OUTPUTS, card.capabilities),
         capabilities=Capabilities(

@@ -93,11 +93,7 @@ def management_router(
         name: str = request.path_params["id"]
         check_allowed(current_request().principal, name)
         change = await begin(name)
-        if change_request.stream or _wants_events(request):
-            return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
-        await change.done()
-        card = model_of(registry.card(change.model), limits)
-        return Response(card.model_dump_json(), media_type="application/json")
+        return await answer_change(request, change, change_request, registry, limits)
 
     @router.post(
         "/v1/models/{id:path}/load",
@@ -118,6 +114,21 @@ def management_router(
         return await answer(request, management.unload)
 
     return router
+
+
+async def answer_change(
+    request: Request,
+    change: ModelChange,
+    change_request: ModelChangeRequest,
+    registry: ModelRegistry,
+    limits: MediaLimits,
+) -> Response:
+    """The model when the change is done, or a stream of its progress."""
+    if change_request.stream or _wants_events(request):
+        return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
+    await change.done()
+    card = model_of(registry.card(change.model), limits)
+    return Response(card.model_dump_json(), media_type="application/json")
 
 
 def _wants_events(request: Request) -> bool:

@@ -56,6 +56,16 @@ class EngineHandle(Protocol):
     def restart(self) -> None:
         """Load the engine again. Blocks."""
 
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether the engine sleeps; a request wakes it."""
+
+    async def sleep(self, level: int) -> int:
+        """Let the engine sleep; return the freed bytes. Called on the event loop."""
+
+    async def wake(self) -> None:
+        """Wake the engine. Called on the event loop."""
+
     async def probe(self) -> str | None:
         """Return once the engine has responded: None, or why it failed."""
 

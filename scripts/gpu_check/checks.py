@@ -25,6 +25,7 @@ _ON_GPU = {
     "gpu_memory_utilization": 0.3,
     "enforce_eager": True,
 }
+_SLEEP = {"enable_sleep_mode": True}
 _LORA = {"enable_lora": True, "max_lora_rank": 8}
 _SCHEMA = {
     "type": "object",
@@ -58,7 +59,8 @@ def run(folder: Path, *, cpu: bool, say: Callable[[str], None]) -> Iterator[Chec
     repository = write_repository(folder / "models", cpu=cpu)
     adapters = write_adapter(folder / "adapters")
     option = f"--model-option=demo:adapter_folder={adapters}"
-    with GatewayProcess(repository, folder / "gateway.log", option) as gateway:
+    manage = "--model-control-mode=explicit", "--enable-model-management"
+    with GatewayProcess(repository, folder / "gateway.log", option, *manage) as gateway:
         started = checked("start", lambda: start(gateway))
         say(f"start: {started.detail}")
         yield started
@@ -95,7 +97,7 @@ def write_repository(folder: Path, *, cpu: bool) -> Path:
     for name in MODELS:
         shutil.copytree(ROOT / "model_repository" / name, folder / name)
         path = folder / name / "1" / "model.json"
-        added = ({} if cpu else _ON_GPU) | (_LORA if name == "demo" else {})
+        added = ({} if cpu else _ON_GPU | _SLEEP) | (_LORA if name == "demo" else {})
         path.write_text(json.dumps(json.loads(path.read_text()) | added))
     return folder
 
@@ -213,6 +215,45 @@ def metrics(client: openai.OpenAI, gateway: GatewayProcess) -> str:
     return f"{len(samples)} samples, {tokens:.0f} generated tokens"
 
 
+def sleep_and_wake(client: openai.OpenAI, gateway: GatewayProcess) -> str:
+    """Models answer the same after they slept at each level, and their sleep frees memory. Without
+    CUDA it is refused with the reason.
+    """
+    seen = []
+    for model, level, ask in (("demo", 1, _answer), ("demo-embedding", 2, _vector)):
+        before = ask(client)
+        url = f"{gateway.url}/v1/models/{model}/sleep"
+        response = httpx.post(url, json={"level": level}, timeout=120)
+        if response.status_code == 409 and "enable_sleep_mode" in response.text:
+            return "refused without CUDA"
+        assert response.status_code == 200, response.text
+        assert response.json()["status"] == {"value": "sleeping"}, response.json()["status"]
+        freed = _sample(gateway, "openai_frontend_model_freed_bytes", model)
+        begun = time.monotonic()
+        after = ask(client)
+        seconds = time.monotonic() - begun
+        assert after == before, f"level {level}: {after!r}, before {before!r}"
+        assert freed > 0, f"level {level} freed nothing"
+        seen.append(f"level {level}: {freed / 2**20:.0f} MiB freed, answer after {seconds:.2f} s")
+    return "; ".join(seen)
+
+
+def _answer(client: openai.OpenAI) -> object:
+    return client.chat.completions.create(**asked()).choices[0].message.content
+
+
+def _vector(client: openai.OpenAI) -> object:
+    data = client.embeddings.create(model="demo-embedding", input="Triton").data
+    return [round(each, 3) for each in data[0].embedding]
+
+
+def _sample(gateway: GatewayProcess, name: str, model: str) -> float:
+    text = httpx.get(f"{gateway.url}/metrics", timeout=30).text
+    families = text_string_to_metric_families(text)
+    samples = [each for family in families for each in family.samples if each.name == name]
+    return sum(each.value for each in samples if each.labels["model"] == model)
+
+
 def killed_engine(client: openai.OpenAI, gateway: GatewayProcess) -> str:
     """`kill -9` ends the stream with an error; new engines answer after it."""
     stream = iter(
@@ -251,5 +292,6 @@ CHECKS: dict[str, Callable[[openai.OpenAI, GatewayProcess], str]] = {
     "LoRA": lora,
     "embeddings": embeddings,
     "metrics": metrics,
+    "sleep and wake": sleep_and_wake,
     "kill -9 of the engines": killed_engine,
 }

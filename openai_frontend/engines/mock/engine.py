@@ -157,18 +157,21 @@ class MockEngine(Engine):
         self._prefilling: dict[str, _MockRequest] = {}  # in the delay before their first token
         self._waiting: dict[str, _MockRequest] = {}  # for a slot
         self._endless: dict[str, _MockRequest] = {}
-        self._prefix_cache = PrefixCache(
-            blocks=settings.prefix_cache_blocks, block_size=settings.block_size
-        )
+        self._prefix_cache = self._empty_prefix_cache()
         self._kv_events = KVEventPublisher.of(
             settings.kv_events_config,
             has_blocks=settings.tokenizer is not None and settings.prefix_cache_blocks > 0,
         )
         self._prefilled_s = 0.0  # loop time at which the prompts of all requests are computed
         self._failure: str | None = None
+        self._sleeping, self._wakes = False, 0
         self._scheduled = False
         self._awake: asyncio.Event | None = None  # None or set: not hanging
         return mock_facts(settings, model)
+
+    def _empty_prefix_cache(self) -> PrefixCache:
+        settings = self._settings
+        return PrefixCache(blocks=settings.prefix_cache_blocks, block_size=settings.block_size)
 
     async def warm_up(self) -> None:
         """Waits until the engine no longer hangs."""
@@ -179,6 +182,8 @@ class MockEngine(Engine):
         """Queue the request; the step loop sends its tokens."""
         if self._failure is not None:
             raise EngineError(self._failure, error_codes.UNAVAILABLE)
+        if self._sleeping:
+            raise EngineError("a request was sent to a sleeping engine")
         if request.kv_transfer is not None and request.kv_transfer.rejected:
             sink.send(CompletionDelta(finish_reason="abort", counts=TokenCounts()))
             return
@@ -217,6 +222,26 @@ class MockEngine(Engine):
         self._waiting.pop(request_id, None)
         if self._running.pop(request_id, None) is not None:
             self._fill()
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self._sleeping
+
+    async def sleep(self, level: int) -> int:
+        """Takes `sleep_s`. Level 2 also forgets the prefix cache, as vLLM's does."""
+        await asyncio.sleep(self._settings.sleep_s)
+        self._sleeping = True
+        if level > 1:
+            self._prefix_cache = self._empty_prefix_cache()
+        return self._settings.sleep_frees_bytes
+
+    async def wake(self) -> None:
+        """Takes `wake_s`."""
+        await asyncio.sleep(self._settings.wake_s)
+        self._wakes += 1
+        if self._wakes <= self._settings.failed_wakes:
+            raise EngineError("out of memory")
+        self._sleeping = False
 
     def failure(self) -> str | None:
         return self._failure

@@ -18,6 +18,7 @@ def mock_facts(settings: MockSettings, model: ModelSpec) -> ModelFacts:
         images=_image_support(settings),
         audio=_audio_support(settings),
         transcription=_transcription_support(settings),
+        sleep_obstacle=settings.sleep_obstacle,
     )
 
 

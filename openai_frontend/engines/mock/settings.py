@@ -31,6 +31,11 @@ class MockSettings:
     ignores_cancel: bool = False  # keep generating for callers that are gone
     fail_at_load: str | None = None  # fail the load with this message
     load_s: float = 0.0
+    sleep_obstacle: str | None = None  # why the engine cannot sleep
+    sleep_s: float = 0.0
+    wake_s: float = 0.0
+    sleep_frees_bytes: int = 0
+    failed_wakes: int = 0  # of this process's engine: so many wakes fail
     max_model_len: int = 4096
     max_running: int = 1024  # concurrent streams; further ones wait
     tokenizer: str | None = None  # folder; "./" is relative to the version's folder

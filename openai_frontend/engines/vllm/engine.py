@@ -35,6 +35,7 @@ from openai_frontend.engines.vllm.media.images import MediaCache, max_items
 from openai_frontend.engines.vllm.media.prompts import AUDIO, IMAGE, PromptMedia
 from openai_frontend.engines.vllm.processes import children as processes
 from openai_frontend.engines.vllm.processes import environment, failures
+from openai_frontend.engines.vllm.sleep import EngineSleep
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
     Adapter,
@@ -105,6 +106,7 @@ class VLLMEngine(Engine):
         self._steps: StepLoop | None = None
         self._audio: PromptAudio | None = None
         self._media: PromptMedia | None = None
+        self._sleep = EngineSleep(self._engine)
         self._adapters = LoRALoader(self._engine)
         self._grammars = GrammarPreparer(self._engine)
         with contextlib.ExitStack() as on_failure:
@@ -302,6 +304,20 @@ class VLLMEngine(Engine):
                 cache.close()
             engine.shutdown()
             self._failures.close()
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self._sleep.is_sleeping
+
+    async def sleep(self, level: int) -> int:
+        """Free GPU memory: all of the KV cache with its prefixes, and the weights."""
+        self._ready_for_replies()
+        return await self._sleep.sleep(level)
+
+    async def wake(self) -> None:
+        """Take the memory again; after level 2, also read the weights again."""
+        self._ready_for_replies()
+        await self._sleep.wake()
 
     def failure(self) -> str | None:
         """A dead engine process shows up immediately."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines.engine import ModelFacts, ModelSpec
-from openai_frontend.engines.vllm import arguments, kv_transfer
+from openai_frontend.engines.vllm import arguments, kv_transfer, sleep
 from openai_frontend.engines.vllm.media.audio import PromptAudio
 from openai_frontend.engines.vllm.media.prompts import PromptMedia
 from openai_frontend.media import hugging_face
@@ -62,6 +62,7 @@ def from_engine(
         images=None if media is None else media.images,
         audio=None if media is None else media.audio_files,
         transcription=None if audio is None else audio.support,
+        sleep_obstacle=sleep.obstacle(config),
         limitations=tuple(limitations),
     )
 

@@ -17,7 +17,7 @@ from openai_frontend.admission.queue import (
     QueueMetrics,
     WaitQueue,
 )
-from openai_frontend.errors import ServerDraining
+from openai_frontend.errors import GatewayError, ServerDraining
 from openai_frontend.generation import CompletionDelta
 
 Deltas = AsyncGenerator[list[CompletionDelta], None]
@@ -64,6 +64,8 @@ class ConcurrencyLimiter:
         self.running = 0
         self.unreleased = 0  # cancelled requests that Triton still has
         self.draining = False
+        # Called with the name of a sleeping model that a request needs
+        self.wake: Callable[[str], None] = lambda _: None
         self._slots = _Slots(self)
         self._contended: OrderedDict[ModelSlots, None] = OrderedDict()  # the next one first
 
@@ -97,6 +99,22 @@ class ConcurrencyLimiter:
         slots.unreleased += more
         if self.metrics is not None:
             self.metrics.unreleased_changed(model_name, slots.unreleased)
+
+    def close(self, model_name: str, wake_s: float | None) -> None:
+        """Let requests for a sleeping model wait; the first one wakes it."""
+        slots = self._slots[model_name]
+        slots.closed, slots.wake_s = True, wake_s
+
+    def open(self, model_name: str) -> None:
+        """Let requests continue: the model is awake."""
+        slots = self._slots[model_name]
+        if slots.closed:
+            slots.closed, slots.wake_s = False, None
+            self.grant_free_slots()
+
+    def reject(self, model_name: str, error: GatewayError) -> None:
+        """Reject the requests that wait for a model that cannot be woken."""
+        self._slots[model_name].queue.reject_all(lambda: error)
 
     def drain(self) -> None:
         """Start no more requests and reject those that wait. Running requests finish."""
@@ -143,10 +161,14 @@ class ModelSlots:
         self.limits = NO_LIMITS
         self.running = 0
         self.unreleased = 0  # cancelled requests that Triton still has
+        self.closed = False  # the model sleeps
+        self.wake_s: float | None = None  # how long its last wake took
+        self._model_name = model_name
         self.queue = WaitQueue(
             model_name,
             describe_load=self._describe_load,
             give_back=self.release,
+            known_wait_s=lambda: self.wake_s,
             metrics=server.metrics,
         )
         self._server = server
@@ -174,6 +196,8 @@ class ModelSlots:
         if free and not waiting:
             return self._take(min(wanted, MAX_PARALLEL, free))
         self._server.enqueue(self)
+        if self.closed:
+            self._server.wake(self._model_name)
         return await self.queue.wait(
             wanted, key, max_size=self._max_queue_size, timeout_s=self._timeout_s(timeout_s)
         )
@@ -189,7 +213,10 @@ class ModelSlots:
         self.queue.serve(self._grant)
 
     def free(self) -> int:
-        """Free slots: 0 if limits were lowered below what runs."""
+        """Free slots: 0 if limits were lowered below what runs, or if the model sleeps."""
+        return 0 if self.closed else self._unused()
+
+    def _unused(self) -> int:
         server, own = self._server, self.limits.max_concurrent_requests
         free = server.max_concurrent_requests - server.running - server.unreleased
         if own is not None:
@@ -207,7 +234,8 @@ class ModelSlots:
     @property
     def _max_queue_size(self) -> int:
         own = self.limits.max_queue_size
-        return self._server.max_queue_size if own is None else own
+        size = self._server.max_queue_size if own is None else own
+        return size + self._unused() if self.closed else size
 
     def _timeout_s(self, requested_s: float | None) -> float:
         own_s = self.limits.queue_timeout_s
@@ -219,6 +247,8 @@ class ModelSlots:
             raise ServerDraining
 
     def _describe_load(self) -> str:
+        if self.closed:
+            return "The model sleeps and is being woken"
         own, server = self.limits.max_concurrent_requests, self._server
         if own is not None and self.running + self.unreleased >= own:
             load = _load(self.running, self.unreleased)

@@ -20,7 +20,7 @@ def becomes_idle(gateway: LiveGateway, *models: str) -> None:
         gateway.registry.use(name).last_used = time.monotonic() - 1001
     demand = gateway.state.on_demand
     assert demand is not None
-    demand.unload_idle()
+    demand.check_idle()
 
 
 async def test_idle_model_is_unloaded_and_a_request_loads_it_again(repository, live_gateway):
@@ -62,7 +62,7 @@ async def test_only_the_time_since_the_last_request_counts(repository, live_gate
         await text(gateway, "a")
         await gateway.change("b", "load")
         demand = gateway.state.on_demand
-        demand.unload_idle()
+        demand.check_idle()
 
         assert not demand._evictions
 

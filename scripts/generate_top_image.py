@@ -27,7 +27,7 @@ ADDRESS = "http://127.0.0.1:9000"  # the default; the server of this script has 
 STREAMS = 16
 WARM_UP_S = 3
 MEASURED_S = 8
-WIDTH = 170  # columns: enough for every column of the table
+WIDTH = 184  # columns: enough for every column of the table
 
 CHAT: dict[str, Any] = {
     "model": "demo",

@@ -22,15 +22,20 @@ _PAGE = "index.html"
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FILES = (
     "api.js",
+    "audio.js",
     "chat.js",
     "constraints.js",
     "dom.js",
     "icon.svg",
     "inspect.js",
+    "metrics.js",
     "models.js",
     "page.css",
     "page.js",
+    "status.js",
+    "tensors.js",
     "turn.js",
+    "vectors.js",
 )
 
 _POLICY = "; ".join(

@@ -1,41 +1,15 @@
 """Gateways with scripted models, and a browser whose pages must not fail anywhere."""
 
-import os
-import site
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.setup.clients import CHROMIUM, TOOLS
-from scripts.setup.install import site_packages
-from tests import mock_models
-from tests.gateway_process import ROOT, GatewayProcess
+from tests.browser.chromium import launched, serve
+from tests.gateway_process import GatewayProcess
 
-HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script> &amp; <b>bold</b>\x00\u202e"
 KEY = "sk-browser"
-REASONING = "<think>\nIs it wet?\n</think>\n\n"
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bergen"}}\n</tool_call>'
-TURNS: list[dict[str, Any]] = [
-    {"contains": "hostile", "text": HOSTILE},
-    {"contains": "rainy", "after": 0, "text": CALL},
-    {"contains": "rainy", "text": '{"city": "Bergen", "rainy": true}'},
-    {"contains": "endless", "text": "word " * 20_000},
-    {"text": f"{REASONING}Triton serves models."},
-]
-
-
-def serve(folder: Path, *options: str) -> GatewayProcess:
-    """`talker` has tools and reasoning, `plain` no tools, and `broken` does not load."""
-    repository = folder / "models"
-    repository.mkdir()
-    mock_models.write_with_turns(repository, "talker", TURNS, tokens_per_second=300)
-    mock_models.write_with_tokenizer(repository, "plain", tokens=["Hel", "lo "], answer_tokens=8)
-    mock_models.write(repository, "broken", fail_at_load="the weights are missing")
-    explicit = ("--model-control-mode=explicit", "--load-model=*", "--enable-model-management")
-    return GatewayProcess(repository, folder / "log", *explicit, *options)
 
 
 @pytest.fixture(scope="session")
@@ -52,24 +26,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         yield process
 
 
-def executable() -> Path:
-    """Fails if `make setup-browser` did not run."""
-    return next((ROOT / CHROMIUM).glob("usr/lib/*/chromium-headless-shell"))
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    site.addsitedir(str(ROOT / site_packages(TOOLS / "browser")))
-    from playwright.sync_api import sync_playwright
-
-    libraries = {str(path.parent) for path in (ROOT / CHROMIUM).rglob("*.so*")}
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(sorted(libraries))}
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=executable(), args=["--no-sandbox"], env=environment
-        )
-        yield launched
-        launched.close()
+    with launched() as started:
+        yield started
 
 
 # Any violation of the policy becomes an error of the console.

@@ -15,10 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scripts.setup.clients import TOOLS
 from scripts.setup.install import site_packages
-from tests.browser.conftest import HOSTILE, KEY, opened
+from tests import audio
+from tests.browser.chromium import HOSTILE
+from tests.browser.conftest import KEY, opened
 from tests.gateway_process import ROOT, GatewayProcess
 
-VIEWS = ["Chat", "Models"]
+VIEWS = ["Chat", "Vectors", "Audio", "Tensors", "Models", "Status"]
 
 
 def send(page: Any, text: str) -> None:
@@ -269,6 +271,120 @@ def test_models_are_unloaded_and_loaded(page):
     page.get_by_role("link", name="Chat").click()
 
     assert last_answer(page).locator("> .text").text_content() == "Triton serves models."
+
+
+def open_view(page: Any, name: str) -> None:
+    page.get_by_role("link", name=name, exact=True).click()
+
+
+def run_task(page: Any, name: str) -> Any:
+    card = page.get_by_role("region", name=name, exact=True)
+    card.get_by_role("button", name="Run").click()
+    card.locator(".figures").wait_for()
+    return card
+
+
+def test_embeddings_are_compared_in_a_table(page):
+    """A text is equal to itself, and the table is symmetric."""
+    open_view(page, "Vectors")
+    rows = run_task(page, "Embeddings").locator("tbody tr").all()
+    table = [[float(each) for each in row.locator("td").all_text_contents()] for row in rows]
+
+    assert [table[at][at] for at in range(3)] == [1.0] * 3
+    assert table == [list(column) for column in zip(*table, strict=True)]
+
+
+def test_documents_are_ranked(page, gateway):
+    """As the API ranks them."""
+    open_view(page, "Vectors")
+    card = run_task(page, "Rerank")
+    body = {
+        "model": card.get_by_label("Model").input_value(),
+        "query": card.get_by_label("Query").input_value(),
+        "documents": card.get_by_label("Documents, one per line").input_value().split("\n"),
+    }
+    results = httpx.post(f"{gateway.url}/v1/rerank", json=body).json()["results"]
+
+    shown = card.locator("tbody th").all_text_contents()
+    assert shown == [body["documents"][each["index"]] for each in results]
+
+
+def test_a_file_is_transcribed(page, tmp_path):
+    file = tmp_path / "speech.wav"
+    file.write_bytes(audio.wav(["one", "two"]))
+    open_view(page, "Audio")
+    card = page.get_by_role("region", name="Transcription")
+    card.get_by_label("File").set_input_files(file)
+    run_task(page, "Transcription")
+
+    assert card.locator(".text").text_content().strip() == "token token"
+
+
+def test_the_microphone_is_recorded_and_transcribed(browser, gateway):
+    """Chromium's own test tone, as a WAV file of 16 kHz."""
+    with opened(browser, gateway.url, permissions=["microphone"]) as page:
+        open_view(page, "Audio")
+        page.get_by_role("button", name="Record").click()
+        page.get_by_role("button", name="Stop recording").wait_for()
+        time.sleep(0.5)  # of sound
+        page.get_by_role("button", name="Stop recording").click()
+        page.get_by_text("Recorded").wait_for()
+        card = run_task(page, "Transcription")
+
+        assert card.locator(".text").text_content()
+
+
+def test_tensors_of_any_model(page):
+    """The inputs of the form come from the model's metadata."""
+    open_view(page, "Tensors")
+    page.get_by_label("Model in Triton").select_option("echo")
+    page.get_by_label("Data, as JSON").fill('["one", "two"]')
+    page.get_by_label("Shape").fill("[2]")
+    page.get_by_role("button", name="Infer").click()
+
+    assert json.loads(page.locator("[aria-live] pre").text_content()) == ["one", "two"]
+
+
+def test_responses_of_a_decoupled_model(page):
+    """A stream of them."""
+    open_view(page, "Tensors")
+    page.get_by_label("Model in Triton").select_option("plain")
+    page.get_by_label("Data, as JSON").first.fill('["hi"]')
+    page.get_by_role("button", name="Infer").click()
+    page.locator(".figures").wait_for()
+
+    lines = page.locator("[aria-live] pre").text_content().splitlines()
+    texts = [json.loads(each)["text_output"] for each in lines]
+    assert "".join(texts) == "Hello Hello Hello Hello "
+
+
+def test_status_shows_the_metrics_of_the_last_minutes(page, gateway):
+    """Running requests and tokens per second by model; a plot has a line for each."""
+    send(page, "endless")
+    page.locator(".assistant:last-child > .text:not(:empty)").wait_for()
+    open_view(page, "Status")
+    running = page.get_by_role("region", name="Requests running", exact=True)
+    tokens = page.get_by_role("region", name="Output tokens per second", exact=True)
+    running.locator("tr", has_text="talker").locator("td", has_text="1").wait_for()
+    tokens.locator("tr", has_text="talker").locator("td:not(:text-is('0'))").wait_for()
+    first = page.get_by_role("region", name="Time to first token", exact=True)
+
+    assert tokens.locator("path").count() >= 1
+    assert first.locator("tr").count() == 4
+    open_view(page, "Chat")
+    page.get_by_role("button", name="Stop").click()
+
+
+def test_status_asks_the_server_only_while_it_is_shown(page):
+    open_view(page, "Status")
+    with page.expect_response("**/metrics"):
+        pass
+    open_view(page, "Chat")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    time.sleep(3)  # longer than its interval
+
+    assert [url for url in asked if url.endswith("/metrics")] == []
 
 
 def test_page_asks_for_the_key_and_keeps_it_in_the_tab_only(browser, guarded):

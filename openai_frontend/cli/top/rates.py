@@ -21,6 +21,7 @@ class ModelStats:
     ttft_p50_s: float | None = None
     ttft_p99_s: float | None = None
     tpot_p50_s: float | None = None
+    tpot_p99_s: float | None = None
     queue_p99_s: float | None = None
     kv_cache_usage: float | None = None  # 1: full
     rejected_per_s: float | None = None
@@ -39,8 +40,11 @@ class GatewayStats:
     tokens_per_write: float | None
     loop_lag_p99_s: float | None
     rejected_per_s: float | None
+    errors_per_s: float | None  # requests with a status of 500 or more
     models: tuple[ModelStats, ...]
     gateways: tuple["GatewayRow", ...] = ()  # of several; empty for one
+    gpu_memory_used_bytes: float | None = None  # of all GPUs, as the total
+    gpu_memory_total_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +93,10 @@ def compute_stats(earlier: Scrape, now: Scrape) -> GatewayStats:
         tokens_per_write=texts / writes if texts and writes else None,
         loop_lag_p99_s=between.quantile(0.99, f"{_OWN}_event_loop_lag_seconds"),
         rejected_per_s=between.rate(f"{_OWN}_requests_rejected_total") or 0.0,
+        errors_per_s=between.errors_per_s(),
         models=tuple(_model(name, between) for name in sorted(_names(now))),
+        gpu_memory_used_bytes=now.value("nv_gpu_memory_used_bytes"),
+        gpu_memory_total_bytes=now.value("nv_gpu_memory_total_bytes"),
     )
 
 
@@ -103,6 +110,7 @@ def _names(now: Scrape) -> set[str]:
 
 def _model(name: str, between: "_Between") -> ModelStats:
     now, ttft = between.now, f"{_OWN}_time_to_first_token_seconds"
+    tpot = f"{_OWN}_time_per_output_token_seconds"
     media = between.increase("vllm:mm_cache_queries_total", model=name)
     hits = between.increase("vllm:mm_cache_hits_total", model=name)
     return ModelStats(
@@ -117,7 +125,8 @@ def _model(name: str, between: "_Between") -> ModelStats:
         tokens_per_s=between.rate(f"{_OWN}_output_tokens_total", model=name),
         ttft_p50_s=between.quantile(0.5, ttft, model=name),
         ttft_p99_s=between.quantile(0.99, ttft, model=name),
-        tpot_p50_s=between.quantile(0.5, f"{_OWN}_time_per_output_token_seconds", model=name),
+        tpot_p50_s=between.quantile(0.5, tpot, model=name),
+        tpot_p99_s=between.quantile(0.99, tpot, model=name),
         queue_p99_s=between.quantile(0.99, f"{_OWN}_queue_wait_seconds", model=name),
         kv_cache_usage=_first(
             now.mean("vllm:kv_cache_usage_perc", model=name),
@@ -179,6 +188,12 @@ class _Between:
         rates = [self.rate(name), *(self.rate(name, route=path) for path in PATHS)]
         total, *own = (rate or 0.0 for rate in rates)
         return None if rates[0] is None else max(total - sum(own), 0.0)
+
+    def errors_per_s(self) -> float | None:
+        name = f"{_OWN}_requests_total"
+        failed = [each for each in self.now.label_values(name, "status") if each >= "500"]
+        rates = [self.rate(name, status=status) or 0.0 for status in failed]
+        return None if self.rate(name) is None else sum(rates)
 
     def quantile(self, share: float, name: str, **labels: str) -> float | None:
         """Quantile of a histogram, linear within a bucket; None without observations."""

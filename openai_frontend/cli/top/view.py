@@ -50,13 +50,14 @@ _COLUMNS = (
     _Column("ttft p50", lambda row: _seconds(row.ttft_p50_s), 4),
     _Column("ttft p99", lambda row: _seconds(row.ttft_p99_s), 6),
     _Column("tpot p50", lambda row: _seconds(row.tpot_p50_s), 5),
+    _Column("tpot p99", lambda row: _seconds(row.tpot_p99_s), 10),
     _Column("queue p99", lambda row: _seconds(row.queue_p99_s), 9),
     _Column("kv cache", lambda row: _percent(row.kv_cache_usage), 7),
     _Column("rejected/s", lambda row: _number(row.rejected_per_s), 8),
-    _Column("images/s", lambda row: _number(row.images_per_s), 10, optional=True),
-    _Column("audio s/s", lambda row: _number(row.audio_seconds_per_s), 11, optional=True),
-    _Column("decode p99", lambda row: _seconds(row.media_decode_p99_s), 12, optional=True),
-    _Column("media hits", lambda row: _percent(row.media_hit_rate), 13, optional=True),
+    _Column("images/s", lambda row: _number(row.images_per_s), 11, optional=True),
+    _Column("audio s/s", lambda row: _number(row.audio_seconds_per_s), 12, optional=True),
+    _Column("decode p99", lambda row: _seconds(row.media_decode_p99_s), 13, optional=True),
+    _Column("media hits", lambda row: _percent(row.media_hit_rate), 14, optional=True),
 )
 
 
@@ -108,10 +109,14 @@ def _summary(stats: GatewayStats) -> str:
         ("in progress", _number(stats.requests_in_progress)),
         ("streams", _number(stats.streams_open)),
         ("rejected/s", _number(stats.rejected_per_s)),
+        ("errors/s", _number(stats.errors_per_s)),
         ("tokens/write", _number(stats.tokens_per_write)),
         ("loop lag p99", _seconds(stats.loop_lag_p99_s)),
     )
-    return "  ".join(f"{name} {value}" for name, value in facts)
+    memory = stats.gpu_memory_used_bytes, stats.gpu_memory_total_bytes
+    used, total = (None if each is None else each / 2**30 for each in memory)
+    gpus = [] if used is None or total is None else [f"gpu memory {used:.1f} of {total:.1f} GiB"]
+    return "  ".join([*(f"{name} {value}" for name, value in facts), *gpus])
 
 
 def _table(

@@ -7,7 +7,11 @@ import { element, problem } from "./dom.js";
 // Each module is loaded when its view is opened.
 const VIEWS = {
   chat: ["Chat", async () => (await import("./chat.js")).chatView],
+  vectors: ["Vectors", async () => (await import("./vectors.js")).vectorsView],
+  audio: ["Audio", async () => (await import("./audio.js")).audioView],
+  tensors: ["Tensors", async () => (await import("./tensors.js")).tensorsView],
   models: ["Models", async () => (await import("./models.js")).modelsView],
+  status: ["Status", async () => (await import("./status.js")).statusView],
 };
 
 const form = document.getElementById("key");
@@ -35,6 +39,7 @@ async function show() {
   if (name !== named()) return; // another one was opened meanwhile
   document.title = `${VIEWS[name][0]} · openai-frontend`;
   view.replaceChildren(shown.get(name));
+  shown.get(name).shown?.();
 }
 
 // Reads the models again. A view that cannot be updated is made anew.

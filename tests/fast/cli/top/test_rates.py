@@ -151,3 +151,29 @@ def test_gateway_has_the_name_of_its_replica():
 
     assert compute_row("http://a", named, named).replica == "gateway1"
     assert compute_row("http://a", scraped(1, []), scraped(1, [])).replica is None
+
+
+def test_errors_are_statuses_of_500_and_more():
+    """A 429 is a rejection, not an error."""
+
+    def answered(**counts):
+        return [
+            ("openai_frontend_requests_total", {"route": "/v1/chat", "status": each[1:]}, count)
+            for each, count in counts.items()
+        ]
+
+    earlier = scraped(10, answered(_200=5, _429=1, _500=1, _503=0))
+    now = scraped(12, answered(_200=50, _429=9, _500=3, _503=2))
+
+    assert compute_stats(earlier, now).errors_per_s == 2
+
+
+def test_memory_is_that_of_all_gpus():
+    """None without GPUs."""
+    names = "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes"
+    samples = [(name, {"gpu_uuid": gpu}, 2**30) for name in names for gpu in ("a", "b")]
+    with_gpus, without = (scraped(12, each) for each in (samples, []))
+    found = [compute_stats(now, now) for now in (with_gpus, without)]
+
+    assert [each.gpu_memory_used_bytes for each in found] == [2**31, None]
+    assert [each.gpu_memory_total_bytes for each in found] == [2**31, None]

@@ -19,6 +19,7 @@ def shown(names: list[str], width: int, height: int | None = None, **figures: fl
         tokens_per_write=1.5,
         loop_lag_p99_s=0.001,
         rejected_per_s=0.0,
+        errors_per_s=0.0,
         models=tuple(
             ModelStats(model=name, state="ready", running=1234, **figures) for name in names
         ),
@@ -51,10 +52,10 @@ def test_narrow_terminal_keeps_running_requests_and_tokens() -> None:
 
 def test_wide_terminal_shows_all_columns() -> None:
     """A model without requests has a dash in each column that needs one."""
-    heading, row = shown(["demo"], 140)[-2:]
+    heading, row = shown(["demo"], 150)[-2:]
 
     assert "kv cache" in heading
-    assert row.split() == ["demo", "1,234", *["-"] * 9, "ready"]
+    assert row.split() == ["demo", "1,234", *["-"] * 10, "ready"]
 
 
 def test_columns_of_media_need_a_model_with_media() -> None:

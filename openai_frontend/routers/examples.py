@@ -245,6 +245,11 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/score": _SCORE,
     "/v1/models/{id}/load": _CHANGE,
     "/v1/models/{id}/unload": _CHANGE,
+    "/v1/models/{id}/sleep": {
+        **_CHANGE,
+        "level": Example("Without the weights", {"level": 2}, in_path=True),
+    },
+    "/v1/models/{id}/wake": _CHANGE,
     "/v1/load_lora_adapter": {
         "name": Example("An adapter in one of the operator's folders", _ADAPTER)
     },

@@ -1,7 +1,7 @@
 """The documentation stays short enough to read.
 
-Counted as `wc -w` counts: every word of every page, also in code and decisions, and the bars of
-tables. Lines that a program writes from the code are counted apart: a reader looks them up.
+Every word of every page counts, also in code and decisions; signs alone, such as bars of tables,
+do not. Lines that a program writes from the code are counted apart: a reader looks them up.
 """
 
 import re
@@ -26,6 +26,7 @@ SOURCES = {
     "tritonserver-flags.md": None,
 }
 # Parts of pages that a generator replaces
+WORD = re.compile(r"\S*\w\S*")
 BLOCK = re.compile(r"<!-- written by scripts/\w+\.py -->.*?<!-- end -->", re.DOTALL)
 
 
@@ -45,9 +46,9 @@ def words() -> Counter[str]:
             name = SOURCES[path.name]
             source = (ROOT / "scripts" / name).read_text(encoding="utf-8") if name else ""
             parts += generated_lines(text, source)
-        generated = sum(len(part.split()) for part in parts)
+        generated = sum(len(WORD.findall(part)) for part in parts)
         counts["generated"] += generated
-        counts["written"] += len(text.split()) - generated
+        counts["written"] += len(WORD.findall(text)) - generated
     return counts
 
 

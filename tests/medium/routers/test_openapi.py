@@ -24,6 +24,8 @@ STREAMS = {
 }
 BODYLESS = {
     ("GET /v2/models/{model}/ready", "200"),
+    ("POST /sleep", "200"),
+    ("POST /wake_up", "200"),
     ("POST /v2/repository/models/{model}/load", "200"),
     ("POST /v2/repository/models/{model}/unload", "200"),
 }
@@ -125,7 +127,7 @@ def test_aliases_are_documented(document, path):
 
 
 def test_every_response_has_a_schema(document):
-    """Successes and errors. Some of KServe's successful responses have no body."""
+    """Successes and errors. Some of KServe's and vLLM's successful responses have no body."""
     formless = [
         (name, status)
         for name, operation in operations(document)

@@ -70,7 +70,12 @@ from openai_frontend.routers.models import (
 )
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
-from openai_frontend.routers.pooling import embeddings_router, rerank_router, score_router
+from openai_frontend.routers.pooling import (
+    classification_router,
+    embeddings_router,
+    rerank_router,
+    score_router,
+)
 from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import RouteTable, all_routes
 from openai_frontend.routers.sleep import sleep_router
@@ -81,10 +86,12 @@ from openai_frontend.routers.transfer import transfer_router
 from openai_frontend.runtime import compatibility
 from openai_frontend.runtime.loopback import is_loopback
 from openai_frontend.serving.admission.permit import Admission
+from openai_frontend.serving.classification import Classification
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.embeddings import Embeddings
+from openai_frontend.serving.pooling_inputs import PoolingInputs
 from openai_frontend.serving.prefill import Prefill
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits, AudioReader
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -401,8 +408,9 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     _include(app, tokenization_router(registry, Tokenization(limits, policy, media)))
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
-    embeddings = Embeddings(limits, policy, admission, media=media, tiktoken=tiktoken)
-    _include(app, embeddings_router(registry, embeddings))
+    inputs = PoolingInputs(limits, policy, media=media, tiktoken=tiktoken)
+    _include(app, embeddings_router(registry, Embeddings(inputs, policy, admission)))
+    _include(app, classification_router(registry, Classification(inputs, policy, admission)))
     scoring = Scoring(limits, policy, admission)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))
     _include(app, score_router(registry, scoring))

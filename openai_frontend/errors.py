@@ -254,6 +254,14 @@ class InferenceFailed(GatewayError):
     code = "inference_failed"
 
 
+class MalformedOutput(InferenceFailed):
+    """A model's output has not the shape or the numbers that the request needs. The message states
+    counts only, so clients get it.
+    """
+
+    code = "malformed_model_output"
+
+
 def did_you_mean(name: str, known: Iterable[str], *, quote: str = "'") -> str:
     """The end of an error about an unknown name: the closest known one; empty if none is close."""
     close = get_close_matches(name, list(known), n=1)

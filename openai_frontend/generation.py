@@ -540,9 +540,14 @@ def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
 MAX_BATCH_INPUTS = 32
 
 
+PoolingTask = Literal["embed", "classify"]
+
+
 @dataclass(slots=True, kw_only=True)
 class EmbedRequest:
-    """One input, one vector. Not frozen, as `SamplingParams`."""
+    """One input, one vector: its embedding, or the scores of classes. Not frozen, as
+    `SamplingParams`.
+    """
 
     request_id: str
     prompt: str | None = None
@@ -551,12 +556,14 @@ class EmbedRequest:
     cache_salt: str | None = None  # this and the next: as in GenerationRequest
     cache_owner: str | None = None
     dimensions: int | None = None  # None: the model's own
+    task: PoolingTask = "embed"
+    use_activation: bool | None = None  # after the last layer; None: as the model configures
     param: str | None = None  # the client's field, for errors about one of several inputs
 
 
 @dataclass(slots=True)
 class EmbeddingResult:
-    """`embedding` is a buffer of little-endian float32."""
+    """`embedding` is a buffer of little-endian float32; of "classify", one score per class."""
 
     embedding: memoryview
     prompt_tokens: int

@@ -27,12 +27,13 @@ class ModelFacts:
     # Prompt and output together, in tokens. None: unknown; an engine always reports it
     max_model_len: int | None
     tokenizer: str | None = None  # folder with tokenizer and chat template; None: no chat
-    # Some of "generate", "embed", "score"; None: all that the model's tensors allow
+    # Some of "generate", "embed", "score", "classify"; None: all that the model's tensors allow
     tasks: tuple[str, ...] | None = ("generate",)
     owned_by: str = "openai-frontend"
     vocab_size: int | None = None  # upper bound (exclusive) of token ids; None: unknown
     dimensions: int | None = None  # embedding size; None: unknown, or no embeddings
     matryoshka: bool | None = None  # whether requests may ask for shorter embeddings
+    labels: tuple[str, ...] | None = None  # of its classes, in the order of its scores
     description: str | None = None
     max_lora_rank: int | None = None  # None: its engine does not support LoRA
     kv_transfer: KVTransferFacts | None = None  # None: it exchanges no KV caches

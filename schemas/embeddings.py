@@ -20,13 +20,11 @@ Input = (
 )
 
 
-class EmbeddingRequest(RequestFields):
-    """The body of POST /v1/embeddings."""
+class PooledRequest(RequestFields):
+    """The inputs of a pooling model, in OpenAI's form or vLLM's."""
 
     input: Input | None = None  # required without `messages`
     model: ModelName = None
-    dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
-    encoding_format: Literal["float", "base64"] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
 
     # vLLM's
@@ -37,6 +35,13 @@ class EmbeddingRequest(RequestFields):
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     truncation_side: Literal["left", "right"] | None = None
+
+
+class EmbeddingRequest(PooledRequest):
+    """The body of POST /v1/embeddings."""
+
+    dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
 
 
 class Embedding(BaseModel):

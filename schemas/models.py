@@ -16,6 +16,7 @@ class Capabilities(BaseModel):
     completions: bool
     embeddings: bool
     rerank: bool
+    classification: bool
     tools: bool
     reasoning: bool
     images: bool

@@ -97,6 +97,11 @@ class ModelOptions(BaseModel):
         default={},
         description="Mapping from our tensor names to the model's, for the contract `python`.",
     )
+    labels: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_items)] | None = Field(
+        default=None,
+        description="Names of a classifier's classes, in the order of its scores; by default from "
+        "`label_filename` of its output, or from its engine.",
+    )
 
     tokenizer: str | None = Field(
         default=None,

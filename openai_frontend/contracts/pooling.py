@@ -15,6 +15,7 @@ import orjson
 from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, media_tensors
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
+    MAX_BATCH_INPUTS,
     EmbeddingResult,
     EmbedRequest,
     ScorePairRequest,
@@ -35,22 +36,27 @@ class EmbeddingContract:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
-        self.takes_batches = config.get("backend") == "inprocess"
-        self._usual = self._document({}) if self.takes_batches else {}
+        self._in_process = config.get("backend") == "inprocess"
+        self._usual = self._document({}) if self._in_process else {}
+
+    def batch_limit(self, *, tokenized: bool) -> int:
+        """How many inputs one request may have: several only as token ids."""
+        return MAX_BATCH_INPUTS if self._in_process and tokenized else 1
 
     def encode(self, requests: Sequence[EmbedRequest]) -> dict[str, TensorInput]:
         """Sends token ids if known, else the text; the ids as a tensor if the model takes one.
 
-        Several requests need `takes_batches`, token ids, the same dimensions and no images.
+        Several requests need token ids, equal parameters, no images and a `batch_limit`.
         """
         first = requests[0]
-        as_tensor = self.takes_batches and first.prompt_token_ids is not None
-        if as_tensor and first.dimensions is None:
+        as_tensor = self._in_process and first.prompt_token_ids is not None
+        params = _pooling_params(first)
+        if as_tensor and not params:
             inputs = {**self._usual}
         else:
             document: dict[str, Any] = {} if as_tensor else {"input": _prompt(first)}
-            if first.dimensions is not None:
-                document["pooling_params"] = {"dimensions": [first.dimensions]}  # NVIDIA's format
+            if params:
+                document["pooling_params"] = params
             inputs = self._document(document)
         if as_tensor:
             inputs |= _token_ids(self._inputs, [each.prompt_token_ids or () for each in requests])
@@ -81,13 +87,17 @@ class ScoreContract:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
-        self.takes_batches = config.get("backend") == "inprocess"
+        self._in_process = config.get("backend") == "inprocess"
+
+    def batch_limit(self, *, tokenized: bool) -> int:
+        """How many pairs one request may have: several only as token ids."""
+        return MAX_BATCH_INPUTS if self._in_process and tokenized else 1
 
     def encode(self, requests: Sequence[ScorePairRequest]) -> dict[str, TensorInput]:
         """The token ids, and which of them are the documents' if the requests say so: all of them,
-        or none. Several requests need `takes_batches`.
+        or none. Several requests need a `batch_limit`.
         """
-        if not self.takes_batches:
+        if not self._in_process:
             return _inputs(self._inputs, "score_request", _pair(requests[0]))
         inputs = _inputs(self._inputs, "score_request", {})
         inputs |= _token_ids(self._inputs, [each.prompt_token_ids for each in requests])
@@ -137,6 +147,18 @@ def _token_counts(outputs: Outputs, count: int) -> Sequence[int]:
     return counts if len(counts) == count else (0,) * count
 
 
+def _pooling_params(request: EmbedRequest) -> dict[str, Any]:
+    """In the format of NVIDIA's backend, with our engines' parameters of classification."""
+    params: dict[str, Any] = {}
+    if request.dimensions is not None:
+        params["dimensions"] = [request.dimensions]
+    if request.task != "embed":
+        params["task"] = request.task
+    if request.use_activation is not None:
+        params["use_activation"] = request.use_activation
+    return params
+
+
 def _prompt(request: EmbedRequest) -> str | Sequence[int]:
     if request.prompt_token_ids is not None:
         return list(request.prompt_token_ids)
@@ -168,8 +190,6 @@ class GenericEmbeddingContract:
     A batch dimension does not prove that the model reads more than the first row.
     """
 
-    takes_batches = False
-
     def __init__(
         self, config: Mapping[str, Any], tensors: Mapping[str, str] = MappingProxyType({})
     ) -> None:
@@ -181,6 +201,10 @@ class GenericEmbeddingContract:
         self._beside = [name for name in _BESIDE_IDS if name in self._inputs]
         self._output, self._datatype, self._length = _vector(config, tensors)
         self._check_required()
+
+    def batch_limit(self, *, tokenized: bool) -> int:
+        """One prompt per request."""
+        return 1
 
     def encode(self, requests: Sequence[EmbedRequest]) -> dict[str, TensorInput]:
         """The prompt as the text or ids that the model takes. Raises InvalidRequest without it."""

@@ -1,11 +1,12 @@
 """Selects a model's tensor contract: by the operator's option or by its config. Reads no files."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from openai_frontend.contracts import Contract, Vocabulary, ZeroTokens, declared_names
+from openai_frontend.contracts.classification import ClassificationContract, is_classifier
 from openai_frontend.contracts.derived_outputs import DerivedOutputs
 from openai_frontend.contracts.llmapi import llmapi
 from openai_frontend.contracts.pooling import (
@@ -23,7 +24,16 @@ from openai_frontend.contracts.whisper import INPUTS, OUTPUT, SUPPORT, WhisperCo
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 
-NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings", "whisper", "speech")
+NAMES = (
+    "vllm",
+    "tensorrt_llm",
+    "llmapi",
+    "python",
+    "embeddings",
+    "classification",
+    "whisper",
+    "speech",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +48,7 @@ class ContractOptions:
     audio: AudioSupport | None = None  # what the engine says; None: prompts contain no audio
     transcription: TranscriptionSupport | None = None  # what the engine says; None: no speech
     logits_processors: Collection[str] | None = None  # that requests may name; None: any
+    labels: Sequence[str] | None = None  # of a classifier; None: the model has no labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +59,14 @@ class SelectedContracts:
     reason: str  # one sentence
     generation: Contract | None = None
     embedding: EmbeddingContract | GenericEmbeddingContract | None = None
+    classification: EmbeddingContract | ClassificationContract | None = None
     score: ScoreContract | None = None
     speech: SpeechContract | None = None
     transcription: TranscriptionSupport | None = None  # `generation` transcribes audio
 
 
 _NO_OPTIONS = ContractOptions()
-_TASKS = frozenset({"generate", "embed", "score"})
+_TASKS = frozenset({"generate", "embed", "score"})  # of backends that do not name theirs
 
 
 class _Factory(Protocol):
@@ -97,6 +109,9 @@ def select_contracts(
     if name == "embeddings" and "embedding_request" not in declared_names(config, "input"):
         vectors = GenericEmbeddingContract(config, options.tensors)
         return SelectedContracts(name=name, reason=reason, embedding=vectors)
+    if name == "classification":
+        scores = ClassificationContract(config, options.tensors, options.labels)
+        return SelectedContracts(name=name, reason=reason, classification=scores)
     if name in ("vllm", "embeddings"):
         return _select_vllm(config, name, reason, tasks, vocabulary, options)
     if decoupled is None:
@@ -162,6 +177,8 @@ def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str
                 f"unknown contract '{options.name}'; use one of {', '.join(NAMES)}"
             )
         return options.name, "The model's options set it."
+    if options.labels is not None and not _is_of_vllm(config) and is_classifier(config):
+        return "classification", _LABELS_REASON
     named = frozenset(options.tensors)
     inputs = declared_names(config, "input") | named
     outputs = declared_names(config, "output") | named
@@ -170,11 +187,18 @@ def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str
             return "embeddings" if name == "vectors" else name, reason
     if "input_ids" in inputs:
         raise ModelUnavailable("it takes token ids; send requests to its ensemble or BLS model")
+    if is_classifier(config):
+        raise ModelUnavailable(_AMBIGUOUS)
     raise ModelUnavailable("no supported endpoint matches its inputs and outputs")
 
 
 _Rule = Callable[[Mapping[str, Any], frozenset[str], frozenset[str]], bool]
 
+_LABELS_REASON = "It has labels, so its vector of FP32 numbers is their scores."
+_AMBIGUOUS = (
+    "its vector may be an embedding or the scores of classes: set `contract: embeddings`, or give "
+    "it labels by `label_filename` of the output or by `labels` in openai_frontend.yaml"
+)
 _VLLM_REASON = "It takes sampling parameters as vLLM's backends do."
 _POOLING_REASON = "It takes embedding and score requests as vLLM's backends do."
 
@@ -186,7 +210,7 @@ _RULES: Mapping[str, tuple[_Rule, str]] = {
     ),
     "vllm": (
         lambda config, inputs, outputs: (
-            (config.get("backend") in ("vllm", "inprocess") or "sampling_parameters" in inputs)
+            (_is_of_vllm(config) or "sampling_parameters" in inputs)
             and bool(outputs & {"text_output", "embedding", "score"})
         ),
         _VLLM_REASON,
@@ -231,6 +255,11 @@ _RULES: Mapping[str, tuple[_Rule, str]] = {
 }
 
 
+def _is_of_vllm(config: Mapping[str, Any]) -> bool:
+    """Whether NVIDIA's backend of vLLM or one of our engines runs the model."""
+    return config.get("backend") in ("vllm", "inprocess")
+
+
 def _text_count(config: Mapping[str, Any], side: str) -> int:
     return sum(tensor["data_type"] == "TYPE_STRING" for tensor in config.get(side, ()))
 
@@ -243,13 +272,16 @@ def _select_vllm(
     vocabulary: Vocabulary | None,
     options: ContractOptions,
 ) -> SelectedContracts:
-    """The contracts of vLLM's backends, NVIDIA's and ours, for any of the three tasks."""
+    """The contracts of vLLM's backends, NVIDIA's and ours, for any of the four tasks."""
     inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
     allowed = _TASKS if tasks is None else _TASKS & set(tasks)
     generates = "generate" in allowed and "text_output" in outputs and name == "vllm"
     embeds = "embed" in allowed and "embedding_request" in inputs
     scores = "score" in allowed and "score_request" in inputs and "score" in outputs
-    if not (generates or embeds or scores):
+    classifies = "classify" in (tasks or ()) and "embedding_request" in inputs
+    if classifies and options.labels is None:
+        raise ModelUnavailable("its engine reports no labels; set `labels` in openai_frontend.yaml")
+    if not (generates or embeds or scores or classifies):
         raise ModelUnavailable("no supported endpoint matches its inputs and outputs")
     return SelectedContracts(
         name="vllm" if generates else "embeddings",
@@ -257,6 +289,7 @@ def _select_vllm(
         generation=_vllm_generation(config, vocabulary, options) if generates else None,
         transcription=options.transcription if generates and "audio" in inputs else None,
         embedding=EmbeddingContract(config) if embeds else None,
+        classification=EmbeddingContract(config) if classifies else None,
         score=ScoreContract(config) if scores else None,
     )
 

@@ -79,7 +79,7 @@ class EngineHandle:
         try:
             if "embedding_request" in inputs:
                 embeddings = tensors.read_embeddings(inputs, request_id, context)
-                self._check_dimensions(embeddings[0].dimensions)
+                self._check_pooling(embeddings[0])
                 if embeddings[0].images:
                     self._check_takes_images()
                 self._run(execution, self._embed(embeddings, execution))
@@ -177,8 +177,10 @@ class EngineHandle:
         if not waking.cancelled():
             waking.exception()  # mark as retrieved: every caller may have left
 
-    def _check_dimensions(self, dimensions: int | None) -> None:
-        most = self.facts.dimensions
+    def _check_pooling(self, request: EmbedRequest) -> None:
+        dimensions, most = request.dimensions, self.facts.dimensions
+        if request.task != "embed" and request.task not in (self.facts.tasks or ()):
+            raise ValueError(f"embedding_request: the model has no task '{request.task}'")
         if dimensions is not None and most is not None and dimensions > most:
             raise ValueError(f"embedding_request: dimensions: at most {most}, not {dimensions}")
 

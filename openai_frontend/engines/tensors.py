@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from openai_frontend.engines import sampling_parameters
 from openai_frontend.engines.media import read_audio, read_audio_files, read_images
@@ -27,6 +27,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     KVTransfer,
     LogprobArrays,
+    PoolingTask,
     SamplingParams,
     ScorePairRequest,
     TokenCounts,
@@ -186,7 +187,7 @@ def read_embeddings(
     images = read_images(inputs, cache_salt)
     if images and len(prompts) > 1:
         raise ValueError("prompt_lengths: an input with images must be the only one")
-    dimensions = _read_dimensions(document)
+    params = _read_pooling_params(document)
     return [
         EmbedRequest(
             request_id=id,
@@ -194,7 +195,7 @@ def read_embeddings(
             prompt_token_ids=token_ids,
             images=images,
             cache_salt=cache_salt,
-            dimensions=dimensions,
+            **params,
         )
         for id, token_ids in zip(_ids(request_id, len(prompts)), prompts, strict=True)
     ]
@@ -309,10 +310,21 @@ def _check_count(count: int, name: str, max_model_len: int) -> None:
         )
 
 
-def _read_dimensions(document: Mapping[str, Any]) -> int | None:
+def _read_pooling_params(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of EmbedRequest that the document's `pooling_params` set."""
     pooling = document.get("pooling_params") or {}
     if not isinstance(pooling, dict):
         raise ValueError("embedding_request: pooling_params is not a JSON object")
+    task, activation = pooling.get("task", "embed"), pooling.get("use_activation")
+    if task not in get_args(PoolingTask):
+        raise ValueError(f"embedding_request: task: one of {', '.join(get_args(PoolingTask))}")
+    if not (activation is None or isinstance(activation, bool)):
+        raise ValueError("embedding_request: use_activation must be true or false")
+    dimensions = _read_dimensions(pooling)
+    return {"task": task, "use_activation": activation, "dimensions": dimensions}
+
+
+def _read_dimensions(pooling: Mapping[str, Any]) -> int | None:
     dimensions = pooling.get("dimensions")
     if isinstance(dimensions, list) and len(dimensions) == 1:
         (dimensions,) = dimensions  # NVIDIA's frontend sends a list of one number

@@ -149,6 +149,7 @@ class ModelLoader:
         """The engine's facts; for another backend's model, those in its files."""
         if engine_facts is not None:
             _check_context(options, engine_facts)
+            _check_labels(options, engine_facts)
             self._check_role(engine_facts)
             return engine_facts
         source = self._version_source(name, version, config)
@@ -187,6 +188,7 @@ def _facts_from_options(options: ModelOptions) -> dict[str, Any]:
         "tokenizer": options.tokenizer,
         "max_model_len": options.max_model_len,
         "description": options.description,
+        "labels": options.labels,
     }
     return {fact: value for fact, value in values.items() if value is not None}
 
@@ -203,6 +205,14 @@ def _check_sleep(options: ModelOptions, facts: ModelFacts) -> None:
     for option in ("idle_sleep_s", "sleep_level"):
         if getattr(options, option) is not None and facts.sleep_obstacle is not None:
             raise ModelUnavailable(f"its option {option} has no effect: {facts.sleep_obstacle}")
+
+
+def _check_labels(options: ModelOptions, engine_facts: ModelFacts) -> None:
+    if options.labels and engine_facts.labels and len(options.labels) != len(engine_facts.labels):
+        raise ModelUnavailable(
+            f"its option `labels` has {len(options.labels)} labels for "
+            f"{len(engine_facts.labels)} classes of the engine"
+        )
 
 
 def _tokenizer(
@@ -248,6 +258,7 @@ def _select_contracts(
                 audio=facts.audio,
                 logits_processors=facts.logits_processors,
                 transcription=facts.transcription,
+                labels=facts.labels,
             ),
             decoupled=decoupled,
             vocabulary=vocabulary,

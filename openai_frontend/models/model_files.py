@@ -64,7 +64,23 @@ def read_facts(source: ModelSource, look: Look) -> ModelFacts:
         tokenizer=None if folder is None else str(folder),
         max_model_len=_first(_engine_length(each) for each in members),
         images=_tensorrt_llm_images(source, members),
+        labels=_labels(source),
     )
+
+
+def _labels(source: ModelSource) -> tuple[str, ...] | None:
+    """The labels of the only output that has a file of them: one on each line.
+
+    Triton looks for the file beside config.pbtxt. Raises ModelUnavailable if it cannot be read.
+    """
+    names = {each.get("label_filename") for each in source.config.get("output", ())} - {None, ""}
+    if len(names) != 1 or source.folder is None:
+        return None
+    path = source.folder.parent / str(names.pop())
+    try:
+        return tuple(path.read_text(encoding="utf-8").rstrip().splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelUnavailable(f"{path}: {error}") from error
 
 
 def fingerprint(source: ModelSource) -> str:

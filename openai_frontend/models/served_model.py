@@ -279,23 +279,27 @@ class ServedModel(TritonModel):
             )
             await self.infer_one(contract.encode(request), request.request_id)
 
-    @property
-    def takes_batches(self) -> bool:
-        """Whether one request to the model can embed or score several inputs, given as token ids:
-        at most MAX_BATCH_INPUTS.
+    def batch_limit(self, task: str, *, tokenized: bool) -> int:
+        """How many inputs one request to the model may have for a task of pooling: as token ids if
+        they are `tokenized`, else as texts.
         """
-        contract = self.contracts.embedding or self.contracts.score
-        return contract is not None and contract.takes_batches
+        contract = {
+            "embed": self.contracts.embedding,
+            "classify": self.contracts.classification,
+            "score": self.contracts.score,
+        }[task]
+        return 1 if contract is None else contract.batch_limit(tokenized=tokenized)
 
     async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:
-        """Embed inputs with one Triton request: one, or several if the model `takes_batches`.
-        Cancelling this cancels the request in Triton.
+        """Embed or classify inputs with one Triton request, at most `batch_limit`. Cancelling this
+        cancels the request in Triton.
         """
-        contract, requests = self.contracts.embedding, [self._salted(each) for each in requests]
+        task, contracts = requests[0].task, self.contracts
+        contract = contracts.embedding if task == "embed" else contracts.classification
+        requests = [self._salted(each) for each in requests]
         if contract is None:
-            raise InvalidRequest(
-                f"The model '{self.name}' does not support embeddings.", param="model"
-            )
+            does = "support embeddings" if task == "embed" else "classify texts"
+            raise InvalidRequest(f"The model '{self.name}' does not {does}.", param="model")
         if self.facts.images is not None or self.facts.audio is not None:
             for each in requests:
                 self._check_placeholders(each, "input")

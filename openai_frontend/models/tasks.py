@@ -7,14 +7,16 @@ from typing import Literal
 from openai_frontend.contracts.select import SelectedContracts
 
 # Abilities of a model that a path can need: members of `schemas.models.Capabilities`
-Capability = Literal["chat", "completions", "embeddings", "rerank", "transcription", "speech"]
+Capability = Literal[
+    "chat", "completions", "embeddings", "rerank", "classification", "transcription", "speech"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One kind of work that models do for requests."""
 
-    name: str  # "generate", "embed" and "score" are the values of `ModelFacts.tasks`
+    name: str  # the first four are the values of `ModelFacts.tasks`
     performed: Callable[[SelectedContracts], bool]  # whether one of the contracts performs it
     capabilities: frozenset[str]  # of every model with this task
 
@@ -31,6 +33,11 @@ TASKS = (
         frozenset({"embeddings", "rerank"}),
     ),
     Task("score", lambda each: each.score is not None, frozenset({"rerank"})),
+    Task(
+        "classify",
+        lambda each: each.classification is not None,
+        frozenset({"classification"}),
+    ),
     Task(
         "transcribe",
         lambda each: each.transcription is not None,

@@ -211,6 +211,10 @@ _UNLOAD = {
 
 _ADAPTER = {"lora_name": "pirate"}
 
+_CLASSIFY: Mapping[str, Example] = {
+    "texts": Example("Several texts", {"input": _PASSAGES}, ("classify",)),
+}
+
 _SCORE: dict[str, Example] = {
     "pairs": Example(
         "One text with several others", {"text_1": _QUERY, "text_2": _PASSAGES}, _RANK
@@ -241,6 +245,8 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
             "The format of text-embeddings-inference", {"query": _QUERY, "texts": _PASSAGES}, _RANK
         ),
     },
+    "/v1/classify": _CLASSIFY,
+    "/classify": _CLASSIFY,
     "/v1/score": _SCORE,
     "/score": _SCORE,
     "/v1/models/{id}/load": _CHANGE,

@@ -28,6 +28,7 @@ _NO_MODEL = "no-model-can-do-this"  # placeholder in examples while no model is 
 # The operationId and title of each path where the handler's name gives neither: OpenAI's ids for
 # OpenAI's routes come from the names, and an alias needs an id of its own.
 _NAMES: Mapping[str, tuple[str, str]] = {
+    "/classify": ("createClassificationWithoutVersion", "Classify texts"),
     "/health": ("getHealth", "Readiness of the models"),
     "/health/live": ("getLiveness", "Liveness of the process"),
     "/health/ready": ("getReadiness", "Readiness of the models"),
@@ -35,6 +36,7 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     "/ping": ("ping", "Readiness of the models"),
     "/rerank": ("createRerankAnyFormat", "Rerank documents (Jina's or TEI's format)"),
     "/score": ("createScoreWithoutVersion", "Score pairs of texts"),
+    "/v1/classify": ("createClassification", "Classify texts"),
     "/v1/detokenize": ("detokenizeV1", "Detokenize"),
     "/v1/load_lora_adapter": ("loadLoRAAdapter", "Load LoRA adapter"),
     "/v1/rerank": ("createRerank", "Rerank documents (Jina's format)"),

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /v1/rerank, /v2/rerank, /rerank and /v1/score."""
+"""POST /v1/embeddings, /v1/classify, /v1/rerank, /v2/rerank, /rerank and /v1/score."""
 
 from collections.abc import Awaitable, Callable
 
@@ -10,9 +10,11 @@ from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute, JsonResponse
 from openai_frontend.serving.admission.model import ServingModel
+from openai_frontend.serving.classification import Classification
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
+from schemas.classification import ClassificationRequest, ClassificationResponse
 from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
 from schemas.rerank import (
     CohereRerankResponse,
@@ -41,6 +43,32 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
         model = await resolve_model(registry, embedding_request.model, "embeddings")
         with CancelOnDisconnect():
             body = await embeddings.create(embedding_request, model)
+        return JsonResponse(body)
+
+    return router
+
+
+def classification_router(registry: ModelRegistry, classification: Classification) -> APIRouter:
+    """vLLM's path, and the same with a version."""
+    router = APIRouter(tags=["Classification"], route_class=InferenceRoute)
+    reader = BodyReader(ClassificationRequest)
+
+    @router.post(
+        "/v1/classify",
+        openapi_extra=request_body(ClassificationRequest),
+        responses={200: {"model": ClassificationResponse}, **ERRORS},
+    )
+    @router.post(
+        "/classify",
+        openapi_extra=request_body(ClassificationRequest),
+        responses={200: {"model": ClassificationResponse}, **ERRORS},
+    )
+    async def create_classification(request: Request) -> Response:
+        """Classifies texts (format of vLLM)."""
+        classification_request = await reader.read(await read_body(request.receive))
+        model = await resolve_model(registry, classification_request.model, "classification")
+        with CancelOnDisconnect():
+            body = await classification.create(classification_request, model)
         return JsonResponse(body)
 
     return router

@@ -12,6 +12,7 @@ import orjson
 from openai_frontend.errors import (
     GatewayError,
     InvalidRequest,
+    MalformedOutput,
     Rejection,
     RequestCancelled,
     ServerDraining,
@@ -144,14 +145,14 @@ def log_failure(error: BaseException, request_id: str, repeats: Repeats = REPEAT
         message = "request %s failed"
         log_error(logger, message, request_id, error=error, traceback=True, repeats=repeats)
     elif (
-        _public_message(error) != error.message
+        error.status == 500 or _public_message(error) != error.message
     ):  # the message is enough: the traceback has only our layers
         message = "request %s failed: %s"
         log_error(logger, message, request_id, error, error=error, repeats=repeats)
 
 
 def _public_message(error: GatewayError) -> str:
-    if error.status == 500:
+    if error.status == 500 and not isinstance(error, MalformedOutput):
         return _GENERIC
     if not error.foreign:
         return error.message

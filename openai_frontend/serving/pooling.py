@@ -12,11 +12,13 @@ import orjson
 import pybase64
 
 from openai_frontend.errors import ContextLengthExceeded, InferenceFailed, InvalidRequest
-from openai_frontend.generation import MAX_BATCH_INPUTS, EmbedRequest
+from openai_frontend.generation import EmbeddingResult, EmbedRequest, PoolingTask
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.concurrency_limit import gather_bounded
 from openai_frontend.serving.admission.model import Describes, Generates, Renders
+from openai_frontend.serving.admission.permit import Admission, Permit
 from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupported
 
 # For authors of clients that send ids of another tokenizer.
@@ -122,51 +124,81 @@ def input_truncation(
 
 
 def embedding_request(
-    id: str, prompt: Prompt, *, dimensions: int | None = None, param: str | None = None
+    id: str,
+    prompt: Prompt,
+    *,
+    task: PoolingTask = "embed",
+    dimensions: int | None = None,
+    use_activation: bool | None = None,
+    param: str | None = None,
 ) -> EmbedRequest:
     return EmbedRequest(
         request_id=id,
         prompt=prompt.text,
         prompt_token_ids=prompt.token_ids or None,
         images=prompt.images,
+        task=task,
         dimensions=dimensions,
+        use_activation=use_activation,
         param=param,
     )
 
 
+def embedding_requests(
+    id: str,
+    prompts: Sequence[Prompt],
+    *,
+    task: PoolingTask = "embed",
+    dimensions: int | None = None,
+    use_activation: bool | None = None,
+) -> list[EmbedRequest]:
+    """The requests for the inputs of one call."""
+    return [
+        embedding_request(
+            f"{id}-{at}",
+            prompt,
+            task=task,
+            dimensions=dimensions,
+            use_activation=use_activation,
+            param=f"input[{at}]" if len(prompts) > 1 else None,
+        )
+        for at, prompt in enumerate(prompts)
+    ]
+
+
 Result = TypeVar("Result")
+PooledVectors = Awaitable[Sequence[EmbeddingResult]]
 # Embeds or scores the inputs at these positions with one Triton request
 Pool = Callable[[range], Awaitable[Sequence[Result]]]
 
 
 async def gather_batches(
-    pool: Pool[Result], prompts: Sequence[Sequence[int]], model: Generates, granted: int
+    pool: Pool[Result], costs_us: Sequence[float], granted: int, limit: int
 ) -> list[Result]:
-    """Results for all prompts, in batches if the model takes them. Each prompt takes one of the
-    granted slots while it runs. The first failure cancels the rest.
+    """Results for all inputs, in batches of up to `limit`. Each input takes one of the granted
+    slots while it runs. The first failure cancels the rest.
+
+    `costs_us`: the event loop time of each input in a batch.
     """
-    batches, parallel = _batches(prompts, granted, batched=model.takes_batches)
+    batches, parallel = _batches(costs_us, granted, limit)
     batch_results = await gather_bounded(pool, batches, parallel)
     return [each for results in batch_results for each in results]
 
 
-def _batches(
-    prompts: Sequence[Sequence[int]], granted: int, *, batched: bool
-) -> tuple[list[range], int]:
+def _batches(costs_us: Sequence[float], granted: int, limit: int) -> tuple[list[range], int]:
     """The positions of each batch, and how many batches the granted slots run at the same time.
 
-    If more prompts wait, several batches run, so that the engine never waits for the slowest of
-    one. Prompts of a model that tokenizes itself have no token ids, which a batch needs.
+    If more inputs wait, several batches run, so that the engine never waits for the slowest of
+    one.
     """
-    count = len(prompts)
+    count = len(costs_us)
     if count == 1:
         return [range(1)], 1
-    most = min(MAX_BATCH_INPUTS, granted if granted >= count else max(1, granted // 4))
-    if most == 1 or not batched or not all(prompts):
+    most = min(limit, granted if granted >= count else max(1, granted // 4))
+    if most == 1:
         return [range(at, at + 1) for at in range(count)], granted
     batches, first, cost_us = [], 0, 0.0
-    for at, prompt in enumerate(prompts):
-        added_us = _INPUT_US + len(prompt) * _TOKEN_US
+    for at, added_us in enumerate(costs_us):
         if at > first and (at - first == most or cost_us + added_us > SLICE_US):
             batches.append(range(first, at))
             first, cost_us = at, 0.0
@@ -179,6 +211,7 @@ def _batches(
 
 # Event loop time, in the gateway and the engine: measured with the mock engine
 _REQUEST_US, _INPUT_US, _TOKEN_US = 50.0, 15.0, 0.03
+_TEXT_US = 3.0  # an input of a model that tokenizes itself: no engine reads it here
 _CHARACTER_US = 0.009  # to write a text as JSON, if every character is escaped
 
 
@@ -187,6 +220,16 @@ def pooling_cost_us(prompts: Sequence[Sequence[int]]) -> float:
     engine.
     """
     return _REQUEST_US + (len(prompts) - 1) * _INPUT_US + sum(map(len, prompts)) * _TOKEN_US
+
+
+def input_costs_us(prompts: Sequence[Prompt]) -> list[float]:
+    """The event loop time of each prompt in a batch, as token ids or else as text."""
+    return [
+        _INPUT_US + len(each.token_ids) * _TOKEN_US
+        if each.token_ids
+        else _TEXT_US + len(each.text or "") * _CHARACTER_US
+        for each in prompts
+    ]
 
 
 def embedding_cost_us(prompts: Sequence[Prompt]) -> float:
@@ -245,6 +288,63 @@ class TimeSlicer:
             asyncio.get_running_loop().call_soon(self._start_slice)
 
 
+def _embed(requests: Sequence[EmbedRequest], permit: Permit) -> PooledVectors:
+    return permit.embed(requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The results of all inputs, each as JSON."""
+
+    rows: list[bytes]
+    prompt_tokens: int
+
+    @property
+    def usage(self) -> dict[str, int]:
+        return {"prompt_tokens": self.prompt_tokens, "total_tokens": self.prompt_tokens}
+
+
+class Pooler:
+    """Runs inputs in pooling models. Renders a batch on arrival, which frees its tensor."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._slicer = TimeSlicer()
+
+    async def run(
+        self,
+        requests: Sequence[EmbedRequest],
+        prompts: Sequence[Prompt],
+        model: Generates,
+        *,
+        render: Callable[[int, memoryview], bytes],  # of a position and its vector
+        cost_us: Callable[[memoryview], float],  # the event loop time of `render`
+        pool: Callable[[Sequence[EmbedRequest], Permit], PooledVectors] = _embed,
+    ) -> Pooled:
+        """Pool the inputs of one call, whose `requests` have the same task."""
+        prompt_tokens = 0
+
+        async def run_batch(batch: range) -> list[bytes]:
+            nonlocal prompt_tokens
+            first, end = batch.start, batch.stop
+            await self._slicer.take(embedding_cost_us(prompts[first:end]))
+            rows = []
+            for at, result in enumerate(await pool(requests[first:end], permit), first):
+                await self._slicer.take(cost_us(result.embedding))
+                # not every backend counts
+                prompt_tokens += result.prompt_tokens or len(prompts[at].token_ids)
+                rows.append(render(at, result.embedding))
+            return rows
+
+        tokenized = all(prompt.token_ids for prompt in prompts)
+        limit = model.batch_limit(requests[0].task, tokenized=tokenized)
+        context, wanted = current_request(), len(requests)
+        async with self._admission.enter(context, model, requests[0], wanted=wanted) as permit:
+            costs_us = input_costs_us(prompts)
+            rows = await gather_batches(run_batch, costs_us, permit.granted, limit)
+        return Pooled(rows, prompt_tokens)
+
+
 def render(index: int, vector: memoryview, *, as_base64: bool) -> bytes:
     """One element of the response's `data`, as JSON, straight from tensor memory.
 
@@ -259,7 +359,7 @@ def render(index: int, vector: memoryview, *, as_base64: bool) -> bytes:
     return b'{"object":"embedding","index":%d,"embedding":%b}' % (index, encoded)
 
 
-def embedding_list(data: list[bytes], fields: dict[str, Any]) -> bytes:
+def pooled_list(data: list[bytes], fields: dict[str, Any]) -> bytes:
     """The response's JSON from rendered elements, which are copied once."""
     rest = orjson.dumps(fields)
     after = ([b",", each] for each in data[1:])

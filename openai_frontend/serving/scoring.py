@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbeddingResult, ScorePairRequest, ScoreResult
+from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.model import Renders, ServingModel
@@ -24,6 +25,7 @@ from openai_frontend.serving.pooling import (
     embedding_cost_us,
     embedding_request,
     gather_batches,
+    input_costs_us,
     input_truncation,
     pooling_cost_us,
     similarity_cost_us,
@@ -127,9 +129,11 @@ class Scoring:
             return await permit.score(requests[batch.start : batch.stop])
 
         ids = [request.prompt_token_ids for request in requests]
+        costs_us = input_costs_us([Prompt(None, each) for each in ids])
+        limit = model.batch_limit("score", tokenized=True)
         context, wanted = current_request(), len(requests)
         async with self._admission.enter(context, model, requests[0], wanted=wanted) as permit:
-            results = await gather_batches(score, ids, model, permit.granted)
+            results = await gather_batches(score, costs_us, permit.granted, limit)
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
             raise InferenceFailed("The model returned a score that is not finite.")
@@ -149,13 +153,14 @@ class Scoring:
             return await permit.embed(requests[batch.start : batch.stop])
 
         ids = [prompt.token_ids for prompt in prompts]
+        costs_us, limit = input_costs_us(prompts), model.batch_limit("embed", tokenized=all(ids))
         requests = [
             embedding_request(f"{id}-{at}", prompt, param=inputs[at].param)
             for at, prompt in enumerate(prompts)
         ]
         context, wanted = current_request(), len(requests)
         async with self._admission.enter(context, model, requests[0], wanted=wanted) as permit:
-            results = await gather_batches(embed, ids, model, permit.granted)
+            results = await gather_batches(embed, costs_us, permit.granted, limit)
         vectors = {
             each.text: result.embedding for each, result in zip(inputs, results, strict=True)
         }

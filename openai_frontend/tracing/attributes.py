@@ -19,6 +19,8 @@ _OPERATIONS = {
     "/v1/messages": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
+    "/v1/classify": "classify",
+    "/classify": "classify",
     "/v1/score": "score",
     "/score": "score",
     "/rerank": "rerank",

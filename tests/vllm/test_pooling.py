@@ -117,7 +117,7 @@ async def test_pooling_tasks_follow_the_architecture(models: ModelRegistry):
     """Embedding models also report their number of dimensions."""
     minilm, cross = models.get("minilm"), models.get("cross")
 
-    assert [set(model.tasks) for model in (minilm, cross)] == [{"embed"}, {"score"}]
+    assert [set(model.tasks) for model in (minilm, cross)] == [{"embed"}, {"score", "classify"}]
     facts = minilm.facts
     assert (facts.dimensions, facts.matryoshka, cross.facts.dimensions) == (384, False, None)
 

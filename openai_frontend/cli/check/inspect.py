@@ -245,6 +245,7 @@ def _fill_in_contract(
                 images=facts.images,
                 audio=facts.audio,
                 logits_processors=facts.logits_processors,
+                labels=folder.options.labels or facts.labels,
             ),
             decoupled=folder.is_decoupled(),
             vocabulary=prompts,
@@ -300,6 +301,7 @@ def _serves(chosen: SelectedContracts, *, chats: bool) -> list[str]:
         *(["completions"] if chosen.generation else []),
         *(["embeddings"] if chosen.embedding else []),
         *(["rerank", "score"] if chosen.score else []),
+        *(["classify"] if chosen.classification else []),
     ]
 
 

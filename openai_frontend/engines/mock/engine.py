@@ -194,8 +194,10 @@ class MockEngine(Engine):
         loop.call_later(delay_s, self._admit, request.request_id, loop)
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """Return a vector that depends only on the input."""
+        """Return a vector, or scores, that depend only on the input."""
         size = request.dimensions or self._settings.dimensions
+        if request.task == "classify":
+            size = len(self._settings.labels)
         images = _check_images(request.images, self._settings)
         ids = request.prompt_token_ids
         source = array("i", ids).tobytes() if ids is not None else request.prompt

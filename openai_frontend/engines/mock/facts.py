@@ -12,6 +12,7 @@ def mock_facts(settings: MockSettings, model: ModelSpec) -> ModelFacts:
         tasks=settings.tasks,
         dimensions=settings.dimensions,
         matryoshka=True,
+        labels=settings.labels or None,
         description="a mock that returns configured tokens",
         max_lora_rank=settings.max_lora_rank,
         kv_transfer=_kv_transfer(settings),

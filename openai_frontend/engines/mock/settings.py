@@ -41,6 +41,7 @@ class MockSettings:
     tokenizer: str | None = None  # folder; "./" is relative to the version's folder
     tasks: tuple[str, ...] = ("generate", "embed", "score")
     dimensions: int = 8  # of an embedding
+    labels: tuple[str, ...] = ()  # of a classifier; needs the task "classify"
     max_lora_rank: int | None = None  # None: no LoRA; an adapter's output is its name
     kv_role: str | None = None  # kv_producer, kv_consumer: transfers KV caches; None: none
     kv_lease_s: float = 30.0
@@ -65,7 +66,7 @@ class MockSettings:
 def read_settings(model: ModelSpec) -> MockSettings:
     """The settings in model.json. Raises ValueError, with the file's name."""
     arguments = dict(model.arguments)
-    for name in ("tokens", "tasks"):
+    for name in ("tokens", "tasks", "labels"):
         if name in arguments:
             arguments[name] = tuple(arguments[name])
     try:

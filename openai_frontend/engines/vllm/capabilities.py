@@ -66,7 +66,7 @@ ENGINE = Capability(
         vllm.config:VllmConfig(structured_outputs_config, cache_config, parallel_config)
         vllm.config:LoRAConfig(max_lora_rank, max_loras)
         vllm.config:SchedulerConfig(policy, async_scheduling)
-        vllm.pooling_params:PoolingParams(task, dimensions, extra_kwargs)
+        vllm.pooling_params:PoolingParams(task, dimensions, use_activation, extra_kwargs)
         vllm.sampling_params:RequestOutputKind.DELTA
         vllm.sampling_params:RequestOutputKind.FINAL_ONLY
         vllm.sampling_params:SamplingParams(n, presence_penalty, frequency_penalty)

@@ -43,6 +43,7 @@ from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
     GenerationRequest,
+    PoolingTask,
     SamplingParams,
     ScorePairRequest,
     ScoreResult,
@@ -243,13 +244,17 @@ class VLLMEngine(Engine):
         self._adapters.keep(adapters.values())
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """Return the pooled vector as float32."""
-        if "embed" not in self._tasks:
+        """Return the pooled vector, or the scores of all classes, as float32."""
+        if request.task not in self._tasks:
             return await super().embed(request)
         from vllm.pooling_params import PoolingParams
 
         self._check_dimensions(request.dimensions)
-        params = PoolingParams(task="embed", dimensions=request.dimensions)
+        params = PoolingParams(
+            task=request.task,
+            dimensions=request.dimensions,
+            use_activation=request.use_activation,
+        )
         prompt = self._prompt(request, request.cache_salt)
         if isinstance(prompt, asyncio.Task):
             prompt = await prompt
@@ -466,10 +471,11 @@ class VLLMEngine(Engine):
 
     async def _warm_up_pooling(self, token_ids: list[int]) -> None:
         request_id = f"warm-up-{next(self._warm_ups)}"
-        if "embed" in self._tasks:
-            await self.embed(EmbedRequest(request_id=request_id, prompt_token_ids=token_ids))
-        elif "score" in self._tasks:
-            await self.score(ScorePairRequest(request_id=request_id, prompt_token_ids=token_ids))
+        task: PoolingTask
+        for task in ("embed", "classify"):
+            if task in self._tasks:
+                request = EmbedRequest(request_id=request_id, prompt_token_ids=token_ids, task=task)
+                await self.embed(request)
 
 
 class _WarmUpSink:

@@ -16,7 +16,6 @@ _TASKS = {
     "ForCausalLM": ("generate",),
     "LMHeadModel": ("generate",),
     "ForConditionalGeneration": ("generate",),
-    "ForSequenceClassification": ("score",),
     "Model": ("embed",),
 }
 
@@ -28,9 +27,11 @@ def from_files(model: ModelSpec) -> ModelFacts:
     """
     weights = _weights(model)
     here = weights if weights is not None and weights.is_dir() else None
+    labels = _labels_in_files(weights) if "Classification" in _architecture(weights) else None
     return ModelFacts(
         max_model_len=model.arguments.get("max_model_len"),
-        tasks=_tasks_of(_architecture(weights), model.arguments.get("runner")),
+        tasks=_tasks_of(_architecture(weights), model.arguments.get("runner"), labels),
+        labels=labels,
         images=ImageSupport() if here and hugging_face.has_vision(here) else None,
         audio=AudioSupport() if here and hugging_face.has_audio(here) else None,
         transcription=None if weights is None else hugging_face.transcription(weights),
@@ -56,6 +57,7 @@ def from_engine(
         vocab_size=config.get_vocab_size(),
         dimensions=config.embedding_size if "embed" in tasks else None,
         matryoshka=config.is_matryoshka if "embed" in tasks else None,
+        labels=_labels(config) if "classify" in tasks else None,
         description=model.parameters.get("description"),
         max_lora_rank=None if lora is None else lora.max_lora_rank,
         kv_transfer=kv_transfer.facts(engine),
@@ -73,12 +75,42 @@ def _tasks(config: Any) -> tuple[str, ...]:
         return ("generate",)
     if config.score_type == "bi-encoder":
         return ("embed",)
-    one_label = getattr(config.hf_config, "num_labels", 0) == 1
-    return ("score",) if config.score_type == "cross-encoder" and one_label else ()
+    if config.score_type != "cross-encoder":
+        return ()
+    labels = _labels(config)
+    return _classifier_tasks(0 if labels is None else len(labels))
 
 
-def _tasks_of(architecture: str, runner: str | None) -> tuple[str, ...] | None:
+def _classifier_tasks(labels: int) -> tuple[str, ...]:
+    """A cross-encoder has one label, whose score it returns."""
+    return ("score", "classify") if labels == 1 else ("classify",)
+
+
+def _labels(config: Any) -> tuple[str, ...] | None:
+    """The labels of a model's classes. Transformers names those that its files do not."""
+    names = getattr(config.hf_config, "id2label", None)
+    count = getattr(config.hf_config, "num_labels", 0)
+    return tuple(str(names[at]) for at in range(count)) if names else None
+
+
+def _labels_in_files(weights: Path | None) -> tuple[str, ...]:
+    """The labels in config.json, in order; Transformers assumes two without any."""
+    names = hugging_face.read_json(weights, "config.json").get("id2label")
+    if not isinstance(names, dict) or not names:
+        return ("LABEL_0", "LABEL_1")
+    return tuple(str(names[at]) for at in sorted(names, key=_number))
+
+
+def _number(key: str) -> int:
+    return int(key) if key.isdecimal() else 0
+
+
+def _tasks_of(
+    architecture: str, runner: str | None, labels: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
     """The tasks of a model with this architecture; None if only vLLM knows them."""
+    if labels is not None and architecture.endswith("ForSequenceClassification"):
+        return _classifier_tasks(len(labels))
     if runner == "pooling" and "Classification" not in architecture:
         return ("embed",)
     return next((tasks for end, tasks in _TASKS.items() if architecture.endswith(end)), None)

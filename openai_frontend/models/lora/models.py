@@ -116,7 +116,7 @@ class LoRAModels:
             name=name,
             adapter=adapter,
             alias_of=None if name == full else full,
-            contracts=replace(base.contracts, embedding=None, score=None),
+            contracts=replace(base.contracts, embedding=None, score=None, classification=None),
         )
 
     def _sources(self, loaded: LoadedModel) -> LoRASources:

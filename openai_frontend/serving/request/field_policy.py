@@ -75,11 +75,13 @@ _NEUTRAL_IN_POOLING: Neutral = {
     "mm_processor_kwargs": ({},),
     "padding": ("do_not_pad",),
     "priority": (0,),
-    "use_activation": (True,),
 }
+
+NEUTRAL_IN_CLASSIFICATION = _NEUTRAL_IN_POOLING
 
 NEUTRAL_IN_EMBEDDINGS: Neutral = {
     **_NEUTRAL_IN_POOLING,
+    "use_activation": (True,),
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
     "normalize": (True,),
@@ -87,6 +89,7 @@ NEUTRAL_IN_EMBEDDINGS: Neutral = {
 
 NEUTRAL_IN_SCORING: Neutral = {
     **_NEUTRAL_IN_POOLING,
+    "use_activation": (True,),
     "add_special_tokens": (True,),
     "chat_template_kwargs": ({},),
     "instruction": ("",),

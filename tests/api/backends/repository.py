@@ -1,7 +1,7 @@
 """Writes a model repository whose models have the tensors of NVIDIA's."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.api.backends.standins import configs
@@ -198,6 +198,24 @@ def write_vision(repository: Path, weights: Path) -> Path:
         write(repository, f"{kind}_step", "vision", config)
         write(repository, kind, "", configs.one_step(f"{kind}_step", "multimodal_ensemble", 8))
     return repository
+
+
+def write_classifier(
+    repository: Path,
+    name: str,
+    *,
+    texts: int = 1,
+    scores: Sequence[int] = (3,),
+    max_batch_size: int = 0,
+    labels: Sequence[str] | None = ("good", "bad", "odd"),
+) -> None:
+    """A classifier with a file of labels, which needs no options."""
+    file = None if labels is None else "labels.txt"
+    tensors = configs.classifier(texts=texts, scores=list(scores), labels=file)
+    config = configs.pbtxt(tensors, max_batch_size=max_batch_size)
+    write(repository, name, "classifier", config)
+    if labels is not None:
+        (repository / name / "labels.txt").write_text("\n".join(labels) + "\n")
 
 
 def write_whisper(repository: Path, name: str, *, decoupled: bool) -> None:

@@ -17,7 +17,10 @@ def mock_gateway(folder: Path, *options: str) -> Iterator[GatewayProcess]:
     """Run `openai-frontend serve` with the model `mock` and wait until it is ready."""
     repository = folder / "models"
     repository.mkdir()
-    mock_models.write_with_tokenizer(repository, "mock", tokens=["Hel", "lo"], answer_tokens=4)
+    classes = {"tasks": ["generate", "embed", "score", "classify"], "labels": ["no", "yes"]}
+    mock_models.write_with_tokenizer(
+        repository, "mock", tokens=["Hel", "lo"], answer_tokens=4, **classes
+    )
     with GatewayProcess(repository, folder / "log", *options) as process:
         process.wait_until_ready()
         yield process

@@ -114,7 +114,7 @@ async def test_batch_of_embeddings(tmp_path: Path) -> None:
         together = await model.embed(BATCH)
         alone = [result for each in BATCH for result in await model.embed([each])]
     gc.collect()
-    assert model.takes_batches
+    assert model.batch_limit("embed", tokenized=True) == 32
     assert together == alone
     assert [each.prompt_tokens for each in together] == [3, 1, 9, 3]
 

@@ -134,7 +134,7 @@ def test_score_request_of_a_model_in_front_of_ours() -> None:
     asked = ScorePairRequest(request_id="r", prompt_token_ids=(1, 2), token_type_ids=(0, 1))
     inputs = contract.encode([asked])
     assert document(inputs.pop("score_request")) == {"input": [1, 2], "token_type_ids": [0, 1]}
-    assert (inputs, contract.takes_batches) == ({}, False)
+    assert (inputs, contract.batch_limit(tokenized=True)) == ({}, 1)
 
 
 def test_batch_of_embedding_requests() -> None:
@@ -195,6 +195,9 @@ def test_batch_of_another_size_is_an_error() -> None:
         ScoreContract(INPROCESS).decode(RecordedOutputs(score=scores), 2)
 
 
-@pytest.mark.parametrize(("config", "takes"), [(INPROCESS, True), (NVIDIA_VLLM, False)])
-def test_only_inprocess_models_take_batches(config: Any, takes: bool) -> None:
-    assert EmbeddingContract(config).takes_batches is takes
+@pytest.mark.parametrize(("config", "limit"), [(INPROCESS, 32), (NVIDIA_VLLM, 1)])
+def test_only_inprocess_models_take_batches_of_token_ids(config: Any, limit: int) -> None:
+    contract = EmbeddingContract(config)
+
+    assert contract.batch_limit(tokenized=True) == limit
+    assert contract.batch_limit(tokenized=False) == 1

@@ -25,6 +25,7 @@ from tests.fast.contracts.recorded import (
         (INPROCESS, ["generate"], ("vllm", {"generation"})),
         (INPROCESS, ["embed"], ("embeddings", {"embedding"})),
         (INPROCESS, ["embed", "score"], ("embeddings", {"embedding", "score"})),
+        (INPROCESS, ["score", "classify"], ("embeddings", {"score", "classification"})),
         (ENSEMBLE, None, ("tensorrt_llm", {"generation"})),
         (BLS, None, ("tensorrt_llm", {"generation"})),
         (LLMAPI, None, ("llmapi", {"generation"})),
@@ -35,9 +36,10 @@ def test_tensors_and_engine_tasks_select_contracts(
 ) -> None:
     """A model gets the contracts that its tensors allow and whose tasks its engine reports."""
 
-    chosen = select_contracts(config, tasks=tasks)
+    chosen = select_contracts(config, tasks=tasks, options=ContractOptions(labels=["a", "b"]))
 
-    kinds = {kind for kind in ("generation", "embedding", "score") if getattr(chosen, kind)}
+    every = ("generation", "embedding", "score", "classification")
+    kinds = {kind for kind in every if getattr(chosen, kind)}
     assert (chosen.name, kinds) == expected
 
 
@@ -82,7 +84,7 @@ def test_option_overrides_the_config(name: str) -> None:
         "output": tensors("text_output:STRING TRANSCRIPTS:STRING waveform:FP32"),
         "parameters": {"sample_rate": {"string_value": "24000"}},
     }
-    chosen = select_contracts(config, options=ContractOptions(name=name))
+    chosen = select_contracts(config, options=ContractOptions(name=name, labels=["a"]))
     assert (chosen.name, chosen.reason) == (name, "The model's options set it.")
     if (contract := chosen.generation) is not None:
         assert contract.supports("temperature") in (True, False)

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openai_frontend.errors import ContextLengthExceeded
-from openai_frontend.generation import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
+from openai_frontend.generation import (
+    MAX_BATCH_INPUTS,
+    EmbeddingResult,
+    EmbedRequest,
+    ScorePairRequest,
+    ScoreResult,
+)
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
 from tests.fast.serving.fake_model import FakeModel, Prompts
@@ -36,13 +42,16 @@ class FakePoolingModel(FakeModel):
         self.prompts = Prompts() if has_tokenizer else None
         self.embedded: list[EmbedRequest] = []
         self.scored: list[ScorePairRequest] = []
-        self.takes_batches = takes_batches
+        self._takes_batches = takes_batches
         self.batches: list[int] = []  # inputs of each
         self.most_at_once = 0
         self._vectors = dict(vectors or {})
         self._failing = failing
         self._hanging = hanging
         self._iterations = iterations
+
+    def batch_limit(self, task: str, *, tokenized: bool) -> int:
+        return MAX_BATCH_INPUTS if self._takes_batches and tokenized else 1
 
     async def tokenize(
         self,

@@ -10,6 +10,7 @@ import pytest
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.prompting.token_bytes import TiktokenDecoder
 from openai_frontend.serving.embeddings import Embeddings
+from openai_frontend.serving.pooling_inputs import PoolingInputs
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
@@ -18,11 +19,9 @@ from tests.fast.serving.fake_pooling_model import FakePoolingModel
 
 
 def embeddings(*, max_concurrent_requests: int = 99, **limits: int) -> Embeddings:
-    return Embeddings(
-        InferenceLimits(**limits),
-        FieldPolicy("reject"),
-        admission(max_concurrent_requests),
-    )
+    policy = FieldPolicy("reject")
+    inputs = PoolingInputs(InferenceLimits(**limits), policy)
+    return Embeddings(inputs, policy, admission(max_concurrent_requests))
 
 
 async def create(
@@ -274,12 +273,9 @@ async def test_token_ids_of_a_client_are_logged_once_per_model(caplog):
 
 async def test_token_ids_are_decoded_with_openai_s_vocabulary(caplog):
     tiktoken = TiktokenDecoder({7: b"a", 8: b"b"})
-    endpoint = Embeddings(
-        InferenceLimits(),
-        FieldPolicy("reject"),
-        admission(9),
-        tiktoken=tiktoken,
-    )
+    policy = FieldPolicy("reject")
+    inputs = PoolingInputs(InferenceLimits(), policy, tiktoken=tiktoken)
+    endpoint = Embeddings(inputs, policy, admission(9))
     model = FakePoolingModel()
 
     await create(model, endpoint, input=[[7, 8], [8]])

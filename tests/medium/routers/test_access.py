@@ -398,6 +398,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/embeddings": {"input": "hi"},
+    "/v1/classify": {"input": "hi"},
+    "/classify": {"input": "hi"},
     "/invocations": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/rerank": {"query": "q", "documents": ["d"]},
     "/v2/rerank": {"query": "q", "documents": ["d"]},

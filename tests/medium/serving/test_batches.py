@@ -8,6 +8,7 @@ import pytest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.pooling import SLICE_US, embedding_cost_us, pooling_cost_us
+from openai_frontend.serving.pooling_inputs import PoolingInputs
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Reranking, Scoring
@@ -21,8 +22,9 @@ class Endpoints:
     """All that embed or score, with so many slots."""
 
     def __init__(self, slots: int = 1024) -> None:
-        given = InferenceLimits(), FieldPolicy("reject"), admission(slots)
-        self.embeddings, self.scoring = Embeddings(*given), Scoring(*given)
+        limits, policy, given = InferenceLimits(), FieldPolicy("reject"), admission(slots)
+        self.embeddings = Embeddings(PoolingInputs(limits, policy), policy, given)
+        self.scoring = Scoring(limits, policy, given)
         self.reranking = Reranking(FieldPolicy("reject"), self.scoring)
 
     async def embed(self, model: Any, given: Any, **fields: Any) -> bytes:

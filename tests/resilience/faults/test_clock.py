@@ -24,6 +24,7 @@ MAY = {
     "prompting/template_environment.py": "templates write the date",
     "serving/dialects/responses/response_object.py": "`completed_at` of a response",
     "serving/output/completion_job.py": "`created` of an answer",
+    "serving/classification.py": "`created` of an answer",
     "serving/scoring.py": "`created` of an answer",
 }
 

@@ -109,6 +109,8 @@ REQUESTS: dict[str, Request] = {
     "completion": text("/v1/completions", prompt="hi"),
     "streamed completion": text("/v1/completions", prompt="hi", stream=True),
     "embeddings": texts("/v1/embeddings", input=["hi"]),
+    "classification": texts("/v1/classify", input=["hi"]),
+    "classification of vLLM": texts("/classify", input=["hi"]),
     "rerank": texts("/v1/rerank", **_RERANK),
     "rerank as at Cohere": texts("/v2/rerank", **_RERANK),
     "rerank in either form": texts("/rerank", **_RERANK),
@@ -161,7 +163,8 @@ def gateway(
     folder = tmp_path_factory.mktemp("routes")
     models = folder / "models"
     long = {"tokens": [PIECE], "max_model_len": 10**6}
-    held_models.write_mock(models, "talks", gates, dimensions=512, **long)
+    classes = {"tasks": ["generate", "embed", "score", "classify"], "labels": ["label"] * 512}
+    held_models.write_mock(models, "talks", gates, dimensions=512, **classes, **long)
     held_models.write_mock(models, "hears", gates, audio_window_s=4, **long)
     held_models.write_speaker(models, "speaks", gates["answer"])
     held_models.write_echo(models, "echoes", gates["answer"])

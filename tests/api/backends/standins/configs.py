@@ -36,6 +36,16 @@ SPEECH: Mapping[str, Tensors] = {
     "output": ONE_VOICE["output"],
 }
 
+
+def classifier(*, texts: int, scores: list[int], labels: str | None) -> Mapping[str, Tensors]:
+    """One text or, with -1, any number of them; the scores have a file of labels, or none."""
+    file = {} if labels is None else {"label_filename": labels}
+    return {
+        "input": {"REVIEW": {"data_type": "TYPE_STRING", "dims": [texts]}},
+        "output": {"SENTIMENT": {"data_type": "TYPE_FP32", "dims": scores, **file}},
+    }
+
+
 _STEPS = {
     "preprocessing": ensemble_steps.PREPROCESSING_MAPS,
     "tensorrt_llm": ensemble_steps.ENGINE_MAPS,

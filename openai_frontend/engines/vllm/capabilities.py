@@ -46,6 +46,10 @@ ENGINE = Capability(
         vllm.v1.engine.async_llm:AsyncLLM.encode(prompt, pooling_params, request_id)
         vllm.v1.engine.async_llm:AsyncLLM.add_lora(lora_request)
         vllm.v1.engine.async_llm:AsyncLLM.remove_lora(lora_id)
+        vllm.v1.engine.async_llm:AsyncLLM.sleep(level)
+        vllm.v1.engine.async_llm:AsyncLLM.wake_up(tags)
+        vllm.v1.engine.async_llm:AsyncLLM.collective_rpc(method)
+        vllm.third_party.pynvml
         vllm.v1.engine.async_llm:AsyncLLM.shutdown
         vllm.v1.engine.async_llm:AsyncLLM.errored
         vllm.v1.engine.async_llm:AsyncLLM.log_stats

@@ -56,6 +56,8 @@ class ClassificationContract:
                 f"The model returned {size} scores for {count} inputs instead of one row for each."
             )
         width = shape[-1]
+        if width == 0:
+            raise MalformedOutput("The model returned no scores.")
         if view.nbytes != rows * width * _FLOAT_BYTES:
             raise MalformedOutput("The model returned scores of another type than FP32.")
         numbers: Any = view.cast("B").cast("f")
@@ -72,7 +74,7 @@ class ClassificationContract:
 
 def is_classifier(config: Mapping[str, Any]) -> bool:
     """Whether the tensors of a model are one text and one vector of scores."""
-    has_text = any(each["name"] == "text_output" for each in config.get("output", ()))
+    has_text = any(each["data_type"] == "TYPE_STRING" for each in config.get("output", ()))
     return not has_text and len(text_inputs(config)) == 1 and len(score_outputs(config)) == 1
 
 

@@ -177,7 +177,7 @@ def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str
                 f"unknown contract '{options.name}'; use one of {', '.join(NAMES)}"
             )
         return options.name, "The model's options set it."
-    if options.labels is not None and not _is_of_vllm(config) and is_classifier(config):
+    if options.labels is not None and not _is_of_vllm(config) and _has_only_scores(config, options):
         return "classification", _LABELS_REASON
     named = frozenset(options.tensors)
     inputs = declared_names(config, "input") | named
@@ -255,6 +255,16 @@ _RULES: Mapping[str, tuple[_Rule, str]] = {
 }
 
 
+def _has_only_scores(config: Mapping[str, Any], options: ContractOptions) -> bool:
+    """Whether labels make it a classifier: nothing says that it has vectors or texts too."""
+    vectors = [each for each in config.get("output", ()) if each["data_type"] == "TYPE_FP32"]
+    return (
+        is_classifier(config)
+        and options.tensors.keys() <= {"text_input", "scores"}
+        and (len(vectors) == 1 or not is_embedding_model(config))
+    )
+
+
 def _is_of_vllm(config: Mapping[str, Any]) -> bool:
     """Whether NVIDIA's backend of vLLM or one of our engines runs the model."""
     return config.get("backend") in ("vllm", "inprocess")
@@ -280,7 +290,10 @@ def _select_vllm(
     scores = "score" in allowed and "score_request" in inputs and "score" in outputs
     classifies = "classify" in (tasks or ()) and "embedding_request" in inputs
     if classifies and options.labels is None:
-        raise ModelUnavailable("its engine reports no labels; set `labels` in openai_frontend.yaml")
+        if not scores:
+            message = "its engine reports no labels; set `labels` in openai_frontend.yaml"
+            raise ModelUnavailable(message)
+        classifies = False
     if not (generates or embeds or scores or classifies):
         raise ModelUnavailable("no supported endpoint matches its inputs and outputs")
     return SelectedContracts(

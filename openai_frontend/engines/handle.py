@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 # Inputs of one batch that start in the same iteration of the event loop: vLLM takes about 0.1 ms
 # for each
 _STARTED_TOGETHER = 8
+_LOOK_S = 0.25  # how often a sleep or a wake looks whether the engine is alive
 
 
 class EngineHandle:
@@ -140,7 +141,8 @@ class EngineHandle:
         if self._live or self._tasks or self._resting is not None:
             reason = "it already sleeps" if self._resting is not None else "it serves requests"
             raise EngineError(reason, error_codes.UNAVAILABLE)
-        self._resting = asyncio.get_running_loop().create_task(self._engine.sleep(level))
+        falling = self._while_alive(self._engine.sleep(level))
+        self._resting = asyncio.get_running_loop().create_task(falling)
         self._resting.add_done_callback(self._fell_asleep)
         return await asyncio.shield(self._resting)
 
@@ -169,11 +171,27 @@ class EngineHandle:
         if resting.exception() is not None:  # it did not fall asleep
             return
         with caught(report):
-            await self._engine.wake()
+            await self._while_alive(self._engine.wake())
         self._resting = None
 
+    async def _while_alive(self, call: Coroutine[Any, Any, Result]) -> Result:
+        """Await a call of the engine. vLLM's does not end if the engine's process dies meanwhile.
+
+        Raises EngineError then.
+        """
+        engine = self._engine
+        task = asyncio.get_running_loop().create_task(call)
+        try:
+            while not (await asyncio.wait([task], timeout=_LOOK_S))[0]:
+                if (reason := engine.failure()) is not None:
+                    raise EngineError(reason, error_codes.UNAVAILABLE)
+        finally:
+            task.cancel()
+        return task.result()
+
     def _woken(self, waking: asyncio.Task[None]) -> None:
-        self._waking = None
+        if self._waking is waking:
+            self._waking = None
         if not waking.cancelled():
             waking.exception()  # mark as retrieved: every caller may have left
 
@@ -237,7 +255,7 @@ class EngineHandle:
             with self._adapting:
                 self._tell_adapters(engine)
                 self._engine, self._loaded, self._down = engine, True, None
-                self._resting = self._wake_failure = None
+                self._resting = self._waking = self._wake_failure = None
             if facts != self.facts:  # else the same object, by which a model is known again
                 self.facts = facts
 

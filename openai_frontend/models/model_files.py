@@ -6,6 +6,7 @@ Reads the files that the backends themselves read; runs nothing.
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,10 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.media.hugging_face import has_vision, read_json, read_mapping
 from openai_frontend.media.modalities import ImageSupport
 from openai_frontend.model_facts import OTHER_BACKEND, ModelFacts
+
+logger = logging.getLogger(__name__)
+
+_FP32 = "TYPE_FP32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +74,22 @@ def read_facts(source: ModelSource, look: Look) -> ModelFacts:
 
 
 def _labels(source: ModelSource) -> tuple[str, ...] | None:
-    """The labels of the only output that has a file of them: one on each line.
+    """The labels of the only output of FP32 numbers that has a file of them: one on each line.
 
-    Triton looks for the file beside config.pbtxt. Raises ModelUnavailable if it cannot be read.
+    Triton looks for the file beside config.pbtxt. None if it cannot be read: the model may do
+    without them, or its options have them.
     """
-    names = {each.get("label_filename") for each in source.config.get("output", ())} - {None, ""}
+    numbers = (each for each in source.config.get("output", ()) if each["data_type"] == _FP32)
+    names = {each.get("label_filename") for each in numbers} - {None, ""}
     if len(names) != 1 or source.folder is None:
         return None
     path = source.folder.parent / str(names.pop())
     try:
-        return tuple(path.read_text(encoding="utf-8").rstrip().splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelUnavailable(f"{path}: {error}") from error
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        logger.warning("no labels: %s: %s", path, error.strerror)
+        return None
+    return tuple(line.rstrip("\r") for line in text.rstrip().split("\n"))  # as Triton splits
 
 
 def fingerprint(source: ModelSource) -> str:

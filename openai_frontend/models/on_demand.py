@@ -66,6 +66,8 @@ class OnDemandLoader:
         self._sleep = sleep
         self._changing: dict[str, asyncio.Task[None]] = {}  # models that fall asleep or wake
         self._falling_asleep: set[str] = set()
+        self._called: set[str] = set()  # of those, the ones that a request waits for
+        self._not_slept: dict[str, float] = {}  # when a model did not fall asleep
         self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._queues: dict[str, WaitQueue] = {}  # of requests that wait for a load
@@ -113,17 +115,25 @@ class OnDemandLoader:
 
     def begin_wake(self, name: str) -> None:
         """Start to wake a model, unless it wakes already. Idle models make room for it."""
-        if self._sleep is not None and name not in self._changing:
+        if self._sleep is None:
+            return
+        if name in self._falling_asleep:
+            self._called.add(name)  # it wakes once it sleeps
+        elif name not in self._changing:
             self._change(name, self._wake(name, self._sleep))
 
     def _change(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = self._changing[name] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(partial(self._changed, name))
 
-    def _changed(self, name: str, _: object) -> None:
+    def _changed(self, name: str, task: asyncio.Task[None]) -> None:
         del self._changing[name]
         self._falling_asleep.discard(name)
         self._room_event.set()
+        if name in self._called:
+            self._called.discard(name)
+            if not task.cancelled():
+                self.begin_wake(name)
 
     async def _wake(self, name: str, sleep: ModelSleep) -> None:
         try:
@@ -136,11 +146,17 @@ class OnDemandLoader:
         """Wake a model once its memory fits. Raises ModelUnavailable if it does not wake."""
         if self._sleep is None:
             return
+        if self._limits.memory_bytes is None:  # it need not wait for loads
+            if not await self._sleep.wake(name):
+                await self._sleep.wait_for_restart(name)
+            return
         deadline = asyncio.get_running_loop().time() + self._limits.wait_s
         while True:
             async with self._load_lock:
                 self._room_event.clear()
-                fits = self._make_room(self._sleep.freed_bytes(name), name)
+                # Not all that its sleep freed, which may be more than its size
+                wanted = self._size_bytes(name) - self._used_bytes_of(name)
+                fits = self._make_room(wanted, name)
                 is_awake = fits and await self._sleep.wake(name)
             if is_awake:
                 return
@@ -153,6 +169,7 @@ class OnDemandLoader:
         try:
             await sleep.sleep(name, level)
         except GatewayError as error:  # a request came, or an operator changes it
+            self._not_slept[name] = time.monotonic()
             logger.warning("model %s: did not fall asleep: %s", name, error.message)
 
     def _start_sleep(self, name: str, sleep: ModelSleep) -> None:
@@ -165,7 +182,7 @@ class OnDemandLoader:
         those sleep that have served nothing for their `idle_sleep_s`. Called at each heartbeat.
         """
         registry = self._registry
-        if not registry.has_loaded():
+        if not registry.has_loaded() or self._load_lock.locked():  # it measures the memory
             return
         if self._seen is not registry.snapshot_id():
             self._seen = registry.snapshot_id()
@@ -189,9 +206,15 @@ class OnDemandLoader:
             and sleep_s is not None
             and idle_s >= sleep_s
             and self._may_evict(name)
-            and not sleep.is_sleeping(name)
+            and self._may_sleep(name, sleep)
         ):
             self._start_sleep(name, sleep)
+
+    def _may_sleep(self, name: str, sleep: ModelSleep) -> bool:
+        """Whether it is awake, and has not just failed to fall asleep."""
+        failed_s = self._not_slept.get(name)
+        recently = failed_s is not None and time.monotonic() - failed_s < RETRY_S
+        return not recently and not sleep.is_sleeping(name)
 
     def notify_idle(self) -> None:
         """Wake the loads that wait for an idle model."""
@@ -326,7 +349,7 @@ class OnDemandLoader:
             for each in loaded
             if each != name and self._registry.options(each).sleeps and self._may_evict(each)
         ]
-        awake = [each for each in idle if not sleep.is_sleeping(each)]
+        awake = [each for each in idle if self._may_sleep(each, sleep)]
         if not awake:
             return False
         victim = min(awake, key=lambda each: self._registry.use(each).last_used)
@@ -365,7 +388,7 @@ class OnDemandLoader:
         return used_bytes + needed_bytes > self._limits.memory_bytes
 
     def _has_too_many(self, loaded: frozenset[str], name: str) -> bool:
-        if self._limits.models is None:
+        if self._limits.models is None or name in loaded:  # a wake adds none
             return False
         others = [each for each in loaded if each != name and self._registry.loads_on_demand(each)]
         return len(others) >= self._limits.models

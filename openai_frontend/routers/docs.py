@@ -73,6 +73,7 @@ async function start() {
     dom_id: "#swagger-ui",
     validatorUrl: null,
     tryItOutEnabled: true,
+    showMutatedRequest: false,  // its curl command would show the key
     displayRequestDuration: true,
     defaultModelsExpandDepth: 0,
     requestInterceptor(request) {
@@ -84,8 +85,13 @@ async function start() {
 
 form.addEventListener("submit", event => {
   event.preventDefault();
-  sessionStorage.setItem(STORED, form.querySelector("input").value.trim());
-  start();
+  const key = form.querySelector("input").value.trim();
+  if (/^[\\x21-\\x7e]+$/.test(key)) {
+    sessionStorage.setItem(STORED, key);
+    start();
+  } else {
+    form.querySelector("[role=alert]").textContent = "A key has ASCII characters without spaces.";
+  }
 });
 start();
 """

@@ -11,6 +11,7 @@ import pytest
 
 from tests import recordings
 from tests.gateway_process import GatewayProcess
+from tests.printed_examples import curl_commands
 
 pytestmark = pytest.mark.engine
 
@@ -45,7 +46,7 @@ def test_examples_of_the_ready_message_work(default_gateway):
     two load their model, whose card had told what it can do.
     """
     default_gateway.wait_for_line("print(")  # it may be ready before it prints them
-    lines = [line for line in default_gateway.output().splitlines() if line.startswith("curl ")]
+    lines = [*curl_commands(default_gateway.output())]
     before = capabilities(default_gateway)
     engines = len(default_gateway.engine_processes())
     paths, answers = [], []

@@ -82,7 +82,7 @@ def test_the_audit_hook_records_files_and_code(guarded_process):
 
 def test_no_endpoint_tests_a_connection_prompt_or_command(guarded):
     for path in ("/mcp-rest/test/connection", "/prompts/test", "/health/test_connection",
-                 "/v1/invocations", "/collective_rpc", "/pause", "/reset_prefix_cache", "/sleep",
+                 "/v1/invocations", "/collective_rpc", "/pause", "/reset_prefix_cache",
                  "/start_profile", "/key/generate",
                  "/config/update"):  # fmt: skip
         response = guarded.ask(f"POST {path}", b"{}", key=KEY)

@@ -305,6 +305,7 @@ class VLLMEngine(Engine):
         if engine is not None:
             self._adapters.close()
             self._grammars.close()
+            self._sleep.close()
             for cache in self._media_caches():
                 cache.close()
             engine.shutdown()

@@ -48,7 +48,7 @@ def from_engine(
 ) -> ModelFacts:
     """All facts about a loaded model."""
     config, lora = engine.model_config, engine.vllm_config.lora_config
-    tasks = _tasks(config)
+    tasks, transfer = _tasks(config), kv_transfer.facts(engine)
     return ModelFacts(
         max_model_len=config.max_model_len,
         tokenizer=arguments.tokenizer_folder(config),
@@ -60,11 +60,11 @@ def from_engine(
         labels=_labels(config) if "classify" in tasks else None,
         description=model.parameters.get("description"),
         max_lora_rank=None if lora is None else lora.max_lora_rank,
-        kv_transfer=kv_transfer.facts(engine),
+        kv_transfer=transfer,
         images=None if media is None else media.images,
         audio=None if media is None else media.audio_files,
         transcription=None if audio is None else audio.support,
-        sleep_obstacle=sleep.obstacle(config),
+        sleep_obstacle=sleep.obstacle(config, transfers=transfer is not None),
         limitations=tuple(limitations),
     )
 
@@ -78,7 +78,8 @@ def _tasks(config: Any) -> tuple[str, ...]:
     if config.score_type != "cross-encoder":
         return ()
     labels = _labels(config)
-    return _classifier_tasks(0 if labels is None else len(labels))
+    count = getattr(config.hf_config, "num_labels", 0) if labels is None else len(labels)
+    return _classifier_tasks(count)
 
 
 def _classifier_tasks(labels: int) -> tuple[str, ...]:
@@ -89,8 +90,7 @@ def _classifier_tasks(labels: int) -> tuple[str, ...]:
 def _labels(config: Any) -> tuple[str, ...] | None:
     """The labels of a model's classes. Transformers names those that its files do not."""
     names = getattr(config.hf_config, "id2label", None)
-    count = getattr(config.hf_config, "num_labels", 0)
-    return tuple(str(names[at]) for at in range(count)) if names else None
+    return tuple(str(names[at]) for at in sorted(names)) if names else None
 
 
 def _labels_in_files(weights: Path | None) -> tuple[str, ...]:

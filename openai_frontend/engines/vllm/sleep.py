@@ -7,10 +7,12 @@ from typing import Any
 from openai_frontend.engines.engine import EngineError
 
 
-def obstacle(model_config: Any) -> str | None:
+def obstacle(model_config: Any, *, transfers: bool = False) -> str | None:
     """Why an engine with vLLM's ModelConfig cannot sleep; None if it can. vLLM itself refuses
     `enable_sleep_mode` without CUDA.
     """
+    if transfers:
+        return "other servers read its KV cache (kv_transfer_config)"
     if getattr(model_config, "enable_sleep_mode", False):
         return None
     return "its model.json does not set enable_sleep_mode, which needs CUDA"
@@ -35,6 +37,10 @@ class EngineSleep:
         self._engine = engine
         self._used_bytes = used_bytes
         self._level = 0  # 0: awake
+
+    def close(self) -> None:
+        """The engine is shut down: a reference would keep its sockets and threads."""
+        self._engine = None
 
     @property
     def is_sleeping(self) -> bool:

@@ -40,7 +40,10 @@ export function verdict({ kind, value }, text, finished) {
     return finished ? { state: "broken", detail: error.message }
       : { state: "open", detail: "JSON is not complete yet" };
   }
-  const problems = schemaProblems(value, parsed);
+  let problems;
+  try { problems = schemaProblems(value, parsed); } catch (error) {  // such as a pattern of Python's
+    return { state: "unchecked", detail: `the page cannot check this schema: ${error.message}` };
+  }
   return problems.length ? { state: "broken", detail: problems.join("; ") }
     : { state: "met", detail: "matches the schema" };
 }

@@ -107,7 +107,8 @@ function python(value, indent = "") {
   if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value)) return lines("[", value.map(each => python(each, inner)), "]");
   if (typeof value !== "object") return JSON.stringify(value);
-  return lines("{", Object.entries(value).map(
+  const known = Object.entries(value).filter(([, each]) => each !== undefined);  // as in JSON
+  return lines("{", known.map(
     ([name, each]) => `${JSON.stringify(name)}: ${python(each, inner)}`), "}");
 }
 

@@ -20,7 +20,7 @@ const forget = document.getElementById("forget");
 const shown = new Map(); // a view keeps its state while others are shown
 let models = [];
 
-const named = () => location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "chat";
+const named = () => Object.hasOwn(VIEWS, location.hash.slice(1)) ? location.hash.slice(1) : "chat";
 
 function links() {
   document.getElementById("views").replaceChildren(...Object.entries(VIEWS).map(
@@ -68,8 +68,12 @@ function askForKey(error) {
 
 form.addEventListener("submit", event => {
   event.preventDefault();
-  const control = document.getElementById("key-value");
-  key.set(control.value.trim());
+  const control = document.getElementById("key-value"), given = control.value.trim();
+  if (!/^[\x21-\x7e]+$/.test(given)) {  // no header can have another
+    document.getElementById("key-error").textContent = "A key has ASCII characters without spaces.";
+    return;
+  }
+  key.set(given);
   control.value = "";
   reload();
 });

@@ -245,6 +245,45 @@ async def test_request_while_the_model_falls_asleep(repository, live_gateway):
         assert (await falling).status_code == 200
 
 
+async def test_request_while_an_idle_model_falls_asleep(repository, live_gateway):
+    """The heartbeat began the sleep, which the request outlasts and then ends."""
+    write(repository, "a", sleep_s=0.5)
+    options(repository, "a", "idle_sleep_s: 0.1")
+    async with live_gateway(queue_timeout_s=20.0) as gateway:
+        await until(lambda: engine_sleep.is_sleeping("a"))
+        answers = await asyncio.gather(*(text(gateway, "a") for _ in range(5)))
+
+    assert answers == ["a a "] * 5
+
+
+@pytest.mark.parametrize("change", ["sleep", "wake"])
+async def test_engine_that_dies_during_a_change_is_restarted(
+    repository, live_gateway, monkeypatch, change
+):
+    """The change of a dead engine would never end."""
+    write(repository, "a")
+    dead: list[MockEngine] = []
+
+    async def never(engine: MockEngine, *_: object) -> None:
+        dead.append(engine)
+        await asyncio.Event().wait()
+
+    def failure(engine: MockEngine) -> str | None:
+        return "its process has died" if engine in dead else None
+
+    async with live_gateway(**EXPLICIT, engine_max_restarts=3) as gateway:
+        if change == "wake":
+            await puts_to_sleep(gateway)
+        monkeypatch.setattr(MockEngine, change, never)
+        monkeypatch.setattr(MockEngine, "failure", failure)
+        asked = asyncio.create_task(gateway.change("a", change))
+        await until(lambda: bool(dead))
+        async with asyncio.timeout(30):
+            await asked
+            await until(lambda: inprocess.handle("a")._engine not in dead)
+            assert await text(gateway, "a") == "a a "
+
+
 async def test_failed_wake_restarts_the_engine(repository, live_gateway, monkeypatch):
     """Requests wait for the restart; none is lost."""
     write(repository, "a", failed_wakes=1)

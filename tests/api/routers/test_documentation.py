@@ -16,12 +16,16 @@ def document(mock_gateway: GatewayProcess) -> dict[str, Any]:
     return document
 
 
-# These need a model of plain tensors, one that speaks, or permission to change models: see
-# tests/api/kserve, tests/api/backends/test_speech.py, tests/api/models.
+# These need a model of plain tensors, one that speaks or classifies, or permission to change
+# models: see tests/api/kserve, tests/api/backends, tests/api/models.
 NOT_HERE = {
+    "/classify",
+    "/v1/classify",
     "/v1/audio/speech",
     "/v1/load_lora_adapter",
     "/v1/models/{id}/load",
+    "/v1/models/{id}/sleep",
+    "/v1/models/{id}/wake",
     "/v1/models/{id}/unload",
     "/v1/unload_lora_adapter",
     "/v2/models/{model}/infer",

@@ -18,6 +18,7 @@ from openai_frontend.server.certificates import Certificate, InvalidCertificate
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
 from tests.medium.cli.certificates import Authority, encrypted_key
+from tests.printed_examples import curl_commands
 from tests.process_state import log_restored
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -185,7 +186,8 @@ def test_unix_socket(tmp_path, models):
 
         assert answer.text.count("yes") == 64
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
-        assert f"curl --unix-socket {path} http://localhost/v1/chat/completions" in gateway.output()
+        first = next(curl_commands(gateway.output())).replace(" \\\n ", "")
+        assert first.startswith(f"curl --unix-socket {path} http://localhost/v1/chat/completions ")
     assert not path.exists()  # removed on exit
 
 

@@ -197,3 +197,33 @@ def test_engine_without_labels_is_refused() -> None:
     }
     with pytest.raises(ModelUnavailable, match="engine reports no labels"):
         select_contracts(inprocess, tasks=["classify"])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "tensors", "name"),
+    [
+        ({"embedding": "FP32", "scores": "FP32"}, {}, "embeddings"),
+        ({"embedding": "FP32", "scores": "FP32"}, {"embedding": "embedding"}, "embeddings"),
+        ({"answer": "STRING", "scores": "FP32"}, {}, "python"),
+        ({"first": "FP32", "scores": "FP32"}, {"scores": "scores"}, "classification"),
+    ],
+)
+def test_labels_do_not_take_other_routes(
+    outputs: dict[str, str], tensors: dict[str, str], name: str
+) -> None:
+    """A model with a usual vector or a text keeps its route; `contract` may choose another."""
+    made = config()
+    made["input"][0]["name"] = "text_input"
+    made["output"] = [
+        {"name": each, "data_type": f"TYPE_{kind}", "dims": [3]} for each, kind in outputs.items()
+    ]
+    made["output"][1]["label_filename"] = "labels.txt"
+
+    chosen = select_contracts(made, options=ContractOptions(labels=LABELS, tensors=tensors))
+
+    assert chosen.name == name
+
+
+def test_no_scores_are_refused() -> None:
+    with pytest.raises(MalformedOutput, match="no scores"):
+        contract(config()).decode(outputs(np.zeros((1, 0))), 1)

@@ -60,7 +60,7 @@ DIALECT = {
     "sums": "{{ 'a' + messages[0].role + 'b' + messages[1].content + 'c' + 'd' + 'e' + 'f' + 'g'"
     " + 'h' + 'i' + (1 + 2 + 3.5) | string }}{{ [1] + messages[:1] + [2, 3] + ['x' + 'y'] }}"
     "{{ 'x' + ('y' | escape) + '<' }}{{ 1 + true }}",
-    "members": "{% for m in messages %}{{ m.role }}{{ m['role'] }}{{ m['items'] }}{{ m.absent }}"
+    "members": "{% for m in messages %}{{ m.role }}{{ m['role'] }}{{ m.absent }}"
     "{{ m['absent'] is defined }}{{ m.content.upper() }}{% endfor %}{{ loop is defined }}"
     "{% set loops = {'first': 1} %}{{ loops.first }}{{ (missing or loops).first }}",
     "members of other values": "{% set ns = namespace(role='n') %}{{ ns.role }}{{ 'text'.role }}"

@@ -93,7 +93,7 @@ def test_cache_breakpoint_of_an_image_does_not_change_the_answer(client):
 def test_documented_example_runs(gateway, tmp_path, monkeypatch, capsys):
     """docs/multimodal.md, with this server's port."""
     page = (ROOT / "docs" / "multimodal.md").read_text()
-    code, *_ = [text for language, text in BLOCK.findall(page) if language == "python"]
+    code, _ = [text for language, text in BLOCK.findall(page) if language == "python"]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "screenshot.png").write_bytes(PNG)
 

@@ -198,20 +198,26 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     app.state.authenticator = authenticator
     _add_routes(app, settings, state)
     _include(app, metrics_router(partial(_families, state), state.server.metrics))
-    document = Document(
-        app,
-        public_scopes=None if authenticator is None else public,
-        root_path=settings.root_path,
-    )
+    _add_pages(app, settings, registry, public_scopes=public if authenticator is not None else None)
+    _add_hosting(app, state.server)
+    app.state.routes = all_routes(app)
+    routes.load(app.state.routes)
+    return app
+
+
+def _add_pages(
+    app: Gateway,
+    settings: Settings,
+    registry: ModelRegistry,
+    public_scopes: frozenset[RouteScope] | None,
+) -> None:
+    """Add the API's description, and the pages for browsers."""
+    document = Document(app, public_scopes=public_scopes, root_path=settings.root_path)
     _include(app, docs_router(document, registry))
     pages = settings.web_pages != "none"
     if pages:
         _include(app, docs_page_router())
     _include(app, root_router(settings.root_path, pages=pages))
-    _add_hosting(app, state.server)
-    app.state.routes = all_routes(app)
-    routes.load(app.state.routes)
-    return app
 
 
 def _add_hosting(app: Gateway, server: Server) -> None:

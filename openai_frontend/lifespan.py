@@ -184,16 +184,6 @@ def build_state(settings: Settings, server: Server) -> AppState:
     drain_state.on_drain(on_demand.drain)
     supervisor = EngineSupervisor(server, registry, metrics, settings.engine_limits())
     sleep.given_up = lambda: supervisor.given_up
-    polls = settings.model_control_mode == "poll"
-    startup = Startup(
-        server,
-        registry,
-        lora_poll_interval_s=settings.lora_poll_interval_s,
-        repository_poll_s=settings.repository_poll_s if polls else None,
-        preload=[name for name in settings.load_model if name != "*"]
-        if settings.load_on_demand
-        else (),
-    )
     tracing, authenticator = tracing_of(settings), authenticator_of(settings)
     body_memory, audio_memory = _memory_budgets(settings, metrics)
     server.heartbeat.on_beat.append(metrics.lagged)
@@ -202,7 +192,7 @@ def build_state(settings: Settings, server: Server) -> AppState:
     return AppState(
         server=server,
         registry=registry,
-        startup=startup,
+        startup=_startup(settings, server, registry),
         metrics=metrics,
         authenticator=authenticator,
         on_demand=on_demand,
@@ -217,6 +207,18 @@ def build_state(settings: Settings, server: Server) -> AppState:
         media_fetcher=_media_fetcher(settings, metrics),
         prefill_peers=peers,
         bucket_copies=_bucket_copies(settings, server, registry, metrics),
+    )
+
+
+def _startup(settings: Settings, server: Server, registry: ModelRegistry) -> Startup:
+    polls = settings.model_control_mode == "poll"
+    named = [name for name in settings.load_model if name != "*"]
+    return Startup(
+        server,
+        registry,
+        lora_poll_interval_s=settings.lora_poll_interval_s,
+        repository_poll_s=settings.repository_poll_s if polls else None,
+        preload=named if settings.load_on_demand else (),
     )
 
 

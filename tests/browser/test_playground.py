@@ -238,6 +238,8 @@ def test_refused_constraint_shows_the_servers_reason(browser, gateway):
         page.get_by_label("Constraint").fill('{"type": "nonsense"}')
         page.get_by_text("The server refuses these. 400").wait_for()
 
+        assert page.get_by_text("The server accepts these.").count() == 0
+
 
 def test_failed_request_shows_the_servers_message(browser, gateway):
     with opened(browser, gateway.url, statuses=(400,)) as page:
@@ -417,6 +419,9 @@ def test_documentation_asks_for_the_key(browser, guarded):
             if key != KEY:
                 page.get_by_text("refused the key").wait_for()
         page.get_by_text("/v1/chat/completions", exact=True).first.wait_for()
+
+        assert not page.get_by_label("API key").is_visible()
+        assert page.evaluate("localStorage.length") == 0
 
 
 # The focused element: its text, or its label

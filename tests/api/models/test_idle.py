@@ -49,6 +49,9 @@ async def test_default_of_all_models(repository, live_gateway):
     every = {"*": {"idle_unload_s": 0.1}}
     async with live_gateway(model_control_mode="none", model_option=every) as gateway:
         await until(lambda: loaded(gateway) == {"b"})
+        answer = await text(gateway, "a")  # it loads again
+
+    assert answer == "a a "
 
 
 async def test_only_the_time_since_the_last_request_counts(repository, live_gateway):

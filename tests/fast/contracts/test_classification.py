@@ -170,10 +170,11 @@ def test_one_of_several_vectors_can_be_named() -> None:
     labelled["output"] += config(name="pooled", scores=[384])["output"]
     named = {**config(), "output": [*config()["output"], *config(name="pooled")["output"]]}
 
-    contract(labelled).decode(outputs([[1, 2, 3]]), 1)
-    contract(named, name="classification", tensors={"scores": "probabilities"}).decode(
-        outputs([[1, 2, 3]]), 1
-    )
+    by_tensors = contract(named, name="classification", tensors={"scores": "probabilities"})
+
+    for made in (contract(labelled), by_tensors):
+        [result] = made.decode(outputs([[1, 2, 3]]), 1)
+        assert list(result.embedding) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -407,8 +407,13 @@ class OnDemandLoader:
         return min(idle, key=lambda name: self._registry.use(name).last_used, default=None)
 
     def _may_evict(self, name: str) -> bool:
+        """Whether nothing uses or changes it. Calls of another model, by BLS, are not seen here: so
+        a model that one calls is in use while that one is loaded.
+        """
+        caller = self._registry.options(name).ensemble
         return (
             self._registry.use(name).is_idle
+            and (caller is None or not self._registry.is_loaded(caller))
             and name not in self._registry.locks
             and name not in self._evictions
             and name not in self._changing

@@ -54,6 +54,21 @@ async def test_default_of_all_models(repository, live_gateway):
     assert answer == "a a "
 
 
+async def test_model_that_another_one_calls_stays(repository, live_gateway):
+    """The calls do not pass the gateway. It may go once its caller has."""
+    write(repository, "part", "caller", "other")
+    options(repository, "part", f"{IDLE}\nensemble: caller")
+    options(repository, "other", "idle_unload_s: 0.1")
+    async with live_gateway(**EXPLICIT | {"load_model": ["part", "caller", "other"]}) as gateway:
+        gateway.registry.use("part").last_used -= 1001
+        await until(lambda: "other" not in loaded(gateway))
+        before = loaded(gateway)
+        await gateway.change("caller", "unload")
+        await until(lambda: loaded(gateway) == set())
+
+    assert before == {"part", "caller"}
+
+
 async def test_only_the_time_since_the_last_request_counts(repository, live_gateway):
     """A request, or a load by an operator, begins it anew."""
     write(repository, "a", "b")

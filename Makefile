@@ -14,7 +14,7 @@ BROWSER := tests/browser
 AGENTS := $(CLIENTS)/test_agents.py
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup setup-agents setup-browser setup-clients serve ray test test-agents test-browser test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-speech demo-vision lock clean
+.PHONY: help help-all setup setup-agents setup-browser setup-clients serve ray test test-agents test-browser test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-classifier demo-speech demo-vision lock clean
 
 help: ## show the common targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -182,6 +182,9 @@ demo-model: setup ### train the demo model
 
 demo-embedding: setup ### train the demo embedding model
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_embedding $(ARGS)
+
+demo-classifier: setup ### train the demo classifier
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_classifier $(ARGS)
 
 demo-speech: setup ### train the demo speech model
 	@$(PYTHON) -m scripts.setup --tool speech

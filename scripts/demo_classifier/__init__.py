@@ -1,0 +1,1 @@
+"""Training and score of the demo classifier."""

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
+from starlette.types import Receive, Scope, Send
 
 from openai_frontend.errors import GatewayError
 from openai_frontend.models.registry import ModelRegistry
@@ -108,6 +109,7 @@ _POLICY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
+_PART_BYTES = 64 * 1024
 PAGE_HEADERS = {"content-security-policy": _POLICY}
 
 
@@ -142,10 +144,24 @@ def docs_page_router() -> APIRouter:
     return router
 
 
+class SharedFile(Response):
+    """A body that every client gets from the same bytes: each part waits until the client has read
+    those before it, so a client that does not read costs one part instead of a copy of the body.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(head)
+        for at in range(0, len(self.body), _PART_BYTES):
+            part = self.body[at : at + _PART_BYTES]
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
 def _fixed(read: Callable[[], bytes], media_type: str) -> Callable[[Request], Any]:
     async def get_fixed(request: Request) -> Response:
         content = await asyncio.to_thread(read)
-        return Response(content, media_type=media_type, headers=PAGE_HEADERS)
+        return SharedFile(content, media_type=media_type, headers=PAGE_HEADERS)
 
     return get_fixed
 

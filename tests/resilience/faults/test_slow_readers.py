@@ -52,11 +52,15 @@ def ask(gateway: GatewayProcess, model: str, **fields: Any) -> socket.socket:
     body = json.dumps(
         {"model": model, "prompt": "hi", "max_tokens": 10**6, "stream": True} | fields
     )
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return send(gateway, f"{head}content-length: {len(body)}\r\n\r\n{body}")
+
+
+def send(gateway: GatewayProcess, request: str) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
     client.connect(("127.0.0.1", gateway.port))
-    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    client.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+    client.sendall(request.encode())
     return client
 
 
@@ -95,6 +99,25 @@ async def watched(look: Callable[[], int]) -> AsyncIterator[list[int]]:
         yield seen
     finally:
         task.cancel()
+
+
+async def test_clients_that_read_nothing_of_a_large_file_cost_their_buffers(gateway):
+    """Swagger UI has 1.5 MB. First in this module: no free memory hides what the readers cost."""
+    path = "/docs/swagger-ui-bundle.js"
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        size = len((await client.get(path)).content)
+    process = psutil.Process(gateway.pid)
+    before = await readers_dropped(gateway)
+    async with no_trace_left(gateway), watched(lambda: process.memory_info().rss) as memory:
+        with ExitStack() as clients:
+            for _ in range(READERS):
+                clients.enter_context(
+                    send(gateway, f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                )
+            await until_dropped(gateway, before + READERS)
+
+    assert size > 1_000_000
+    assert max(memory) - memory[0] < READERS * 300 * KIB
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}], ids=["short way", "long way"])

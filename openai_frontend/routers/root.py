@@ -1,11 +1,11 @@
 """GET /: JSON for clients, the playground for browsers. Its files lie in `playground/`."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
 from openai_frontend.routers.routing import PublicRoute
@@ -19,6 +19,7 @@ _LINKS = {
 }
 FOLDER = Path(__file__).with_name("playground")
 _PAGE = "index.html"
+_LINK = re.compile(rb'(?<=")(?=playground/|docs")')  # before each relative link of the page
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FILES = (
     "api.js",
@@ -65,16 +66,16 @@ def root_router(root_path: str, *, pages: bool) -> APIRouter:
     """Files are read when a browser asks for them: unused, the page takes no memory."""
     router = APIRouter(route_class=PublicRoute, include_in_schema=False)
     links = {name: root_path + path for name, path in _LINKS.items() if pages or name != "docs"}
+    # A proxy may serve the page at the root path without a slash, where relative links would break
+    prefix = f"{root_path}/".encode() if root_path else b""
     description = orjson.dumps({"service": "openai-frontend", "description": _ABOUT, **links})
 
     @router.get("/")
     async def get_root(request: Request) -> Response:
         if not pages or "text/html" not in request.headers.get("accept", ""):
             return Response(description, media_type="application/json")
-        raw_path: bytes = request.scope.get("raw_path", b"/")
-        if not raw_path.endswith(b"/"):  # relative links would break
-            return RedirectResponse(raw_path.rpartition(b"/")[2].decode("latin-1") + "/")
-        return await _file(_PAGE, "text/html")
+        page = _LINK.sub(prefix, await _content(_PAGE))
+        return Response(page, media_type="text/html", headers=_HEADERS)
 
     @router.get("/favicon.ico")
     async def get_favicon(request: Request) -> Response:
@@ -87,11 +88,11 @@ def root_router(root_path: str, *, pages: bool) -> APIRouter:
             name = request.path_params["name"]
             if name not in FILES:
                 raise HTTPException(404)
-            return await _file(name, _MEDIA_TYPES[Path(name).suffix])
+            media_type = _MEDIA_TYPES[Path(name).suffix]
+            return Response(await _content(name), media_type=media_type, headers=_HEADERS)
 
     return router
 
 
-async def _file(name: str, media_type: str) -> Response:
-    content = await asyncio.to_thread((FOLDER / name).read_bytes)
-    return Response(content, media_type=media_type, headers=_HEADERS)
+async def _content(name: str) -> bytes:
+    return await asyncio.to_thread((FOLDER / name).read_bytes)

@@ -1,5 +1,6 @@
 """Gateways with scripted models, and a browser whose pages must not fail anywhere."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import launched, serve
+from tests.browser.prefix_proxy import proxied
 from tests.gateway_process import GatewayProcess
 
 KEY = "sk-browser"
+ROOT_PATH = "/team/llm"
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +30,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 
 @pytest.fixture(scope="session")
+def below_a_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a gateway behind a proxy that strips its root path."""
+    with serve(tmp_path_factory.mktemp("below"), f"--root-path={ROOT_PATH}") as process:
+        process.wait_for_line("Ready on")
+        with proxied(process.port, ROOT_PATH) as url:
+            yield url
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     with launched() as started:
         yield started
@@ -41,7 +53,7 @@ addEventListener("securitypolicyviolation", event =>
 
 @contextmanager
 def opened(
-    browser: Any, url: str, *, statuses: tuple[int, ...] = (), **options: Any
+    browser: Any, url: str, *, path: str = "/", statuses: tuple[int, ...] = (), **options: Any
 ) -> Iterator[Any]:
     """A page that must log no error, throw none, ask no other host and show no dialog.
 
@@ -63,14 +75,14 @@ def opened(
     page.on(
         "request", lambda request: _is_elsewhere(request.url, url) and note("host", request.url)
     )
-    page.goto(f"{url}/")
+    page.goto(f"{url}{path}")
     yield page
     context.close()
     assert faults == []
 
 
 def _is_elsewhere(requested: str, url: str) -> bool:
-    return not requested.startswith((f"{url}/", "data:", "blob:"))
+    return re.match(rf"{re.escape(url)}([/?]|$)|data:|blob:", requested) is None
 
 
 @pytest.fixture

@@ -424,6 +424,24 @@ def test_documentation_asks_for_the_key(browser, guarded):
         assert page.evaluate("localStorage.length") == 0
 
 
+@pytest.mark.parametrize("path", ["", "/", "?from=link"])
+def test_page_works_below_a_path_that_a_proxy_strips(browser, below_a_path, path):
+    """With and without the slash, where nothing may leave the path: each view, a chat, its code."""
+    with opened(browser, below_a_path, path=path) as page:
+        page.get_by_label("Model", exact=True).select_option("talker")
+        send(page, "What is Triton?")
+        wait_for_end(page)
+        code = open_tab(page, "Code").locator("pre").text_content()
+        for view in VIEWS:
+            page.get_by_role("link", name=view, exact=True).click()
+            page.wait_for_load_state("networkidle")
+        page.get_by_role("link", name="API reference").click()
+        page.get_by_text("/v1/chat/completions", exact=True).first.wait_for()
+
+        assert f"'{below_a_path}/v1/chat/completions'" in code
+        assert page.url == f"{below_a_path}/docs"
+
+
 # The focused element: its text, or its label
 _FOCUSED = "(document.activeElement.labels?.[0] ?? document.activeElement).textContent.trim()"
 

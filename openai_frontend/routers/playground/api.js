@@ -1,4 +1,9 @@
-// Requests to this server, by relative addresses: the page also works below a proxy's prefix.
+// Requests to this server. Addresses are relative to this file: the page also works below a proxy's
+// prefix, with and without a slash after it.
+
+const ROOT = new URL("..", import.meta.url);
+
+export const address = path => new URL(path, ROOT).href;
 
 const STORED = "openai-frontend-key"; // in this tab only
 
@@ -48,13 +53,13 @@ async function read(response) {
 
 // GET without a body, else POST. Resolves to JSON, or to text if the answer is none.
 export async function call(path, body, options = {}) {
-  return read(await fetch(path, init(body, options)));
+  return read(await fetch(address(path), init(body, options)));
 }
 
 // The server-sent events of a POST, as { event, data }; each is recorded in the wire.
 export async function* stream(wire, signal) {
   wire.begun = performance.now();
-  const response = await fetch(wire.path, init(wire.body, { signal, headers: wire.sent ?? {} }));
+  const response = await fetch(address(wire.path), init(wire.body, { signal, headers: wire.sent ?? {} }));
   wire.status = response.status;
   wire.headers = [...response.headers];
   if (!response.ok) {

@@ -1,7 +1,7 @@
 // What is inside of a turn: the wire, the tokens, the prompt that the model got, and the code that
 // sends the request again.
 
-import { call } from "./api.js";
+import { address, call } from "./api.js";
 import { code, element, problem, table, tabs } from "./dom.js";
 
 const MAX_EVENTS = 1000; // shown; the browser would be slow with more
@@ -86,8 +86,6 @@ function promptPanel({ chatBody }) {
 }
 
 // --- code ---
-
-const address = path => new URL(path, document.baseURI).href;
 
 export function curlOf({ path, body, sent }) {
   const quoted = JSON.stringify(body).replaceAll("'", "'\\''");

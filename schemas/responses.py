@@ -16,17 +16,17 @@ from schemas.tools import MAX_TOOLS, CustomFormatText, Name
 MAX_INPUT_ITEMS = 100_000
 MAX_PARTS = 10_000
 
-_LENIENT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+LENIENT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 Text = Annotated[str, Tag("<a string>")]
 
 
-def _type_of(value: Any) -> str | None:
+def type_of(value: Any) -> str | None:
     kind = value.get("type") if isinstance(value, dict) else None
     return f"<{kind}>" if isinstance(kind, str) else None
 
 
-def _form(value: Any) -> str:
+def form_of(value: Any) -> str:
     if isinstance(value, dict):
         return "<an object>"
     return "<an array of objects>" if isinstance(value, list) else "<a string>"
@@ -35,7 +35,7 @@ def _form(value: Any) -> str:
 # ---- input ----
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class InputPart(TypedDict):
     """A part of a message or of a tool's output: text, an image or a file."""
 
@@ -53,10 +53,10 @@ class InputPart(TypedDict):
 Parts = Annotated[
     list[InputPart], Field(max_length=MAX_PARTS, fail_fast=True), Tag("<an array of objects>")
 ]
-PartsOrText = Annotated[Text | Parts, Discriminator(_form)]
+PartsOrText = Annotated[Text | Parts, Discriminator(form_of)]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class MessageItem(TypedDict):
     """A message of any role, with or without `type`."""
 
@@ -66,7 +66,7 @@ class MessageItem(TypedDict):
     phase: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class FunctionCallItem(TypedDict):
     """A call of a function in an earlier turn; `arguments` is JSON as text."""
 
@@ -77,7 +77,7 @@ class FunctionCallItem(TypedDict):
     namespace: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class CustomToolCallItem(TypedDict):
     """A call of a custom tool in an earlier turn."""
 
@@ -88,7 +88,7 @@ class CustomToolCallItem(TypedDict):
     namespace: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class CallOutputItem(TypedDict):
     """The output of a tool. Some clients leave out the id of a call that they made themselves."""
 
@@ -97,7 +97,7 @@ class CallOutputItem(TypedDict):
     call_id: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class ReasoningPart(TypedDict):
     """A part of the model's reasoning, or of its summary."""
 
@@ -107,7 +107,7 @@ class ReasoningPart(TypedDict):
 ReasoningParts = Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class ReasoningItem(TypedDict):
     """The model's reasoning in an earlier turn; anything of it may be absent."""
 
@@ -117,7 +117,7 @@ class ReasoningItem(TypedDict):
     encrypted_content: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class ToolSearchCallItem(TypedDict):
     """The model's search for tools, which the client runs."""
 
@@ -126,7 +126,7 @@ class ToolSearchCallItem(TypedDict):
     call_id: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class AgentMessageItem(TypedDict):
     """A message of another agent."""
 
@@ -135,7 +135,7 @@ class AgentMessageItem(TypedDict):
     author: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class OtherItem(TypedDict):
     """Any other item: a call of a hosted tool, or a type that is newer than this server."""
 
@@ -170,7 +170,7 @@ def _item_kind(value: Any) -> str | None:
 # ---- tools ----
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class FunctionToolParam(TypedDict):
     """A function; `defer_loading` hides it until a search has found it."""
 
@@ -182,7 +182,7 @@ class FunctionToolParam(TypedDict):
     defer_loading: NotRequired[bool | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class GrammarFormat(TypedDict):
     """Text that matches a grammar."""
 
@@ -193,11 +193,11 @@ class GrammarFormat(TypedDict):
 
 InputFormat = Annotated[
     Annotated[CustomFormatText, Tag("<text>")] | Annotated[GrammarFormat, Tag("<grammar>")],
-    Discriminator(_type_of),
+    Discriminator(type_of),
 ]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class CustomToolParam(TypedDict):
     """A tool that takes text, any text unless it has a `format`."""
 
@@ -210,11 +210,11 @@ class CustomToolParam(TypedDict):
 
 MemberTool = Annotated[
     Annotated[FunctionToolParam, Tag("<function>")] | Annotated[CustomToolParam, Tag("<custom>")],
-    Discriminator(_type_of),
+    Discriminator(type_of),
 ]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class NamespaceToolParam(TypedDict):
     """Tools under one name, such as those of an MCP server."""
 
@@ -225,7 +225,7 @@ class NamespaceToolParam(TypedDict):
     defer_loading: NotRequired[bool | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class ToolSearchParam(TypedDict):
     """Lets the model search for deferred tools; the client runs the search."""
 
@@ -235,7 +235,7 @@ class ToolSearchParam(TypedDict):
     parameters: NotRequired[dict[str, Any] | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class HostedToolParam(TypedDict):
     """A tool that OpenAI runs, such as `web_search`."""
 
@@ -243,7 +243,7 @@ class HostedToolParam(TypedDict):
 
 
 def _tool_kind(value: Any) -> str | None:
-    kind = _type_of(value)
+    kind = type_of(value)
     known = ("<function>", "<custom>", "<namespace>", "<tool_search>", None)
     return kind if kind in known else "<hosted>"
 
@@ -259,7 +259,7 @@ ResponsesTool = Annotated[
 ResponsesTools = Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class ToolsItem(TypedDict):
     """Tools that are callable from here on: the result of a search, or more of them."""
 
@@ -268,7 +268,7 @@ class ToolsItem(TypedDict):
     call_id: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class ToolReference(TypedDict):
     """A tool by its type and, for tools of the client, its name."""
 
@@ -277,7 +277,7 @@ class ToolReference(TypedDict):
     namespace: NotRequired[str | None]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class ToolChoiceObject(TypedDict):
     """One tool that must be called, or with `allowed_tools` the tools that may be."""
 
@@ -294,27 +294,27 @@ class ToolChoiceObject(TypedDict):
 ResponsesToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<a string>")]
     | Annotated[ToolChoiceObject, Tag("<an object>")],
-    Discriminator(_form),
+    Discriminator(form_of),
 ]
 
 # ---- text and reasoning ----
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class TextFormat(TypedDict):
     """Any text."""
 
     type: Literal["text"]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class JSONObjectFormat(TypedDict):
     """Any JSON object."""
 
     type: Literal["json_object"]
 
 
-@with_config(_LENIENT)
+@with_config(LENIENT)
 class JSONSchemaFormat(JSONSchema):
     """JSON that matches a schema."""
 
@@ -325,7 +325,7 @@ OutputFormatParam = Annotated[
     Annotated[TextFormat, Tag("<text>")]
     | Annotated[JSONObjectFormat, Tag("<json_object>")]
     | Annotated[JSONSchemaFormat, Tag("<json_schema>")],
-    Discriminator(_type_of),
+    Discriminator(type_of),
 ]
 
 
@@ -375,7 +375,7 @@ Items = Annotated[
     Field(min_length=1, max_length=MAX_INPUT_ITEMS, fail_fast=True),
     Tag("<an array of objects>"),
 ]
-ResponsesInput = Annotated[Text | Items, Discriminator(_form)]
+ResponsesInput = Annotated[Text | Items, Discriminator(form_of)]
 
 
 class ResponsesCacheOptions(PromptCacheOptions):

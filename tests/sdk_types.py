@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import openai
 import orjson
 from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
-from openai.types import Completion, CreateEmbeddingResponse, Model, completion_choice
+from openai.types import Completion, CreateEmbeddingResponse, Decision, Model, completion_choice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, chat_completion_chunk
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
@@ -91,6 +91,7 @@ class _Envelope(BaseModel):
 BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": ChatCompletion,
     "/v1/completions": _Completion,
+    "/v1/decisions": Decision,
     "/v1/embeddings": CreateEmbeddingResponse,
     "/v1/models": _ModelList,
     "/v1/models/.+": Model,

@@ -164,6 +164,29 @@ _RESPONSES: Mapping[str, Example] = {
 }
 _INPUT_TOKENS = {"text": Example("A question", {"input": "What is Triton?"})}
 
+_DECISIONS: Mapping[str, Example] = {
+    "questions": Example(
+        "Three questions about a text",
+        {
+            "input": "The parcel arrived two weeks late, and nobody answered my mails.",
+            "questions": [
+                {"type": "predicate", "instructions": "The customer is satisfied."},
+                {
+                    "type": "choice",
+                    "name": "department",
+                    "instructions": "Which department is responsible?",
+                    "choices": [{"value": "shipping"}, {"value": "billing"}],
+                },
+                {
+                    "type": "score",
+                    "instructions": "How urgent is it?",
+                    "levels": [{"label": "low"}, {"label": "medium"}, {"label": "high"}],
+                },
+            ],
+        },
+    ),
+}
+
 _TOKENIZE = {
     "text": Example("A text", {"prompt": "Triton serves models."}, _TEXT),
     "chat": Example("A conversation, rendered by the chat template", {"messages": _QUESTION}),
@@ -232,6 +255,7 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/v1/chat/completions": _CHAT,
     "/v1/responses": _RESPONSES,
     "/v1/responses/input_tokens": _INPUT_TOKENS,
+    "/v1/decisions": _DECISIONS,
     "/v1/completions": _COMPLETIONS,
     "/v1/messages": _MESSAGES,
     "/v1/messages/count_tokens": {"question": Example("A question", {"messages": _QUESTION})},

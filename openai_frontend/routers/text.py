@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
+from openai_frontend.routers.decisions import decisions_router
 from openai_frontend.routers.messages import messages_router
 from openai_frontend.routers.responses import responses_router
 from openai_frontend.routers.streaming import StreamLimits
@@ -15,6 +16,7 @@ from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.chat import ChatCompletions
 from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.dialects.messages.reader import Messages
+from openai_frontend.serving.dialects.responses.decisions import Decisions
 from openai_frontend.serving.dialects.responses.reader import Responses
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import FindMember
@@ -34,4 +36,5 @@ def text_routers(
     yield responses_router(registry, Responses(conversations, policy), streams, find_member)
     yield messages_router(registry, Messages(conversations, policy), streams, find_member)
     yield completions_router(registry, completions, streams, find_member)
+    yield decisions_router(registry, Decisions(conversations, policy))
     yield render_router(registry, chat, completions)

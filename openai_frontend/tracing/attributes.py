@@ -17,6 +17,7 @@ _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/responses": "chat",
     "/v1/messages": "chat",
+    "/v1/decisions": "decision",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
     "/v1/classify": "classify",

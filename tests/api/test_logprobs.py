@@ -223,3 +223,39 @@ def test_logprobs_with_a_stop_string(client):
     assert text == whole.message.content
     assert "".join(streamed).startswith(text)
     assert streamed == [entry.token for entry in whole.logprobs.content]
+
+
+def test_decision_has_the_probabilities_of_the_letters(client):
+    """Those of a chat that asks for a letter by hand, reported for the letters' ids."""
+    ask = "Reply with the letter of the option that fits best, and with nothing else."
+    content = f"What is Triton?\n\nIt is a server.\nA) false\nB) true\n{ask}"
+    tokens = client.post("/../tokenize", cast_to=object, body={"model": MODEL, "prompt": "AB"})
+    ids = tokens["tokens"][-2:]
+    completion = client.chat.completions.create(
+        messages=[{"role": "user", "content": content}],
+        max_tokens=1,
+        logprobs=True,
+        extra_body={"logprob_token_ids": ids, "return_tokens_as_token_ids": True},
+        **GREEDY,
+    )
+    [entry] = completion.choices[0].logprobs.content
+    found = {top.token: math.exp(top.logprob) for top in entry.top_logprobs}
+    false, true = (found[f"token_id:{id}"] for id in ids)
+
+    decision = client.decisions.create(
+        model=MODEL,
+        input="What is Triton?",
+        questions=[
+            {"type": "predicate", "instructions": "It is a server."},
+            {
+                "type": "choice",
+                "instructions": "It is a server.",
+                "choices": [{"value": False}, {"value": True}],
+            },
+        ],
+    )
+
+    first, second = decision.answers
+    assert first.probability == pytest.approx(true / (false + true), rel=1e-3)
+    assert second.confidence == pytest.approx(max(false, true), rel=1e-3)
+    assert decision.usage.input_tokens == 2 * completion.usage.prompt_tokens

@@ -56,6 +56,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     CHAT: {"model": "mock", "messages": MESSAGES, "max_tokens": 7},
     COMPLETIONS: {"model": "mock", "prompt": "hi", "max_tokens": 7},
     EMBEDDINGS: {"model": "mock", "input": "hi"},
+    "/v1/decisions": {
+        "model": "mock",
+        "input": "hi",
+        "questions": [{"type": "predicate", "instructions": "a"}],
+    },
     "/v1/rerank": {"model": "mock", "query": "hi", "documents": ["a"]},
     "/v1/score": {"model": "mock", "text_1": "hi", "text_2": "a"},
     "/tokenize": {"model": "mock", "prompt": "hi"},

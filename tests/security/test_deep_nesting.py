@@ -43,7 +43,7 @@ def test_deep_nesting_anywhere_in_a_body_gets_400(guarded, place, nested):
 @pytest.mark.parametrize(
     "path",
     [COMPLETIONS, EMBEDDINGS, "/v1/rerank", "/v1/score", "/tokenize", "/detokenize",
-     "/v2/models/mock/generate", "/v2/models/mock/infer", "/v2/repository/index",
+     "/v1/decisions", "/v2/models/mock/generate", "/v2/models/mock/infer", "/v2/repository/index",
      "/v1/models/mock/load", "/v1/load_lora_adapter"],
 )  # fmt: skip
 def test_deep_nesting_is_refused_on_every_endpoint(guarded, path):

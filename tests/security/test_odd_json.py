@@ -33,7 +33,7 @@ ODD = {
 }
 # Valid JSON, but not a valid number: refused only if the endpoint has the field
 TOO_LARGE = {"infinite", "long fraction"}
-WITHOUT_USER = {"/tokenize", "/detokenize"}
+WITHOUT_USER = {"/tokenize", "/detokenize", "/v1/decisions"}
 VALID_TEXT = [rb'"\u0000"', rb'"\ud83d\ude42"', b'"\xe2\x80\xa8"', b'"\xef\xbf\xbd"']
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from anthropic.types import MessageCountTokensParams, message_create_params
 from openai.resources import Models
-from openai.types import EmbeddingCreateParams, completion_create_params
+from openai.types import DecisionCreateParams, EmbeddingCreateParams, completion_create_params
 from openai.types.audio import (
     SpeechCreateParams,
     TranslationCreateParams,
@@ -29,6 +29,7 @@ from openai_frontend.serving.request.field_policy import (
 from schemas.audio import CreateSpeechRequest, TranscriptionRequest, TranslationRequest
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
+from schemas.decisions import DecisionRequest
 from schemas.embeddings import EmbeddingRequest
 from schemas.messages import MessagesRequest
 from schemas.responses import ResponsesRequest
@@ -155,6 +156,19 @@ ENDPOINTS = (
         completion_create_params.CompletionCreateParamsStreaming,
         CompletionRequest,
         NEUTRAL_IN_COMPLETIONS,
+    ),
+    endpoint(
+        "decisions",
+        "POST /v1/decisions",
+        DecisionCreateParams,
+        DecisionRequest,
+        shared={
+            "input.custom_tool_call_output.output": "input.function_call_output.output",
+            "input.function_call_output.output.input_image": "input.user.content.input_image",
+            "input.function_call_output.output.input_text": "input.user.content.input_text",
+            "questions.choice.instructions": "questions.predicate.instructions",
+            "questions.score.instructions": "questions.predicate.instructions",
+        },
     ),
     endpoint(
         "embeddings",

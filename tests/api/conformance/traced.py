@@ -24,9 +24,14 @@ _WHOLE_PROMPT = {"user": "<no such text>"}  # not only the last message of the u
 
 
 def write_model(repository: Path) -> None:
-    """Models that say whether the prompt has the trace, one as an error; and one for images."""
-    for name, trace in (("traced", TRACE), ("errors", f"Error: {TRACE}")):
-        turns = [{"contains": trace, "text": SEEN}, {"text": UNSEEN}]
+    """Models that say whether the prompt has the trace, one as an error, and one by a letter; and
+    one for images.
+    """
+    words, error = (SEEN, UNSEEN), f"Error: {TRACE}"
+    for name, trace, (seen, unseen) in (
+        ("traced", TRACE, words), ("errors", error, words), ("decides", TRACE, "BA"),
+    ):  # fmt: skip
+        turns = [{"contains": trace, "text": seen}, {"text": unseen}]
         mock_models.write_with_turns(
             repository,
             name,

@@ -393,6 +393,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"prompt": "hi"},
     "/v1/completions/render": {"prompt": "hi"},
+    "/v1/decisions": {"input": "hi", "questions": [{"type": "predicate", "instructions": "a"}]},
     "/v1/responses": {"input": "hi"},
     "/v1/responses/input_tokens": {"input": "hi"},
     "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},

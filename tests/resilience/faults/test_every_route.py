@@ -97,6 +97,7 @@ def infer(size: int, *, binary: bool = False) -> dict[str, Any]:
 
 _MIB = 2**20
 _RERANK: dict[str, Any] = {"query": "hi", "documents": ["0123456789abcdef" * 8]}
+_QUESTION: dict[str, Any] = {"type": "predicate", "instructions": "a"}
 REQUESTS: dict[str, Request] = {
     "chat": chat(),
     "streamed chat": chat(stream=True),
@@ -108,6 +109,11 @@ REQUESTS: dict[str, Request] = {
     "streamed message": chat("/v1/messages", stream=True),
     "completion": text("/v1/completions", prompt="hi"),
     "streamed completion": text("/v1/completions", prompt="hi", stream=True),
+    "decisions": Request(
+        "/v1/decisions",
+        {"model": "talks", "input": "hi", "questions": [_QUESTION]},
+        {"questions": [{**_QUESTION, "name": PIECE}] * 400},
+    ),
     "embeddings": texts("/v1/embeddings", input=["hi"]),
     "classification": texts("/v1/classify", input=["hi"]),
     "classification of vLLM": texts("/classify", input=["hi"]),

@@ -57,7 +57,7 @@ test-clients: setup-clients ## test with clients in environments of their own, s
 test-agents: setup-agents ### run coding agents, such as pi and Qwen Code, against a gateway with a scripted model
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(AGENTS) $(ARGS)
 
-test-browser: setup setup-browser ### test the playground and /docs in Chromium
+test-browser: setup setup-browser docs ### test the playground, /docs and the documentation site in Chromium
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(BROWSER) $(ARGS)
 
 test-scale: setup-clients ### test several gateways: behind routers, with Ray, the Helm chart; ARGS=--long

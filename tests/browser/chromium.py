@@ -10,6 +10,7 @@ from typing import Any
 from scripts.setup.clients import CHROMIUM, TOOLS
 from scripts.setup.install import site_packages
 from tests import mock_models
+from tests.api.backends.repository import write_classifier
 from tests.gateway_process import ROOT, GatewayProcess
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script> &amp; <b>bold</b>\x00\u202e"
@@ -39,13 +40,15 @@ TURNS: list[dict[str, Any]] = [
 
 
 def serve(folder: Path, *options: str) -> GatewayProcess:
-    """`talker` has tools and reasoning, `plain` no tools; `hears` transcribes, `echo` returns its
-    tensor, and `broken` does not load.
+    """`talker` has tools and reasoning, `plain` no tools; `sees` describes images and audio,
+    `hears` transcribes, `sorts` classifies, `echo` returns its tensor; `broken` does not load.
     """
     repository = folder / "models"
     repository.mkdir()
     mock_models.write_with_turns(repository, "talker", TURNS, tokens_per_second=300)
     mock_models.write_with_tokenizer(repository, "plain", tokens=["Hel", "lo "], answer_tokens=8)
+    mock_models.write_with_media(repository, "sees")
+    write_classifier(repository, "sorts")
     mock_models.write_with_tokenizer(repository, "hears", audio_window_s=4, answer_tokens=2)
     folder_of_echo = mock_models.write(repository, "echo", config=ECHO_CONFIG)
     (folder_of_echo / "model.py").write_text(ECHO)

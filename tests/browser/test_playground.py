@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scripts.setup.clients import TOOLS
 from scripts.setup.install import site_packages
-from tests import audio
+from tests import audio, images
 from tests.browser.chromium import HOSTILE
 from tests.browser.conftest import KEY, opened
 from tests.gateway_process import ROOT, GatewayProcess
@@ -198,15 +199,8 @@ COMMANDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
-def test_code_runs_as_it_is_shown(page, api):
-    """With a schema, a tool and an apostrophe."""
-    page.get_by_label("API", exact=True).select_option(api)
-    page.get_by_role("button", name="A tool and a schema").click()
-    page.get_by_label("Tool choice").select_option("auto")
-    send(page, "What's Triton?")
-    wait_for_end(page)
-    panel = open_tab(page, "Code")
+def run_codes(panel: Any) -> dict[str, str]:
+    """Language -> what its code prints."""
     outputs = {}
     for language, command in COMMANDS.items():
         panel.get_by_role("tab", name=language).click()
@@ -217,6 +211,19 @@ def test_code_runs_as_it_is_shown(page, api):
         )
         assert done.returncode == 0, done.stderr
         outputs[language] = done.stdout
+    return outputs
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+def test_code_runs_as_it_is_shown(page, api):
+    """With a schema, a tool and an apostrophe."""
+    page.get_by_label("API", exact=True).select_option(api)
+    page.get_by_role("button", name="A tool and a schema").click()
+    page.get_by_label("Tool choice").select_option("auto")
+    send(page, "What's Triton?")
+    wait_for_end(page)
+    panel = open_tab(page, "Code")
+    outputs = run_codes(panel)
 
     assert outputs["Python"] == "Triton serves models."
     end = "message_stop" if api == "messages" else "[DONE]"
@@ -281,9 +288,48 @@ def open_view(page: Any, name: str) -> None:
 
 def run_task(page: Any, name: str) -> Any:
     card = page.get_by_role("region", name=name, exact=True)
-    card.get_by_role("button", name="Run").click()
+    card.get_by_role("button", name="Run", exact=True).click()
     card.locator(".figures").wait_for()
     return card
+
+
+def test_a_model_sleeps_and_wakes_by_keyboard(page):
+    """The focus stays at the model, and its state is announced."""
+    open_view(page, "Models")
+    plain = page.locator(".card", has=page.get_by_role("heading", name="plain"))
+    states = []
+    for action in ("sleep", "wake"):
+        plain.get_by_role("button", name=action, exact=True).wait_for()
+        tab_to_button(page, action, of="plain")
+        page.keyboard.press("Enter")
+        page.get_by_text(f"plain: {action} done.").wait_for()
+        states.append(plain.locator(".state").text_content())
+        assert page.evaluate(_FOCUSED) == "plain"
+
+    assert states == ["sleeping", "loaded"]
+
+
+def test_attached_images_and_audio_reach_the_model(page, tmp_path):
+    """A removed one does not."""
+    page.get_by_label("Model", exact=True).select_option("sees")
+    files = {
+        "shown.png": images.png(4, 5),
+        "removed.png": images.png(),
+        "heard.wav": audio.wav(["one"]),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    page.get_by_label("Images and audio", exact=True).set_input_files(
+        [tmp_path / name for name in files]
+    )
+    page.get_by_role("button", name="Remove removed.png").click()
+    send(page, "What is it?")
+    wait_for_end(page)
+
+    answer = last_answer(page).locator("> .text").text_content()
+    assert re.fullmatch(r"png 4x5 auto \w{8}; wav \d+ \w{8}", answer.strip()), answer
+    assert page.get_by_role("img", name="Attached image 1").is_visible()
+    assert page.locator(".attached li").count() == 0
 
 
 def test_embeddings_are_compared_in_a_table(page):
@@ -309,6 +355,40 @@ def test_documents_are_ranked(page, gateway):
 
     shown = card.locator("tbody th").all_text_contents()
     assert shown == [body["documents"][each["index"]] for each in results]
+
+
+def test_texts_are_classified(page):
+    """Each with the label of the highest score."""
+    open_view(page, "Vectors")
+    card = page.get_by_role("region", name="Classify", exact=True)
+    card.get_by_label("Texts, one per line").fill("good good bad odd\nbad")
+    rows = run_task(page, "Classify").locator("tbody tr").all()
+
+    assert [row.locator("th, td").all_text_contents() for row in rows] == [
+        ["good good bad odd", "good", "0.5000"],
+        ["bad", "bad", "1.0000"],
+    ]
+
+
+@pytest.mark.parametrize("task", ["Embeddings", "Rerank", "Classify"])
+def test_code_of_vectors_runs_as_it_is_shown(page, task):
+    """Each language prints what the server answers."""
+    open_view(page, "Vectors")
+    page.get_by_role("region", name=task, exact=True).wait_for()
+    card = run_task(page, task)
+    card.get_by_text("Code", exact=True).click()
+    outputs = run_codes(card)
+
+    part = {"Embeddings": "embedding", "Rerank": "relevance_score", "Classify": "probs"}[task]
+    if task == "Embeddings":
+        vectors = [json.loads(line) for line in outputs["Python"].splitlines()]
+        curl = [each["embedding"] for each in json.loads(outputs["curl"])["data"]]
+        assert vectors == [pytest.approx(each, rel=1e-5) for each in curl]
+        assert len(vectors) == 3
+    else:
+        assert part in outputs["Python"]
+    assert part in outputs["curl"]
+    assert part in outputs["JavaScript"]
 
 
 def test_a_file_is_transcribed(page, tmp_path):
@@ -444,6 +524,17 @@ def test_page_works_below_a_path_that_a_proxy_strips(browser, below_a_path, path
 
 # The focused element: its text, or its label
 _FOCUSED = "(document.activeElement.labels?.[0] ?? document.activeElement).textContent.trim()"
+
+
+def tab_to_button(page: Any, name: str, *, of: str) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(
+            "[document.activeElement.textContent, document.activeElement.ariaDescription]"
+        )
+        if focused == [name, of]:
+            return
+    raise AssertionError(f"the Tab key does not reach {name!r} of {of!r}")
 
 
 def tab_to(page: Any, name: str) -> None:

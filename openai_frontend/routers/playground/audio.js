@@ -20,7 +20,7 @@ export function audioView(models) {
     element("div", { class: "row" }, microphone.button, state),
     field("Language", language, "A code such as de; empty: detected, if the model can."),
   ];
-  return task("Transcription", names, fields, async (model, output) => {
+  return task("Transcription", names, fields, async (model, _, output) => {
     const source = recorded ?? file.files[0];
     if (!source) throw new Error("Choose a file or record something.");
     const form = new FormData();

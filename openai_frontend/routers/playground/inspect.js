@@ -113,6 +113,9 @@ function python(value, indent = "") {
 // Fields that only servers with vLLM's extensions know go beside OpenAI's.
 const EXTRA = ["structured_outputs"];
 
+const openaiClient = () =>
+  `client = OpenAI(base_url="${address("v1")}", api_key=os.environ.get("OPENAI_API_KEY", "none"))`;
+
 function openaiCode(body, create, show) {
   const own = Object.entries(body).filter(([name]) => !EXTRA.includes(name));
   const extra = Object.fromEntries(Object.entries(body).filter(([name]) => EXTRA.includes(name)));
@@ -122,11 +125,15 @@ function openaiCode(body, create, show) {
 
 from openai import OpenAI
 
-client = OpenAI(base_url="${address("v1")}", api_key=os.environ.get("OPENAI_API_KEY", "none"))
+${openaiClient()}
 ${show(`client.${create}(\n${fields})`)}`;
 }
 
 const PYTHON = {
+  "v1/embeddings": body => openaiCode(body, "embeddings.create", create => `\
+for each in ${create}.data:
+    print(each.embedding)
+`),
   "v1/chat/completions": body => openaiCode(body, "chat.completions.create", create => `\
 for chunk in ${create}:
     if chunk.choices:
@@ -149,8 +156,19 @@ ${Object.entries(body).map(([name, value]) => `    ${name}=${python(value, "    
 `,
 };
 
-export function pythonOf({ path, body }) {
-  return PYTHON[path](body);
+// Routes without a method in OpenAI's client
+const otherCode = ({ path, body }) => `import os
+
+import httpx
+from openai import OpenAI
+
+${openaiClient()}
+answer = client.post("/${path.replace(/^v1\//, "")}", cast_to=httpx.Response, body=${python(body)})
+print(answer.text)
+`;
+
+export function pythonOf(wire) {
+  return PYTHON[wire.path]?.(wire.body) ?? otherCode(wire);
 }
 
 export function javascriptOf({ path, body, sent }) {
@@ -169,7 +187,7 @@ for await (const part of response.body) console.log(decoder.decode(part, { strea
 `;
 }
 
-function codePanel({ wire }) {
+export function codePanel({ wire }) {
   return [tabs("Language", [
     ["curl", () => [code(curlOf(wire), "curl")]],
     ["Python", () => [code(pythonOf(wire), "Python")]],

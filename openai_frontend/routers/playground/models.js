@@ -15,17 +15,27 @@ const LABELS = { "load loaded": "reload" };
 
 export function modelsView(models, reload) {
   const outcome = element("div", { role: "status" });
-  const root = element("section", { "aria-label": "Models" },
-    element("h2", {}, "Models"), outcome, element("div", { class: "row" }, button("Refresh", reload)),
-    models.length ? element("ul", { class: "cards" }, models.map(model => card(model, change)))
+  const content = element("div");
+  const root = element("section", { "aria-label": "Models" }, element("h2", {}, "Models"), outcome,
+    element("div", { class: "row" }, button("Refresh", reload)), content);
+  root.update = changed => {
+    const lists = element("div", {}, changed.length
+      ? element("ul", { class: "cards" }, changed.map(model => card(model, change)))
       : element("p", {}, "No model serves OpenAI's API."));
-  repository(models, change).then(found => root.append(...found));
+    repository(changed, change).then(found => lists.append(...found));
+    content.replaceChildren(lists);
+  };
+  root.update(models);
 
+  // The focus stays at the model, whose buttons are others afterwards.
   async function change(model, action) {
     outcome.replaceChildren(`${model.id}: ${action} …`);
     try {
       await call(`v1/models/${encoded(model.id)}/${action}`, {});
       await reload();
+      outcome.replaceChildren(`${model.id}: ${action} done.`);
+      const heads = [...content.querySelectorAll(".card h3")];
+      (heads.find(each => each.textContent === model.id) ?? root.querySelector("button")).focus();
     } catch (error) { outcome.replaceChildren(problem(error)); }
   }
   return root;
@@ -53,7 +63,7 @@ function card(model, change) {
         { "aria-description": model.id })));
   }
   return element("li", { class: "card" },
-    element("h3", {}, model.id), element("span", { class: `state ${state}` }, state),
+    element("h3", { tabindex: "-1" }, model.id), element("span", { class: `state ${state}` }, state),
     element("ul", { class: "marks", "aria-label": "Capabilities" },
       abilities.map(name => element("li", {}, name))),
     element("dl", {}, facts.map(([name, value]) =>

@@ -38,8 +38,9 @@ async function show() {
   }
   if (name !== named()) return; // another one was opened meanwhile
   document.title = `${VIEWS[name][0]} · openai-frontend`;
-  view.replaceChildren(shown.get(name));
-  shown.get(name).shown?.();
+  const root = shown.get(name);
+  if (view.firstChild !== root) view.replaceChildren(root); // else the focus would be lost
+  root.shown?.();
 }
 
 // Reads the models again. A view that cannot be updated is made anew.

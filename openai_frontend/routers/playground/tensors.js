@@ -15,21 +15,23 @@ export function tensorsView() {
 
 function chooser(names) {
   const form = element("div");
-  const show = () => describe(model.value, form);
+  const show = async () => {
+    const name = model.value;
+    form.replaceChildren();
+    const parts = await describe(name);
+    if (model.value === name) form.replaceChildren(...parts); // else another one was selected
+  };
   const model = select(names, names[0], show);
   show();
   return element("div", {}, field("Model in Triton", model), form);
 }
 
-async function describe(name, form) {
+async function describe(name) {
   const path = `v2/models/${encodeURIComponent(name)}`;
   let [metadata, config] = [];
   try {
     [metadata, config] = await Promise.all([call(path), call(`${path}/config`)]);
-  } catch (error) {
-    form.replaceChildren(problem(error));
-    return;
-  }
+  } catch (error) { return [problem(error)]; }
   const decoupled = config.model_transaction_policy?.decoupled ?? false;
   const optional = new Set(config.input.filter(each => each.optional).map(each => each.name));
   const first = metadata.inputs[0]?.name;
@@ -39,11 +41,12 @@ async function describe(name, form) {
   const run = button("Infer", () => infer(path, inputs, output, decoupled), { class: "primary" });
   const tensors = kind => metadata[kind].map(each =>
     [each.name, each.datatype, JSON.stringify(each.shape)]);
-  form.replaceChildren(
+  return [
     table(`Outputs of ${name} (${metadata.platform})`, ["name", "datatype", "shape"],
       tensors("outputs")),
     element("h3", {}, "Inputs"), ...inputs.map(each => each.root),
-    element("div", { class: "row" }, run), output);
+    element("div", { class: "row" }, run), output,
+  ];
 }
 
 // Unknown dimensions are 1 at first, and all values zero or an empty text.

@@ -2,6 +2,7 @@
 
 import { call, serves } from "./api.js";
 import { button, element, field, problem, select, table } from "./dom.js";
+import { codePanel } from "./inspect.js";
 
 const TEXTS = "A warm day\nSunny weather\nBread is baked in an oven";
 const QUERY = "What is the weather like?";
@@ -19,7 +20,8 @@ export function vectorsView(models) {
     embeddings(able("embeddings")), reranking(able("rerank")), classify);
 }
 
-// A card with a form; `run` gets the model's name and returns what the answer shows.
+// A card with a form; `run` gets the model's name, a function that sends its request, and where the
+// answer is shown. It returns what the answer shows.
 export function task(title, names, fields, run) {
   const heading = element("h2", {}, title);
   if (!names.length) {
@@ -31,12 +33,18 @@ export function task(title, names, fields, run) {
   const start = button("Run", async () => {
     start.disabled = true;
     const began = performance.now();
+    let wire;
+    const send = (path, body) => call(path, (wire = { path, body }).body);
     try {
-      const shown = await run(model.value, output);
+      const shown = await run(model.value, send, output);
       const took = element("p", { class: "figures" },
         `${(performance.now() - began).toFixed(0)} ms`);
       if (shown) output.replaceChildren(...[shown].flat(), took);
       else output.append(took);
+      if (wire) {
+        output.append(element("details", { class: "inside" }, element("summary", {}, "Code"),
+          codePanel({ wire })));
+      }
     } catch (error) { output.replaceChildren(problem(error)); } finally { start.disabled = false; }
   }, { class: "primary" });
   return element("section", { class: "card", "aria-label": title }, heading,
@@ -45,9 +53,9 @@ export function task(title, names, fields, run) {
 
 function embeddings(names) {
   const texts = element("textarea", { rows: 4 }, TEXTS);
-  return task("Embeddings", names, [field("Texts, one per line", texts)], async model => {
+  return task("Embeddings", names, [field("Texts, one per line", texts)], async (model, send) => {
     const input = lines(texts);
-    const answer = await call("v1/embeddings", { model, input });
+    const answer = await send("v1/embeddings", { model, input });
     const vectors = answer.data.map(each => each.embedding);
     const rows = vectors.map((vector, index) => [input[index],
       ...vectors.map(other => similarity(cosine(vector, other)))]);
@@ -70,9 +78,9 @@ function reranking(names) {
   const query = element("input", { value: QUERY });
   const documents = element("textarea", { rows: 4 }, TEXTS);
   const fields = [field("Query", query), field("Documents, one per line", documents)];
-  return task("Rerank", names, fields, async model => {
+  return task("Rerank", names, fields, async (model, send) => {
     const texts = lines(documents);
-    const answer = await call("v1/rerank", { model, query: query.value, documents: texts });
+    const answer = await send("v1/rerank", { model, query: query.value, documents: texts });
     return table("Documents by relevance", ["document", "score"],
       answer.results.map(each => [texts[each.index], each.relevance_score.toFixed(4)]));
   });
@@ -80,9 +88,9 @@ function reranking(names) {
 
 function classification(names) {
   const texts = element("textarea", { rows: 4 }, TEXTS);
-  return task("Classify", names, [field("Texts, one per line", texts)], async model => {
+  return task("Classify", names, [field("Texts, one per line", texts)], async (model, send) => {
     const input = lines(texts);
-    const answer = await call("v1/classify", { model, input });
+    const answer = await send("v1/classify", { model, input });
     return table("Labels", ["text", "label", "probability"], answer.data.map(each =>
       [input[each.index], each.label ?? "", Math.max(...each.probs).toFixed(4)]));
   });

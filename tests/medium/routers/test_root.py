@@ -1,12 +1,13 @@
 """GET /, other requests that browsers make by themselves, and root paths."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from openai_frontend.config.settings import Settings
-from openai_frontend.routers import root
+from openai_frontend.routers import docs, root
 from tests.fast.auth.key_files import bearer, key, write
 
 BROWSER = {"accept": "text/html,*/*;q=0.8"}
@@ -61,12 +62,17 @@ async def test_other_paths_below_the_page_are_404(world, name):
 
 
 async def test_page_costs_nothing_until_a_browser_asks_for_it(world_of, monkeypatch, tmp_path):
-    """The application starts and answers without having read the files."""
+    """The application starts and answers without its files, and without those of Swagger UI, whose
+    package is never imported.
+    """
     monkeypatch.setattr(root, "FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(docs, "distribution", lambda name: pytest.fail(f"{name} was looked for"))
     world = await world_of(Settings())
 
     assert (await world.client.get("/")).json()["service"] == "openai-frontend"
     assert (await world.client.get("/v1/models")).status_code == 200
+    assert (await world.client.get("/docs")).status_code == 200
+    assert "fastapi_offline" not in sys.modules
 
 
 async def test_without_pages_there_is_only_json(world_of):

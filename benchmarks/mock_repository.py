@@ -27,24 +27,24 @@ _CALL = (
     *(" token",) * 56,
     *('"}}', "\n</tool_call>"),
 )
-_MOCK = "mock"
+MOCK = "mock"
 _STEP_ENGINE = "benchmarks.step_engine:StepEngine"
 # model -> its engine, and what its model.json says beside the tokenizer
 _MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    request.MODEL: (_MOCK, {}),
+    request.MODEL: (MOCK, {}),
     request.BY_FOUR_MODEL: (_STEP_ENGINE, {"tokens_per_step": 4}),
     request.PACED_MODEL: (
-        _MOCK,
+        MOCK,
         {"tokens_per_second": request.PACE_PER_S, "max_model_len": _LONG_CONTEXT},
     ),
     request.LONG_MODEL: (
-        _MOCK,
+        MOCK,
         {"tokenizer": str(LONG_TOKENIZER), "max_model_len": _LONG_CONTEXT},
     ),
     request.EMBEDDING_MODEL: (_STEP_ENGINE, {"dimensions": request.EMBEDDING_DIMENSIONS}),
-    request.CALLS_MODEL: (_MOCK, {"tokens": _CALL}),
-    request.REASONING_MODEL: (_MOCK, {"tokens": ("<think>", *(" token",) * 1000)}),
-    request.WAITING_MODEL: (_MOCK, {"first_token_delay_s": _NEVER_S}),
+    request.CALLS_MODEL: (MOCK, {"tokens": _CALL}),
+    request.REASONING_MODEL: (MOCK, {"tokens": ("<think>", *(" token",) * 1000)}),
+    request.WAITING_MODEL: (MOCK, {"first_token_delay_s": _NEVER_S}),
 }
 
 
@@ -54,7 +54,7 @@ def write(repository: Path) -> Path:
     thinking = write_tokenizer(repository.parent / "thinking_tokenizer", _THINKING)
     for name, (engine, arguments) in _MODELS.items():
         own = thinking if name == request.REASONING_MODEL else tokenizer
-        _write_model(repository / name, engine, {"tokenizer": str(own), **arguments})
+        write_model(repository / name, engine, {"tokenizer": str(own), **arguments})
     return repository
 
 
@@ -77,7 +77,7 @@ def write_tokenizer(folder: Path, chat_template: str = _CHATML) -> Path:
     return folder
 
 
-def _write_model(folder: Path, engine: str, arguments: Mapping[str, Any]) -> None:
+def write_model(folder: Path, engine: str, arguments: Mapping[str, Any]) -> None:
     version = folder / "1"
     version.mkdir(parents=True)
     (folder / "config.pbtxt").write_text(

@@ -11,6 +11,7 @@ from benchmarks import picture
 from benchmarks.response_reader import CHAT_END, MESSAGES_END, RESPONSES_END, StreamEnd
 
 # The models of `mock_repository`
+API_KEY = "none"  # in every request; most servers need no key
 MODEL = "mock"
 BY_FOUR_MODEL = "by_four"  # four tokens a step
 PACED_MODEL = "paced"  # PACE_PER_S tokens a second for each stream
@@ -303,7 +304,7 @@ def post(path: str, body: Mapping[str, Any]) -> bytes:
     """A request's bytes."""
     content = json.dumps(body).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer none\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {API_KEY}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     )
     return head.encode() + content

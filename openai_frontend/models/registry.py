@@ -26,6 +26,7 @@ _LONGEST_NAME_IN_MESSAGES = 128
 _LOADING = "it is loading"
 _CORE_NOT_READY = "Triton's core is not ready; its log has the reason"
 _NO_OPTIONS = ModelOptions()
+_SCAN_SHARE = 0.0005  # of a core, for an idle server's scans of adapters
 
 
 Absent = Literal["loading", "unloaded", "failed"]
@@ -128,10 +129,12 @@ class ModelRegistry:
         return self._adapters.bases
 
     async def watch_adapters(self, every_s: float) -> None:
-        """Scan forever: adapters may change in every model control mode."""
+        """Scan forever: adapters may change in every model control mode. Thousands of adapters
+        are scanned less often, so that an idle server's scans take a bounded share of a core.
+        """
         while True:
             if self._adapters.bases or self._scanned is not self._snapshot:
-                await asyncio.sleep(every_s)
+                await asyncio.sleep(max(every_s, self._adapters.scan_cpu_s / _SCAN_SHARE))
                 await self.refresh_adapters()
             else:
                 await self._server.heartbeat.next(every_s)
@@ -321,8 +324,8 @@ class ModelRegistry:
         """
         snapshot = self._current()
         models = [snapshot.models[name] for name in snapshot.listed]
-        adapters = self._lora_models.listed(snapshot, self._adapters)
-        cards = [self._card(model) for model in (*models, *adapters)]
+        cards = [self._card(model) for model in models]
+        cards += self._lora_models.cards(snapshot, self._adapters, self._card)
         return cards + [self._unloaded(name, snapshot) for name in self._on_demand(snapshot)]
 
     def _card(self, model: ServedModel) -> ModelCard:

@@ -1,6 +1,6 @@
 """The API's description of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from openai_frontend.models.model_card import ModelCard
@@ -58,6 +58,24 @@ def model_of(card: ModelCard, limits: MediaLimits) -> Model:
         ready=card.ready,
         error=card.error,
     )
+
+
+def models_of(cards: Iterable[ModelCard], limits: MediaLimits) -> list[Model]:
+    """The models in their order. The adapters of a base differ only in names, so the others copy
+    the first: describing a thousand would hold the event loop for 30 ms.
+    """
+    models: list[Model] = []
+    adapters: dict[str, Model] = {}  # the first of each base
+    for card in cards:
+        base = card.parent
+        if base is not None and base in adapters:
+            names = {"id": card.name, "root": card.root}
+            models.append(adapters[base].model_copy(update=names))
+            continue
+        models.append(model_of(card, limits))
+        if base is not None:
+            adapters[base] = models[-1]
+    return models
 
 
 def _modalities(

@@ -13,7 +13,7 @@ from openai_frontend.models.management import ModelChange, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.anthropic_models import anthropic_model, anthropic_page
-from openai_frontend.routers.described_model import MediaLimits, model_of
+from openai_frontend.routers.described_model import MediaLimits, model_of, models_of
 from openai_frontend.routers.messages import request_id_header
 from openai_frontend.routers.openapi import ERRORS, optional_body, request_body
 from openai_frontend.routers.request import authorized_models, read_body
@@ -51,7 +51,7 @@ def models_router(registry: ModelRegistry, limits: MediaLimits) -> APIRouter:
         cards = authorized_models(registry).cards()
         if _ANTHROPIC in request.headers:
             return _for_anthropic(anthropic_page(cards, request.query_params))
-        models = ModelList(data=[describe(card) for card in cards])
+        models = ModelList(data=models_of(cards, limits))
         return Response(models.model_dump_json(), media_type="application/json")
 
     # Ids may contain slashes, as Hugging Face's do.

@@ -14,10 +14,10 @@ class FileStamp(NamedTuple):
     size: int
 
 
-def file_stamp(path: Path) -> FileStamp | None:
+def file_stamp(path: Path | str) -> FileStamp | None:
     """None if the file cannot be accessed; reading it gives the reason."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return None
     return FileStamp(status.st_mtime_ns, status.st_ino, status.st_size)

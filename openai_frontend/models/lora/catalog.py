@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ class LoRASource:
     """A folder that is said to hold an adapter."""
 
     name: str
-    path: Path
+    path: str
     origin: str  # what names it
 
 
@@ -46,9 +47,9 @@ class LoRASources:
         for name, folder in self.named.items():
             yield LoRASource(name, self._resolved(folder), "the option 'adapters'")
 
-    def _resolved(self, folder: str, within: Path | None = None) -> Path:
+    def _resolved(self, folder: str, within: Path | None = None) -> str:
         base = within or self.model_folder
-        return Path(folder) if base is None else base / folder
+        return folder if base is None else os.path.join(base, folder)
 
     def _multi_lora(self, problems: dict[str, str]) -> list[LoRASource]:
         """multi_lora.json of NVIDIA's vLLM backend, next to model.json: name -> folder."""
@@ -78,15 +79,13 @@ class LoRASources:
             return []
         path = self._resolved(self.watched)
         try:
-            inside = sorted(path.iterdir())
+            with os.scandir(path) as inside:
+                names = [each.name for each in inside if each.name[0] != "." and each.is_dir()]
         except OSError as error:
-            problems[path.name] = f"cannot read adapter_folder: {error.strerror}"
+            problems[os.path.basename(path)] = f"cannot read adapter_folder: {error.strerror}"
             return []
-        return [
-            LoRASource(each.name, each, "the option 'adapter_folder'")
-            for each in inside
-            if each.is_dir() and not each.name.startswith(".")
-        ]
+        origin = "the option 'adapter_folder'"
+        return [LoRASource(name, f"{path}/{name}", origin) for name in sorted(names)]
 
 
 logger = logging.getLogger(__name__)
@@ -175,18 +174,19 @@ class LoRACatalog:
         self._check(source.path, stamp, requirements)
         return self._known((model, source.name, source.path, stamp), source.name, source.path)
 
-    def _check(self, path: Path, stamp: files.Stamp, requirements: LoRARequirements) -> None:
+    def _check(self, path: str, stamp: files.Stamp, requirements: LoRARequirements) -> None:
         """Validate the files, once for each content."""
         key = path, stamp, requirements
         if key not in self._checked:
-            self._checked[key] = _problem(path, requirements)
+            self._checked[key] = _problem(Path(path), requirements)
         if (reason := self._checked[key]) is not None:
             raise InvalidLoRA(reason)
 
-    def _known(self, key: tuple[object, ...], name: str, path: Path | None) -> Adapter:
-        if key not in self._adapters:
-            self._adapters[key] = Adapter(name=name, id=next(self._ids), path=path)
-        return self._adapters[key]
+    def _known(self, key: tuple[object, ...], name: str, path: str | None) -> Adapter:
+        if (known := self._adapters.get(key)) is None:
+            folder = None if path is None else Path(path)
+            known = self._adapters[key] = Adapter(name=name, id=next(self._ids), path=folder)
+        return known
 
     def _log(self, model: str, problems: Mapping[str, str]) -> None:
         before = self._logged.get(model, {})
@@ -223,7 +223,7 @@ def _only(sources: list[LoRASource]) -> LoRASource:
     """The folder that all sources name, if it is the same one."""
     first, *others = sources
     for other in others:
-        if other.path.resolve() != first.path.resolve():
+        if os.path.realpath(other.path) != os.path.realpath(first.path):
             raise _NameClash(
                 f"two adapters have this name: one from {first.origin}, one from {other.origin}"
             )

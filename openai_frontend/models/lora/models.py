@@ -4,8 +4,9 @@ The adapter's name alone also works if no other model or adapter has it.
 """
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from openai_frontend.errors import ModelFailed, ModelNotFound
@@ -27,6 +28,7 @@ class LoRASnapshot:
 
     found: Mapping[str, ScanResult] = field(default_factory=dict)  # by the base's name in Triton
     unique: Mapping[str, str] = field(default_factory=dict)  # adapter -> its only base
+    scan_cpu_s: float = 0.0  # CPU time that the scan took
 
     @property
     def bases(self) -> list[str]:
@@ -40,6 +42,8 @@ class LoRAModels:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._table = LoRACatalog()
+        # The base and what serves the adapter, by the requests' name
+        self._served: dict[str, tuple[ServedModel, ServedModel]] = {}
 
     def scan(self, snapshot: Snapshot, last: LoRASnapshot | None = None) -> LoRASnapshot:
         """Scan the folders of all bases: call it off the event loop, one scan at a time.
@@ -47,6 +51,7 @@ class LoRAModels:
         `last`: the last scan of the same snapshot, whose results stay for models that cannot have
         adapters.
         """
+        begun_s = time.thread_time()
         kept = {} if last is None else {n: s for n, s in last.found.items() if not s.possible}
         found = {
             name: kept.get(name)
@@ -54,10 +59,11 @@ class LoRAModels:
             for name, loaded in _latest(snapshot).items()
         }
         known = {*snapshot.models, *snapshot.failures, *snapshot.refused, *snapshot.aliases}
-        return LoRASnapshot(found, _unique(found, known))
+        return LoRASnapshot(found, _unique(found, known), time.thread_time() - begun_s)
 
     def publish(self, adapters: LoRASnapshot) -> None:
-        """Pass the adapters to the engines of this process."""
+        """Pass the adapters to the engines of this process. Call on the event loop."""
+        self._served.clear()  # bases and adapters that are gone must be freed
         for name, found in adapters.found.items():
             self._server.set_adapters(name, found.adapters)
 
@@ -92,14 +98,28 @@ class LoRAModels:
         model_of_adapter = self.find(name, snapshot, adapters)
         return None if model_of_adapter is None else model_of_adapter.card()
 
-    def listed(self, snapshot: Snapshot, adapters: LoRASnapshot) -> list[ServedModel]:
-        """One model for each adapter, under its base's own name."""
-        return [
-            self._adapted_model(f"{base}{SEPARATOR}{name}", snapshot.models[base], adapter)
-            for base, found in sorted(adapters.found.items())
-            if base in snapshot.models
-            for name, adapter in sorted(found.adapters.items())
-        ]
+    def cards(
+        self,
+        snapshot: Snapshot,
+        adapters: LoRASnapshot,
+        card_of: Callable[[ServedModel], ModelCard],
+    ) -> list[ModelCard]:
+        """One card for each adapter, under its base's own name. Those of a base differ only in
+        `name` and `root`: `card_of` is asked for the first.
+        """
+        cards: list[ModelCard] = []
+        for base, found in sorted(adapters.found.items()):
+            if base not in snapshot.models or not found.adapters:
+                continue
+            names = sorted(found.adapters)
+            name = f"{base}{SEPARATOR}{names[0]}"
+            model = self._adapted_model(name, snapshot.models[base], found.adapters[names[0]])
+            first = card_of(model)
+            shared = {each.name: getattr(first, each.name) for each in fields(first)}
+            for each in names:
+                shared["name"], shared["root"] = f"{base}{SEPARATOR}{each}", each
+                cards.append(ModelCard(**shared))
+        return cards
 
     def unload(self, base: str, adapter: str) -> None:
         """Leave the adapter out of the following scans."""
@@ -110,14 +130,19 @@ class LoRAModels:
         self._table.load(base, adapter)
 
     def _adapted_model(self, name: str, base: ServedModel, adapter: Adapter) -> ServedModel:
+        of, model = self._served.get(name, (None, None))
+        if model is not None and of is base and model.adapter is adapter:
+            return model
         full = f"{base.model_name}{SEPARATOR}{adapter.name}"
-        return replace(
+        model = replace(
             base,
             name=name,
             adapter=adapter,
             alias_of=None if name == full else full,
             contracts=replace(base.contracts, embedding=None, score=None, classification=None),
         )
+        self._served[name] = base, model
+        return model
 
     def _sources(self, loaded: LoadedModel) -> LoRASources:
         model, options = loaded.model, loaded.options

@@ -1,5 +1,6 @@
 """Adapters served as models by the real core."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from openai_frontend.generation import Adapter, GenerationRequest, SamplingParam
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
+from openai_frontend.routers.described_model import MediaLimits, model_of, models_of
+from openai_frontend.serving.request.audio import AudioLimits
+from openai_frontend.serving.request.images import ImageLimits
 from tests import mock_models
 from tests.fast.lora.files import write_peft
 from tests.mock_models import serving
@@ -101,6 +105,54 @@ async def test_listed_with_parent_and_root(registry: ModelRegistry) -> None:
     one, base = cards["base:one"], cards["base"]
     assert (one.facts.max_model_len, one.ready) == (base.facts.max_model_len, True)
     assert base.capabilities - one.capabilities == {"embeddings", "rerank"}
+
+
+async def test_listed_as_it_is_described_alone(registry: ModelRegistry) -> None:
+    """The list copies the first adapter of a base; each must be what its own description says."""
+    limits = MediaLimits(images=ImageLimits(), audio=AudioLimits())
+    cards = registry.cards()
+
+    assert cards == [registry.card(card.name) for card in cards]
+    assert models_of(cards, limits) == [model_of(card, limits) for card in cards]
+
+
+async def test_requests_share_the_model_of_an_adapter(tmp_path: Path) -> None:
+    """Until the adapter or its base is another one."""
+    folder = write(tmp_path, "base", "one")
+    async with serving(tmp_path) as registry:
+        first, again = registry.get("base:one"), registry.get("base:one")
+        write_peft(folder / "adapters" / "one", lora_alpha=16, note="longer than before")
+        await registry.refresh_adapters()
+        changed = registry.get("base:one")
+        await registry.refresh(reloaded="base")
+        reloaded = registry.get("base:one")
+
+    assert again is first
+    assert changed.adapter is not first.adapter
+    assert reloaded is not changed
+
+
+async def test_many_adapters_are_scanned_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the scans of an idle server take a bounded share of a core."""
+    write(tmp_path, "base", "one")
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise asyncio.CancelledError
+
+    async with serving(tmp_path) as registry:
+        await registry.refresh_adapters()
+        monkeypatch.setattr("openai_frontend.models.registry._SCAN_SHARE", 1e-6)
+        monkeypatch.setattr("openai_frontend.models.registry.asyncio.sleep", sleep)
+        with pytest.raises(asyncio.CancelledError):
+            await registry.watch_adapters(0.001)
+
+    assert waits[0] > 10  # a scan takes more than 10 us
+    assert waits[1] > 10
 
 
 async def test_short_name_is_an_alias(registry: ModelRegistry) -> None:

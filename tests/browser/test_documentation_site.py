@@ -68,3 +68,17 @@ def test_no_page_is_wider_than_a_phone(phone):
 
     assert len(widths) > 80
     assert {page: width for page, width in widths.items() if width > PHONE["width"]} == {}
+
+
+def test_search_finds_guides_before_decisions(phone):
+    """Also where a decision has the word in its title."""
+    phone.set_viewport_size({"width": 1280, "height": 900})
+    phone.goto("/index.html")
+    phone.get_by_label("Search").first.click()
+    phone.keyboard.type("parser")
+    results = phone.locator(".md-search-result__item > a")
+    results.nth(1).wait_for()
+    phone.set_viewport_size(PHONE)
+
+    assert "/tools.html" in results.first.get_attribute("href")
+    assert phone.locator(".md-search-result__item > a[href*=decisions]").count() > 0

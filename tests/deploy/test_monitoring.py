@@ -14,6 +14,7 @@ from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import vllm as vllm_metrics
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels
 from openai_frontend.metrics.vllm import FROM_ENGINE, VLLMModel
+from scripts.generate_dashboard_image import SERIES
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/openai-frontend.json").read_text())
@@ -60,8 +61,15 @@ def known() -> dict[str, set[str]]:
     return {**samples, **TRITON, **TENSORRT_LLM}
 
 
-def panels() -> Iterator[tuple[str, str]]:
+def all_panels() -> Iterator[dict[str, Any]]:
+    """Those of closed rows too."""
     for panel in DASHBOARD["panels"]:
+        yield panel
+        yield from panel.get("panels", ())
+
+
+def panels() -> Iterator[tuple[str, str]]:
+    for panel in all_panels():
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
 
@@ -106,10 +114,21 @@ def test_dashboard_begins_with_numbers_in_a_row_of_their_own():
 
 def test_each_panel_has_a_description():
     """The information sign of a panel shows it."""
-    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    panels = [panel for panel in all_panels() if panel["type"] != "row"]
 
     assert len(panels) > 20
     assert [panel["title"] for panel in panels if not panel.get("description")] == []
+
+
+def test_picture_has_a_line_in_each_open_panel():
+    """What a user sees of vLLM: panels of other engines are in a closed row."""
+    series = json.loads(SERIES.read_text())
+    titles = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+    assert list(series) == titles
+    for title, lines in series.items():
+        assert any(value is not None for line in lines for value in line["values"]), title
+    assert [each["title"] for each in all_panels() if each.get("collapsed")] == ["TensorRT-LLM"]
 
 
 def test_alerts_are_documented():

@@ -73,6 +73,7 @@ from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import (
     classification_router,
     embeddings_router,
+    pooling_router,
     rerank_router,
     score_router,
 )
@@ -92,6 +93,7 @@ from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.pooling_inputs import PoolingInputs
+from openai_frontend.serving.pooling_tasks import PoolingTasks
 from openai_frontend.serving.prefill import Prefill
 from openai_frontend.serving.request.audio import AudioFileReader, AudioLimits, AudioReader
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -416,6 +418,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
     inputs = PoolingInputs(limits, policy, media=media, tiktoken=tiktoken)
     _include(app, embeddings_router(registry, Embeddings(inputs, policy, admission)))
+    _include(app, pooling_router(registry, PoolingTasks(inputs, policy, admission)))
     _include(app, classification_router(registry, Classification(inputs, policy, admission)))
     scoring = Scoring(limits, policy, admission)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))

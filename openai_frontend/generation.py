@@ -540,13 +540,15 @@ def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
 MAX_BATCH_INPUTS = 32
 
 
-PoolingTask = Literal["embed", "classify"]
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+# Tasks with a vector for each token of the input
+TOKEN_TASKS: frozenset[PoolingTask] = frozenset({"token_embed", "token_classify"})
 
 
 @dataclass(slots=True, kw_only=True)
 class EmbedRequest:
-    """One input, one vector: its embedding, or the scores of classes. Not frozen, as
-    `SamplingParams`.
+    """One input, one vector: its embedding, or the scores of classes; of `TOKEN_TASKS`, one for
+    each of its tokens. Not frozen, as `SamplingParams`.
     """
 
     request_id: str
@@ -567,6 +569,7 @@ class EmbeddingResult:
 
     embedding: memoryview
     prompt_tokens: int
+    width: int | None = None  # numbers of each of several vectors, of `TOKEN_TASKS`
 
 
 @dataclass(slots=True, kw_only=True)

@@ -27,7 +27,7 @@ class ModelFacts:
     # Prompt and output together, in tokens. None: unknown; an engine always reports it
     max_model_len: int | None
     tokenizer: str | None = None  # folder with tokenizer and chat template; None: no chat
-    # Some of "generate", "embed", "score", "classify"; None: all that the model's tensors allow
+    # Some of "generate", "score" and the pooling tasks; None: all that the model's tensors allow
     tasks: tuple[str, ...] | None = ("generate",)
     owned_by: str = "openai-frontend"
     vocab_size: int | None = None  # upper bound (exclusive) of token ids; None: unknown

@@ -70,6 +70,8 @@ class EmbeddingContract:
     def decode(self, outputs: Outputs, count: int) -> list[EmbeddingResult]:
         """The vectors of `count` requests. A tensor stays in the response's own memory."""
         tensor = outputs.tensor("embedding")
+        if tensor is None and (of_tokens := outputs.tensor("token_vectors")) is not None:
+            return [_of_tokens(of_tokens, outputs)]
         vectors = _parsed(outputs) if tensor is None else memoryview(tensor)
         if count == 1:
             return [EmbeddingResult(vectors, outputs.item("num_input_tokens") or 0)]
@@ -112,6 +114,14 @@ class ScoreContract:
         if len(scores) != count:
             raise InferenceFailed("The model returned no score.")
         return list(map(ScoreResult, scores, _token_counts(outputs, count)))
+
+
+def _of_tokens(tensor: Any, outputs: Outputs) -> EmbeddingResult:
+    """A vector for each token of one input, in the response's own memory."""
+    tokens, width = tensor.shape
+    if not tokens * width:
+        raise InferenceFailed("The model returned no vectors of tokens.")
+    return EmbeddingResult(_flat(memoryview(tensor)), outputs.item("num_input_tokens") or 0, width)
 
 
 def _pair(request: ScorePairRequest) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.contracts.whisper import INPUTS, OUTPUT, SUPPORT, WhisperContract
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.generation import TOKEN_TASKS
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
 
 NAMES = (
@@ -60,6 +61,8 @@ class SelectedContracts:
     generation: Contract | None = None
     embedding: EmbeddingContract | GenericEmbeddingContract | None = None
     classification: EmbeddingContract | ClassificationContract | None = None
+    tokens: EmbeddingContract | None = None  # makes a vector for each token
+    token_tasks: frozenset[str] = frozenset()  # of `tokens`
     score: ScoreContract | None = None
     speech: SpeechContract | None = None
     transcription: TranscriptionSupport | None = None  # `generation` transcribes audio
@@ -294,7 +297,8 @@ def _select_vllm(
             message = "its engine reports no labels; set `labels` in openai_frontend.yaml"
             raise ModelUnavailable(message)
         classifies = False
-    if not (generates or embeds or scores or classifies):
+    token_tasks = TOKEN_TASKS & set(tasks or ()) if "embedding_request" in inputs else frozenset()
+    if not (generates or embeds or scores or classifies or token_tasks):
         raise ModelUnavailable("no supported endpoint matches its inputs and outputs")
     return SelectedContracts(
         name="vllm" if generates else "embeddings",
@@ -303,6 +307,8 @@ def _select_vllm(
         transcription=options.transcription if generates and "audio" in inputs else None,
         embedding=EmbeddingContract(config) if embeds else None,
         classification=EmbeddingContract(config) if classifies else None,
+        tokens=EmbeddingContract(config) if token_tasks else None,
+        token_tasks=frozenset[str](token_tasks),
         score=ScoreContract(config) if scores else None,
     )
 

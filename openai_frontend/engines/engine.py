@@ -162,7 +162,7 @@ class Engine(ABC):
         """
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """Return the input's embedding."""
+        """Return the input's embedding, or the result of another task of the model."""
         raise EngineError("the model does not support embeddings", error_codes.UNSUPPORTED)
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:

@@ -315,6 +315,14 @@ class EngineHandle:
         with caught(partial(fail, execution)):
             results = await _gather(self._engine.embed, requests)
             vectors = [each.embedding for each in results]
+            if (width := results[0].width) is not None:
+                if len(results) > 1:
+                    raise EngineError("vectors of tokens are those of one input per request")
+                counts = _counted([results[0].prompt_tokens])
+                execution.send(
+                    [tensors.token_vectors_output(vectors[0], width), counts], final=True
+                )
+                return
             if len(vectors) > 1 and len({each.nbytes for each in vectors}) > 1:
                 raise EngineError("the engine returned vectors of different lengths")
             outputs = [

@@ -86,6 +86,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "num_audio_tokens": ("TYPE_UINT32", [1]),
     "first_token_latency": ("TYPE_FP32", [1]),
     "embedding": ("TYPE_FP32", [-1]),
+    "token_vectors": ("TYPE_FP32", [-1, -1]),
     "score": ("TYPE_FP32", [-1]),
 }
 
@@ -470,6 +471,11 @@ def vectors_output(name: str, vectors: Sequence[memoryview]) -> Output:
     """An FP32[n] output of vectors that follow each other."""
     data = vectors[0] if len(vectors) == 1 else b"".join(vectors)
     return name, "FP32", (memoryview(data).nbytes // 4,), data
+
+
+def token_vectors_output(vectors: memoryview, width: int) -> Output:
+    """The FP32[tokens, width] output `token_vectors`."""
+    return "token_vectors", "FP32", (vectors.nbytes // (4 * width), width), vectors
 
 
 def token_ids_output(token_ids: Any) -> Output:

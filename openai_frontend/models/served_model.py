@@ -9,6 +9,7 @@ from openai_frontend.contracts import Contract, check_supportable
 from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import GatewayError, InvalidRequest
 from openai_frontend.generation import (
+    TOKEN_TASKS,
     Adapter,
     CompletionDelta,
     EmbeddingResult,
@@ -283,6 +284,8 @@ class ServedModel(TritonModel):
         """How many inputs one request to the model may have for a task of pooling: as token ids if
         they are `tokenized`, else as texts.
         """
+        if task in TOKEN_TASKS:
+            return 1  # each has vectors of its own number
         contract = {
             "embed": self.contracts.embedding,
             "classify": self.contracts.classification,
@@ -291,14 +294,19 @@ class ServedModel(TritonModel):
         return 1 if contract is None else contract.batch_limit(tokenized=tokenized)
 
     async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:
-        """Embed or classify inputs with one Triton request, at most `batch_limit`. Cancelling this
+        """Pool inputs for one task with one Triton request, at most `batch_limit`. Cancelling this
         cancels the request in Triton.
         """
         task, contracts = requests[0].task, self.contracts
-        contract = contracts.embedding if task == "embed" else contracts.classification
+        contract = {
+            "embed": contracts.embedding,
+            "classify": contracts.classification,
+        }.get(task, contracts.tokens)
         requests = [self._salted(each) for each in requests]
         if contract is None:
-            does = "support embeddings" if task == "embed" else "classify texts"
+            does = {"embed": "support embeddings", "classify": "classify texts"}.get(
+                task, f"have the task '{task}'"
+            )
             raise InvalidRequest(f"The model '{self.name}' does not {does}.", param="model")
         if self.facts.images is not None or self.facts.audio is not None:
             for each in requests:

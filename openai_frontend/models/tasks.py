@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from openai_frontend.contracts.select import SelectedContracts
@@ -21,6 +22,10 @@ class Task:
     capabilities: frozenset[str]  # of every model with this task
 
 
+def _of_tokens(name: str, contracts: SelectedContracts) -> bool:
+    return name in contracts.token_tasks
+
+
 TASKS = (
     Task(
         "generate",
@@ -37,6 +42,10 @@ TASKS = (
         "classify",
         lambda each: each.classification is not None,
         frozenset({"classification"}),
+    ),
+    *(
+        Task(name, partial(_of_tokens, name), frozenset())
+        for name in ("token_embed", "token_classify")
     ),
     Task(
         "transcribe",

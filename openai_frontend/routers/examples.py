@@ -234,6 +234,15 @@ _UNLOAD = {
 
 _ADAPTER = {"lora_name": "pirate"}
 
+_POOLING: Mapping[str, Example] = {
+    "texts": Example("One vector for each text", {"input": _PASSAGES, "task": "embed"}, _EMBED),
+    "tokens": Example(
+        "A vector for each token",
+        {"input": "Triton serves models.", "task": "token_embed"},
+        ("token_embed",),
+    ),
+}
+
 _CLASSIFY: Mapping[str, Example] = {
     "texts": Example("Several texts", {"input": _PASSAGES}, ("classify",)),
 }
@@ -269,6 +278,8 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
             "The format of text-embeddings-inference", {"query": _QUERY, "texts": _PASSAGES}, _RANK
         ),
     },
+    "/v1/pooling": _POOLING,
+    "/pooling": _POOLING,
     "/v1/classify": _CLASSIFY,
     "/classify": _CLASSIFY,
     "/v1/score": _SCORE,

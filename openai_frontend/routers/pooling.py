@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /v1/classify, /v1/rerank, /v2/rerank, /rerank and /v1/score."""
+"""POST /v1/embeddings, /v1/pooling, /v1/classify, /v1/rerank, /v2/rerank, /rerank and /v1/score."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,10 +12,12 @@ from openai_frontend.routers.routing import InferenceRoute, JsonResponse
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.classification import Classification
 from openai_frontend.serving.embeddings import Embeddings
+from openai_frontend.serving.pooling_tasks import PoolingTasks
 from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
 from schemas.classification import ClassificationRequest, ClassificationResponse
 from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
+from schemas.pooling import PoolingRequest, PoolingResponse
 from schemas.rerank import (
     CohereRerankResponse,
     RerankRequest,
@@ -69,6 +71,32 @@ def classification_router(registry: ModelRegistry, classification: Classificatio
         model = await resolve_model(registry, classification_request.model, "classification")
         with CancelOnDisconnect():
             body = await classification.create(classification_request, model)
+        return JsonResponse(body)
+
+    return router
+
+
+def pooling_router(registry: ModelRegistry, tasks: PoolingTasks) -> APIRouter:
+    """vLLM's path, and the same with a version."""
+    router = APIRouter(tags=["Embeddings"], route_class=InferenceRoute)
+    reader = BodyReader(PoolingRequest)
+
+    @router.post(
+        "/v1/pooling",
+        openapi_extra=request_body(PoolingRequest),
+        responses={200: {"model": PoolingResponse}, **ERRORS},
+    )
+    @router.post(
+        "/pooling",
+        openapi_extra=request_body(PoolingRequest),
+        responses={200: {"model": PoolingResponse}, **ERRORS},
+    )
+    async def create_pooling(request: Request) -> Response:
+        """Pools inputs, also each token (format of vLLM)."""
+        pooling_request = await reader.read(await read_body(request.receive))
+        model = await resolve_model(registry, pooling_request.model, "embeddings")
+        with CancelOnDisconnect():
+            body = await tasks.create(pooling_request, model)
         return JsonResponse(body)
 
     return router

@@ -13,6 +13,7 @@ from openai_frontend.serving.admission.permit import Admission
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
     Pooler,
+    at_once,
     embedding_requests,
     pooled_list,
     rendering_cost_us,
@@ -45,8 +46,10 @@ class Classification:
             requests,
             prompts,
             model,
-            render=lambda at, scores: _render(at, scores, labels),
-            cost_us=lambda scores: rendering_cost_us(scores, as_base64=False),
+            render=at_once(
+                lambda at, scores: _render(at, scores, labels),
+                lambda scores: rendering_cost_us(scores, as_base64=False),
+            ),
         )
         created = int(time.time())
         fields = {"id": id, "created": created, "model": model.name, "usage": pooled.usage}

@@ -12,7 +12,10 @@ from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
     FLOAT_BYTES,
     Pooler,
+    at_once,
+    check_dimensions,
     embedding_requests,
+    no_dimensions,
     pooled_list,
     render,
     rendering_cost_us,
@@ -36,18 +39,18 @@ class Embeddings:
         self._admission.check(current_request(), model)
         self._policy.check_extra(request, NEUTRAL_IN_EMBEDDINGS)
         _check_embeds(model)
-        _check_dimensions(request.dimensions, model)
+        dimensions = check_dimensions(request.dimensions, model)
         prompts = await self._inputs.read(request, model)
-        own = model.facts.dimensions
-        dimensions = None if request.dimensions == own else request.dimensions
         requests = embedding_requests(new_id("embd"), prompts, dimensions=dimensions)
         as_base64 = request.encoding_format == "base64"
         pooled = await self._pooler.run(
             requests,
             prompts,
             model,
-            render=lambda at, vector: render(at, vector, as_base64=as_base64),
-            cost_us=lambda vector: rendering_cost_us(vector, as_base64=as_base64),
+            render=at_once(
+                lambda at, vector: render(at, vector, as_base64=as_base64),
+                lambda vector: rendering_cost_us(vector, as_base64=as_base64),
+            ),
             pool=lambda requests, permit: _vectors(requests, model, permit),
         )
         return pooled_list(pooled.rows, {"model": model.name, "usage": pooled.usage})
@@ -68,30 +71,12 @@ async def _vectors(
         except GatewayError:
             raise refused from None  # for another reason
     if any(result.embedding.nbytes != dimensions * FLOAT_BYTES for result in results):
-        raise _no_dimensions()
+        raise no_dimensions()
     return results
-
-
-def _no_dimensions() -> InvalidRequest:
-    message = "This model does not support specifying dimensions."
-    return InvalidRequest(message, param="dimensions", code="unsupported_parameter")
 
 
 def _check_embeds(model: Describes) -> None:
     if "embed" not in model.tasks:
-        message = f"The model '{model.name}' does not create embeddings."
+        hint = " Use /v1/pooling." if "token_embed" in model.tasks else ""
+        message = f"The model '{model.name}' does not create embeddings.{hint}"
         raise InvalidRequest(message, param="model", code="unsupported_model")
-
-
-def _check_dimensions(dimensions: int | None, model: Describes) -> None:
-    """Shorter vectors are only useful from models that were trained for them."""
-    own = model.facts.dimensions
-    if dimensions is None or dimensions == own:
-        return
-    if model.facts.matryoshka is False:
-        raise _no_dimensions()
-    if own is not None and dimensions > own:
-        message = (
-            f"Invalid value for 'dimensions' = {dimensions}. Must be less than or equal to {own}."
-        )
-        raise InvalidRequest(message, param="dimensions", code="integer_above_max_value")

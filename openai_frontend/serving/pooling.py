@@ -292,6 +292,23 @@ def _embed(requests: Sequence[EmbedRequest], permit: Permit) -> PooledVectors:
     return permit.embed(requests)
 
 
+# The JSON of the result at a position, made in slices
+Render = Callable[[int, EmbeddingResult, TimeSlicer], Awaitable[bytes]]
+
+
+def at_once(
+    render: Callable[[int, memoryview], bytes],  # of a position and its vector
+    cost_us: Callable[[memoryview], float],  # the event loop time of `render`
+) -> Render:
+    """For vectors that are rendered within one slice."""
+
+    async def rendered(at: int, result: EmbeddingResult, slicer: TimeSlicer) -> bytes:
+        await slicer.take(cost_us(result.embedding))
+        return render(at, result.embedding)
+
+    return rendered
+
+
 @dataclass(frozen=True, slots=True)
 class Pooled:
     """The results of all inputs, each as JSON."""
@@ -317,8 +334,7 @@ class Pooler:
         prompts: Sequence[Prompt],
         model: Generates,
         *,
-        render: Callable[[int, memoryview], bytes],  # of a position and its vector
-        cost_us: Callable[[memoryview], float],  # the event loop time of `render`
+        render: Render,
         pool: Callable[[Sequence[EmbedRequest], Permit], PooledVectors] = _embed,
     ) -> Pooled:
         """Pool the inputs of one call, whose `requests` have the same task."""
@@ -330,10 +346,9 @@ class Pooler:
             await self._slicer.take(embedding_cost_us(prompts[first:end]))
             rows = []
             for at, result in enumerate(await pool(requests[first:end], permit), first):
-                await self._slicer.take(cost_us(result.embedding))
                 # not every backend counts
                 prompt_tokens += result.prompt_tokens or len(prompts[at].token_ids)
-                rows.append(render(at, result.embedding))
+                rows.append(await render(at, result, self._slicer))
             return rows
 
         tokenized = all(prompt.token_ids for prompt in prompts)
@@ -350,7 +365,7 @@ def render(index: int, vector: memoryview, *, as_base64: bool) -> bytes:
 
     16 vectors of 4,096 numbers take 0.1 ms as base64, 2.2 ms as numbers, 15 ms through pydantic.
     """
-    numbers = _finite(vector)
+    numbers = finite_numbers(vector)
     if as_base64:
         # Base64 needs no escaping. pybase64: 16 KB in 0.6 us, where Python's own takes 15.
         encoded = pybase64.b64encode(vector)
@@ -372,7 +387,7 @@ def rendering_cost_us(vector: memoryview, *, as_base64: bool) -> float:
     return 5 + vector.nbytes * (0.0005 if as_base64 else 0.01)
 
 
-def _finite(vector: memoryview) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
+def finite_numbers(vector: memoryview) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
     """The tensor's numbers. Raises InferenceFailed for values that JSON cannot express."""
     numbers = numpy.frombuffer(vector, "<f4")
     if not numpy.isfinite(numbers).all():
@@ -380,8 +395,31 @@ def _finite(vector: memoryview) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]
     return numbers
 
 
+def check_dimensions(dimensions: int | None, model: Describes) -> int | None:
+    """The `dimensions` to ask the model for. Shorter vectors are only useful from models that were
+    trained for them.
+    """
+    own = model.facts.dimensions
+    if dimensions is None or dimensions == own:
+        return None
+    if model.facts.matryoshka is False:
+        raise no_dimensions()
+    if own is not None and dimensions > own:
+        message = (
+            f"Invalid value for 'dimensions' = {dimensions}. Must be less than or equal to {own}."
+        )
+        raise InvalidRequest(message, param="dimensions", code="integer_above_max_value")
+    return dimensions
+
+
+def no_dimensions() -> InvalidRequest:
+    """The error for a model that was not trained for shorter vectors."""
+    message = "This model does not support specifying dimensions."
+    return InvalidRequest(message, param="dimensions", code="unsupported_parameter")
+
+
 def cosine_similarity(first: memoryview, second: memoryview) -> float:
     """-1 to 1; 0 if one of the vectors is zero."""
-    one, other = (_finite(each).astype("f8") for each in (first, second))
+    one, other = (finite_numbers(each).astype("f8") for each in (first, second))
     lengths = float(numpy.linalg.norm(one) * numpy.linalg.norm(other))
     return max(-1.0, min(1.0, float(one @ other) / lengths)) if lengths else 0.0

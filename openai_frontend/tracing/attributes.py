@@ -20,6 +20,8 @@ _OPERATIONS = {
     "/v1/decisions": "decision",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
+    "/v1/pooling": "pooling",
+    "/pooling": "pooling",
     "/v1/classify": "classify",
     "/classify": "classify",
     "/v1/score": "score",

@@ -61,6 +61,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
         "input": "hi",
         "questions": [{"type": "predicate", "instructions": "a"}],
     },
+    "/v1/pooling": {"model": "mock", "input": "hi"},
     "/v1/rerank": {"model": "mock", "query": "hi", "documents": ["a"]},
     "/v1/score": {"model": "mock", "text_1": "hi", "text_2": "a"},
     "/tokenize": {"model": "mock", "prompt": "hi"},

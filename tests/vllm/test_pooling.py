@@ -11,7 +11,12 @@ import pytest
 import pytest_asyncio
 
 from openai_frontend import errors
-from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
+from openai_frontend.generation import (
+    EmbedRequest,
+    GenerationRequest,
+    PoolingTask,
+    ScorePairRequest,
+)
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
@@ -36,14 +41,41 @@ def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+LABELS = ("bad", "good", "odd")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny classifier."""
+    from tests.vllm import tiny_cross_encoder
+
+    folder = tmp_path_factory.mktemp("classifier") / "weights"
+    tiny_cross_encoder.write(folder, LABELS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model like BGE-M3."""
+    from tests.vllm import tiny_bge_m3
+
+    folder = tmp_path_factory.mktemp("bge") / "weights"
+    tiny_bge_m3.write(folder)
+    return folder
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def models(models_beside: Models, cross_encoder: Path) -> AsyncIterator[ModelRegistry]:
-    """An embedding model and a scoring model."""
+async def models(
+    models_beside: Models, cross_encoder: Path, classifier: Path, bge: Path
+) -> AsyncIterator[ModelRegistry]:
+    """Embedding models, one with weights of tokens, a scoring model and a classifier."""
     repository = models_beside.repository
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
     mock_models.write(repository, "minilm", config=config, model=MINILM, runner="pooling")
     mock_models.write(repository, "cross", config=config, model=str(cross_encoder))
-    async with models_beside.loaded("minilm", "cross") as server:
+    mock_models.write(repository, "classes", config=config, model=str(classifier))
+    mock_models.write(repository, "bge", config=config, model=str(bge), runner="pooling")
+    async with models_beside.loaded("minilm", "cross", "classes", "bge") as server:
         registry = ModelRegistry(server, ModelLoader(server))
         try:
             await registry.refresh()
@@ -117,7 +149,12 @@ async def test_pooling_tasks_follow_the_architecture(models: ModelRegistry):
     """Embedding models also report their number of dimensions."""
     minilm, cross = models.get("minilm"), models.get("cross")
 
-    assert [set(model.tasks) for model in (minilm, cross)] == [{"embed"}, {"score", "classify"}]
+    assert [set(models.get(name).tasks) for name in ("minilm", "cross", "classes", "bge")] == [
+        {"embed", "token_embed"},
+        {"score", "classify", "token_classify"},
+        {"classify", "token_classify"},
+        {"embed", "token_embed", "token_classify"},
+    ]
     facts = minilm.facts
     assert (facts.dimensions, facts.matryoshka, cross.facts.dimensions) == (384, False, None)
 
@@ -197,3 +234,56 @@ async def test_alternating_token_types_are_refused(models: ModelRegistry):
 
     with pytest.raises(errors.InvalidRequest, match="token_type_ids"):
         await models.get("cross").score([request])
+
+
+async def pooled(model: ServedModel, token_ids: list[int], task: PoolingTask) -> np.ndarray:
+    """Return the result of a task, with a row for each token if it has several vectors."""
+    request = EmbedRequest(request_id=request_id(), prompt_token_ids=token_ids, task=task)
+    [result] = await model.embed([request])
+    numbers = np.frombuffer(result.embedding, dtype="<f4")
+    assert result.prompt_tokens == len(token_ids)
+    return numbers if result.width is None else numbers.reshape(-1, result.width)
+
+
+async def test_scores_of_classes_equal_transformers(models: ModelRegistry, classifier: Path):
+    from tests.vllm import tiny_cross_encoder
+
+    model = models.get("classes")
+    ids = [2, 5, 6, 7, 3]
+
+    scores = await pooled(model, ids, "classify")
+
+    assert model.facts.labels == LABELS
+    assert scores.tolist() == pytest.approx(
+        tiny_cross_encoder.probabilities(classifier, ids), abs=1e-4
+    )
+
+
+async def test_vectors_of_tokens_equal_sentence_transformers(models: ModelRegistry):
+    from sentence_transformers import SentenceTransformer
+
+    model = models.get("minilm")
+    expected = SentenceTransformer(MINILM, device="cpu").encode(
+        SENTENCES[0], output_value="token_embeddings"
+    )
+    ids = list((await model.tokenize(SENTENCES[0])).token_ids)
+
+    vectors = await pooled(model, ids, "token_embed")
+
+    wanted = np.asarray(expected)
+    wanted = wanted / np.linalg.norm(wanted, axis=-1, keepdims=True)
+    assert vectors.shape == (len(ids), 384)
+    assert float((vectors * wanted).sum(-1).min()) > 0.9999
+
+
+@pytest.mark.parametrize("task", ["embed", "token_embed", "token_classify"])
+async def test_heads_of_bge_m3_equal_transformers(models: ModelRegistry, bge: Path, task):
+    """The pooler leaves out the first token, and the last one where tokens have weights."""
+    from tests.vllm import tiny_bge_m3
+
+    ids = [tiny_bge_m3.BOS, 40, 50, 40, 60, tiny_bge_m3.EOS]
+
+    numbers = await pooled(models.get("bge"), ids, task)
+
+    expected = np.array(tiny_bge_m3.expected(bge, ids)[task])
+    assert numbers.reshape(expected.shape) == pytest.approx(expected, abs=1e-4)

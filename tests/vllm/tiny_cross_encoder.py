@@ -9,7 +9,7 @@ WORDS = ("triton", "serves", "models", "the", "cat", "sleeps", "what", "does", "
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, labels: tuple[str, ...] = ("LABEL_0",)) -> None:
     """Save model and tokenizer in transformers' format."""
     folder.mkdir(parents=True)
     torch.manual_seed(3)
@@ -20,7 +20,8 @@ def write(folder: Path) -> None:
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=128,
-        num_labels=1,
+        id2label=dict(enumerate(labels)),
+        label2id={label: at for at, label in enumerate(labels)},
         initializer_range=0.3,  # so that the scores of such pairs differ widely
     )
     BertForSequenceClassification(config).save_pretrained(folder)
@@ -37,3 +38,11 @@ def score(folder: Path, token_ids: list[int], token_type_ids: list[int]) -> floa
             input_ids=torch.tensor([token_ids]), token_type_ids=torch.tensor([token_type_ids])
         )
     return float(torch.sigmoid(output.logits[0, 0]))
+
+
+def probabilities(folder: Path, token_ids: list[int]) -> list[float]:
+    """Return the softmax of transformers for several labels."""
+    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([token_ids])).logits[0]
+    return list(torch.softmax(logits, 0).tolist())

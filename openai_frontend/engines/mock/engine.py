@@ -27,6 +27,7 @@ from openai_frontend.engines.mock.facts import mock_facts
 from openai_frontend.engines.mock.script import Script
 from openai_frontend.engines.mock.settings import MockSettings, read_settings
 from openai_frontend.generation import (
+    TOKEN_TASKS,
     CompletionDelta,
     EmbeddingResult,
     EmbedRequest,
@@ -194,7 +195,11 @@ class MockEngine(Engine):
         loop.call_later(delay_s, self._admit, request.request_id, loop)
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """Return a vector, or scores, that depend only on the input."""
+        """Return a vector, or scores, that depend only on the input; or such a vector for each
+        token, with the weight of the token as its only number if it is not embedded.
+        """
+        if request.task in TOKEN_TASKS:
+            return self._token_vectors(request)
         size = request.dimensions or self._settings.dimensions
         if request.task == "classify":
             size = len(self._settings.labels)
@@ -208,6 +213,18 @@ class MockEngine(Engine):
         tokens = len(_prompt_ids(request.prompt, request.prompt_token_ids))
         tokens += len(images) * (self._settings.tokens_per_image - 1)
         return EmbeddingResult(memoryview(vector), tokens)
+
+    def _token_vectors(self, request: EmbedRequest) -> EmbeddingResult:
+        size = self._settings.dimensions if request.task == "token_embed" else 1
+        ids = _prompt_ids(request.prompt, request.prompt_token_ids)
+        rows = {}
+        for token_id in {*ids}:
+            numbers = random.Random(token_id)  # noqa: S311 - a test vector, not a secret
+            rows[token_id] = struct.pack(
+                f"<{size}f", *(numbers.uniform(-1, 1) for _ in range(size))
+            )
+        vectors = b"".join([rows[token_id] for token_id in ids])
+        return EmbeddingResult(memoryview(vectors), len(ids), size)
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
         """Return a score between 0 and 1 that depends only on the input."""

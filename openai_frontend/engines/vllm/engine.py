@@ -38,6 +38,7 @@ from openai_frontend.engines.vllm.processes import environment, failures
 from openai_frontend.engines.vllm.sleep import EngineSleep
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
+    TOKEN_TASKS,
     Adapter,
     CompletionDelta,
     EmbeddingResult,
@@ -244,7 +245,9 @@ class VLLMEngine(Engine):
         self._adapters.keep(adapters.values())
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """Return the pooled vector, or the scores of all classes, as float32."""
+        """Return the pooled vector, or the scores of all classes, as float32; or those of each
+        token, without the tokens that the model's pooler leaves out.
+        """
         if request.task not in self._tasks:
             return await super().embed(request)
         from vllm.pooling_params import PoolingParams
@@ -259,8 +262,11 @@ class VLLMEngine(Engine):
         if isinstance(prompt, asyncio.Task):
             prompt = await prompt
         output = await self._pooled(request.request_id, prompt, params)
-        vector = output.outputs.data.float().cpu().numpy()
-        return EmbeddingResult(memoryview(vector), len(output.prompt_token_ids))
+        data = output.outputs.data.float().cpu().contiguous()
+        width = data.shape[-1] if data.ndim > 1 else 1  # one number per token has no dimension
+        vector = memoryview(data.flatten().numpy())
+        tokens = len(output.prompt_token_ids)
+        return EmbeddingResult(vector, tokens, width if request.task in TOKEN_TASKS else None)
 
     def _check_dimensions(self, dimensions: int | None) -> None:
         """vLLM would refuse too, but with the path of the weights."""

@@ -16,8 +16,11 @@ _TASKS = {
     "ForCausalLM": ("generate",),
     "LMHeadModel": ("generate",),
     "ForConditionalGeneration": ("generate",),
-    "Model": ("embed",),
+    "Model": ("embed", "token_embed"),
 }
+# Its second head has a weight for each token, of which sparse vectors are made
+_BGE_M3 = "BgeM3EmbeddingModel"
+_EMBEDS = ("embed", "token_embed")
 
 
 def from_files(model: ModelSpec) -> ModelFacts:
@@ -73,8 +76,13 @@ def _tasks(config: Any) -> tuple[str, ...]:
     """The tasks the model supports; a pooling model may support none."""
     if config.runner_type != "pooling":
         return ("generate",)
+    architecture = config.architectures[0]
+    if "ForTokenClassification" in architecture:
+        return ("token_classify",)
     if config.score_type == "bi-encoder":
-        return ("embed",)
+        return _embedding_tasks(architecture)
+    if config.score_type == "late-interaction":
+        return ("token_embed",)
     if config.score_type != "cross-encoder":
         return ()
     labels = _labels(config)
@@ -84,7 +92,12 @@ def _tasks(config: Any) -> tuple[str, ...]:
 
 def _classifier_tasks(labels: int) -> tuple[str, ...]:
     """A cross-encoder has one label, whose score it returns."""
-    return ("score", "classify") if labels == 1 else ("classify",)
+    classifies = ("classify", "token_classify")
+    return ("score", *classifies) if labels == 1 else classifies
+
+
+def _embedding_tasks(architecture: str) -> tuple[str, ...]:
+    return (*_EMBEDS, "token_classify") if architecture == _BGE_M3 else _EMBEDS
 
 
 def _labels(config: Any) -> tuple[str, ...] | None:
@@ -111,8 +124,10 @@ def _tasks_of(
     """The tasks of a model with this architecture; None if only vLLM knows them."""
     if labels is not None and architecture.endswith("ForSequenceClassification"):
         return _classifier_tasks(len(labels))
+    if architecture.endswith("ForTokenClassification"):
+        return ("token_classify",)
     if runner == "pooling" and "Classification" not in architecture:
-        return ("embed",)
+        return _embedding_tasks(architecture)
     return next((tasks for end, tasks in _TASKS.items() if architecture.endswith(end)), None)
 
 

@@ -79,11 +79,17 @@ _NEUTRAL_IN_POOLING: Neutral = {
 
 NEUTRAL_IN_CLASSIFICATION = _NEUTRAL_IN_POOLING
 
-NEUTRAL_IN_EMBEDDINGS: Neutral = {
+NEUTRAL_IN_POOLING_TASKS: Neutral = {
     **_NEUTRAL_IN_POOLING,
-    "use_activation": (True,),
+    "data": (),  # of a plug-in
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
+    "normalize": (),
+}
+
+NEUTRAL_IN_EMBEDDINGS: Neutral = {
+    **NEUTRAL_IN_POOLING_TASKS,
+    "use_activation": (True,),
     "normalize": (True,),
 }
 

@@ -19,6 +19,8 @@ def document(mock_gateway: GatewayProcess) -> dict[str, Any]:
 # These need a model of plain tensors, one that speaks or classifies, or permission to change
 # models: see tests/api/kserve, tests/api/backends, tests/api/models.
 NOT_HERE = {
+    "/pooling",
+    "/v1/pooling",
     "/classify",
     "/v1/classify",
     "/v1/audio/speech",

@@ -2,14 +2,18 @@ import asyncio
 import json
 import struct
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import pytest
 
 from openai_frontend import errors
 from openai_frontend.engines import loader
 from openai_frontend.engines.engine import Engine, EngineError, ModelFacts, ModelSpec
-from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
+from openai_frontend.generation import (
+    CompletionDelta,
+    EmbeddingResult,
+    GenerationRequest,
+    TokenCounts,
+)
 from openai_frontend.triton import InferenceResponse, inprocess
 from tests import mock_models
 from tests.core.engines import failing_engines
@@ -269,7 +273,7 @@ async def test_invalid_embedding_ends_the_request(reciting, monkeypatch):
     """An embedding that is not an array is an error of this request."""
 
     async def embed(self, request):
-        return SimpleNamespace(embedding=None, prompt_tokens=1)
+        return EmbeddingResult(None, prompt_tokens=1)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Recites, "embed", embed, raising=False)
     async with asyncio.timeout(30):

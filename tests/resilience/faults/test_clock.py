@@ -25,6 +25,7 @@ MAY = {
     "serving/dialects/responses/response_object.py": "`completed_at` of a response",
     "serving/output/completion_job.py": "`created` of an answer",
     "serving/classification.py": "`created` of an answer",
+    "serving/pooling_tasks.py": "`created` of an answer",
     "serving/scoring.py": "`created` of an answer",
 }
 

@@ -115,6 +115,8 @@ REQUESTS: dict[str, Request] = {
         {"questions": [{**_QUESTION, "name": PIECE}] * 400},
     ),
     "embeddings": texts("/v1/embeddings", input=["hi"]),
+    "pooling": texts("/v1/pooling", input=["hi"]),
+    "pooling of vLLM": texts("/pooling", input=["hi"]),
     "classification": texts("/v1/classify", input=["hi"]),
     "classification of vLLM": texts("/classify", input=["hi"]),
     "rerank": texts("/v1/rerank", **_RERANK),

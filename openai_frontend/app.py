@@ -73,6 +73,7 @@ from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import (
     classification_router,
     embeddings_router,
+    moderation_router,
     pooling_router,
     rerank_router,
     score_router,
@@ -92,6 +93,7 @@ from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.embeddings import Embeddings
+from openai_frontend.serving.moderation import Moderations
 from openai_frontend.serving.pooling_inputs import PoolingInputs
 from openai_frontend.serving.pooling_tasks import PoolingTasks
 from openai_frontend.serving.prefill import Prefill
@@ -420,6 +422,7 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     _include(app, embeddings_router(registry, Embeddings(inputs, policy, admission)))
     _include(app, pooling_router(registry, PoolingTasks(inputs, policy, admission)))
     _include(app, classification_router(registry, Classification(inputs, policy, admission)))
+    _include(app, moderation_router(registry, Moderations(limits, policy, admission)))
     scoring = Scoring(limits, policy, admission)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))
     _include(app, score_router(registry, scoring))

@@ -17,6 +17,7 @@ class Capabilities(BaseModel):
     embeddings: bool
     rerank: bool
     classification: bool
+    moderation: bool
     tools: bool
     reasoning: bool
     images: bool

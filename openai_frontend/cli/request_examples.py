@@ -180,6 +180,7 @@ _EXAMPLES: Mapping[str, Example] = {
     "chat": _JsonExample("chat/completions", {"messages": QUESTION}, "choices[0].message.content"),
     "completions": _JsonExample("completions", {"prompt": "Triton is"}, "choices[0].text"),
     "embeddings": _JsonExample("embeddings", {"input": "Triton"}, "data[0].embedding[:4]"),
+    "moderation": _JsonExample("moderations", {"input": "You idiot"}, "results[0].flagged"),
 }
 
 

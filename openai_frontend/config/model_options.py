@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.config import strict_yaml
+from openai_frontend.config.moderation_options import ModerationOptions
 from openai_frontend.errors import ModelUnavailable, did_you_mean
 from schemas.models import Capabilities
 
@@ -101,6 +102,11 @@ class ModelOptions(BaseModel):
         default=None,
         description="Names of a classifier's classes, in the order of its scores; by default from "
         "`label_filename` of its output, or from its engine.",
+    )
+    moderation: ModerationOptions | None = Field(
+        default=None,
+        description="Labels of a classifier as categories of `/v1/moderations`, and the thresholds "
+        "from which they are flagged.",
     )
 
     tokenizer: str | None = Field(
@@ -213,6 +219,12 @@ class ModelOptions(BaseModel):
     def is_loaded_by_requests(self) -> bool:
         """Whether a request loads the model if it is not loaded."""
         return self.load_on_demand or self.idle_unload_s is not None
+
+    @property
+    def known_capabilities(self) -> frozenset[str]:
+        """Capabilities of a model that is not loaded."""
+        moderates = ("classification", "moderation") if self.moderation is not None else ()
+        return frozenset((*self.capabilities, *moderates))
 
     @property
     def concurrency_limits(self) -> ConcurrencyLimits:

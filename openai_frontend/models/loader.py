@@ -29,6 +29,7 @@ from openai_frontend.models import model_files
 from openai_frontend.models.lora.weights_upload import UploadLog, WeightsUploader
 from openai_frontend.models.model_files import ModelSource
 from openai_frontend.models.model_use import ModelUses
+from openai_frontend.models.moderation import ModerationPolicy, moderation_policy
 from openai_frontend.models.parser_selection import (
     SETTINGS,
     ModelFiles,
@@ -121,6 +122,7 @@ class ModelLoader:
             weights_uploader=self._weights_uploader(contracts.generation),
             remote_prefill=self._remote_prefill if facts.kv_transfer else None,
             cache_salts=self.cache_salts,
+            moderation=_moderation(options, contracts, facts),
         )
         return LoadedModel(config, engine_facts, options, model)
 
@@ -213,6 +215,14 @@ def _check_labels(options: ModelOptions, engine_facts: ModelFacts) -> None:
             f"its option `labels` has {len(options.labels)} labels for "
             f"{len(engine_facts.labels)} classes of the engine"
         )
+
+
+def _moderation(
+    options: ModelOptions, contracts: SelectedContracts, facts: ModelFacts
+) -> ModerationPolicy | None:
+    if options.moderation is None:
+        return None
+    return moderation_policy(options.moderation, facts.labels if contracts.classification else None)
 
 
 def _tokenizer(

@@ -47,7 +47,7 @@ def _card_of_unloaded(name: str, snapshot: Snapshot, reason: str, absent: Absent
         ),
         root=model_name,
         alias_of=None if name == model_name else model_name,
-        capabilities=frozenset(options.capabilities),
+        capabilities=options.known_capabilities,
         error=reason,
         absent=absent,
         max_output_tokens=options.max_output_tokens,

@@ -25,6 +25,7 @@ from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models import constraint_fallback
 from openai_frontend.models.engine_errors import name_input, named
 from openai_frontend.models.model_card import ModelCard
+from openai_frontend.models.moderation import ModerationPolicy
 from openai_frontend.models.tasks import capabilities_of, tasks_of
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
@@ -78,6 +79,7 @@ class ServedModel(TritonModel):
     weights_uploader: AdapterUpload | None = None  # if the backend needs the adapter's weights
     remote_prefill: PromptOffload | None = None  # None: it computes its own prompts
     cache_salts: CacheSalts = field(default_factory=CacheSalts)
+    moderation: ModerationPolicy | None = None  # None: not for /v1/moderations
     tasks: frozenset[str] = field(init=False)  # names of TASKS
 
     def __post_init__(self) -> None:
@@ -419,6 +421,8 @@ class ServedModel(TritonModel):
                 able.add("tools")
             if self.output_format.reasoning:
                 able.add("reasoning")
+        if "classify" in self.tasks and self.moderation is not None:
+            able.add("moderation")
         if self.facts.images is not None:
             able.add("images")
         if self.facts.audio is not None:

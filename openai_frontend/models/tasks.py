@@ -9,7 +9,14 @@ from openai_frontend.contracts.select import SelectedContracts
 
 # Abilities of a model that a path can need: members of `schemas.models.Capabilities`
 Capability = Literal[
-    "chat", "completions", "embeddings", "rerank", "classification", "transcription", "speech"
+    "chat",
+    "completions",
+    "embeddings",
+    "rerank",
+    "classification",
+    "transcription",
+    "speech",
+    "moderation",
 ]
 
 

@@ -178,13 +178,13 @@ def _asset(name: str) -> Callable[[], bytes]:
 
 
 def _models_by_task(models: ModelProvider) -> dict[str, str]:
-    """Task -> the first model that is ready for it; empty while models load."""
+    """Task or capability -> the first model that is ready for it; empty while models load."""
     by_task: dict[str, str] = {}
     try:
-        ready = [card.name for card in models.cards() if card.ready]
-        for name in ready:
-            for task in models.get(name).tasks:
-                by_task.setdefault(task, name)
+        ready = [card for card in models.cards() if card.ready]
+        for card in ready:
+            for task in (*models.get(card.name).tasks, *card.capabilities):
+                by_task.setdefault(task, card.name)
     except GatewayError:  # still loading, or a model was just unloaded
         return by_task
     return by_task

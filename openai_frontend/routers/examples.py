@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A body without its model, and the tasks for which a model is chosen, in order."""
+    """A body without its model, and the tasks or capabilities by which a model is chosen."""
 
     summary: str
     fields: Mapping[str, Any]
@@ -247,6 +247,10 @@ _CLASSIFY: Mapping[str, Example] = {
     "texts": Example("Several texts", {"input": _PASSAGES}, ("classify",)),
 }
 
+_MODERATE: Mapping[str, Example] = {
+    "texts": Example("Several texts", {"input": _PASSAGES}, ("moderation",)),
+}
+
 _SCORE: dict[str, Example] = {
     "pairs": Example(
         "One text with several others", {"text_1": _QUERY, "text_2": _PASSAGES}, _RANK
@@ -282,6 +286,7 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/pooling": _POOLING,
     "/v1/classify": _CLASSIFY,
     "/classify": _CLASSIFY,
+    "/v1/moderations": _MODERATE,
     "/v1/score": _SCORE,
     "/score": _SCORE,
     "/v1/models/{id}/load": _CHANGE,

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /v1/pooling, /v1/classify, /v1/rerank, /v2/rerank, /rerank and /v1/score."""
+"""The routes of pooling models: embeddings, classification, moderation, reranking and scores."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,11 +12,13 @@ from openai_frontend.routers.routing import InferenceRoute, JsonResponse
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.classification import Classification
 from openai_frontend.serving.embeddings import Embeddings
+from openai_frontend.serving.moderation import Moderations
 from openai_frontend.serving.pooling_tasks import PoolingTasks
 from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
 from schemas.classification import ClassificationRequest, ClassificationResponse
 from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
+from schemas.moderations import ModerationCreateResponse, ModerationRequest
 from schemas.pooling import PoolingRequest, PoolingResponse
 from schemas.rerank import (
     CohereRerankResponse,
@@ -97,6 +99,27 @@ def pooling_router(registry: ModelRegistry, tasks: PoolingTasks) -> APIRouter:
         model = await resolve_model(registry, pooling_request.model, "embeddings")
         with CancelOnDisconnect():
             body = await tasks.create(pooling_request, model)
+        return JsonResponse(body)
+
+    return router
+
+
+def moderation_router(registry: ModelRegistry, moderations: Moderations) -> APIRouter:
+    """OpenAI's path."""
+    router = APIRouter(tags=["Classification"], route_class=InferenceRoute)
+    reader = BodyReader(ModerationRequest)
+
+    @router.post(
+        "/v1/moderations",
+        openapi_extra=request_body(ModerationRequest),
+        responses={200: {"model": ModerationCreateResponse}, **ERRORS},
+    )
+    async def create_moderation(request: Request) -> Response:
+        """Scores texts by OpenAI's categories of moderation."""
+        moderation_request = await reader.read(await read_body(request.receive))
+        model = await resolve_model(registry, moderation_request.model, "moderation")
+        with CancelOnDisconnect():
+            body = await moderations.create(moderation_request, model)
         return JsonResponse(body)
 
     return router

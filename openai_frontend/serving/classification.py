@@ -3,10 +3,9 @@
 import time
 from collections.abc import Sequence
 
-import numpy
 import orjson
 
-from openai_frontend.errors import InvalidRequest, MalformedOutput
+from openai_frontend.errors import InvalidRequest
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.model import Describes, ServingModel
 from openai_frontend.serving.admission.permit import Admission
@@ -14,6 +13,7 @@ from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
     Pooler,
     at_once,
+    class_scores,
     embedding_requests,
     pooled_list,
     rendering_cost_us,
@@ -66,14 +66,7 @@ def _labels(model: Describes) -> Sequence[str]:
 
 def _render(index: int, scores: memoryview, labels: Sequence[str]) -> bytes:
     """One element of the response's `data`, straight from tensor memory."""
-    numbers = numpy.frombuffer(scores, "<f4")
-    if not numpy.isfinite(numbers).all():
-        raise MalformedOutput(f"The model returned a score for input[{index}] that is not finite.")
-    if len(numbers) != len(labels):
-        raise MalformedOutput(
-            f"The model returned {len(numbers)} scores for input[{index}], but has "
-            f"{len(labels)} labels."
-        )
+    numbers = class_scores(index, scores, labels)
     label = orjson.dumps(labels[int(numbers.argmax())])
     encoded = orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)
     return b'{"index":%d,"label":%b,"probs":%b,"num_classes":%d}' % (

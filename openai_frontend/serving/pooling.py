@@ -5,13 +5,18 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy
 import orjson
 import pybase64
 
-from openai_frontend.errors import ContextLengthExceeded, InferenceFailed, InvalidRequest
+from openai_frontend.errors import (
+    ContextLengthExceeded,
+    InferenceFailed,
+    InvalidRequest,
+    MalformedOutput,
+)
 from openai_frontend.generation import EmbeddingResult, EmbedRequest, PoolingTask
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
@@ -292,17 +297,19 @@ def _embed(requests: Sequence[EmbedRequest], permit: Permit) -> PooledVectors:
     return permit.embed(requests)
 
 
-# The JSON of the result at a position, made in slices
-Render = Callable[[int, EmbeddingResult, TimeSlicer], Awaitable[bytes]]
+Row = TypeVar("Row")
+Vector = numpy.ndarray[Any, numpy.dtype[numpy.float32]]
+# The result at a position in the form of the response, made in slices
+Render = Callable[[int, EmbeddingResult, TimeSlicer], Awaitable[Row]]
 
 
 def at_once(
-    render: Callable[[int, memoryview], bytes],  # of a position and its vector
+    render: Callable[[int, memoryview], Row],  # of a position and its vector
     cost_us: Callable[[memoryview], float],  # the event loop time of `render`
-) -> Render:
+) -> Render[Row]:
     """For vectors that are rendered within one slice."""
 
-    async def rendered(at: int, result: EmbeddingResult, slicer: TimeSlicer) -> bytes:
+    async def rendered(at: int, result: EmbeddingResult, slicer: TimeSlicer) -> Row:
         await slicer.take(cost_us(result.embedding))
         return render(at, result.embedding)
 
@@ -310,10 +317,10 @@ def at_once(
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
-    """The results of all inputs, each as JSON."""
+class Pooled(Generic[Row]):
+    """The results of all inputs, each as rendered."""
 
-    rows: list[bytes]
+    rows: list[Row]
     prompt_tokens: int
 
     @property
@@ -334,13 +341,13 @@ class Pooler:
         prompts: Sequence[Prompt],
         model: Generates,
         *,
-        render: Render,
+        render: Render[Row],
         pool: Callable[[Sequence[EmbedRequest], Permit], PooledVectors] = _embed,
-    ) -> Pooled:
+    ) -> Pooled[Row]:
         """Pool the inputs of one call, whose `requests` have the same task."""
         prompt_tokens = 0
 
-        async def run_batch(batch: range) -> list[bytes]:
+        async def run_batch(batch: range) -> list[Row]:
             nonlocal prompt_tokens
             first, end = batch.start, batch.stop
             await self._slicer.take(embedding_cost_us(prompts[first:end]))
@@ -387,7 +394,20 @@ def rendering_cost_us(vector: memoryview, *, as_base64: bool) -> float:
     return 5 + vector.nbytes * (0.0005 if as_base64 else 0.01)
 
 
-def finite_numbers(vector: memoryview) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
+def class_scores(index: int, vector: memoryview, labels: Sequence[str]) -> Vector:
+    """A classifier's scores of one input, one for each label. Raises MalformedOutput."""
+    numbers = numpy.frombuffer(vector, "<f4")
+    if not numpy.isfinite(numbers).all():
+        raise MalformedOutput(f"The model returned a score for input[{index}] that is not finite.")
+    if len(numbers) != len(labels):
+        raise MalformedOutput(
+            f"The model returned {len(numbers)} scores for input[{index}], but has "
+            f"{len(labels)} labels."
+        )
+    return numbers
+
+
+def finite_numbers(vector: memoryview) -> Vector:
     """The tensor's numbers. Raises InferenceFailed for values that JSON cannot express."""
     numbers = numpy.frombuffer(vector, "<f4")
     if not numpy.isfinite(numbers).all():

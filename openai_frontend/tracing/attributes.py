@@ -24,6 +24,7 @@ _OPERATIONS = {
     "/pooling": "pooling",
     "/v1/classify": "classify",
     "/classify": "classify",
+    "/v1/moderations": "moderate",
     "/v1/score": "score",
     "/score": "score",
     "/rerank": "rerank",

@@ -42,8 +42,8 @@ def test_sentences_on_one_subject_have_close_embeddings(default_client):
 
 
 def test_examples_of_the_ready_message_work(default_gateway):
-    """One curl line each for chat, completions, embeddings, an image and a transcription. The last
-    two load their model, whose card had told what it can do.
+    """One curl line each for chat, completions, embeddings, moderation, an image and a
+    transcription. The last three load their model, whose card had told what it can do.
     """
     default_gateway.wait_for_line("print(")  # it may be ready before it prints them
     lines = [*curl_commands(default_gateway.output())]
@@ -58,8 +58,9 @@ def test_examples_of_the_ready_message_work(default_gateway):
 
     images = "chat/completions"
     spoken = "audio/transcriptions"
-    assert paths == ["chat/completions", "completions", "embeddings", images, spoken]
-    assert answers[3]["choices"][0]["message"]["content"] == "I see a red circle."
-    assert answers[4]["text"] == recordings.read("english").text().strip()
+    assert paths == ["chat/completions", "completions", "embeddings", "moderations", images, spoken]
+    assert answers[3]["results"][0]["flagged"] is True
+    assert answers[4]["choices"][0]["message"]["content"] == "I see a red circle."
+    assert answers[5]["text"] == recordings.read("english").text().strip()
     assert (engines, len(default_gateway.engine_processes())) == (2, 4)
     assert capabilities(default_gateway) == before

@@ -28,12 +28,12 @@ VALUES = {
 }  # fmt: skip
 EXPLICIT = "--model-control-mode=explicit", "--load-model=*"
 # The example has other tensors or adapters that do not exist, needs a model that speaks,
-# classifies, pools tokens or sleeps, or is a form with a file: the first file starts the process
-# that decodes audio.
+# classifies, moderates, pools tokens or sleeps, or is a form with a file: the first file starts the
+# process that decodes audio.
 REFUSED = (
     "/infer", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/score",
     "/audio/speech", "/audio/transcriptions", "/audio/translations",
-    "/classify", "/pooling", "/sleep", "/wake", "/wake_up", "/is_sleeping",
+    "/classify", "/moderations", "/pooling", "/sleep", "/wake", "/wake_up", "/is_sleeping",
 )  # fmt: skip
 NATIVE = "import ctypes, os; c = ctypes.CDLL(None); "
 LIST = "a = (ctypes.c_char_p * 2)(b'/bin/true', None); "

@@ -29,6 +29,7 @@ from openai_frontend.models import model_files
 from openai_frontend.models.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.models.lora.files import LoRARequirements
 from openai_frontend.models.lora.models import SEPARATOR
+from openai_frontend.models.moderation import moderation_policy
 from openai_frontend.models.parser_selection import (
     SETTINGS,
     ModelFiles,
@@ -262,6 +263,10 @@ def _fill_in_contract(
     report.images = _images(chosen, facts.images, prompts)
     report.input_audio = _input_audio(chosen, facts.audio, prompts)
     report.serves = _serves(chosen, chats=prompts is not None and prompts.can_chat)
+    if folder.options.moderation is not None:
+        labels = folder.options.labels or facts.labels
+        moderation_policy(folder.options.moderation, labels if chosen.classification else None)
+        report.serves.append("moderations")
     if chosen.generation is not None:
         _fill_in_generation(report, folder, chosen.generation)
         if chosen.name == "tensorrt_llm" and _splits_characters(folder):

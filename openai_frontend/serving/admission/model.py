@@ -18,6 +18,7 @@ from openai_frontend.generation import (
 from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
 from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models.model_use import ModelUse
+from openai_frontend.models.moderation import ModerationPolicy
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, TokenizeKwargs
@@ -105,3 +106,6 @@ class Generates(Describes, Protocol):
 
 class ServingModel(Renders, Generates, Protocol):
     """A whole model, for requests that are rendered and then run."""
+
+    @property
+    def moderation(self) -> ModerationPolicy | None: ...

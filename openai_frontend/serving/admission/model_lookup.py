@@ -75,6 +75,8 @@ def _able(cards: Sequence[ModelCard], capability: Capability | None) -> Sequence
     if capability is None:
         return cards
     able = [card for card in cards if capability in card.capabilities or not card.capabilities]
+    if capability == "moderation":  # known from the options, whether the model is loaded or not
+        able = [card for card in able if card.capabilities]
     if capability == "rerank":
         able = [card for card in able if "embeddings" not in card.capabilities] or able
     return able or cards

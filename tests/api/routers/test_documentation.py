@@ -16,13 +16,15 @@ def document(mock_gateway: GatewayProcess) -> dict[str, Any]:
     return document
 
 
-# These need a model of plain tensors, one that speaks or classifies, or permission to change
+# These need a model of plain tensors, one that speaks, classifies or
+# moderates, or permission to change
 # models: see tests/api/kserve, tests/api/backends, tests/api/models.
 NOT_HERE = {
     "/pooling",
     "/v1/pooling",
     "/classify",
     "/v1/classify",
+    "/v1/moderations",
     "/v1/audio/speech",
     "/v1/load_lora_adapter",
     "/v1/models/{id}/load",

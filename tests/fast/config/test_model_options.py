@@ -43,6 +43,18 @@ def test_options_from_the_file(tmp_path: Path) -> None:
         ("a: [", "expected node content"),
         ("a: 2026-13-45", "month must be in 1..12"),
         ("a: !!bool x", "'x'"),
+        ("moderation: {labels: {a: insult}}", "moderation.labels.a: unknown category 'insult'"),
+        ("moderation: {labels: {a: hates}}", "did you mean 'hate'"),
+        ("moderation: {labels: {}}", "moderation.labels: "),
+        ("moderation: {threshold: 0.5}", "moderation.labels: "),
+        ("moderation: {labels: {a: hate}, threshold: 1.1}", "moderation.threshold: "),
+        ("moderation: {labels: {a: hate}, threshold: -0.1}", "moderation.threshold: "),
+        ("moderation: {labels: {a: hate}, threshold: .nan}", "moderation.threshold: "),
+        ("moderation: {labels: {a: hate}, thresholds: {hate: 2}}", "moderation.thresholds.hate: "),
+        ("moderation: {labels: {a: hate}, thresholds: {bad: 1}}", "unknown category 'bad'"),
+        ("moderation: {labels: {a: hate}, thresholds: {sexual: 1}}", "no label has that category"),
+        ("moderation: {labels: {a: hate}, limit: 1}", "unknown option 'moderation.limit'"),
+        ("moderation: [a]", "moderation: "),
     ],
 )
 def test_error_names_the_file_and_the_reason(tmp_path: Path, text: str, reason: str) -> None:

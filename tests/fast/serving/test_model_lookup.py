@@ -75,6 +75,8 @@ async def test_request_without_a_model_uses_the_only_one(models, expected, name)
 CHAT: Capabilities = frozenset({"chat", "completions"})
 EMBEDS: Capabilities = frozenset({"embeddings", "rerank"})
 RANKS: Capabilities = frozenset({"rerank"})
+CLASSIFIES: Capabilities = frozenset({"classification"})
+MODERATES: Capabilities = frozenset({"classification", "moderation"})
 
 ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Capability | None, str]] = [
     ({"talks": CHAT, "embeds": EMBEDS}, "chat", "talks"),
@@ -83,6 +85,7 @@ ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Capability | None, str]] =
     ({"talks": CHAT, "embeds": EMBEDS}, "rerank", "embeds"),
     ({"talks": CHAT, "judge": RANKS, "e": EMBEDS, "f": EMBEDS}, "rerank", "judge"),
     ({"talks": CHAT}, "embeddings", "talks"),
+    ({"guard": MODERATES, "unloaded": frozenset(), "c": CLASSIFIES}, "moderation", "guard"),
 ]
 
 

@@ -317,13 +317,17 @@ def test_start_message_fits_100_columns(socket: Path | None, keys: bool) -> None
     text = banner.ready(
         banner.ListenAddress("http://127.0.0.1:9000/v1", socket),
         {"demo": ["chat", "completions"], "demo-embedding": ["embeddings"]},
-        on_demand={"demo-vision": ["chat", "images"], "demo-speech": ["transcription"]},
+        on_demand={
+            "demo-classifier": ["classification", "moderation"],
+            "demo-vision": ["chat", "images"],
+            "demo-speech": ["transcription"],
+        },
         tensor_models={"add-and-subtract": METADATA},
         keys=keys,
         repositories=[Path("model_repository")],
     )
 
-    assert text.count("curl ") == 6
+    assert text.count("curl ") == 7
     assert [line for line in text.splitlines() if len(line) > 100] == []
 
 

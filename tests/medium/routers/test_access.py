@@ -403,6 +403,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/pooling": {"input": "hi"},
     "/v1/classify": {"input": "hi"},
     "/classify": {"input": "hi"},
+    "/v1/moderations": {"input": "hi"},
     "/invocations": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/rerank": {"query": "q", "documents": ["d"]},
     "/v2/rerank": {"query": "q", "documents": ["d"]},

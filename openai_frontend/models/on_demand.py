@@ -43,7 +43,9 @@ class OnDemandLimits:
 
 
 class OnDemandLoader:
-    """Loads one model at a time, so that the growth of memory can be attributed to it.
+    """Loads a model whose size must be measured alone, so that the growth of memory can be
+    attributed to it; others side by side: without a memory budget, or with the option
+    `memory_bytes`.
 
     A load that waits for room does not keep others from loading, and neither does an unload.
     A model's size is its `memory_bytes` option, or else the largest growth measured at its loads.
@@ -69,6 +71,7 @@ class OnDemandLoader:
         self._called: set[str] = set()  # of those, the ones that a request waits for
         self._not_slept: dict[str, float] = {}  # when a model did not fall asleep
         self._load_lock = asyncio.Lock()
+        self._side_by_side: set[str] = set()  # models that load without being measured
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._queues: dict[str, WaitQueue] = {}  # of requests that wait for a load
         self._load_s: dict[str, float] = {}  # duration of the last load
@@ -290,13 +293,35 @@ class OnDemandLoader:
             self._room_event.clear()
             if name in self._registry.locks or not self._make_room(self._size_bytes(name), name):
                 return False
-            await self._load_and_measure(name)
+            if self._is_measured(name):
+                if self._side_by_side:  # the end of one sets `_room_event`
+                    return False
+                await self._load_and_measure(name)
+            else:
+                self._side_by_side.add(name)  # it takes its room from now on
+        if name in self._side_by_side:
+            try:
+                await self._load_model(name)
+            finally:
+                self._side_by_side.discard(name)
+                self._room_event.set()
         self._make_room(0, name)  # the load has only now shown its size
         return True
+
+    def _is_measured(self, name: str) -> bool:
+        has_budget = self._limits.memory_bytes is not None
+        return has_budget and self._registry.options(name).memory_bytes is None
 
     async def _load_and_measure(self, name: str) -> None:
         before = await asyncio.to_thread(self._used_bytes)
         measurable = not self._evictions  # their memory would hide that of the load
+        await self._load_model(name)
+        added = await asyncio.to_thread(self._used_bytes) - before
+        if measurable or name not in self._measured_bytes:
+            self._measured_bytes[name] = max(added, self._measured_bytes.get(name, 0))
+        logger.info("model %s: takes %d bytes", name, self._size_bytes(name))
+
+    async def _load_model(self, name: str) -> None:
         begun_s = time.monotonic()
         try:
             await self._registry.load(name)
@@ -306,10 +331,7 @@ class OnDemandLoader:
             raise ModelFailed(name, reason) from error
         self._failures.pop(name, None)
         self._load_s[name] = time.monotonic() - begun_s
-        added = await asyncio.to_thread(self._used_bytes) - before
-        if measurable or name not in self._measured_bytes:
-            self._measured_bytes[name] = max(added, self._measured_bytes.get(name, 0))
-        logger.info("model %s: loaded on demand, %d bytes", name, self._size_bytes(name))
+        logger.info("model %s: loaded on demand in %.1f s", name, self._load_s[name])
 
     def _size_bytes(self, name: str) -> int:
         """The model's size; 0 if it has no option and was never loaded on demand."""
@@ -322,7 +344,7 @@ class OnDemandLoader:
         if limit is not None and wanted > limit:
             message = f"The model '{name}' needs {wanted} bytes; all models may use {limit}."
             raise ModelUnavailable(message)
-        loaded = self._registry.loaded()
+        loaded = self._registry.loaded() | self._side_by_side
         if not self._is_full(loaded, wanted, name):
             return True
         while self._is_full(loaded - self._evictions.keys(), wanted, name):

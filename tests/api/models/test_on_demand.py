@@ -179,6 +179,31 @@ async def test_least_recently_used_is_evicted(repository, live_gateway):
     assert seen == [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "c"}, {"b", "c"}]
 
 
+async def test_loads_side_by_side(repository, live_gateway, held_loads):
+    """Models whose sizes are known; each takes its room from the begin of its load. One that must
+    be measured loads alone.
+    """
+    write(repository, "a", "b", "c", "measured")
+    for name in "abc":
+        options(repository, name, "memory_bytes: 40")
+    async with live_gateway(**ON_DEMAND, max_model_memory_bytes=100) as gateway:
+        demand: Any = gateway.registry.uses.demand
+        answers = {name: asyncio.create_task(text(gateway, name)) for name in "ab"}
+        locks = gateway.registry.locks
+        await until(lambda: locks.is_loading("a") and locks.is_loading("b"))
+        others = {"c", "measured"}
+        waiting = [asyncio.create_task(gateway.complete(name)) for name in sorted(others)]
+        await until(lambda: others <= demand._loads.keys())
+        await gateway.client.get("/v1/models")  # the loop has run
+
+        assert demand._side_by_side == {"a", "b"}
+        assert not any(locks.is_loading(name) for name in others)
+        held_loads.may_end.set()
+        assert [await answer for answer in answers.values()] == ["a a ", "b b "]
+        assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200, 200]
+        assert demand._side_by_side == set()
+
+
 async def test_memory_limit(repository, live_gateway):
     """Sizes come from the options; a model that can never fit evicts none."""
     write(repository, "a", "b", "c", "huge")

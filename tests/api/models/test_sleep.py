@@ -281,6 +281,7 @@ async def test_engine_that_dies_during_a_change_is_restarted(
         async with asyncio.timeout(30):
             await asked
             await until(lambda: inprocess.handle("a")._engine not in dead)
+            await until(gateway.registry.is_ready)
             assert await text(gateway, "a") == "a a "
 
 

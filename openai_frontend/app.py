@@ -77,6 +77,7 @@ from openai_frontend.routers.pooling import (
     pooling_router,
     rerank_router,
     score_router,
+    sparse_router,
 )
 from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import RouteTable, all_routes
@@ -419,7 +420,9 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
     inputs = PoolingInputs(limits, policy, media=media, tiktoken=tiktoken)
-    _include(app, embeddings_router(registry, Embeddings(inputs, policy, admission)))
+    embeddings = Embeddings(inputs, policy, admission)
+    _include(app, embeddings_router(registry, embeddings))
+    _include(app, sparse_router(registry, embeddings))
     _include(app, pooling_router(registry, PoolingTasks(inputs, policy, admission)))
     _include(app, classification_router(registry, Classification(inputs, policy, admission)))
     _include(app, moderation_router(registry, Moderations(limits, policy, admission)))

@@ -540,7 +540,7 @@ def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
 MAX_BATCH_INPUTS = 32
 
 
-PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify", "sparse_embed"]
 # Tasks with a vector for each token of the input
 TOKEN_TASKS: frozenset[PoolingTask] = frozenset({"token_embed", "token_classify"})
 
@@ -563,6 +563,14 @@ class EmbedRequest:
     param: str | None = None  # the client's field, for errors about one of several inputs
 
 
+@dataclass(slots=True, eq=False)
+class SparseVector:
+    """The numbers of a vector that are not 0, and their positions, as NumPy arrays."""
+
+    indices: Any  # of any integer type, in any order
+    values: Any  # float32
+
+
 @dataclass(slots=True)
 class EmbeddingResult:
     """`embedding` is a buffer of little-endian float32; of "classify", one score per class."""
@@ -570,6 +578,7 @@ class EmbeddingResult:
     embedding: memoryview
     prompt_tokens: int
     width: int | None = None  # numbers of each of several vectors, of `TOKEN_TASKS`
+    sparse: SparseVector | None = None  # of "sparse_embed"; `embedding` may be empty then
 
 
 @dataclass(slots=True, kw_only=True)

@@ -42,6 +42,33 @@ class EmbeddingRequest(PooledRequest):
 
     dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    # Ours; None: dense
+    output_types: (
+        Annotated[list[Literal["dense", "sparse"]], Field(min_length=1, max_length=2)] | None
+    ) = None
+
+
+class TextsEmbedRequest(RequestFields):
+    """The body of POST /embed_sparse in text-embeddings-inference's format."""
+
+    inputs: Input
+    model: ModelName = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+
+
+class SparseEmbedding(BaseModel):
+    """The numbers of a vector that are not 0, by ascending index."""
+
+    indices: list[int]
+    values: list[float]
+
+
+class SparseValue(BaseModel):
+    """An entry of a sparse vector in text-embeddings-inference's format."""
+
+    index: int
+    value: float
 
 
 class Embedding(BaseModel):
@@ -50,6 +77,15 @@ class Embedding(BaseModel):
     object: Literal["embedding"] = "embedding"
     index: int
     embedding: list[float] | str
+
+
+class TypedEmbedding(BaseModel):
+    """One input's vectors, if `output_types` asks for sparse ones."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str | None = None  # absent unless requested
+    sparse_embedding: SparseEmbedding
 
 
 class EmbeddingUsage(BaseModel):
@@ -63,6 +99,6 @@ class CreateEmbeddingResponse(BaseModel):
     """The vectors, in the order of the inputs."""
 
     object: Literal["list"] = "list"
-    data: list[Embedding]
+    data: list[Embedding] | list[TypedEmbedding]
     model: str
     usage: EmbeddingUsage

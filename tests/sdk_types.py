@@ -190,6 +190,8 @@ def _as_floats(body: bytes) -> bytes:
     """Decodes base64 vectors as the SDK does; its type allows only floats."""
     answer = orjson.loads(body)
     for each in answer.get("data", ()):
+        if "sparse_embedding" in each:  # ours: the dense one is absent unless requested
+            each.setdefault("embedding", [])
         if isinstance(each["embedding"], str):
             numbers = memoryview(base64.b64decode(each["embedding"], validate=True)).cast("f")
             each["embedding"] = numbers.tolist()

@@ -291,9 +291,9 @@ def _networks(value: list[str]) -> list[str]:
 
 # First segments of our own paths: with such a root path, the prefix to strip would be ambiguous
 OWN_SEGMENTS = frozenset({
-    "v1", "v2", "docs", "detokenize", "favicon.ico", "health", "healthz", "metrics", "openapi.json",
-    "classify", "invocations", "is_sleeping", "ping", "playground", "pooling", "rerank", "score",
-    "sleep", "tokenize", "version", "wake_up",
+    "v1", "v2", "docs", "detokenize", "embed_sparse", "favicon.ico", "health", "healthz", "metrics",
+    "openapi.json", "classify", "invocations", "is_sleeping", "ping", "playground", "pooling",
+    "rerank", "score", "sleep", "tokenize", "version", "wake_up",
 })  # fmt: skip
 
 

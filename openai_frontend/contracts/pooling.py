@@ -3,7 +3,8 @@ embedding model with a text or token ids in and one vector out.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from types import MappingProxyType
@@ -13,13 +14,19 @@ import numpy
 import orjson
 
 from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput, media_tensors
-from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.errors import (
+    InferenceFailed,
+    InvalidRequest,
+    MalformedOutput,
+    ModelUnavailable,
+)
 from openai_frontend.generation import (
     MAX_BATCH_INPUTS,
     EmbeddingResult,
     EmbedRequest,
     ScorePairRequest,
     ScoreResult,
+    SparseVector,
 )
 
 # Further inputs of encoders -> the value of their elements for an unpadded prompt
@@ -29,6 +36,10 @@ _PROMPTS = {"text_input": ("text_input",), "prompt_token_ids": ("prompt_token_id
 # Types of vectors -> NumPy's; the first needs no conversion. NumPy lacks bfloat16
 _FLOATS = {"FP32": "<f4", "FP16": "<f2", "BF16": "<u2", "FP64": "<f8"}
 _VECTORS = ("embedding", "embeddings", "sentence_embedding", "text_embedding")
+# Outputs of a sparse vector; they need these names, or a mapping in `tensors`
+_INDICES, _VALUES = _SPARSE = "sparse_indices", "sparse_values"
+_INTEGERS = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
+_NO_VECTOR = memoryview(b"")
 
 
 class EmbeddingContract:
@@ -162,8 +173,9 @@ def _pooling_params(request: EmbedRequest) -> dict[str, Any]:
     params: dict[str, Any] = {}
     if request.dimensions is not None:
         params["dimensions"] = [request.dimensions]
-    if request.task != "embed":
-        params["task"] = request.task
+    if request.task != "embed":  # our engines make sparse vectors of the weights of tokens
+        sparse = request.task == "sparse_embed"
+        params["task"] = "token_classify" if sparse else request.task
     if request.use_activation is not None:
         params["use_activation"] = request.use_activation
     return params
@@ -204,13 +216,27 @@ class GenericEmbeddingContract:
         self, config: Mapping[str, Any], tensors: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         """`tensors`: our name -> the model's; "text_input", "prompt_token_ids" or "embedding"."""
-        for ours in tensors.keys() - {*_PROMPTS, "embedding"}:
+        for ours in tensors.keys() - {*_PROMPTS, *_SPARSE, "embedding"}:
             raise ModelUnavailable(f"`tensors` has an unknown name '{ours}' for an embedding model")
         self._inputs = DeclaredInputs(config, tensors)
         self._prompt, self._prompt_name = self._found(tensors)
         self._beside = [name for name in _BESIDE_IDS if name in self._inputs]
-        self._output, self._datatype, self._length = _vector(config, tensors)
+        self._sparse = _sparse_vector(config, tensors)
+        self._output: str | None = None
+        self._length: int | None = None
+        if self._sparse is None or _has_vector(config, tensors):
+            self._output, self._datatype, self._length = _vector(config, tensors)
         self._check_required()
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the model returns a vector of all numbers."""
+        return self._output is not None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the model returns a sparse vector."""
+        return self._sparse is not None
 
     def batch_limit(self, *, tokenized: bool) -> int:
         """One prompt per request."""
@@ -231,7 +257,15 @@ class GenericEmbeddingContract:
         }
 
     def decode(self, outputs: Outputs, count: int) -> list[EmbeddingResult]:
-        """The vector; of float32, in the response's own memory. The gateway counts the tokens."""
+        """The vectors; of float32, in the response's own memory. The gateway counts the tokens."""
+        result = EmbeddingResult(self._dense(outputs), 0)
+        if self._sparse is not None:
+            result.sparse = self._sparse.decode(outputs)
+        return [result]
+
+    def _dense(self, outputs: Outputs) -> memoryview:
+        if self._output is None:
+            return _NO_VECTOR
         tensor = outputs.tensor(self._output)
         if tensor is None:
             raise InferenceFailed("The model returned no embedding.")
@@ -240,8 +274,8 @@ class GenericEmbeddingContract:
             size = " x ".join(map(str, shape))
             raise InferenceFailed(f"The model returned {size} numbers instead of one vector.")
         if self._datatype != "FP32":
-            return [EmbeddingResult(_as_float32(tensor, self._datatype), 0)]
-        return [EmbeddingResult(memoryview(tensor) if view.ndim == 1 else _flat(view), 0)]
+            return _as_float32(tensor, self._datatype)
+        return memoryview(tensor) if view.ndim == 1 else _flat(view)
 
     def _tensor(self, values: Sequence[Any]) -> TensorInput:
         return self._inputs.tensor(self._prompt_name, values)
@@ -276,7 +310,72 @@ def is_embedding_model(config: Mapping[str, Any]) -> bool:
     inputs = {tensor["name"] for tensor in config.get("input", ())}
     outputs = {tensor["name"] for tensor in config.get("output", ())}
     prompts = {name for names in _PROMPTS.values() for name in names}
-    return bool(inputs & prompts) and bool(outputs & set(_VECTORS)) and "text_output" not in outputs
+    vectors = bool(outputs & set(_VECTORS)) or outputs >= set(_SPARSE)
+    return bool(inputs & prompts) and vectors and "text_output" not in outputs
+
+
+@dataclass(frozen=True, slots=True)
+class _SparseOutputs:
+    """The two outputs of a sparse vector, which have a number for each of its entries."""
+
+    indices: str
+    values: str
+    datatype: str  # of the indices
+
+    def decode(self, outputs: Outputs) -> SparseVector:
+        """Copies them. Raises MalformedOutput."""
+        indices, values = outputs.tensor(self.indices), outputs.tensor(self.values)
+        if indices is None or values is None:
+            raise MalformedOutput("The model returned no sparse vector.")
+        integers = numpy.frombuffer(indices, _INTEGERS[self.datatype])
+        return SparseVector(integers.copy(), numpy.frombuffer(values, "<f4").copy())
+
+
+def _sparse_vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> _SparseOutputs | None:
+    """None for a model without these outputs. Raises ModelUnavailable for other types."""
+    types = {each["name"]: each["data_type"].removeprefix("TYPE_") for each in config["output"]}
+    names = [tensors.get(each, each) for each in _SPARSE]
+    if not {*names} <= types.keys():
+        if missing := [name for name in names if name in tensors.values() and name not in types]:
+            raise ModelUnavailable(f"it has no output '{missing[0]}', which `tensors` names")
+        return None
+    indices, values = names
+    if types[indices] not in _INTEGERS or types[values] != "FP32":
+        raise ModelUnavailable(
+            f"a sparse vector has indices of {', '.join(_INTEGERS)} and values of FP32, but its "
+            f"outputs are {types[indices]} and {types[values]}"
+        )
+    return _SparseOutputs(indices, values, types[indices])
+
+
+def _has_vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> bool:
+    """Whether a model with a sparse vector has another one, by name."""
+    names = {each["name"] for each in config["output"]}
+    return "embedding" in tensors or bool(names & set(_VECTORS))
+
+
+def weights_of_tokens(
+    token_ids: Sequence[int], weights: memoryview, special: Container[int]
+) -> SparseVector:
+    """The largest weight of each token, as BGE-M3 makes sparse vectors of its second head.
+
+    The model may leave out the special token at each end. Raises MalformedOutput.
+    """
+    numbers = numpy.frombuffer(weights, "<f4")
+    left_out = len(token_ids) - len(numbers)
+    first = 1 if left_out == 2 or (left_out == 1 and token_ids[0] in special) else 0
+    ids = list(token_ids)[first : first + len(numbers)]
+    if not 0 <= left_out <= 2:
+        raise MalformedOutput(
+            f"The model returned {len(numbers)} weights for {len(token_ids)} tokens."
+        )
+    largest: dict[int, float] = {}
+    for token_id, weight in zip(ids, numbers.tolist(), strict=True):
+        if token_id not in special and not weight <= largest.get(token_id, 0.0):
+            largest[token_id] = weight
+    return SparseVector(
+        numpy.array([*largest], dtype="<i8"), numpy.array([*largest.values()], dtype="<f4")
+    )
 
 
 def _vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> tuple[str, str, int | None]:

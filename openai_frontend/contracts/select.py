@@ -61,6 +61,7 @@ class SelectedContracts:
     generation: Contract | None = None
     embedding: EmbeddingContract | GenericEmbeddingContract | None = None
     classification: EmbeddingContract | ClassificationContract | None = None
+    sparse: EmbeddingContract | GenericEmbeddingContract | None = None
     tokens: EmbeddingContract | None = None  # makes a vector for each token
     token_tasks: frozenset[str] = frozenset()  # of `tokens`
     score: ScoreContract | None = None
@@ -111,7 +112,12 @@ def select_contracts(
     name, reason = _name(config, options)
     if name == "embeddings" and "embedding_request" not in declared_names(config, "input"):
         vectors = GenericEmbeddingContract(config, options.tensors)
-        return SelectedContracts(name=name, reason=reason, embedding=vectors)
+        return SelectedContracts(
+            name=name,
+            reason=reason,
+            embedding=vectors if vectors.is_dense else None,
+            sparse=vectors if vectors.is_sparse else None,
+        )
     if name == "classification":
         scores = ClassificationContract(config, options.tensors, options.labels)
         return SelectedContracts(name=name, reason=reason, classification=scores)
@@ -307,6 +313,8 @@ def _select_vllm(
         transcription=options.transcription if generates and "audio" in inputs else None,
         embedding=EmbeddingContract(config) if embeds else None,
         classification=EmbeddingContract(config) if classifies else None,
+        # Only BGE-M3's architecture has both: its tokens have weights, not classes
+        sparse=EmbeddingContract(config) if embeds and "token_classify" in token_tasks else None,
         tokens=EmbeddingContract(config) if token_tasks else None,
         token_tasks=frozenset[str](token_tasks),
         score=ScoreContract(config) if scores else None,

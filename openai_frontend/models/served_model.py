@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, Unpack
 
 from openai_frontend.contracts import Contract, check_supportable
+from openai_frontend.contracts.pooling import weights_of_tokens
 from openai_frontend.contracts.select import SelectedContracts
-from openai_frontend.errors import GatewayError, InvalidRequest
+from openai_frontend.errors import GatewayError, InvalidRequest, MalformedOutput
 from openai_frontend.generation import (
     TOKEN_TASKS,
     Adapter,
@@ -36,6 +37,11 @@ from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwar
 from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
 from openai_frontend.request_context.context import current_record
 from openai_frontend.triton import ResponseStream
+
+# Tokens that no text has, as vocabularies spell them: they have no weight in a sparse vector
+_SPECIAL = frozenset(
+    {"<s>", "</s>", "<pad>", "<unk>", "<mask>", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"}
+)
 
 Salted = TypeVar("Salted", GenerationRequest, EmbedRequest, ScorePairRequest)
 
@@ -286,8 +292,8 @@ class ServedModel(TritonModel):
         """How many inputs one request to the model may have for a task of pooling: as token ids if
         they are `tokenized`, else as texts.
         """
-        if task in TOKEN_TASKS:
-            return 1  # each has vectors of its own number
+        if task in TOKEN_TASKS or task == "sparse_embed":
+            return 1  # each has vectors or entries of its own number
         contract = {
             "embed": self.contracts.embedding,
             "classify": self.contracts.classification,
@@ -303,6 +309,7 @@ class ServedModel(TritonModel):
         contract = {
             "embed": contracts.embedding,
             "classify": contracts.classification,
+            "sparse_embed": contracts.sparse,
         }.get(task, contracts.tokens)
         requests = [self._salted(each) for each in requests]
         if contract is None:
@@ -319,8 +326,19 @@ class ServedModel(TritonModel):
             name_input(refused, requests)
             raise
         results = contract.decode(outputs, len(requests))
+        if task == "sparse_embed" and results[0].sparse is None:
+            self._add_sparse(requests[0], results[0])
         self._count_prompts(requests, results)
         return results
+
+    def _add_sparse(self, request: EmbedRequest, result: EmbeddingResult) -> None:
+        """The sparse vector of an engine's weights of tokens."""
+        ids = request.prompt_token_ids
+        if ids is None or self.prompts is None or result.width != 1:
+            raise MalformedOutput("The model returned no weight for each token.")
+        names = zip(ids, self.prompts.vocabulary_tokens(ids), strict=True)
+        special = {token_id for token_id, name in names if name in _SPECIAL}
+        result.sparse = weights_of_tokens(ids, result.embedding, special)
 
     async def score(self, requests: Sequence[ScorePairRequest]) -> list[ScoreResult]:
         """Score pairs with one Triton request, as `embed`."""

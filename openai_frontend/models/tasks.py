@@ -50,6 +50,7 @@ TASKS = (
         lambda each: each.classification is not None,
         frozenset({"classification"}),
     ),
+    Task("sparse_embed", lambda each: each.sparse is not None, frozenset()),
     *(
         Task(name, partial(_of_tokens, name), frozenset())
         for name in ("token_embed", "token_classify")

@@ -140,6 +140,10 @@ _EMBEDDINGS: Mapping[str, Example] = {
     ),
 }
 
+_SPARSE: Mapping[str, Example] = {
+    "texts": Example("Several texts", {"inputs": _PASSAGES}, ("sparse_embed",)),
+}
+
 _RERANK: Mapping[str, Example] = {
     "passages": Example("Two passages", {"query": _QUERY, "documents": _PASSAGES}, _RANK),
     "best": Example(
@@ -282,6 +286,7 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
             "The format of text-embeddings-inference", {"query": _QUERY, "texts": _PASSAGES}, _RANK
         ),
     },
+    "/embed_sparse": _SPARSE,
     "/v1/pooling": _POOLING,
     "/pooling": _POOLING,
     "/v1/classify": _CLASSIFY,

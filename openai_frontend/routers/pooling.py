@@ -17,7 +17,12 @@ from openai_frontend.serving.pooling_tasks import PoolingTasks
 from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.scoring import Reranking, Scoring, has_texts
 from schemas.classification import ClassificationRequest, ClassificationResponse
-from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
+from schemas.embeddings import (
+    CreateEmbeddingResponse,
+    EmbeddingRequest,
+    SparseValue,
+    TextsEmbedRequest,
+)
 from schemas.moderations import ModerationCreateResponse, ModerationRequest
 from schemas.pooling import PoolingRequest, PoolingResponse
 from schemas.rerank import (
@@ -47,6 +52,27 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
         model = await resolve_model(registry, embedding_request.model, "embeddings")
         with CancelOnDisconnect():
             body = await embeddings.create(embedding_request, model)
+        return JsonResponse(body)
+
+    return router
+
+
+def sparse_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRouter:
+    """text-embeddings-inference's path."""
+    router = APIRouter(tags=["Embeddings"], route_class=InferenceRoute)
+    reader = BodyReader(TextsEmbedRequest)
+
+    @router.post(
+        "/embed_sparse",
+        openapi_extra=request_body(TextsEmbedRequest),
+        responses={200: {"model": list[list[SparseValue]]}, **ERRORS},
+    )
+    async def create_sparse_embedding(request: Request) -> Response:
+        """Computes sparse embeddings (format of text-embeddings-inference)."""
+        embed_request = await reader.read(await read_body(request.receive))
+        model = await resolve_model(registry, embed_request.model, "embeddings")
+        with CancelOnDisconnect():
+            body = await embeddings.create_for_texts(embed_request, model)
         return JsonResponse(body)
 
     return router

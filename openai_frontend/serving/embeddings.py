@@ -5,12 +5,14 @@ from dataclasses import replace
 
 from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbeddingResult, EmbedRequest
+from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.model import Describes, ServingModel
 from openai_frontend.serving.admission.permit import Admission, Permit
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.pooling import (
     FLOAT_BYTES,
+    Pooled,
     Pooler,
     at_once,
     check_dimensions,
@@ -21,12 +23,18 @@ from openai_frontend.serving.pooling import (
     rendering_cost_us,
 )
 from openai_frontend.serving.pooling_inputs import PoolingInputs
-from openai_frontend.serving.request.field_policy import NEUTRAL_IN_EMBEDDINGS, FieldPolicy
-from schemas.embeddings import EmbeddingRequest
+from openai_frontend.serving.request.field_names import renamed
+from openai_frontend.serving.request.field_policy import (
+    NEUTRAL_IN_EMBEDDINGS,
+    NEUTRAL_IN_TEXTS_EMBED,
+    FieldPolicy,
+)
+from openai_frontend.serving.sparse_vectors import Entries, as_lists, as_pairs, sparse_rows
+from schemas.embeddings import EmbeddingRequest, TextsEmbedRequest
 
 
 class Embeddings:
-    """POST /v1/embeddings, independent of HTTP."""
+    """POST /v1/embeddings and /embed_sparse, independent of HTTP."""
 
     def __init__(self, inputs: PoolingInputs, policy: FieldPolicy, admission: Admission) -> None:
         self._inputs = inputs
@@ -38,13 +46,50 @@ class Embeddings:
         """The response as JSON. Raises for what this model or server does not support."""
         self._admission.check(current_request(), model)
         self._policy.check_extra(request, NEUTRAL_IN_EMBEDDINGS)
-        _check_embeds(model)
+        types = frozenset(request.output_types or ("dense",))
         dimensions = check_dimensions(request.dimensions, model)
         prompts = await self._inputs.read(request, model)
-        requests = embedding_requests(new_id("embd"), prompts, dimensions=dimensions)
+        if "sparse" not in types:
+            dense = await self._dense(request, dimensions, prompts, model)
+            return pooled_list(dense.rows, {"model": model.name, "usage": dense.usage})
+        sparse = await sparse_rows(new_id("embd"), prompts, model, self._pooler, _sparse_member)
+        rows = [b'{"object":"embedding","index":%d,%b}' % each for each in enumerate(sparse.rows)]
+        if "dense" in types:
+            dense = await self._dense(request, dimensions, prompts, model)
+            rows = [
+                b"%b,%b}" % (row[:-1], member)
+                for row, member in zip(dense.rows, sparse.rows, strict=True)
+            ]
+        return pooled_list(rows, {"model": model.name, "usage": sparse.usage})
+
+    async def create_for_texts(self, request: TextsEmbedRequest, model: ServingModel) -> bytes:
+        """Sparse vectors in text-embeddings-inference's format, as JSON."""
+        self._admission.check(current_request(), model)
+        self._policy.check_extra(request, NEUTRAL_IN_TEXTS_EMBED)
+        direction = (request.truncation_direction or "right").lower()
+        inputs = EmbeddingRequest(
+            input=request.inputs,
+            truncate_prompt_tokens=-1 if request.truncate and model.prompts is not None else None,
+            truncation_side="left" if direction == "left" else "right",
+        )
+        try:
+            prompts = await self._inputs.read(inputs, model)
+            sparse = await sparse_rows(new_id("embd"), prompts, model, self._pooler, as_pairs)
+        except InvalidRequest as error:
+            raise renamed(error, {"input": "inputs"}) from error
+        return b"[%b]" % b",".join(sparse.rows)
+
+    async def _dense(
+        self,
+        request: EmbeddingRequest,
+        dimensions: int | None,
+        prompts: Sequence[Prompt],
+        model: ServingModel,
+    ) -> Pooled[bytes]:
+        _check_embeds(model)
         as_base64 = request.encoding_format == "base64"
-        pooled = await self._pooler.run(
-            requests,
+        return await self._pooler.run(
+            embedding_requests(new_id("embd"), prompts, dimensions=dimensions),
             prompts,
             model,
             render=at_once(
@@ -53,7 +98,10 @@ class Embeddings:
             ),
             pool=lambda requests, permit: _vectors(requests, model, permit),
         )
-        return pooled_list(pooled.rows, {"model": model.name, "usage": pooled.usage})
+
+
+def _sparse_member(at: int, result: EmbeddingResult, entries: Entries) -> bytes:
+    return b'"sparse_embedding":%b' % as_lists(entries)
 
 
 async def _vectors(

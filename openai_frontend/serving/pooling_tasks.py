@@ -31,6 +31,7 @@ from schemas.pooling import PoolingRequest
 _ORDER: tuple[PoolingTask, ...] = ("embed", "classify", "token_embed", "token_classify")
 _OPTIONS: Mapping[str, frozenset[PoolingTask]] = {
     "dimensions": frozenset({"embed"}),
+    "output_types": frozenset(),
     "use_activation": frozenset({"classify", "token_embed", "token_classify"}),
 }
 

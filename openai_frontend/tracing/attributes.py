@@ -20,6 +20,7 @@ _OPERATIONS = {
     "/v1/decisions": "decision",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
+    "/embed_sparse": "embeddings",
     "/v1/pooling": "pooling",
     "/pooling": "pooling",
     "/v1/classify": "classify",

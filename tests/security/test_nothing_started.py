@@ -33,7 +33,8 @@ EXPLICIT = "--model-control-mode=explicit", "--load-model=*"
 REFUSED = (
     "/infer", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/score",
     "/audio/speech", "/audio/transcriptions", "/audio/translations",
-    "/classify", "/moderations", "/pooling", "/sleep", "/wake", "/wake_up", "/is_sleeping",
+    "/classify", "/moderations", "/pooling", "/embed_sparse", "/sleep", "/wake", "/wake_up",
+    "/is_sleeping",
 )  # fmt: skip
 NATIVE = "import ctypes, os; c = ctypes.CDLL(None); "
 LIST = "a = (ctypes.c_char_p * 2)(b'/bin/true', None); "

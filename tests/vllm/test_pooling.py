@@ -153,7 +153,7 @@ async def test_pooling_tasks_follow_the_architecture(models: ModelRegistry):
         {"embed", "token_embed"},
         {"score", "classify", "token_classify"},
         {"classify", "token_classify"},
-        {"embed", "token_embed", "token_classify"},
+        {"embed", "sparse_embed", "token_embed", "token_classify"},
     ]
     facts = minilm.facts
     assert (facts.dimensions, facts.matryoshka, cross.facts.dimensions) == (384, False, None)
@@ -287,3 +287,20 @@ async def test_heads_of_bge_m3_equal_transformers(models: ModelRegistry, bge: Pa
 
     expected = np.array(tiny_bge_m3.expected(bge, ids)[task])
     assert numbers.reshape(expected.shape) == pytest.approx(expected, abs=1e-4)
+
+
+async def test_sparse_vector_has_the_largest_weight_of_each_token(models: ModelRegistry, bge: Path):
+    from tests.vllm import tiny_bge_m3
+
+    model = models.get("bge")
+    ids = list((await model.tokenize("w40 w50 w40 w60 unknown")).token_ids)
+    weights = tiny_bge_m3.expected(bge, ids)["token_classify"]
+    expected = {40: max(weights[0], weights[2]), 50: weights[1], 60: weights[3]}
+    request = EmbedRequest(request_id=request_id(), prompt_token_ids=ids, task="sparse_embed")
+
+    [result] = await model.embed([request])
+
+    assert result.sparse is not None
+    found = dict(zip(result.sparse.indices.tolist(), result.sparse.values.tolist(), strict=True))
+    positive = {token_id: weight for token_id, weight in expected.items() if weight > 0}
+    assert found == pytest.approx(positive, abs=1e-4)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import XLMRobertaConfig, XLMRobertaModel
-
-from tests.fast.prompting import tiny_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
 BOS, EOS, HIDDEN = 0, 2, 64
 
@@ -36,7 +35,27 @@ def write(folder: Path) -> None:
     config.save_pretrained(folder)
     for name, size in (("sparse_linear", 1), ("colbert_linear", HIDDEN)):
         torch.save(torch.nn.Linear(HIDDEN, size).state_dict(), folder / f"{name}.pt")
-    tiny_tokenizer.write(folder)
+    _write_tokenizer(folder)
+
+
+def _write_tokenizer(folder: Path) -> None:
+    """A tokenizer with the special tokens of XLM-RoBERTa and words such as `w40`."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    names = [*special, *(f"w{token_id}" for token_id in range(len(special), 512))]
+    vocabulary = {name: token_id for token_id, name in enumerate(names)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ends = [("<s>", BOS), ("</s>", EOS)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=ends
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+    ).save_pretrained(folder)
 
 
 def expected(folder: Path, token_ids: list[int]) -> dict[str, Any]:

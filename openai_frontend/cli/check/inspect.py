@@ -307,6 +307,8 @@ def _serves(chosen: SelectedContracts, *, chats: bool) -> list[str]:
         *(["embeddings"] if chosen.embedding else []),
         *(["rerank", "score"] if chosen.score else []),
         *(["classify"] if chosen.classification else []),
+        *(["embed_sparse"] if chosen.sparse else []),
+        *(["pooling"] if chosen.tokens else []),
     ]
 
 

@@ -87,6 +87,8 @@ NEUTRAL_IN_POOLING_TASKS: Neutral = {
     "normalize": (),
 }
 
+NEUTRAL_IN_TEXTS_EMBED: Neutral = {"prompt_name": ()}  # text-embeddings-inference's
+
 NEUTRAL_IN_EMBEDDINGS: Neutral = {
     **NEUTRAL_IN_POOLING_TASKS,
     "use_activation": (True,),

@@ -218,6 +218,14 @@ def write_classifier(
         (repository / name / "labels.txt").write_text("\n".join(labels) + "\n")
 
 
+def write_sparse(
+    repository: Path, name: str, *, dense: bool = False, indices: str = "INT64"
+) -> None:
+    """An embedder of sparse vectors, by the names of its outputs."""
+    config = configs.pbtxt(configs.sparse(dense=dense, indices=indices))
+    write(repository, name, "sparse", config)
+
+
 def write_whisper(repository: Path, name: str, *, decoupled: bool) -> None:
     """NVIDIA's whisper_bls."""
     config = configs.pbtxt("whisper_bls", max_batch_size=8, decoupled=decoupled)

@@ -20,6 +20,7 @@ def document(mock_gateway: GatewayProcess) -> dict[str, Any]:
 # moderates, or permission to change
 # models: see tests/api/kserve, tests/api/backends, tests/api/models.
 NOT_HERE = {
+    "/embed_sparse",
     "/pooling",
     "/v1/pooling",
     "/classify",

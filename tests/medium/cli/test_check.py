@@ -294,7 +294,7 @@ def test_encoder_serves_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture
 
     found = report(capsys, str(tmp_path / "m"))
 
-    assert (found["serves"], found["streams"]) == (["embeddings"], "")
+    assert (found["serves"], found["streams"]) == (["embeddings", "pooling"], "")
     assert (found["will_not_work"], found["tool_calls"]) == ([], "")
     assert found["contract"] == (
         "embeddings. It takes embedding and score requests as vLLM's backends do."

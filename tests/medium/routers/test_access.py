@@ -399,6 +399,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/embeddings": {"input": "hi"},
+    "/embed_sparse": {"inputs": "hi"},
     "/v1/pooling": {"input": "hi"},
     "/pooling": {"input": "hi"},
     "/v1/classify": {"input": "hi"},

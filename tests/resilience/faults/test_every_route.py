@@ -115,6 +115,7 @@ REQUESTS: dict[str, Request] = {
         {"questions": [{**_QUESTION, "name": PIECE}] * 400},
     ),
     "embeddings": texts("/v1/embeddings", input=["hi"]),
+    "sparse embeddings": texts("/embed_sparse", inputs=["hi"]),
     "pooling": texts("/v1/pooling", input=["hi"]),
     "pooling of vLLM": texts("/pooling", input=["hi"]),
     "classification": texts("/v1/classify", input=["hi"]),
@@ -172,7 +173,8 @@ def gateway(
     folder = tmp_path_factory.mktemp("routes")
     models = folder / "models"
     long = {"tokens": [PIECE], "max_model_len": 10**6}
-    classes = {"tasks": ["generate", "embed", "score", "classify"], "labels": ["label"] * 512}
+    tasks = ["generate", "embed", "score", "classify", "token_classify"]
+    classes = {"tasks": tasks, "labels": ["label"] * 512}
     held_models.write_mock(models, "talks", gates, dimensions=512, **classes, **long)
     held_models.write_mock(models, "hears", gates, audio_window_s=4, **long)
     held_models.write_speaker(models, "speaks", gates["answer"])

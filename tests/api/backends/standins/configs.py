@@ -46,6 +46,19 @@ def classifier(*, texts: int, scores: list[int], labels: str | None) -> Mapping[
     }
 
 
+def sparse(*, dense: bool, indices: str) -> Mapping[str, Tensors]:
+    """A text in, and the entries of a sparse vector out; beside a dense one."""
+    vector = {"embedding": {"data_type": "TYPE_FP32", "dims": [4]}} if dense else {}
+    return {
+        "input": {"text_input": {"data_type": "TYPE_STRING", "dims": [1]}},
+        "output": {
+            "sparse_indices": {"data_type": f"TYPE_{indices}", "dims": [-1]},
+            "sparse_values": {"data_type": "TYPE_FP32", "dims": [-1]},
+            **vector,
+        },
+    }
+
+
 _STEPS = {
     "preprocessing": ensemble_steps.PREPROCESSING_MAPS,
     "tensorrt_llm": ensemble_steps.ENGINE_MAPS,

@@ -37,6 +37,15 @@ def _checked_name(name: str) -> str:
     return name
 
 
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # OpenAI's
+
+
+def _checked_effort(value: str) -> str:
+    if value not in _EFFORTS:
+        raise ValueError(f"'{value}' is not an effort; use one of {', '.join(_EFFORTS)}")
+    return value
+
+
 def _checked_capability(name: str) -> str:
     if name not in Capabilities.model_fields:
         raise ValueError(
@@ -66,6 +75,7 @@ def _pairs(value: Any) -> Any:
 
 Name = Annotated[str, AfterValidator(_checked_name)]
 Capability = Annotated[str, AfterValidator(_checked_capability)]
+Effort = Annotated[str, AfterValidator(_checked_effort)]
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -131,6 +141,11 @@ class ModelOptions(BaseModel):
     )
     tool_call_parser: str | None = Field(default=None, description="Parser of tool calls.")
     reasoning_parser: str | None = Field(default=None, description="Parser of reasoning.")
+    reasoning_effort_map: Annotated[dict[Effort, Effort], BeforeValidator(_pairs)] = Field(
+        default={},
+        description="Values of `reasoning_effort` and the values that the chat template gets "
+        "instead, such as `{high: max}`. As a setting: `NAME=VALUE,...`.",
+    )
 
     max_model_len: Positive | None = Field(
         default=None, description="Maximum tokens of prompt and output together."

@@ -112,6 +112,7 @@ class ModelLoader:
             contracts=contracts,
             prompts=prompts,
             output_format=_output_format(name, files, options) if contracts.generation else PLAIN,
+            reasoning_effort_map=options.reasoning_effort_map,
             pool=self._pool,
             server=self._server,
             metrics=self._metrics,

@@ -78,6 +78,8 @@ class ServedModel(TritonModel):
     prompts: PromptBuilder | None  # None without a tokenizer
     pool: TokenizerPool
     output_format: OutputFormat = PLAIN  # the format of its output
+    # The operator's values of `reasoning_effort` -> those for the template
+    reasoning_effort_map: Mapping[str, str] = field(default_factory=dict)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     alias_of: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # the operator's limit for one completion

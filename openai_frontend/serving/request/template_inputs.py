@@ -252,9 +252,12 @@ def template_variables(
     """
     values: dict[str, Any] = {}
     adjusted: dict[str, str] = {}
+    mapped: dict[str, str] = {}  # by the operator, which no policy rejects
     for name, hint in hints.items():
         if hint is None:
             continue
+        if name == "reasoning_effort" and (own := model.reasoning_effort_map.get(hint)):
+            mapped[name] = hint = own
         used = _variables(name, hint, model)
         values |= used
         if used.get(name, hint) != hint:
@@ -263,7 +266,7 @@ def template_variables(
             adjusted[name] = IGNORED
     for name, value in adjusted.items():
         policy.adjusted(name, value, model.name)
-    return TemplateVariables({**values, **(variables or {})}, adjusted)
+    return TemplateVariables({**values, **(variables or {})}, {**mapped, **adjusted})
 
 
 def thinking_switches(model: Renders, *, on: bool) -> dict[str, Any]:

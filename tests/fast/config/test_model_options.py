@@ -35,6 +35,7 @@ def test_options_from_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        ("reasoning_effort_map: {high: hugest}", "'hugest' is not an effort; use one of none, min"),
         ("max_model_length: 8", "unknown option 'max_model_length'; did you mean 'max_model_len'?"),
         ("xyzzy: 1", "unknown option 'xyzzy'"),
         ("max_model_len: 0", "max_model_len: must be at least 1"),

@@ -55,6 +55,7 @@ class FakeModel:
     images: ImageSupport | None = None
     audio: AudioSupport | None = None
     speech: SpeechSupport | None = None
+    reasoning_effort_map: Mapping[str, str] = {}
     dimensions: int | None = None
     matryoshka: bool | None = None
 

@@ -202,6 +202,27 @@ async def test_effort_and_verbosity_use_the_template_variables(fields, known, ex
     assert expected == options["template_kwargs"]
 
 
+@pytest.mark.honours("chat.reasoning_effort")
+@pytest.mark.parametrize(
+    ("asked", "known", "expected", "reported"),
+    [
+        ("high", "reasoning_effort", {"reasoning_effort": "max"}, {"reasoning_effort": "max"}),
+        ("low", "reasoning_effort", {"reasoning_effort": "low"}, {}),
+        ("minimal", "enable_thinking", {"enable_thinking": False}, {"reasoning_effort": "none"}),
+    ],
+)
+async def test_effort_of_the_operator_replaces_the_requests(asked, known, expected, reported):
+    """No policy rejects it, and the response reports it."""
+    model = FakeModel(template_variables=frozenset({known}))
+    model.reasoning_effort_map = {"high": "max", "minimal": "none"}
+
+    job = await prepare(model, reasoning_effort=asked)
+
+    [(_, options)] = model.rendered
+    assert options["template_kwargs"] == expected
+    assert job.adjusted == reported
+
+
 HINTS = [{"reasoning_effort": "high"}, {"verbosity": "high"}]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -79,6 +80,9 @@ class OnDemandLoader:
         self._failures: dict[str, tuple[float, str]] = {}  # when, and why
         self._measured_bytes: dict[str, int] = {}
         self._room_event = asyncio.Event()
+        # Loads and wakes without room, by their first attempt, and whether what has begun to unload
+        # makes room for them. If not, the others are in use, and later loads may go before them.
+        self._waiting: dict[str, bool] = {}
         self._idle_options: Sequence[tuple[ModelUse, ModelOptions]] = ()
         self._seen: object = None  # the registry's snapshot at the last `check_idle`
 
@@ -153,18 +157,22 @@ class OnDemandLoader:
             if not await self._sleep.wake(name):
                 await self._sleep.wait_for_restart(name)
             return
+        try:
+            await self._wake_with_room(name, self._sleep)
+        finally:
+            self._leave_waiting(name)
+
+    async def _wake_with_room(self, name: str, sleep: ModelSleep) -> None:
         deadline = asyncio.get_running_loop().time() + self._limits.wait_s
         while True:
             async with self._load_lock:
                 self._room_event.clear()
-                # Not all that its sleep freed, which may be more than its size
-                wanted = self._size_bytes(name) - self._used_bytes_of(name)
-                fits = self._make_room(wanted, name)
-                is_awake = fits and await self._sleep.wake(name)
+                fits = self._make_room(name)
+                is_awake = fits and await sleep.wake(name)
             if is_awake:
                 return
             if fits:
-                await self._sleep.wait_for_restart(name)
+                await sleep.wait_for_restart(name)
                 return
             await self._wait_for_room(deadline, name)
 
@@ -281,8 +289,16 @@ class OnDemandLoader:
 
     async def _load(self, name: str) -> None:
         deadline = asyncio.get_running_loop().time() + self._limits.wait_s
-        while not await self._load_if_it_fits(name):
-            await self._wait_for_room(deadline, name)
+        try:
+            while not await self._load_if_it_fits(name):
+                await self._wait_for_room(deadline, name)
+        finally:
+            self._leave_waiting(name)
+        self._unload_for(name, 0)  # the load has only now shown its size
+
+    def _leave_waiting(self, name: str) -> None:
+        if self._waiting.pop(name, None) is not None:
+            self._room_event.set()  # for those behind it
 
     async def _load_if_it_fits(self, name: str) -> bool:
         """Whether the model is loaded now. If not, idle models are being unloaded to make room."""
@@ -291,7 +307,7 @@ class OnDemandLoader:
             if self._registry.is_loaded(name):
                 return True
             self._room_event.clear()
-            if name in self._registry.locks or not self._make_room(self._size_bytes(name), name):
+            if name in self._registry.locks or not self._make_room(name):
                 return False
             if self._is_measured(name):
                 if self._side_by_side:  # the end of one sets `_room_event`
@@ -305,7 +321,6 @@ class OnDemandLoader:
             finally:
                 self._side_by_side.discard(name)
                 self._room_event.set()
-        self._make_room(0, name)  # the load has only now shown its size
         return True
 
     def _is_measured(self, name: str) -> bool:
@@ -338,24 +353,45 @@ class OnDemandLoader:
         declared = self._registry.options(name).memory_bytes
         return self._measured_bytes.get(name, 0) if declared is None else declared
 
-    def _make_room(self, wanted: int, name: str) -> bool:
-        """Whether `wanted` bytes fit. If not, start to unload as many idle models as necessary."""
-        limit = self._limits.memory_bytes
-        if limit is not None and wanted > limit:
-            message = f"The model '{name}' needs {wanted} bytes; all models may use {limit}."
-            raise ModelUnavailable(message)
+    def _make_room(self, name: str) -> bool:
+        """Whether the model fits, also once those have loaded that have waited for longer. If not,
+        start to unload as many idle models as necessary, and note that it waits.
+        """
+        limits, wanted = self._limits, self._missing_bytes(name)
+        if limits.memory_bytes is not None and wanted > limits.memory_bytes:
+            message = f"The model '{name}' needs {wanted} bytes; all models may use "
+            raise ModelUnavailable(f"{message}{limits.memory_bytes}.")
+        earlier = itertools.takewhile(lambda each: each != name, self._waiting)
+        ahead = [each for each in earlier if self._waiting[each] and each not in self._side_by_side]
+        total = wanted + sum(map(self._missing_bytes, ahead))
         loaded = self._registry.loaded() | self._side_by_side
-        if not self._is_full(loaded, wanted, name):
+        fits_later = not self._is_full(loaded - self._evictions.keys(), total, name, len(ahead))
+        if fits_later and not self._is_full(loaded, wanted, name):
             return True
-        while self._is_full(loaded - self._evictions.keys(), wanted, name):
+        # Models ahead may need the whole budget: then no unload would help this one
+        helps = not self._is_full(frozenset(), total, name, len(ahead))
+        self._waiting[name] = helps and self._unload_for(name, total, len(ahead))
+        return False
+
+    def _missing_bytes(self, name: str) -> int:
+        """For its load; for a wake at most its size, of which sleep may have freed more."""
+        size = self._size_bytes(name)
+        return size - self._used_bytes_of(name) if self._registry.is_loaded(name) else size
+
+    def _unload_for(self, name: str, wanted: int, models: int = 0) -> bool:
+        """Whether the sleeps and unloads that have begun make room for `wanted` bytes and for so
+        many models beside this one; starts them.
+        """
+        loaded = self._registry.loaded() | self._side_by_side
+        while self._is_full(loaded - self._evictions.keys(), wanted, name, models):
             if self._makes_room_by_sleep(loaded, name):
-                break
+                return True
             victim = self._least_recently_used(but=name)
             if victim is None:
-                break
+                return False
             logger.info("model %s: unloading to make room for %s", victim, name)
             self._start_eviction(victim)
-        return False
+        return True
 
     def _makes_room_by_sleep(self, loaded: frozenset[str], name: str) -> bool:
         """Whether a model falls asleep to make room. One at a time: only then is known how many
@@ -401,19 +437,22 @@ class OnDemandLoader:
             async with asyncio.timeout(min(remaining_s, _LOOK_AGAIN_S)):
                 await self._room_event.wait()
 
-    def _is_full(self, loaded: frozenset[str], needed_bytes: int, name: str) -> bool:
-        if self._has_too_many(loaded, name):
+    def _is_full(
+        self, loaded: frozenset[str], needed_bytes: int, name: str, models: int = 0
+    ) -> bool:
+        if self._has_too_many(loaded, name, models):
             return True
         if self._limits.memory_bytes is None:
             return False
         used_bytes = sum(self._used_bytes_of(each) for each in loaded)
         return used_bytes + needed_bytes > self._limits.memory_bytes
 
-    def _has_too_many(self, loaded: frozenset[str], name: str) -> bool:
+    def _has_too_many(self, loaded: frozenset[str], name: str, models: int = 0) -> bool:
+        """With `models` that will be loaded before this one."""
         if self._limits.models is None or name in loaded:  # a wake adds none
             return False
         others = [each for each in loaded if each != name and self._registry.loads_on_demand(each)]
-        return len(others) >= self._limits.models
+        return len(others) + models >= self._limits.models
 
     def _used_bytes_of(self, name: str) -> int:
         """Without what the model's sleep has freed."""

@@ -300,6 +300,47 @@ async def test_a_load_that_waits_for_room_blocks_no_other(
         assert "a" not in loaded(gateway)
 
 
+async def test_a_load_without_room_is_not_overtaken(repository, live_gateway, monkeypatch):
+    """Its room appears during another load, whose end a later request waits for already."""
+    write(repository, *"abcd")
+    for name, size in {"a": 60, "b": 60, "c": 30, "d": 60}.items():
+        options(repository, name, f"memory_bytes: {size}")
+    order: list[str] = []
+    may_load, may_unload = asyncio.Event(), asyncio.Event()
+    async with live_gateway(**ON_DEMAND, max_model_memory_bytes=100) as gateway:
+        await text(gateway, "a")
+        load, unload = gateway.registry.load, gateway.registry.unload
+
+        async def held_load(name: str) -> None:
+            order.append(name)
+            if name == "c":
+                await may_load.wait()
+            await load(name)
+
+        async def held_unload(name: str) -> None:
+            if name == "a":
+                await may_unload.wait()
+            await unload(name)
+
+        monkeypatch.setattr(gateway.registry, "load", held_load)
+        monkeypatch.setattr(gateway.registry, "unload", held_unload)
+        demand: Any = gateway.registry.use("a")._uses.demand
+        # One load at a time, although the options give the sizes
+        monkeypatch.setattr(demand, "_is_measured", lambda name: True)
+        requests = [asyncio.create_task(text(gateway, "b"))]
+        await until(lambda: "a" in demand._evictions)
+        requests.append(asyncio.create_task(text(gateway, "c")))
+        await until(lambda: order == ["c"])
+        requests.append(asyncio.create_task(text(gateway, "d")))
+        await until(lambda: len(demand._load_lock._waiters or ()) == 1)
+        may_unload.set()
+        await until(lambda: len(demand._load_lock._waiters) == 2)
+        may_load.set()
+
+        assert await asyncio.gather(*requests) == ["b b ", "c c ", "d d "]
+    assert order == ["c", "b", "d"]
+
+
 async def test_failed_load(repository, live_gateway, monkeypatch):
     """Requests get the reason without a new attempt during the backoff; other models are
     unaffected.

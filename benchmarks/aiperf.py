@@ -53,7 +53,7 @@ def measure(load: Load, tokenizer: Path, metrics: Iterable[Metric]) -> dict[str,
     if not names:
         raise NoWitness("aiperf has none of its figures")
     with tempfile.TemporaryDirectory(prefix="aiperf-") as folder:
-        _run([*command(load, tokenizer), f"--output-artifact-dir={folder}"])
+        run([*command(load, tokenizer), f"--output-artifact-dir={folder}"])
         [export] = Path(folder).rglob("profile_export_aiperf.json")
         found = json.loads(export.read_text(encoding="utf-8"))
     if found["error_summary"]:
@@ -100,7 +100,8 @@ def _inexpressible(load: Load) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _run(arguments: list[str]) -> None:
+def run(arguments: list[str], longest_s: float = _LONGEST_S) -> None:
+    """Raises NoWitness if it fails or takes longer."""
     path = os.pathsep.join([str(PROGRAM.parent), os.environ.get("PATH", "")])
     # Offline it treats the tokenizer's folder as a name on the hub
     environment = {**os.environ, "PATH": path, "HF_HUB_OFFLINE": ""}
@@ -110,10 +111,10 @@ def _run(arguments: list[str]) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_LONGEST_S,
+            timeout=longest_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise NoWitness(f"aiperf did not end within {_LONGEST_S:.0f} s") from None
+        raise NoWitness(f"aiperf did not end within {longest_s:.0f} s") from None
     if done.returncode:
         raise NoWitness(f"aiperf ended with {done.returncode}: {done.stderr.strip()[-500:]}")

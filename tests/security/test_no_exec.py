@@ -27,6 +27,11 @@ REACHING = ("subprocess.", "os.", "pty.", "socket.", "urllib.", "webbrowser.", "
             "shutil.")  # fmt: skip
 
 
+def own_memory(pid: int) -> set[str]:
+    """What `gc_tuning` reads by its own clock, a second or more after the models have changed."""
+    return {f"/proc/{pid}/stat", f"/proc/{pid}/statm"}
+
+
 def everything(guarded: Guarded, text: str) -> None:
     """Send the text in every field of every endpoint that accepts text."""
     for path, required in REQUIRED.items():
@@ -65,6 +70,7 @@ def test_requests_start_no_program_and_open_no_file(warm, guarded, text):
     happened = guarded.recorded()[before:]
     reached = [each for each in happened if each[0].startswith(REACHING)]
     opened = [args[0] for event, args in happened if event == "open"]
+    opened = [path for path in opened if path.strip("'") not in own_memory(guarded.process.pid)]
     if BLOCKED in guarded.log()[logged:]:
         opened = [path for path in opened if not path.strip("'").endswith(SOURCES)]
     assert reached == []

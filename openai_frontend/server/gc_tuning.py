@@ -49,8 +49,9 @@ class CollectionLimit:
         passed_s = self._clock() - self._collected_s
         if passed_s >= self.INTERVAL_S:
             return True
-        grown = self._used_bytes() - self._bytes_after >= self.GROWTH_BYTES
-        return grown and passed_s >= self.GROWN_INTERVAL_S
+        if passed_s < self.GROWN_INTERVAL_S:
+            return False
+        return self._used_bytes() - self._bytes_after >= self.GROWTH_BYTES
 
     def collected(self) -> None:
         """Record that a collection has run."""

@@ -94,7 +94,9 @@ from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.completions import Completions
 from openai_frontend.serving.embeddings import Embeddings
-from openai_frontend.serving.moderation import Moderations
+from openai_frontend.serving.guard import Guards
+from openai_frontend.serving.moderation import Moderations, Moderator
+from openai_frontend.serving.pooling import Pooler
 from openai_frontend.serving.pooling_inputs import PoolingInputs
 from openai_frontend.serving.pooling_tasks import PoolingTasks
 from openai_frontend.serving.prefill import Prefill
@@ -413,7 +415,8 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
         send_timeout_s=settings.send_timeout_s,
         ping_interval_s=settings.sse_ping_interval_s,
     )
-    texts = text_routers(registry, conversations, completions, policy, streams, json_member)
+    guards = Guards(Moderator(limits, Pooler(admission)), state.metrics.guard_checked)
+    texts = text_routers(registry, conversations, completions, policy, streams, json_member, guards)
     for router in texts:
         _include(app, router)
     _include(app, tokenization_router(registry, Tokenization(limits, policy, media)))

@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol
 
 from openai_frontend.media.modalities import AudioFile, AudioInput, ImageInput
 
-FinishReason = Literal["stop", "length", "abort"]
+# "content_filter" is a guard's; models end with the others
+FinishReason = Literal["stop", "length", "abort", "content_filter"]
 # token id -> {"logprob": float, "rank": int, "decoded_token": str | None}; the sampled token first
 TokenLogprobs = Mapping[int, Mapping[str, Any]]
 

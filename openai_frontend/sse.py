@@ -178,7 +178,11 @@ class ChunkFrames:
 
     def usage(self, usage: Mapping[str, Any]) -> bytes:
         """The frame with the counts and without choices, just before [DONE]."""
-        return b'%s],"usage":%s}\n\n' % (self._head, dumps(usage))
+        return self.without_choices({"usage": usage})
+
+    def without_choices(self, fields: Mapping[str, Any]) -> bytes:
+        """A frame with these fields instead of choices."""
+        return b"%s]%s}\n\n" % (self._head, _field_bytes(fields))
 
     def _padding(self, length: int) -> bytes:
         """Pad a text of `length` bytes, so that the frame's size does not reveal its token."""

@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, Tag, with_config
 from typing_extensions import TypedDict
 
 from schemas.logprobs import ChoiceLogprobs, PromptLogprobs
-from schemas.sampling import INT32_MAX, SamplingFields, Scalar
+from schemas.moderations import ModerationResult
+from schemas.sampling import INT32_MAX, RequestFields, SamplingFields, Scalar
 from schemas.tools import (
     MAX_TOOLS,
     ChatCompletionMessageToolCallParam,
@@ -18,7 +19,7 @@ from schemas.tools import (
 )
 from schemas.usage import CompletionUsage
 
-FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
@@ -106,6 +107,29 @@ class PredictionContent(TypedDict):
 Document = Annotated[dict[str, str], Field(min_length=1, max_length=16)]
 
 
+ModerationMode = Literal["score", "block"]
+
+
+class ModerationStagePolicy(RequestFields):
+    """Whether flagged text is only reported."""
+
+    mode: ModerationMode
+
+
+class ModerationPolicyParam(RequestFields):
+    """Null for a stage: `score`."""
+
+    input: ModerationStagePolicy | None = None
+    output: ModerationStagePolicy | None = None
+
+
+class ModerationParam(RequestFields):
+    """The model that sees the prompt and the output, and what it may do."""
+
+    model: str
+    policy: ModerationPolicyParam | None = None
+
+
 class ChatCompletionRequest(SamplingFields):
     """The body of POST /v1/chat/completions."""
 
@@ -127,6 +151,7 @@ class ChatCompletionRequest(SamplingFields):
     parallel_tool_calls: bool | None = None
     functions: Functions | None = None  # deprecated, like `function_call`
     function_call: FunctionChoice | None = None
+    moderation: ModerationParam | None = None
 
     # vLLM's
     include_reasoning: bool | None = None
@@ -198,6 +223,36 @@ class ChatCompletionChoice(BaseModel):
     token_ids: list[int] | None = None
 
 
+class ModeratedText(ModerationResult):
+    """The scores of the prompt, or of one choice."""
+
+    type: Literal["moderation_result"]
+    model: str
+
+
+class ModerationResults(BaseModel):
+    """One result for the prompt, or for each choice with text."""
+
+    type: Literal["moderation_results"]
+    model: str
+    results: list[ModeratedText]
+
+
+class ModerationError(BaseModel):
+    """The moderation failed, and the request continued without it."""
+
+    type: Literal["error"]
+    code: str
+    message: str
+
+
+class ChatModeration(BaseModel):
+    """The outcome of `moderation`."""
+
+    input: ModerationResults | ModerationError
+    output: ModerationResults | ModerationError
+
+
 class ChatCompletion(BaseModel):
     """A complete response. Fields with a default are absent unless requested."""
 
@@ -212,6 +267,7 @@ class ChatCompletion(BaseModel):
     metadata: dict[str, str] | None = None
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None
+    moderation: ChatModeration | None = None
 
 
 class ChoiceDeltaFunctionCall(BaseModel):
@@ -272,3 +328,4 @@ class ChatCompletionChunk(BaseModel):
     prompt_token_ids: list[int] | None = None
     obfuscation: str | None = None
     usage: CompletionUsage | None = None
+    moderation: ChatModeration | None = None  # on one chunk, after the last choice

@@ -32,6 +32,7 @@ class Asked:
     continuous_usage: bool = False
     obfuscation: bool = False
     logprobs: bool = False
+    moderation: bool = False
 
     @classmethod
     def by(cls, body: Mapping[str, Any]) -> "Asked":
@@ -46,6 +47,7 @@ class Asked:
             ),
             obfuscation=bool(options.get("include_obfuscation")),
             logprobs=logprobs is not None and logprobs is not False,
+            moderation=body.get("moderation") is not None,
         )
 
 
@@ -137,7 +139,7 @@ class StreamRules:
         self._choices: dict[int, _Choice] = {}
         self._head: Event | None = None
         self._completion_tokens = 0
-        self._usage_seen = False
+        self._usage_seen = self._moderation_seen = False
         self.ended: str | None = None  # by what
 
     def feed(self, data: str) -> None:
@@ -155,6 +157,8 @@ class StreamRules:
         self._check_usage_field(event)
         if event["choices"]:
             self._feed_choices(event)
+        elif "moderation" in event:
+            self._feed_moderation()
         else:
             self._feed_usage(event)
 
@@ -167,6 +171,7 @@ class StreamRules:
         finished = {index for index, choice in self._choices.items() if choice.finished}
         rule(finished == everyone, f"[DONE] before choices {everyone - finished} have ended")
         rule(self._usage_seen == self._asked.include_usage, "[DONE] without the usage asked for")
+        rule(self._moderation_seen == self._asked.moderation, "[DONE] without the moderation")
         self.ended = "[DONE]"
 
     def _failed(self) -> None:
@@ -214,7 +219,15 @@ class StreamRules:
             rule(choice.get("logprobs") is None, "logprobs that nobody asked for")
         self._choices[index].feed(choice)
 
+    def _feed_moderation(self) -> None:
+        rule(self._asked.moderation, "moderation that nobody asked for")
+        rule(not self._moderation_seen, "moderation twice")
+        ended = all(choice.finished for choice in self._choices.values())
+        rule(ended and len(self._choices) == self._asked.choices, "moderation before the end")
+        self._moderation_seen = True
+
     def _feed_usage(self, event: Event) -> None:
+        rule(self._moderation_seen or not self._asked.moderation, "usage before the moderation")
         rule(self._asked.include_usage, "a chunk without choices that nobody asked for")
         rule(event["usage"] is not None, "the last chunk has neither choices nor usage")
         ended = all(choice.finished for choice in self._choices.values())

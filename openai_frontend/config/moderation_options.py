@@ -27,6 +27,8 @@ class ModerationOptions(BaseModel):
     threshold: Threshold = 0.5  # the score from which a category is flagged
     thresholds: dict[Category, Threshold] = {}  # for some categories
 
+    fail_open: bool = False  # chats whose guard fails continue without it, in mode `block`
+
     @model_validator(mode="after")
     def _check_thresholds(self) -> "ModerationOptions":
         for category in self.thresholds:

@@ -368,6 +368,13 @@ MODEL_WAKE = _declare(
     "Many wakes: raise `idle_sleep_s`, or the memory budget. Slow: see `sleep_level`.",
     labels=_MODEL, bounds=_QUEUE_S,
 )  # fmt: skip
+GUARD_CHECKS = _declare(
+    "guard_checks", "counter",
+    "Checks of chats by a moderation model, by stage and result.",
+    "failed: the moderation model, which is empty if it could not be loaded, does not answer; the "
+    "log has the cause. blocked: the prompt or a sentence of the output was stopped.",
+    labels=("model", "stage", "result"),
+)  # fmt: skip
 LOG_LINES_DROPPED = _declare(
     "log_lines_dropped", "counter",
     "Log lines dropped because the buffer was full or a write failed.",

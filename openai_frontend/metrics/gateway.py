@@ -148,6 +148,8 @@ class GenerationTimer:
         reason = self.usage.finish_reason
         if self._failed or reason == "abort":
             return "error"
+        if reason == "content_filter":  # a guard's, which ends the model as a parser does
+            return "stop"
         return "cancelled" if reason is None else reason
 
 
@@ -239,6 +241,7 @@ class GatewayMetrics:
         self.at_work = catalog.gauge(self.registry, catalog.REQUESTS_IN_PROGRESS).labels()
         self.streams = catalog.gauge(self.registry, catalog.STREAMS_OPEN).labels()
         self._rejected = catalog.counter(self.registry, catalog.REQUESTS_REJECTED)
+        self._guard_checks = catalog.counter(self.registry, catalog.GUARD_CHECKS)
         self._replica = catalog.gauge(self.registry, catalog.REPLICA_INFO)
         self._lag_s = catalog.histogram(self.registry, catalog.EVENT_LOOP_LAG).labels()
         self._slow_clients = catalog.counter(
@@ -274,6 +277,10 @@ class GatewayMetrics:
         return _Answers(
             self._requests.labels(route, api, model, status), self._request_s.labels(route, api)
         )
+
+    def guard_checked(self, model: str, stage: str, result: str) -> None:
+        """A moderation model has seen a prompt or a part of an output."""
+        self._guard_checks.labels(model, stage, result).inc()
 
     def rejected(self, model: str, reason: Rejection) -> None:
         """`model` is empty if the model was not looked up yet.

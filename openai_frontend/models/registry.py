@@ -255,6 +255,11 @@ class ModelRegistry:
         """The operator's options for a model."""
         return self._current().options.get(name, _NO_OPTIONS)
 
+    def moderation_fails_open(self, name: str) -> bool:
+        """Whether chats continue if the model, under any of its names, cannot moderate them."""
+        moderation = self.options(self._current().model_name(name)).moderation
+        return moderation is not None and moderation.fail_open
+
     def concurrency_limits(self, name: str) -> ConcurrencyLimits:
         """The operator's concurrency limits for a model."""
         return self.options(name).concurrency_limits

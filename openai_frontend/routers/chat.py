@@ -8,10 +8,17 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
+from openai_frontend.routers.request import (
+    CancelOnDisconnect,
+    read_body,
+    resolve_guard,
+    resolve_model,
+)
 from openai_frontend.routers.routing import InferenceRoute, JsonResponse, raw_headers
 from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.chat import ChatCompletions, chunks, complete
+from openai_frontend.serving.guard import Guards, guarded, prompt_texts
+from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
 from schemas.chat_completions import (
     ChatCompletion,
@@ -25,6 +32,7 @@ def chat_router(
     chat: ChatCompletions,
     streams: StreamLimits,
     find_member: FindMember,
+    guards: Guards,
 ) -> APIRouter:
     """Reads the body itself, because FastAPI's parsing would cost more than the rest."""
     router = APIRouter(tags=["Chat"], route_class=InferenceRoute)
@@ -43,6 +51,8 @@ def chat_router(
         )
         with CancelOnDisconnect():  # fetching media may take seconds
             job = await chat.prepare(chat_request, model, known.plans)
+            if chat_request.moderation is not None:
+                job = await _guarded(job, chat_request, registry, guards)
             completion = None if chat_request.stream else await complete(job)
         headers = adjusted_parameters(job.adjusted)
         if completion is None:
@@ -50,6 +60,18 @@ def chat_router(
         return JsonResponse(orjson.dumps(completion), headers)
 
     return router
+
+
+async def _guarded(
+    job: CompletionJob, request: ChatCompletionRequest, registry: ModelRegistry, guards: Guards
+) -> CompletionJob:
+    """The job with its guard, which has seen the prompt."""
+    if request.moderation is None:
+        return job
+    named = await resolve_guard(registry, request.moderation.model)
+    guard = guards.guard(request, named, job.model)
+    await guard.check_prompt(prompt_texts(request.messages))
+    return guarded(job, guard)
 
 
 _ADJUSTED_HEADER = "x-adjusted-parameters"

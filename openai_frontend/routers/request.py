@@ -11,7 +11,13 @@ from starlette.types import Receive
 from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.admission.queue import ANONYMOUS
-from openai_frontend.errors import RequestCancelled, RequestTimedOut
+from openai_frontend.errors import (
+    ModelNotFound,
+    ModelUnavailable,
+    RequestCancelled,
+    RequestTimedOut,
+    ServerOverloaded,
+)
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.tasks import Capability
 from openai_frontend.request_context.context import current_request
@@ -19,6 +25,7 @@ from openai_frontend.serving.admission.authorized_models import AuthorizedModels
 from openai_frontend.serving.admission.model import Generates, ServingModel
 from openai_frontend.serving.admission.model_lookup import find_model
 from openai_frontend.serving.admission.permit import queue_key
+from openai_frontend.serving.guard import GuardModel
 
 
 def authorized_models(registry: ModelRegistry) -> ModelProvider:
@@ -66,6 +73,24 @@ async def resolve_loaded(
     model = await find_model(models, name, capability, may_list=may_list_models, load_as=None)
     record_model(model)
     return model
+
+
+async def resolve_guard(registry: ModelRegistry, name: str) -> GuardModel:
+    """The model that moderates a request, loaded and kept loaded; with the reason if it cannot
+    serve. Raises ModelNotFound under the name of the field.
+    """
+    models = authorized_models(registry)
+    place = queue_key(current_request(), 0)
+    try:
+        model = await find_model(models, name, None, may_list=may_list_models, load_as=place)
+    except ModelNotFound as error:
+        raise ModelNotFound(error.message, param="moderation.model") from None
+    except (ModelUnavailable, ServerOverloaded) as error:
+        fails_open = registry.moderation_fails_open(name)
+        return GuardModel(name, None, error, fails_open=fails_open)
+    model.use.pin()
+    current_request().at_end(model.use.unpin)
+    return GuardModel(name, model, fails_open=registry.moderation_fails_open(name))
 
 
 def _may_load(registry: ModelRegistry, name: str | None) -> bool:

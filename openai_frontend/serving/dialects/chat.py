@@ -184,4 +184,6 @@ def _extra_fields(job: CompletionJob, first: CompletedChoice[ChatMessageBuilder]
         fields["prompt_logprobs"] = wire_prompt_logprobs(first.prompt_logprobs)
     if options.token_ids:
         fields["prompt_token_ids"] = job.prompt_token_ids(0)
+    if job.guard is not None:
+        fields["moderation"] = job.guard.fields()
     return fields

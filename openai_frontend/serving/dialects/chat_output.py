@@ -16,7 +16,7 @@ from openai_frontend.parsing.events import (
     ToolCallStart,
 )
 from openai_frontend.serving.dialects.chunks import ChunkWriter
-from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd
+from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
 from openai_frontend.serving.output.custom_input import CustomInputDecoder
 from openai_frontend.serving.output.logprobs import ChatLogprobs
 from openai_frontend.serving.output.stream import UnreportedTokens
@@ -107,6 +107,15 @@ class ChatWriter(ChunkWriter[ChatLogprobs]):
         """A frame for tokens after the last delta, and the frame with the finish reason."""
         rest = self._delta(choice, {}, tokens) if tokens else b""
         return rest + super().finish(choice, end, tokens)
+
+    def closing(self, usage: Usage) -> bytes:
+        """The moderation if requested, and what ends every stream of chunks."""
+        guard = self._job.guard
+        if guard is None:
+            return super().closing(usage)
+        counts = {"usage": None} if self._options.include_usage else {}
+        frame = self._frames.without_choices({"moderation": guard.fields(), **counts})
+        return frame + super().closing(usage)
 
     def _delta(self, choice: int, delta: Delta, tokens: UnreportedTokens | None) -> bytes:
         return self._frames.delta(choice, delta, *self._reported(choice, tokens))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
@@ -18,9 +18,9 @@ from openai_frontend.generation import (
 )
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.request_context.context import RequestContext
-from openai_frontend.serving.admission.concurrency_limit import Bursts
+from openai_frontend.serving.admission.concurrency_limit import Bursts, Deltas
 from openai_frontend.serving.admission.model import Describes, ServingModel
-from openai_frontend.serving.admission.permit import Admission
+from openai_frontend.serving.admission.permit import Admission, ReadDeltas
 from openai_frontend.serving.output.output_parsing import ParsedDelta, ParserConfig
 from openai_frontend.serving.request.response_options import (
     ResponseOptions,
@@ -37,8 +37,13 @@ from openai_frontend.serving.request.sampling import (
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 from schemas.sampling import SamplingFields
 
-EndReason = Literal["stop", "length", "calls"]  # "calls": with complete calls
-_ENDS: dict[str, EndReason] = {"stop": "stop", "length": "length"}
+# "calls": with complete calls; "content_filter": a guard blocked the rest
+EndReason = Literal["stop", "length", "calls", "content_filter"]
+_ENDS: dict[str, EndReason] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+}
 
 
 class OutputEnd(NamedTuple):
@@ -127,6 +132,16 @@ class CompletionProgress:
         return usage
 
 
+class OutputGuard(Protocol):
+    """Sees the prompt and the output of a job, and may block them: see `serving.guard`."""
+
+    blocks_prompt: bool  # then nothing runs
+
+    def read(self, deltas: Deltas, request: GenerationRequest) -> Deltas: ...
+    def blocked(self, request: GenerationRequest) -> CompletionDelta: ...
+    def fields(self) -> dict[str, Any]: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class CompletionJob:
     """The choices of one request by prompt: `n` of the first, then `n` of the next, ..."""
@@ -146,6 +161,7 @@ class CompletionJob:
         default_factory=dict
     )  # request field -> the value used instead
     repeats_output: bool = False  # the end of a stream has all of it again
+    guard: OutputGuard | None = None  # None: nothing is moderated
     created: int = field(default_factory=lambda: int(time.time()))
 
     def bursts(self) -> Bursts:
@@ -153,7 +169,11 @@ class CompletionJob:
 
         Closing the generator cancels the generation.
         """
-        read = None if self.parser is None else self.parser.parse
+        read: ReadDeltas | None = None if self.parser is None else self.parser.parse
+        if self.guard is not None:
+            if self.guard.blocks_prompt:
+                return _blocked(self.requests, self.guard)
+            read = _guarded(self.guard, read)
         several = self.requests[0].sequences > 1
         requests = self.requests[:: self.n] if several else self.requests
         bursts = self.admission.bursts(self.context, self.model, requests, read)
@@ -171,6 +191,18 @@ class CompletionJob:
     def echo_text(self, choice: int) -> str:
         """The text before a choice's own, if the request asks for it."""
         return self.echo[choice // self.n] if self.echo else ""
+
+
+async def _blocked(requests: Sequence[GenerationRequest], guard: OutputGuard) -> Bursts:
+    """The ends of choices that do not run."""
+    yield [(at, [guard.blocked(each)]) for at, each in enumerate(requests)]
+
+
+def _guarded(guard: OutputGuard, parse: ReadDeltas | None) -> ReadDeltas:
+    """The guard reads what a parser has read."""
+    if parse is None:
+        return guard.read
+    return lambda deltas, request: guard.read(parse(deltas, request), request)
 
 
 async def _split_sequences(bursts: Bursts, n: int) -> Bursts:

@@ -39,7 +39,6 @@ _NEUTRAL_IN_BOTH: Neutral = {
 NEUTRAL_IN_CHAT: Neutral = {
     **_NEUTRAL_IN_BOTH,
     "audio": (),
-    "moderation": (),
     "web_search_options": (),
     # vLLM's
     "chat_template": (),
@@ -49,6 +48,7 @@ NEUTRAL_IN_CHAT: Neutral = {
 
 NEUTRAL_IN_RESPONSES: Neutral = {
     **NEUTRAL_IN_CHAT,
+    "moderation": (),
     "background_options": (),
     "context_management": ([],),
     "conversation": (),

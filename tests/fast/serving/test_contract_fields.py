@@ -86,7 +86,7 @@ NO_PART = {
     "truncate_prompt_tokens", "modalities", "prediction", "verbosity", "reasoning_effort",
     "include_reasoning", "tools", "tool_choice", "parallel_tool_calls", "functions",
     "function_call", "documents", "add_generation_prompt", "continue_final_message",
-    "chat_template_kwargs",
+    "chat_template_kwargs", "moderation",
 }  # fmt: skip
 
 COUNTS_ON = {"include_usage": True, "continuous_usage_stats": True}

@@ -80,7 +80,7 @@ class SamplingParams:
     logprobs: int | None = None  # alternatives per token; 0: the sampled token only
     logprob_token_ids: Sequence[int] = ()  # tokens whose logprobs are reported at each position
     prompt_logprobs: int | None = None  # alternatives per prompt token; -1: all
-    skip_special_tokens: bool = True
+    skip_special_tokens: bool | None = None  # None: what the model says, else yes
     spaces_between_special_tokens: bool = True
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: int | None = None

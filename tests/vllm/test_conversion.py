@@ -3,7 +3,9 @@
 import contextlib
 import gc
 import inspect
+import json
 import re
+import shutil
 import weakref
 from array import array
 from pathlib import Path
@@ -28,6 +30,38 @@ def test_extra_args_are_unchanged():
     given = {"a": "x", "b": 1.5, "c": True, "d": [1, "y"], "e": 2**64 - 1, "f": -(2**63)}
 
     assert converted(extra_args=given).extra_args == given
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "expected"),
+    [
+        ({}, {}, True),
+        ({"skip_special_tokens": False}, {}, False),
+        ({"skip_special_tokens": False}, {"generation_config": "vllm"}, True),
+        ({}, {"override_generation_config": {"skip_special_tokens": False}}, False),
+        ({"skip_special_tokens": "no"}, {}, True),
+    ],
+)
+def test_model_decides_on_special_tokens(tmp_path, file, options, expected):
+    """By its generation_config.json, as vLLM's own server does since 0.33; requests take
+    precedence.
+    """
+    from vllm.config import ModelConfig
+
+    demo = Path(__file__).parents[2] / "model_repository" / "demo" / "1" / "weights"
+    shutil.copytree(demo, tmp_path / "model")
+    settings = tmp_path / "model" / "generation_config.json"
+    settings.write_text(json.dumps({"eos_token_id": 2} | file))
+    defaults = conversion.model_defaults(ModelConfig(str(tmp_path / "model"), **options))
+
+    def skips(**params: Any) -> bool:
+        value = conversion.sampling_params(SamplingParams(**params), defaults, stream=True)
+        assert isinstance(value.skip_special_tokens, bool)
+        return value.skip_special_tokens
+
+    assert skips() == expected
+    assert skips(skip_special_tokens=True) is True
+    assert skips(skip_special_tokens=False) is False
 
 
 EXTRA_ARGS: list[dict[str, Any]] = [

@@ -59,6 +59,8 @@ ENGINE = Capability(
         vllm.v1.engine.async_llm:AsyncLLM.output_processor
         vllm.v1.engine.output_processor:OutputProcessor.get_num_unfinished_requests
         vllm.config:ModelConfig.get_diff_sampling_param
+        vllm.config:ModelConfig.try_get_generation_config
+        vllm.config:ModelConfig(generation_config, override_generation_config)
         vllm.config:ModelConfig.get_vocab_size
         vllm.config:ModelConfig.runner_type
         vllm.config:ModelConfig.max_model_len

@@ -44,6 +44,19 @@ _NAMES = {
 }
 
 
+def model_defaults(config: Any) -> dict[str, Any]:
+    """The sampling parameters of a model's generation_config.json, by a vLLM ModelConfig. Before
+    0.33, vLLM's own server ignores `skip_special_tokens` there.
+    """
+    defaults: dict[str, Any] = dict(config.get_diff_sampling_param())
+    uses_file = config.generation_config != "vllm"
+    file = config.try_get_generation_config() if uses_file else {}
+    skips = {**file, **config.override_generation_config}.get("skip_special_tokens")
+    if isinstance(skips, bool):
+        defaults["skip_special_tokens"] = skips
+    return defaults
+
+
 def sampling_params(params: SamplingParams, defaults: Mapping[str, Any], *, stream: bool) -> Any:
     """Return vLLM's SamplingParams. `defaults` are the model's own (generation_config.json)."""
     from vllm.sampling_params import RequestOutputKind

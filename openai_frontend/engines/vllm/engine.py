@@ -121,7 +121,7 @@ class VLLMEngine(Engine):
         """Start everything beside the engine."""
         model.report_phase("starting the processes for grammars and media")
         config = self._engine.model_config
-        self._params = conversion.SharedParams(config.get_diff_sampling_param())
+        self._params = conversion.SharedParams(conversion.model_defaults(config))
         self._pooling = config.runner_type == "pooling"
         if not self._pooling:
             self._grammars.start()

@@ -71,13 +71,10 @@ from openai_frontend.routers.models import (
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import (
-    classification_router,
-    embeddings_router,
-    moderation_router,
-    pooling_router,
     rerank_router,
     score_router,
-    sparse_router,
+    vector_router,
+    vector_routes,
 )
 from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import RouteTable, all_routes
@@ -424,11 +421,13 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
     inputs = PoolingInputs(limits, policy, media=media, tiktoken=tiktoken)
     embeddings = Embeddings(inputs, policy, admission)
-    _include(app, embeddings_router(registry, embeddings))
-    _include(app, sparse_router(registry, embeddings))
-    _include(app, pooling_router(registry, PoolingTasks(inputs, policy, admission)))
-    _include(app, classification_router(registry, Classification(inputs, policy, admission)))
-    _include(app, moderation_router(registry, Moderations(limits, policy, admission)))
+    vectors = vector_routes(
+        embeddings,
+        PoolingTasks(inputs, policy, admission),
+        Classification(inputs, policy, admission),
+        Moderations(limits, policy, admission),
+    )
+    _include(app, vector_router(registry, vectors))
     scoring = Scoring(limits, policy, admission)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))
     _include(app, score_router(registry, scoring))

@@ -1,11 +1,14 @@
 """The routes of pooling models: embeddings, classification, moderation, reranking and scores."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.tasks import Capability
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
 from openai_frontend.routers.routing import InferenceRoute, JsonResponse
@@ -35,120 +38,124 @@ from schemas.rerank import (
     TextsRerankRequest,
 )
 
+_R = TypeVar(
+    "_R",
+    EmbeddingRequest,
+    TextsEmbedRequest,
+    PoolingRequest,
+    ClassificationRequest,
+    ModerationRequest,
+)
 
-def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRouter:
-    """Sends `serving`'s bytes unchanged, because a pydantic model per vector is too expensive."""
-    router = APIRouter(tags=["Embeddings"], route_class=InferenceRoute)
-    reader = BodyReader(EmbeddingRequest)
 
-    @router.post(
-        "/v1/embeddings",
-        openapi_extra=request_body(EmbeddingRequest),
-        responses={200: {"model": CreateEmbeddingResponse}, **ERRORS},
-    )
-    async def create_embedding(request: Request) -> Response:
-        """Computes embeddings of texts."""
-        embedding_request = await reader.read(await read_body(request.receive))
-        model = await resolve_model(registry, embedding_request.model, "embeddings")
-        with CancelOnDisconnect():
-            body = await embeddings.create(embedding_request, model)
-        return JsonResponse(body)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorRoute(Generic[_R]):
+    """A route that reads one body, resolves its model and sends `serving`'s bytes unchanged: a
+    pydantic model per vector is too expensive.
+    """
 
+    name: str  # of the handler: the API's description derives its ids from it
+    about: str
+    tag: str
+    paths: tuple[str, ...]
+    request: type[_R]
+    response: Any  # a type that pydantic describes
+    capability: Capability
+    create: Callable[[_R, ServingModel], Awaitable[bytes]]
+
+
+def vector_routes(
+    embeddings: Embeddings,
+    tasks: PoolingTasks,
+    classification: Classification,
+    moderations: Moderations,
+) -> list[VectorRoute[Any]]:
+    """All of them. Where there are two paths, the first is vLLM's with a version."""
+    return [
+        VectorRoute(
+            name="create_embedding",
+            about="Computes embeddings of texts.",
+            tag="Embeddings",
+            paths=("/v1/embeddings",),
+            request=EmbeddingRequest,
+            response=CreateEmbeddingResponse,
+            capability="embeddings",
+            create=embeddings.create,
+        ),
+        VectorRoute(
+            name="create_sparse_embedding",
+            about="Computes sparse embeddings (format of text-embeddings-inference).",
+            tag="Embeddings",
+            paths=("/embed_sparse",),
+            request=TextsEmbedRequest,
+            response=list[list[SparseValue]],
+            capability="embeddings",
+            create=embeddings.create_for_texts,
+        ),
+        VectorRoute(
+            name="create_pooling",
+            about="Pools inputs, also each token (format of vLLM).",
+            tag="Embeddings",
+            paths=("/v1/pooling", "/pooling"),
+            request=PoolingRequest,
+            response=PoolingResponse,
+            capability="embeddings",
+            create=tasks.create,
+        ),
+        VectorRoute(
+            name="create_classification",
+            about="Classifies texts (format of vLLM).",
+            tag="Classification",
+            paths=("/v1/classify", "/classify"),
+            request=ClassificationRequest,
+            response=ClassificationResponse,
+            capability="classification",
+            create=classification.create,
+        ),
+        VectorRoute(
+            name="create_moderation",
+            about="Scores texts by OpenAI's categories of moderation.",
+            tag="Classification",
+            paths=("/v1/moderations",),
+            request=ModerationRequest,
+            response=ModerationCreateResponse,
+            capability="moderation",
+            create=moderations.create,
+        ),
+    ]
+
+
+def vector_router(registry: ModelRegistry, routes: Iterable[VectorRoute[Any]]) -> APIRouter:
+    """One endpoint for each path."""
+    router = APIRouter(route_class=InferenceRoute)
+    for route in routes:
+        endpoint = _endpoint(registry, route)
+        for path in route.paths:
+            router.add_api_route(
+                path,
+                endpoint,
+                methods=["POST"],
+                name=route.name,
+                description=route.about,
+                tags=[route.tag],
+                openapi_extra=request_body(route.request),
+                responses={200: {"model": route.response}, **ERRORS},
+            )
     return router
 
 
-def sparse_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRouter:
-    """text-embeddings-inference's path."""
-    router = APIRouter(tags=["Embeddings"], route_class=InferenceRoute)
-    reader = BodyReader(TextsEmbedRequest)
+def _endpoint(
+    registry: ModelRegistry, route: VectorRoute[_R]
+) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    reader = BodyReader(route.request)
 
-    @router.post(
-        "/embed_sparse",
-        openapi_extra=request_body(TextsEmbedRequest),
-        responses={200: {"model": list[list[SparseValue]]}, **ERRORS},
-    )
-    async def create_sparse_embedding(request: Request) -> Response:
-        """Computes sparse embeddings (format of text-embeddings-inference)."""
-        embed_request = await reader.read(await read_body(request.receive))
-        model = await resolve_model(registry, embed_request.model, "embeddings")
+    async def answer(request: Request) -> Response:
+        body = await reader.read(await read_body(request.receive))
+        model = await resolve_model(registry, body.model, route.capability)
         with CancelOnDisconnect():
-            body = await embeddings.create_for_texts(embed_request, model)
-        return JsonResponse(body)
+            return JsonResponse(await route.create(body, model))
 
-    return router
-
-
-def classification_router(registry: ModelRegistry, classification: Classification) -> APIRouter:
-    """vLLM's path, and the same with a version."""
-    router = APIRouter(tags=["Classification"], route_class=InferenceRoute)
-    reader = BodyReader(ClassificationRequest)
-
-    @router.post(
-        "/v1/classify",
-        openapi_extra=request_body(ClassificationRequest),
-        responses={200: {"model": ClassificationResponse}, **ERRORS},
-    )
-    @router.post(
-        "/classify",
-        openapi_extra=request_body(ClassificationRequest),
-        responses={200: {"model": ClassificationResponse}, **ERRORS},
-    )
-    async def create_classification(request: Request) -> Response:
-        """Classifies texts (format of vLLM)."""
-        classification_request = await reader.read(await read_body(request.receive))
-        model = await resolve_model(registry, classification_request.model, "classification")
-        with CancelOnDisconnect():
-            body = await classification.create(classification_request, model)
-        return JsonResponse(body)
-
-    return router
-
-
-def pooling_router(registry: ModelRegistry, tasks: PoolingTasks) -> APIRouter:
-    """vLLM's path, and the same with a version."""
-    router = APIRouter(tags=["Embeddings"], route_class=InferenceRoute)
-    reader = BodyReader(PoolingRequest)
-
-    @router.post(
-        "/v1/pooling",
-        openapi_extra=request_body(PoolingRequest),
-        responses={200: {"model": PoolingResponse}, **ERRORS},
-    )
-    @router.post(
-        "/pooling",
-        openapi_extra=request_body(PoolingRequest),
-        responses={200: {"model": PoolingResponse}, **ERRORS},
-    )
-    async def create_pooling(request: Request) -> Response:
-        """Pools inputs, also each token (format of vLLM)."""
-        pooling_request = await reader.read(await read_body(request.receive))
-        model = await resolve_model(registry, pooling_request.model, "embeddings")
-        with CancelOnDisconnect():
-            body = await tasks.create(pooling_request, model)
-        return JsonResponse(body)
-
-    return router
-
-
-def moderation_router(registry: ModelRegistry, moderations: Moderations) -> APIRouter:
-    """OpenAI's path."""
-    router = APIRouter(tags=["Classification"], route_class=InferenceRoute)
-    reader = BodyReader(ModerationRequest)
-
-    @router.post(
-        "/v1/moderations",
-        openapi_extra=request_body(ModerationRequest),
-        responses={200: {"model": ModerationCreateResponse}, **ERRORS},
-    )
-    async def create_moderation(request: Request) -> Response:
-        """Scores texts by OpenAI's categories of moderation."""
-        moderation_request = await reader.read(await read_body(request.receive))
-        model = await resolve_model(registry, moderation_request.model, "moderation")
-        with CancelOnDisconnect():
-            body = await moderations.create(moderation_request, model)
-        return JsonResponse(body)
-
-    return router
+    return answer
 
 
 _Create = Callable[[RerankRequest, ServingModel], Awaitable[BaseModel]]

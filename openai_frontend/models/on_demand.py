@@ -73,6 +73,7 @@ class OnDemandLoader:
         self._not_slept: dict[str, float] = {}  # when a model did not fall asleep
         self._load_lock = asyncio.Lock()
         self._side_by_side: set[str] = set()  # models that load without being measured
+        self._to_measure: set[str] = set()  # models that fit, and wait until nothing else loads
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._queues: dict[str, WaitQueue] = {}  # of requests that wait for a load
         self._load_s: dict[str, float] = {}  # duration of the last load
@@ -294,6 +295,9 @@ class OnDemandLoader:
                 await self._wait_for_room(deadline, name)
         finally:
             self._leave_waiting(name)
+            if name in self._to_measure:
+                self._to_measure.discard(name)
+                self._room_event.set()
         self._unload_for(name, 0)  # the load has only now shown its size
 
     def _leave_waiting(self, name: str) -> None:
@@ -308,11 +312,15 @@ class OnDemandLoader:
                 return True
             self._room_event.clear()
             if name in self._registry.locks or not self._make_room(name):
+                self._to_measure.discard(name)  # who waits for room keeps nobody else waiting
                 return False
             if self._is_measured(name):
                 if self._side_by_side:  # the end of one sets `_room_event`
+                    self._to_measure.add(name)
                     return False
                 await self._load_and_measure(name)
+            elif self._to_measure:  # else these would wait for as long as others come
+                return False
             else:
                 self._side_by_side.add(name)  # it takes its room from now on
         if name in self._side_by_side:
@@ -431,8 +439,8 @@ class OnDemandLoader:
     async def _wait_for_room(self, deadline: float, name: str) -> None:
         remaining_s = deadline - asyncio.get_running_loop().time()
         if remaining_s <= 0:
-            message = f"No room for the model '{name}': all loaded models are in use. Retry later."
-            raise ModelUnavailable(message)
+            reason = "all loaded models are in use, or others load"
+            raise ModelUnavailable(f"No room for the model '{name}': {reason}. Retry later.")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(remaining_s, _LOOK_AGAIN_S)):
                 await self._room_event.wait()

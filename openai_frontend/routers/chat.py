@@ -17,7 +17,7 @@ from openai_frontend.routers.request import (
 from openai_frontend.routers.routing import InferenceRoute, JsonResponse, raw_headers
 from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.dialects.chat import ChatCompletions, chunks, complete
-from openai_frontend.serving.guard import Guards, guarded, prompt_texts
+from openai_frontend.serving.guard import GuardModel, Guards, guarded, prompt_texts
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.request_body import FindMember, RepeatedBodyReader
 from schemas.chat_completions import (
@@ -46,13 +46,17 @@ def chat_router(
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, complete or as a stream of chunks."""
         chat_request, known = await reader.read_known(await read_body(request.receive))
+        asked, named = chat_request.moderation, None
+        if asked is not None:  # first: chats that hold their models must not wait for its load
+            with CancelOnDisconnect():
+                named = await resolve_guard(registry, asked.model)
         model = await resolve_model(
             registry, chat_request.model, "chat", priority=chat_request.priority
         )
         with CancelOnDisconnect():  # fetching media may take seconds
             job = await chat.prepare(chat_request, model, known.plans)
-            if chat_request.moderation is not None:
-                job = await _guarded(job, chat_request, registry, guards)
+            if named is not None:
+                job = await _guarded(job, chat_request, named, guards)
             completion = None if chat_request.stream else await complete(job)
         headers = adjusted_parameters(job.adjusted)
         if completion is None:
@@ -63,12 +67,9 @@ def chat_router(
 
 
 async def _guarded(
-    job: CompletionJob, request: ChatCompletionRequest, registry: ModelRegistry, guards: Guards
+    job: CompletionJob, request: ChatCompletionRequest, named: GuardModel, guards: Guards
 ) -> CompletionJob:
     """The job with its guard, which has seen the prompt."""
-    if request.moderation is None:
-        return job
-    named = await resolve_guard(registry, request.moderation.model)
     guard = guards.guard(request, named, job.model)
     await guard.check_prompt(prompt_texts(request.messages))
     return guarded(job, guard)

@@ -12,6 +12,7 @@ from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.admission.queue import ANONYMOUS
 from openai_frontend.errors import (
+    InvalidRequest,
     ModelNotFound,
     ModelUnavailable,
     RequestCancelled,
@@ -85,6 +86,8 @@ async def resolve_guard(registry: ModelRegistry, name: str) -> GuardModel:
         model = await find_model(models, name, None, may_list=may_list_models, load_as=place)
     except ModelNotFound as error:
         raise ModelNotFound(error.message, param="moderation.model") from None
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, param="moderation.model", code=error.code) from None
     except (ModelUnavailable, ServerOverloaded) as error:
         fails_open = registry.moderation_fails_open(name)
         return GuardModel(name, None, error, fails_open=fails_open)

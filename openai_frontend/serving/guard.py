@@ -1,5 +1,6 @@
 """A chat's guard: a moderation model that sees the prompt and the output, and may block them."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -24,7 +25,7 @@ from openai_frontend.serving.output.completion_job import CompletionJob, new_id
 from openai_frontend.serving.output.sentences import SentenceBuffer, pieces, visible_text
 from openai_frontend.serving.pooling import Text
 from openai_frontend.serving.request.sampling import unsupported
-from schemas.chat_completions import ChatCompletionRequest, ModerationMode
+from schemas.chat_completions import ChatCompletionRequest, ModerationMode, ModerationParam
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class ChatGuard:
         self._on_check = on_check
         self._input, self._output = _Outcome(input_mode), _Outcome(output_mode)
         self._choices = 0
+        self._turn = asyncio.Lock()  # many choices must not fill the guard's queue
         self.blocks_prompt = False
 
     async def check_prompt(self, texts: Sequence[str]) -> None:
@@ -163,11 +165,16 @@ class ChatGuard:
             return []
         try:
             if named.model is None:
-                raise named.failure or InvalidRequest("The guard is unknown.")
+                raise named.failure or ModelUnavailable("The moderation model cannot be used.")
             inputs = [Text(each, "moderation") for each in texts]
-            return await self._moderator.run(inputs, named.model, new_id("modr"), tuple)
+            id = new_id("modr")
+            async with self._turn:
+                return await self._moderator.run(inputs, named.model, id, tuple, reserves=False)
         except (RequestCancelled, RequestTimedOut, RateLimited):  # not the guard's failures
             raise
+        except InvalidRequest as error:  # such as a text beyond its context, which a client chose
+            message = f"The moderation model '{named.name}' cannot check the {stage}: "
+            raise InvalidRequest(message + error.message, param="moderation.model") from error
         except GatewayError as error:
             self._failed(error, stage)
             return []
@@ -232,11 +239,14 @@ class Guards:
             raise RuntimeError("the request has no guard")
         if request.use_beam_search:
             raise unsupported("use_beam_search")
+        _check_names(asked)
         if named.model is not None:
             _check(named.model, model)
         policy = asked.policy
         modes = (None, None) if policy is None else (policy.input, policy.output)
         input_mode, output_mode = ("score" if each is None else each.mode for each in modes)
+        if output_mode == "block":
+            _check_shows_text_only(request)
         return ChatGuard(
             named,
             self.moderator,
@@ -244,6 +254,30 @@ class Guards:
             input_mode=input_mode,
             output_mode=output_mode,
         )
+
+
+def _check_names(asked: ModerationParam) -> None:
+    """Whatever `unknown_fields` says: a misspelt policy would let pass what it should block."""
+    policy = asked.policy
+    stages = {} if policy is None else {"input": policy.input, "output": policy.output}
+    places = {
+        "moderation": asked,
+        "moderation.policy": policy,
+        **{f"moderation.policy.{name}": stage for name, stage in stages.items()},
+    }
+    for place, fields in places.items():
+        for name in (fields and fields.model_extra) or ():
+            path = f"{place}.{name}"[:64]
+            message = f"Unknown parameter: '{path}'."
+            raise InvalidRequest(message, param=path, code="unknown_parameter")
+
+
+def _check_shows_text_only(request: ChatCompletionRequest) -> None:
+    """Tokens of a text that a parser still withholds would be sent before the guard sees it."""
+    for name in ("logprobs", "return_token_ids"):
+        if getattr(request, name):
+            message = f"'{name}' cannot be used with moderation.policy.output.mode 'block'."
+            raise InvalidRequest(message, param=name, code="unsupported_parameter")
 
 
 def _check(guard: ServingModel, model: Describes) -> None:
@@ -264,10 +298,16 @@ def guarded(job: CompletionJob, guard: ChatGuard) -> CompletionJob:
 
 
 def prompt_texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The texts of all messages, whatever their role."""
+    """The texts of all messages, whatever their role, with reasoning and arguments of calls."""
     texts: list[str] = []
     for message in messages:
         content = message.get("content")
+        reasoning = (message.get("reasoning"), message.get("reasoning_content"))
+        texts += [each for each in reasoning if isinstance(each, str)]
+        for call in message.get("tool_calls") or ():
+            made = (call.get("function") or {}).get("arguments")
+            made = made or (call.get("custom") or {}).get("input")
+            texts += [made] if isinstance(made, str) else []
         if isinstance(content, str):
             texts.append(content)
         for part in content if isinstance(content, list) else ():

@@ -42,9 +42,11 @@ class Moderator:
         model: ServingModel,
         id: str,
         render: Callable[[CategoryScores], Row],
+        *,
+        reserves: bool = True,
     ) -> list[Row]:
         """Render the scores of each text, in one request to the core if the model takes that
-        many.
+        many. `reserves` as of `Pooler.run`.
         """
         policy, labels = moderation_of(model), model.facts.labels or ()
         prompts = await tokenize_inputs(texts, model)
@@ -57,6 +59,7 @@ class Moderator:
                 lambda at, vector: render(policy.scores(class_scores(at, vector, labels).tolist())),
                 lambda vector: _RESULT_US + rendering_cost_us(vector, as_base64=False),
             ),
+            reserves=reserves,
         )
         return pooled.rows
 

@@ -343,8 +343,11 @@ class Pooler:
         *,
         render: Render[Row],
         pool: Callable[[Sequence[EmbedRequest], Permit], PooledVectors] = _embed,
+        reserves: bool = True,
     ) -> Pooled[Row]:
-        """Pool the inputs of one call, whose `requests` have the same task."""
+        """Pool the inputs of one call, whose `requests` have the same task. Without `reserves`,
+        they may overdraw the caller's key: they are part of a request that runs.
+        """
         prompt_tokens = 0
 
         async def run_batch(batch: range) -> list[Row]:
@@ -361,7 +364,8 @@ class Pooler:
         tokenized = all(prompt.token_ids for prompt in prompts)
         limit = model.batch_limit(requests[0].task, tokenized=tokenized)
         context, wanted = current_request(), len(requests)
-        async with self._admission.enter(context, model, requests[0], wanted=wanted) as permit:
+        first = requests[0] if reserves else None
+        async with self._admission.enter(context, model, first, wanted=wanted) as permit:
             costs_us = input_costs_us(prompts)
             rows = await gather_batches(run_batch, costs_us, permit.granted, limit)
         return Pooled(rows, prompt_tokens)

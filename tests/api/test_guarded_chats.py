@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from tests import mock_models
+from tests.fast.prompting import tiny_tokenizer
 from tests.gateway_process import ROOT, GatewayProcess
 
 pytestmark = pytest.mark.slow  # the guard is a process
@@ -16,6 +17,15 @@ pytestmark = pytest.mark.slow  # the guard is a process
 GUARD = "demo-classifier"
 GOOD, BAD, MORE = "The weather is nice. ", "You are an idiot. ", "We go home."
 HARMLESS, THREAT = "How are you?", "I will stab your brother."
+MARKED = {
+    "thinks": f"<think>Hm. {BAD}{GOOD}</think>Yes",
+    "calls": (
+        '<tool_call>\n{"name": "say", "arguments": {"text": "You are an idiot. "}}\n</tool_call>'
+    ),
+    "begins_with_arguments": (
+        '<tool_call>\n{"arguments": {"text": "You are an idiot. "}, "name": "say"}\n</tool_call>'
+    ),
+}
 NO_GUARD = "load_on_demand: true\nmoderation: {labels: {insult: hate}, fail_open: %s}\n"
 
 
@@ -27,6 +37,16 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     for name, said in (("rude", [GOOD, BAD, MORE]), ("kind", [GOOD, MORE])):
         tokens = [piece for each in said for piece in _pieces(each)]
         mock_models.write_with_tokenizer(models, name, tokens=tokens, answer_tokens=len(tokens))
+    for name, marked in MARKED.items():
+        # Characters, of which the parser withholds those that may begin a marker
+        version = mock_models.write(
+            models, name, tokenizer="./tokenizer", tokens=[*marked], answer_tokens=len(marked)
+        )
+        tiny_tokenizer.write(
+            version / "tokenizer",
+            chat_template=tiny_tokenizer.QWEN,
+            added_tokens=tiny_tokenizer.QWEN_TOKENS,
+        )
     for name, fails_open in (("closed", "false"), ("open", "true")):
         shutil.copytree(ROOT / "model_repository" / GUARD, models / name)
         (models / name / "1" / "weights.npz").unlink()  # it cannot be loaded
@@ -152,12 +172,68 @@ def test_each_choice_is_guarded(client, ask):
     assert len(moderation.output.results) == 3
 
 
-def test_log_probabilities_come_with_their_text(client):
-    """However the output is held back, each token is reported once."""
-    asked = fields("kind", output="block")
-    answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=1)
-
+def test_log_probabilities_of_a_guarded_output(client):
+    """In mode `score`, each token is reported once. In mode `block`, they would show a text that
+    the guard has not seen.
+    """
+    asked: Any = {"logprobs": True, "top_logprobs": 1}
+    answer = client.chat.completions.create(**fields("kind"), **asked)
     assert answer.usage.completion_tokens == len(answer.choices[0].logprobs.content)
+
+    for field in (asked, {"extra_body": {"return_token_ids": True}}):
+        with pytest.raises(openai.BadRequestError, match=r"output\.mode 'block'"):
+            client.chat.completions.create(**fields("kind", output="block"), **field)
+
+
+TOOLS: Any = [{"type": "function", "function": {"name": "say", "parameters": {"type": "object"}}}]
+
+
+@BOTH
+@pytest.mark.parametrize("model", MARKED)
+def test_reasoning_and_arguments_are_blocked_before_they_are_sent(gateway, ask, model):
+    """However many characters the parser withholds."""
+    body = {**fields(model, output="block"), "tools": TOOLS, "stream": ask is streamed}
+
+    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=60)
+
+    assert answer.status_code == 200
+    assert "idiot" not in answer.text
+    assert "content_filter" in answer.text
+
+
+def test_long_text_without_an_end_is_seen(client):
+    """In pieces, not refused: the guard has a limit on texts."""
+    asked = fields("kind", prompt="." * 3000 + THREAT, input="block")
+
+    assert whole(client, **asked)[1] == {0: "content_filter"}
+
+
+def test_arguments_of_earlier_calls_are_part_of_the_prompt(client):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": THREAT}}
+    asked = fields(input="block")
+    asked["messages"] += [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "ok"},
+    ]
+
+    assert whole(client, **asked)[1] == {0: "content_filter"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("completions", {"prompt": "x"}),
+        ("messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
+        ("responses", {"input": "x"}),
+    ],
+)
+def test_other_apis_do_not_ignore_a_guard(gateway, path, body):
+    asked = {"model": "kind", "moderation": {"model": GUARD}, **body}
+
+    answer = httpx.post(f"{gateway.url}/v1/{path}", json=asked, timeout=60)
+
+    assert answer.status_code == 400
+    assert "moderation" in answer.json()["error"]["message"]
 
 
 def test_usage_follows_the_moderation(client):
@@ -200,6 +276,14 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "no mapping": ({"model": "plain"}, 400, "moderation.model"),
     "no model": ({}, 400, "moderation.model"),
     "a text": ("omni", 400, "moderation"),
+    "empty": ({"model": ""}, 400, "moderation.model"),
+    "misspelt": ({"model": GUARD, "polcy": {}}, 400, "moderation.polcy"),
+    "misspelt stage": ({"model": GUARD, "policy": {"outputs": {}}}, 400, "policy.outputs"),
+    "misspelt mode": (
+        {"model": GUARD, "policy": {"input": {"mode": "block", "x": 1}}},
+        400,
+        "policy.input.x",
+    ),
     "mode": ({"model": GUARD, "policy": {"input": {"mode": "drop"}}}, 400, "policy.input.mode"),
     "no mode": ({"model": GUARD, "policy": {"output": {}}}, 400, "policy.output.mode"),
 }

@@ -9,18 +9,27 @@ from openai_frontend.parsing.events import ContentText, Event, ReasoningText, To
 from openai_frontend.serving.output.output_parsing import ParsedDelta
 
 MAX_PIECE = 2000  # characters; a longer sentence is cut
-_END = re.compile(r"[.!?\u2026]+[\"'\u201d\u2019)\]]*\s|[\u3002\uff01\uff1f]|\n")
+# Without `+`, which would take quadratic time for a text of dots
+_END = re.compile(r"[.!?\u2026][\"'\u201d\u2019)\]]{0,6}\s|[\u3002\uff01\uff1f]|\n")
 _BEFORE = 8  # characters of earlier deltas in which an end may begin
+_SHORT_PIECE = 200  # characters below which sentences of a prompt are joined
 
 
 def pieces(text: str) -> list[str]:
-    """The text as sentences, of at most MAX_PIECE characters."""
-    cutter, found = _Cutter(), [""]
-    for part, ends in cutter.cut(text):
-        found[-1] += part
-        if ends:
-            found.append("")
-    return [each for each in found if each.strip()]
+    """The text as sentences of at most MAX_PIECE characters. Short ones are joined: a prompt of
+    many lines is then fewer inputs, and its words are not seen one by one.
+    """
+    found: list[str] = []
+    joined = ""
+    for part, ends in _Cutter().cut(text):
+        if len(joined) + len(part) > MAX_PIECE:
+            found.append(joined)
+            joined = ""
+        joined += part
+        if ends and len(joined) >= _SHORT_PIECE:
+            found.append(joined)
+            joined = ""
+    return [each for each in (*found, joined) if each.strip()]
 
 
 class _Cutter:
@@ -31,17 +40,17 @@ class _Cutter:
 
     def cut(self, text: str) -> Iterator[tuple[str, bool]]:
         """The parts of a text, and whether a sentence ends with each."""
-        while text:
-            end = _END.search(self._tail + text)
-            at = len(text) if end is None else end.end() - len(self._tail)
-            at = min(at, MAX_PIECE - self._length)
-            part, text = text[:at], text[at:]
+        at = 0
+        while at < len(text):
+            part = text[at : at + MAX_PIECE - self._length]
+            end = _END.search(self._tail + part)
+            if end is not None:
+                part = part[: end.end() - len(self._tail)]
+            at += len(part)
             self._length += len(part)
-            ends = end is not None and end.end() - len(self._tail) == at
-            ends = ends or self._length >= MAX_PIECE
-            self._tail = (self._tail + part)[-_BEFORE:]
-            if ends:
-                self._length, self._tail = 0, ""
+            ends = end is not None or self._length >= MAX_PIECE
+            self._length = 0 if ends else self._length
+            self._tail = "" if ends else (self._tail + part)[-_BEFORE:]
             yield part, ends
 
 
@@ -76,7 +85,8 @@ class SentenceBuffer:
         complete: list[Sentence] = []
         for delta in deltas:
             for kind, part in _by_kind(delta):
-                if kind != self._kind:
+                # A delta whose text the parser withholds continues what is there
+                if kind is not None and kind != self._kind:
                     self._end(complete)
                     self._kind, self._cutter = kind, _Cutter()
                 self._add(part, complete)
@@ -108,11 +118,14 @@ def visible_text(delta: CompletionDelta) -> str:
 
 
 def _by_kind(delta: CompletionDelta) -> Iterator[tuple[object, CompletionDelta]]:
-    """The delta as parts with at most one event each, and the kind of their text. The last part
-    has everything else: counts, tokens and the finish reason.
+    """The delta as parts with at most one event each, and the kind of their text, None without
+    one. The last part has everything else: counts, tokens and the finish reason.
     """
-    if not isinstance(delta, ParsedDelta) or not delta.events:
+    if not isinstance(delta, ParsedDelta):
         yield ContentText, delta
+        return
+    if not delta.events:
+        yield None, delta
         return
     *others, last = delta.events
     for event in others:

@@ -204,6 +204,28 @@ async def test_loads_side_by_side(repository, live_gateway, held_loads):
         assert demand._side_by_side == set()
 
 
+async def test_load_that_is_measured_does_not_starve(repository, live_gateway, held_loads):
+    """Loads side by side that come later wait for it."""
+    write(repository, "a", "b", "measured")
+    for name in "ab":
+        options(repository, name, "memory_bytes: 1000")
+    async with live_gateway(**ON_DEMAND, max_model_memory_bytes=1 << 40) as gateway:
+        demand: Any = gateway.registry.uses.demand
+        locks = gateway.registry.locks
+        answers = [asyncio.create_task(text(gateway, "a"))]
+        await until(lambda: locks.is_loading("a"))
+        answers.append(asyncio.create_task(text(gateway, "measured")))
+        await until(lambda: demand._to_measure == {"measured"})
+        answers.append(asyncio.create_task(text(gateway, "b")))
+        await until(lambda: "b" in demand._loads)
+        await gateway.client.get("/v1/models")  # the loop has run
+
+        assert demand._side_by_side == {"a"}
+        held_loads.may_end.set()
+        assert await asyncio.gather(*answers) == ["a a ", "measured measured ", "b b "]
+        assert demand._to_measure == set()
+
+
 async def test_memory_limit(repository, live_gateway):
     """Sizes come from the options; a model that can never fit evicts none."""
     write(repository, "a", "b", "c", "huge")

@@ -1,6 +1,7 @@
 """Deltas of output, cut at the ends of sentences."""
 
 import random
+import time
 
 import pytest
 
@@ -20,6 +21,7 @@ from openai_frontend.serving.output.sentences import (
     pieces,
     visible_text,
 )
+from tests.cpu_time import budget
 
 # ruff: noqa: RUF001  sentences of other languages
 TEXT = 'One. Two is "3.5." Really?! Yes\nNo… end。次！ last'
@@ -32,7 +34,12 @@ def deltas(parts: list[str]) -> list[CompletionDelta]:
 
 
 def test_texts_are_sentences_of_limited_length():
-    assert pieces(TEXT) == SENTENCES
+    text = "One sentence. " * 40
+    found = pieces(text)
+    assert "".join(found) == text
+    assert all(each.endswith(". ") and len(each) >= 200 for each in found[:-1])
+    assert len(found) == 3
+    assert pieces(TEXT) == [TEXT]
     assert pieces("a" * (2 * MAX_PIECE + 1)) == ["a" * MAX_PIECE, "a" * MAX_PIECE, "a"]
     assert pieces(" \n ") == pieces("") == []
 
@@ -53,6 +60,33 @@ def test_sentences_do_not_depend_on_how_the_text_arrives(seed):
     assert sum(len(each.token_ids) for each in passed) == len(parts)
     assert [each.finish_reason for each in passed if each.finish_reason] == ["stop"]
     assert passed[-1].counts is not None
+
+
+@pytest.mark.parametrize("text", [".", "a", "\n", '."', ". ", "。"])
+def test_time_is_linear_in_the_text(text):
+    """A prompt of dots took 48 s of the event loop for 20,000 characters."""
+
+    def cpu_s(length: int) -> float:
+        began_s = time.process_time()
+        pieces(text * length)
+        buffer = SentenceBuffer()
+        buffer.feed([CompletionDelta(text * length)])
+        return time.process_time() - began_s
+
+    assert cpu_s(100_000) < budget(2.0)
+
+
+def test_withheld_text_does_not_end_a_sentence():
+    """A parser withholds what may be a marker: its deltas have no event then."""
+    buffer = SentenceBuffer()
+    parts = ["You ", "are ", None, "an ", None, "idiot."]
+    deltas = [
+        ParsedDelta("raw", events=[] if each is None else [ReasoningText(each)]) for each in parts
+    ]
+
+    assert [sentence for delta in deltas for sentence in buffer.feed([delta])] == []
+    [sentence] = buffer.feed([ParsedDelta("", finish_reason="stop")])
+    assert sentence.text == "You are an idiot."
 
 
 def test_sentence_is_held_until_its_end():

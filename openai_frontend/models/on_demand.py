@@ -312,7 +312,7 @@ class OnDemandLoader:
                 return True
             self._room_event.clear()
             if name in self._registry.locks or not self._make_room(name):
-                self._to_measure.discard(name)  # who waits for room keeps nobody else waiting
+                self._to_measure.discard(name)  # a load that waits for room holds up no other
                 return False
             if self._is_measured(name):
                 if self._side_by_side:  # the end of one sets `_room_event`

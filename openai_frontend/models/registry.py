@@ -104,6 +104,7 @@ class ModelRegistry:
             for prepare in self.on_refresh:
                 await prepare()
             self._snapshot = now
+            self._lora_models.forget()  # what requests have asked for meanwhile
 
     async def refresh_adapters(self) -> None:
         """Scan the adapters' folders. Running requests keep their adapters."""

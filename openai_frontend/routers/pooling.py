@@ -70,7 +70,7 @@ def vector_routes(
     classification: Classification,
     moderations: Moderations,
 ) -> list[VectorRoute[Any]]:
-    """All of them. Where there are two paths, the first is vLLM's with a version."""
+    """All of them. If there are two paths, the first is the one of vLLM with a version."""
     return [
         VectorRoute(
             name="create_embedding",

@@ -225,6 +225,10 @@ def test_arguments_of_earlier_calls_are_part_of_the_prompt(client):
         ("completions", {"prompt": "x"}),
         ("messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
         ("responses", {"input": "x"}),
+        (
+            "decisions",
+            {"input": "x", "questions": [{"type": "predicate", "instructions": "Yes?"}]},
+        ),
     ],
 )
 def test_other_apis_do_not_ignore_a_guard(gateway, path, body):

@@ -62,10 +62,14 @@ class LoRAModels:
         return LoRASnapshot(found, _unique(found, known), time.thread_time() - begun_s)
 
     def publish(self, adapters: LoRASnapshot) -> None:
-        """Pass the adapters to the engines of this process. Call on the event loop."""
-        self._served.clear()  # bases and adapters that are gone must be freed
+        """Pass the adapters to the engines of this process."""
+        self.forget()
         for name, found in adapters.found.items():
             self._server.set_adapters(name, found.adapters)
+
+    def forget(self) -> None:
+        """Free bases and adapters that are gone. Call on the event loop."""
+        self._served.clear()
 
     def find(self, name: str, snapshot: Snapshot, adapters: LoRASnapshot) -> ServedModel | None:
         """The model with this name; None if the name cannot be an adapter's.

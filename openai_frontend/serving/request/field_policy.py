@@ -24,7 +24,7 @@ _MAX_WARNED = 256  # distinct names that one process warns about
 
 # Unsupported fields of OpenAI's, and of vLLM's that would change the output.
 # A guard that is ignored would pass what it should block
-_NO_GUARD: Neutral = {"moderation": ()}
+NO_GUARD: Neutral = {"moderation": ()}
 
 _NEUTRAL_IN_BOTH: Neutral = {
     # vLLM's
@@ -51,7 +51,7 @@ NEUTRAL_IN_CHAT: Neutral = {
 
 NEUTRAL_IN_RESPONSES: Neutral = {
     **NEUTRAL_IN_CHAT,
-    **_NO_GUARD,
+    **NO_GUARD,
     "background_options": (),
     "context_management": ([],),
     "conversation": (),
@@ -60,7 +60,7 @@ NEUTRAL_IN_RESPONSES: Neutral = {
 
 # Beta fields that would change the output
 NEUTRAL_IN_MESSAGES: Neutral = {
-    **_NO_GUARD,
+    **NO_GUARD,
     "compaction": (),
     "fallbacks": ([],),
     "mcp_servers": ([],),
@@ -69,7 +69,7 @@ NEUTRAL_IN_MESSAGES: Neutral = {
 
 NEUTRAL_IN_COMPLETIONS: Neutral = {
     **_NEUTRAL_IN_BOTH,
-    **_NO_GUARD,
+    **NO_GUARD,
     "max_completion_tokens": (),
 }
 

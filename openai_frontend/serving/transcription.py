@@ -201,8 +201,8 @@ class Transcriptions:
         start = decoder_start(support, language, task, timed=_is_marked(request, support))
         prompt = await model.decoder_prompt(start, request.prompt or "")
         sampling = _sampling(request, params, model, len(prompt.token_ids), timed=timed)
-        if _is_marked(request, support):
-            sampling = replace(sampling, skip_special_tokens=False)
+        # Whatever the model's own default is: times are special tokens
+        sampling = replace(sampling, skip_special_tokens=not _is_marked(request, support))
         requests = _requests(request, prompt, sampling, audio, timed=timed)
         return TranscriptionJob(
             model=model,

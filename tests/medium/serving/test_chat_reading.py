@@ -482,7 +482,7 @@ async def test_request_omits_what_the_model_cannot_return():
 
     [request] = of.requests
     assert (request.return_token_ids, request.stream) == (False, False)
-    assert request.sampling_params.skip_special_tokens
+    assert request.sampling_params.skip_special_tokens is None
 
 
 async def test_plain_answers_bypass_the_parser():

@@ -71,10 +71,11 @@ from openai_frontend.routers.models import (
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import health_router, metrics_router
 from openai_frontend.routers.pooling import (
+    classifier_routes,
+    embedding_routes,
     rerank_router,
     score_router,
     vector_router,
-    vector_routes,
 )
 from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import RouteTable, all_routes
@@ -421,12 +422,11 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     tiktoken = None if vocabulary is None else token_bytes.read_tiktoken(vocabulary)
     inputs = PoolingInputs(limits, policy, media=media, tiktoken=tiktoken)
     embeddings = Embeddings(inputs, policy, admission)
-    vectors = vector_routes(
-        embeddings,
-        PoolingTasks(inputs, policy, admission),
-        Classification(inputs, policy, admission),
-        Moderations(limits, policy, admission),
-    )
+    tasks = PoolingTasks(inputs, policy, admission)
+    classification = Classification(inputs, policy, admission)
+    moderations = Moderations(limits, policy, admission)
+    vectors = embedding_routes(embeddings, tasks)
+    vectors += classifier_routes(classification, moderations)
     _include(app, vector_router(registry, vectors))
     scoring = Scoring(limits, policy, admission)
     _include(app, rerank_router(registry, Reranking(policy, scoring)))

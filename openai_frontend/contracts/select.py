@@ -111,13 +111,7 @@ def select_contracts(
     """
     name, reason = _name(config, options)
     if name == "embeddings" and "embedding_request" not in declared_names(config, "input"):
-        vectors = GenericEmbeddingContract(config, options.tensors)
-        return SelectedContracts(
-            name=name,
-            reason=reason,
-            embedding=vectors if vectors.is_dense else None,
-            sparse=vectors if vectors.is_sparse else None,
-        )
+        return _select_vectors(config, name, reason, options)
     if name == "classification":
         scores = ClassificationContract(config, options.tensors, options.labels)
         return SelectedContracts(name=name, reason=reason, classification=scores)
@@ -147,6 +141,18 @@ def select_contracts(
     )
     generation = ZeroTokens(DerivedOutputs(contract, vocabulary))
     return SelectedContracts(name=name, reason=reason, generation=generation)
+
+
+def _select_vectors(
+    config: Mapping[str, Any], name: str, reason: str, options: ContractOptions
+) -> SelectedContracts:
+    vectors = GenericEmbeddingContract(config, options.tensors)
+    return SelectedContracts(
+        name=name,
+        reason=reason,
+        embedding=vectors if vectors.is_dense else None,
+        sparse=vectors if vectors.is_sparse else None,
+    )
 
 
 _ALL_DETAILS = ("auto", "low", "high", "original")

@@ -102,12 +102,7 @@ class ModelLoader:
             version_label=str(version),
             created=int(time.time()),
             fingerprint=self._fingerprint(name, version, config),
-            facts=replace(
-                facts,
-                images=_image_support(name, facts, contracts, prompts),
-                audio=_audio_support(name, facts, contracts, prompts),
-                transcription=contracts.transcription,
-            ),
+            facts=_with_media(name, facts, contracts, prompts),
             in_process=engine_facts is not None,
             contracts=contracts,
             prompts=prompts,
@@ -278,6 +273,17 @@ def _select_contracts(
         if options.contract is not None:
             raise
         raise Unservable(error.message) from error
+
+
+def _with_media(
+    name: str, facts: ModelFacts, contracts: SelectedContracts, prompts: PromptBuilder | None
+) -> ModelFacts:
+    return replace(
+        facts,
+        images=_image_support(name, facts, contracts, prompts),
+        audio=_audio_support(name, facts, contracts, prompts),
+        transcription=contracts.transcription,
+    )
 
 
 def _image_support(

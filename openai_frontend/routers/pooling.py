@@ -64,13 +64,8 @@ class VectorRoute(Generic[_R]):
     create: Callable[[_R, ServingModel], Awaitable[bytes]]
 
 
-def vector_routes(
-    embeddings: Embeddings,
-    tasks: PoolingTasks,
-    classification: Classification,
-    moderations: Moderations,
-) -> list[VectorRoute[Any]]:
-    """All of them. If there are two paths, the first is the one of vLLM with a version."""
+def embedding_routes(embeddings: Embeddings, tasks: PoolingTasks) -> list[VectorRoute[Any]]:
+    """Dense and sparse embeddings, and vLLM's pooling with and without a version in the path."""
     return [
         VectorRoute(
             name="create_embedding",
@@ -102,6 +97,14 @@ def vector_routes(
             capability="embeddings",
             create=tasks.create,
         ),
+    ]
+
+
+def classifier_routes(
+    classification: Classification, moderations: Moderations
+) -> list[VectorRoute[Any]]:
+    """Classification with and without a version in the path, and moderation."""
+    return [
         VectorRoute(
             name="create_classification",
             about="Classifies texts (format of vLLM).",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # pytest rewrites the assertions of both when the suite's con
 _FIELDS = "tests/api/conformance/test_refused_fields.py::"
 _UNSUPPORTED = f"{_FIELDS}test_unsupported_field_is_refused_by_name[embeddings."
 _OF_EMBEDDINGS = (
-    *("cache_salt", "chat_template", "mm_processor_kwargs", "padding"),
+    *("cache_salt", "chat_template", "data", "mm_processor_kwargs", "padding"),
     *("priority", "use_activation", "embed_dtype", "endianness", "normalize"),
 )
 _BOTH = {
@@ -95,10 +95,12 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
     },
 }
 # Tests of random requests, and of all endpoints: whether they fail depends on what they ask.
-# And tests of a gateway with several models, or of APIs that these routers do not know.
+# And tests of a gateway with several models, or of APIs that these routers do not know or check
+# by other schemas.
 _NOT_THROUGH_MODEL_ROUTERS = (
     "tests/api/test_properties.py",
     "tests/api/test_schemathesis.py",
+    "tests/api/conformance/test_decision_fields.py",
     "tests/api/conformance/test_messages_fields.py",
     "tests/api/conformance/test_responses_fields.py",
 )

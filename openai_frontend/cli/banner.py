@@ -117,6 +117,7 @@ class StartupBanner:
         models: Mapping[str, Collection[str]],
         *,
         on_demand: Mapping[str, Collection[str]],
+        loading: Collection[str],
         tensor_models: Mapping[str, Mapping[str, Any]],
         keys: bool,
         unready: Mapping[str, str],
@@ -125,6 +126,7 @@ class StartupBanner:
             self._address,
             models,
             on_demand=on_demand,
+            loading=loading,
             tensor_models=tensor_models,
             keys=keys,
             unready=unready,
@@ -149,6 +151,7 @@ def ready(  # noqa: PLR0913  each kind of model, and how to reach it
     models: Mapping[str, Collection[str]],
     *,
     on_demand: Mapping[str, Collection[str]] = MappingProxyType({}),
+    loading: Collection[str] = (),
     tensor_models: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     keys: bool = False,
     unready: Mapping[str, str] = MappingProxyType({}),
@@ -158,9 +161,9 @@ def ready(  # noqa: PLR0913  each kind of model, and how to reach it
 
     The lines work as they are; if the server needs a key, they read OPENAI_API_KEY. Only a model
     that needs a file needs the caller's, unless its folder has one named `example`.
-    `models`: name -> capabilities as in `/v1/models`; `on_demand`: those that a request loads;
-    `tensor_models`: name -> metadata of those that only KServe's protocol serves.
-    `unready`: name -> reason.
+    `models`: name -> capabilities as in `/v1/models`; `on_demand`: those that a request loads, and
+    `loading`: those of them that load now; `tensor_models`: name -> metadata of those that only
+    KServe's protocol serves. `unready`: name -> reason.
     """
     if not models and not on_demand and not tensor_models:
         reasons = "".join(f"  {name}: {reason}\n" for name, reason in sorted(unready.items()))
@@ -169,7 +172,8 @@ def ready(  # noqa: PLR0913  each kind of model, and how to reach it
     shell = [example.curl(place, model, keys=keys) for example, model in answered]
     for model, metadata in list(tensor_models.items())[:1]:
         shell.append(request_examples.tensor_curl(place, model, metadata, keys=keys))
-    ready_line = _ready_line(place, models, on_demand, tensor_models)
+    unloaded = [name for name in on_demand if name not in loading]
+    ready_line = _ready_line(place, models, loading, unloaded, tensor_models)
     if not shell:
         return f"{_filled(ready_line)}\n"
     examples_with = "Try it with a key in OPENAI_API_KEY" if keys else "Try it"
@@ -191,16 +195,18 @@ def _filled(text: str) -> str:
 def _ready_line(
     place: ListenAddress,
     models: Collection[str],
-    on_demand: Collection[str],
+    loading: Collection[str],
+    unloaded: Collection[str],
     tensor_models: Collection[str],
 ) -> str:
     tensors = f"{_place(place, place.tensor_url)} with {', '.join(tensor_models)}"
-    if tensor_models and not models and not on_demand:
+    if tensor_models and not models and not loading and not unloaded:
         return f"Ready on {tensors}."
     served = ", ".join(models) if models else "no model loaded"
     beside = f", and on {tensors}" if tensor_models else ""
-    later = f" The first request loads {', '.join(on_demand)}." if on_demand else ""
-    return f"Ready on {place} with {served}{beside}.{later}"
+    now = f" Loading {', '.join(loading)}." if loading else ""
+    later = f" The first request loads {', '.join(unloaded)}." if unloaded else ""
+    return f"Ready on {place} with {served}{beside}.{now}{later}"
 
 
 def _place(place: ListenAddress, url: str) -> str:

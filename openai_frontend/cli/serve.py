@@ -258,6 +258,8 @@ def _models(settings: Settings) -> list[str]:
 
 
 def _loading(settings: Settings) -> Sequence[str]:
-    """The models that the core will load."""
+    """The models that load at start."""
+    if settings.load_on_demand:
+        return [name for name in settings.load_model if name != "*"]
     names = _startup_models(settings)
     return _models(settings) if names is None or "*" in names else names

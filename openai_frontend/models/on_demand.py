@@ -86,6 +86,7 @@ class OnDemandLoader:
         self._waiting: dict[str, bool] = {}
         self._idle_options: Sequence[tuple[ModelUse, ModelOptions]] = ()
         self._seen: object = None  # the registry's snapshot at the last `check_idle`
+        self._stopping = False
 
     async def ensure_loaded(self, model_name: str, queue_key: QueueKey | None = ANONYMOUS) -> None:
         """Return once the model is loaded. Concurrent requests share one load and continue in the
@@ -117,7 +118,10 @@ class OnDemandLoader:
             use.unpin()
 
     def drain(self) -> None:
-        """Reject the requests that wait for a load: the server is shutting down."""
+        """Reject the requests that wait for a load: the server is shutting down. From now on, idle
+        models stay as they are.
+        """
+        self._stopping = True
         for queue in self._queues.values():
             queue.reject_all()
 
@@ -194,7 +198,9 @@ class OnDemandLoader:
         those sleep that have served nothing for their `idle_sleep_s`. Called at each heartbeat.
         """
         registry = self._registry
-        if not registry.has_loaded() or self._load_lock.locked():  # it measures the memory
+        if self._stopping or not registry.has_loaded():
+            return
+        if self._load_lock.locked():  # it measures the memory
             return
         if self._seen is not registry.snapshot_id():
             self._seen = registry.snapshot_id()
@@ -233,7 +239,8 @@ class OnDemandLoader:
         self._room_event.set()
 
     async def close(self) -> None:
-        """Cancel all loads and evictions."""
+        """Cancel all loads and evictions; idle models stay as they are."""
+        self._stopping = True
         tasks = [*self._loads.values(), *self._evictions.values(), *self._changing.values()]
         for task in tasks:
             task.cancel()

@@ -381,9 +381,13 @@ class ModelRegistry:
         """True once the models are known, even if some cannot serve."""
         return self._snapshot is not None
 
+    def is_starting(self) -> bool:
+        """Whether models of the start still load."""
+        return not self.has_loaded() or bool(self.loading_at_start)
+
     def is_ready(self) -> bool:
         """True once the models are known and the server and all engines are ready."""
-        if not self.has_loaded() or self.loading_at_start:
+        if self.is_starting():
             return False
         if not self._server.is_ready() and not self._only_unloads():
             return False

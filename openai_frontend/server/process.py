@@ -70,12 +70,14 @@ class StartupReporter(Protocol):
         models: Mapping[str, Collection[str]],
         *,
         on_demand: Mapping[str, Collection[str]],
+        loading: Collection[str],
         tensor_models: Mapping[str, Mapping[str, Any]],
         keys: bool,
         unready: Mapping[str, str],
     ) -> str:
-        """Reports the models (name -> capabilities), those that a request loads apart, and those
-        that only KServe's protocol serves (name -> metadata). Returns a status line for systemd.
+        """Reports the models (name -> capabilities), those that a request loads apart with those of
+        them that load now, and those that only KServe's protocol serves (name -> metadata). Returns
+        a status line for systemd.
         """
 
 
@@ -215,7 +217,7 @@ class GatewayProcess(QuietServer):
 
     def _has_work(self) -> bool:
         """Whether models load at the start, or requests run."""
-        return not self._registry.has_loaded() or bool(self._requests())
+        return self._registry.is_starting() or bool(self._requests())
 
     def _stop(self) -> None:
         """Stops after a failed startup."""
@@ -228,17 +230,21 @@ class GatewayProcess(QuietServer):
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _report_models(self) -> None:
-        while not self._registry.has_loaded():
-            self._reporter.loading()
-            await asyncio.sleep(0.2)
+        try:
+            while self._registry.is_starting():
+                self._reporter.loading()
+                await asyncio.sleep(0.2)
+        finally:
+            self._reporter.clear()
         self._watchdog.threshold_s = THRESHOLD_S
-        self._reporter.clear()
         cards = sorted(self._registry.cards(), key=lambda card: card.alias_of is not None)
         # Aliases last, so that examples use a model's own name
         models = {card.name: card.capabilities for card in cards if card.ready}
+        absent = [card for card in cards if card.loads_on_demand]
         status = self._reporter.ready(
             models,
-            on_demand={card.name: card.capabilities for card in cards if card.loads_on_demand},
+            on_demand={card.name: card.capabilities for card in absent},
+            loading=[card.name for card in absent if card.absent == "loading"],
             tensor_models=await self._tensor_models(),
             keys=self.authenticator is not None,
             unready=self._registry.unready(),

@@ -184,13 +184,14 @@ class ChatGuard:
         outcome = self._input if stage == "input" else self._output
         passes = outcome.mode == "score" or self._named.fails_open
         self._report(stage, "failed")
-        logger.warning(
-            "moderation failed; model=%s stage=%s request=%s: %s",
-            self._named.name,
-            stage,
-            "continues" if passes else "fails",
-            error.message,
-        )
+        if self._input.error is None and self._output.error is None:  # not for each sentence
+            logger.warning(
+                "moderation failed; model=%s stage=%s request=%s: %s",
+                self._named.name,
+                stage,
+                "continues" if passes else "fails",
+                error.message,
+            )
         outcome.error = error
         if not passes:
             message = f"The moderation model '{self._named.name}' cannot check the {stage} now."

@@ -83,6 +83,20 @@ def test_failed_start_reports_no_leaks(tmp_path: Path) -> None:
     assert "leaked" not in gateway.output()
 
 
+def test_start_message_waits_for_preloaded_models(tmp_path: Path) -> None:
+    """Until then, the progress names them."""
+    mock_models.write_with_tokenizer(tmp_path / "models", "slow", load_s=6)
+    mock_models.write_with_tokenizer(tmp_path / "models", "other")
+    options = ["--model-control-mode=explicit", "--load-on-demand", "--load-model=slow"]
+    with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as gateway:
+        gateway.wait_until_ready()
+        message = gateway.wait_for_line("Ready on")
+        progress = gateway.wait_for_line("banner: loading")
+
+    assert message.startswith(f"Ready on {gateway.url}/v1 with slow. The first request loads other")
+    assert "loading slow" in progress
+
+
 def test_stop_reports_no_leaks(tmp_path: Path) -> None:
     """Neither of the gateway nor of an extension that would report what the end leaves."""
     extension = tmp_path / "path" / "triton" / "_C"

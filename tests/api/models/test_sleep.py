@@ -81,6 +81,21 @@ async def test_idle_model_sleeps(repository, live_gateway):
         assert await text(gateway, "a") == "a a "
 
 
+async def test_idle_models_are_left_alone_while_the_server_stops(repository, live_gateway):
+    """Their engines are gone before the heartbeat ends."""
+    write(repository, "a", "b")
+    options(repository, "a", "idle_sleep_s: 1000")
+    options(repository, "b", "idle_unload_s: 1000")
+    async with live_gateway() as gateway:
+        for name in "ab":
+            gateway.registry.use(name).last_used -= 1001
+        gateway.state.drain_state.drain()
+        demand = gateway.state.on_demand
+        demand.check_idle()
+
+        assert (demand._changing, demand._evictions) == ({}, {})
+
+
 async def test_vllm_routes(repository, live_gateway):
     """`model` may be left out while one model can sleep."""
     write(repository, "a")

@@ -196,6 +196,11 @@ INVALID: dict[str, tuple[dict[str, Any], str, str]] = {
     "401 questions": ({"questions": [TRUE] * 401}, "questions", "array_above_max_length"),
     "no input": ({"input": None}, "input", "invalid_type"),
     "an empty list": ({"input": []}, "input", "empty_array"),
+    "2049 items": (
+        {"input": [{"role": "user", "content": "a"}] * 2049},
+        "input",
+        "array_above_max_length",
+    ),
     "an unknown item": (
         {"input": [{"type": "reasoning", "summary": []}]},
         "input[0].type",

@@ -41,6 +41,9 @@ class Loaded:
     def has_loaded(self) -> bool:
         return True
 
+    def is_starting(self) -> bool:
+        return False
+
     def cards(self) -> list[Any]:
         return []
 

@@ -219,6 +219,19 @@ def test_models_that_a_request_loads_have_examples_too() -> None:
     assert re.findall(r'"model": "(\w+)"|model=(\w+)', text) == [("a", ""), ("v", ""), ("", "w")]
 
 
+def test_model_that_loads_now_needs_no_request() -> None:
+    """A client's request may have begun its load while others loaded at start."""
+    place = banner.ListenAddress("http://h:9/v1")
+    waiting = {"v": ["speech"], "w": ["speech"]}
+    one = banner.ready(place, {}, on_demand=waiting, loading=["v"])
+    both = banner.ready(place, {}, on_demand=waiting, loading=["v", "w"])
+
+    start = "Ready on http://h:9/v1 with no model loaded."
+    assert one.startswith(f"{start} Loading v. The first request loads w.")
+    assert both.startswith(f"{start} Loading v, w.")
+    assert "The first request" not in both
+
+
 def test_example_of_an_upload_names_the_recording_of_the_model(tmp_path: Path) -> None:
     """Without one, a name that the caller replaces."""
     (tmp_path / "w").mkdir()

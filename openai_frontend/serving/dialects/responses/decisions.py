@@ -85,12 +85,14 @@ class Decisions:
         self._conversations.admission.check(current_request(), model)
         self._check(request, model)
         switches = TemplateVariables(thinking_switches(model, on=False))
+        items = 1 if isinstance(request.input, str) else len(request.input)
         try:
+            self._conversations.limits.check_messages(items)
             letters = await _letters(model, switches, check_options(request.questions))
             job = await self._job(request, model, switches, letters)
+            choices, usage = await collect(job, _NoText)  # only the engine measures media
         except InvalidRequest as error:
             raise renamed(error, _NAMES) from error
-        choices, usage = await collect(job, _NoText)
         answers = [
             answer(question, at, choice.logprobs[0] if choice.logprobs else {}, letters.token_ids)
             for at, (question, choice) in enumerate(zip(request.questions, choices, strict=True))
@@ -103,8 +105,6 @@ class Decisions:
         self._policy.check_extra(request, NO_GUARD)
         for at, question in enumerate(request.questions):
             self._policy.unknown(f"questions[{at}].{name}" for name in question.model_extra or ())
-        items = 1 if isinstance(request.input, str) else len(request.input)
-        self._conversations.limits.check_messages(items)
         if model.prompts is None or not model.supports("logprob_token_ids"):
             _refuse_model(model, "its backend reports no log probabilities of chosen tokens")
 

@@ -1,0 +1,57 @@
+"""A chat's guard beside the limits of keys and of loaded models."""
+
+import asyncio
+from typing import Any
+
+from tests import mock_models
+from tests.api.models.conftest import LiveGateway
+from tests.api.models.test_on_demand import ON_DEMAND, options
+from tests.fast.auth import key_files
+
+SENTENCE = ["word "] * 39 + ["end. "]
+MAPPING = "moderation: {labels: {bad: hate}, threshold: 1.0}"  # the mock's scores are below
+MODERATION = {"model": "guard", "policy": {"output": {"mode": "block"}}}
+
+
+def write(repository, *chats: str) -> None:
+    """Chat models that answer two sentences, and their guard."""
+    for name in chats:
+        tokens = [*SENTENCE, *SENTENCE]
+        mock_models.write_with_tokenizer(repository, name, tokens=tokens, answer_tokens=len(tokens))
+    mock_models.write_with_tokenizer(repository, "guard", tasks=["classify"], labels=["bad"])
+    options(repository, "guard", MAPPING)
+
+
+async def answer(gateway: LiveGateway, model: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    response = await gateway.chat(model, moderation=MODERATION, **fields)
+    assert response.status_code == 200, response.text
+    said = response.json()
+    assert said["moderation"]["output"]["type"] == "moderation_results"
+    return said["choices"][0]["message"]["content"], said["usage"]
+
+
+async def test_tokens_of_a_guard_do_not_end_a_chat(repository, live_gateway, tmp_path):
+    """The chat has reserved nearly all tokens of its key, and each sentence needs more."""
+    write(repository, "m")
+    async with live_gateway(load_model=["*"]) as gateway:
+        text, usage = await answer(gateway, "m")
+    needed = usage["total_tokens"] + usage["prompt_tokens"]  # the guard reads the prompt first
+    limit = needed + len(SENTENCE) // 2
+    keys = key_files.write(tmp_path / "keys.yaml", key_files.key("k", tokens_per_minute=limit))
+    async with live_gateway(load_model=["*"], keys_file=keys) as gateway:
+        gateway.client.headers.update(key_files.bearer("k"))
+        limited, _ = await answer(gateway, "m", max_tokens=len(SENTENCE) * 2)
+        later = await gateway.chat("m")
+
+    assert limited == text == "".join(SENTENCE * 2)
+    assert later.status_code == 429  # the guard's tokens count
+
+
+async def test_guard_loads_before_the_models_that_it_guards(repository, live_gateway):
+    """Else each of two chats would keep its model, and both would wait for room for the guard."""
+    write(repository, "a", "b")
+    limits = {"max_loaded_models": 2, "model_load_timeout_s": 60}
+    async with live_gateway(**ON_DEMAND, **limits) as gateway:
+        answers = await asyncio.gather(answer(gateway, "a"), answer(gateway, "b"))
+
+    assert [text for text, _ in answers] == ["".join(SENTENCE * 2)] * 2

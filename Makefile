@@ -14,7 +14,7 @@ BROWSER := tests/browser
 AGENTS := $(CLIENTS)/test_agents.py
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup setup-agents setup-browser setup-clients serve ray test test-agents test-browser test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-classifier demo-speech demo-vision lock clean
+.PHONY: help help-all setup setup-agents setup-browser setup-clients serve ray test test-agents test-browser test-claude-code test-clients test-scale test-peers test-oldest test-newest compat lint docs docs-serve format typecheck fuzz soak check-constraints audit sbom wheel wheel-check wheels image push-image proto check-native check-images gpu-check bench bench-scale figures core demo-model demo-embedding demo-classifier demo-speech demo-vision lock clean
 
 help: ## show the common targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -56,6 +56,11 @@ test-clients: setup-clients ## test with clients in environments of their own, s
 
 test-agents: setup-agents ### run coding agents, such as pi and Qwen Code, against a gateway with a scripted model
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(AGENTS) $(ARGS)
+
+# Its licence is proprietary: nothing else installs it (0.4 GB).
+test-claude-code: setup ### install Claude Code from npm under its own licence, and run it as test-agents does
+	@$(PYTHON) -m scripts.setup --npm claude-code
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(AGENTS) -k claude $(ARGS)
 
 test-browser: setup setup-browser docs ### test the playground, /docs and the documentation site in Chromium
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --repeat-failures $(BROWSER) $(ARGS)

@@ -315,7 +315,7 @@ MessagesToolChoice = Annotated[
     | Annotated[ToolChoiceNone, Tag("<none>")],
     Discriminator(_kind),
 ]
-_Display = Literal["summarized", "omitted"]
+_Display = Literal["summarized", "omitted", "updates"]
 
 
 @with_config(_STRICT)

@@ -23,7 +23,7 @@ MANIFESTS = ("package.json", "package-lock.json")
 HIDDEN_LOCK = Path("node_modules", ".package-lock.json")  # of what npm has installed
 
 # As measured, and half as much again for what npm unpacks and keeps while it works.
-NPM_BYTES = {"agents": 1_800_000_000}
+NPM_BYTES = {"agents": 1_800_000_000, "claude-code": 700_000_000}
 
 # No package runs code of its own when it is installed. The lock names no registry.
 OPTIONS = ("--ignore-scripts", "--no-audit", "--no-fund", "--omit-lockfile-registry-resolved")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scripts.setup import npm
 from tests.gateway_process import ROOT
 
-INSTALLED = ROOT / npm.INSTALLED / "agents"
+INSTALLED = ROOT / npm.INSTALLED
 MODEL, KEY = "agent", "local-key"
 CONTEXT_TOKENS, OUTPUT_TOKENS = 200_000, 16_000
 
@@ -53,10 +53,11 @@ class Agent:
     edit: Callable[[Path, str, str, str], Call]
     variant: str = ""  # of the configuration
     arguments_after: tuple[str, ...] = field(default=())
+    manifest: str = "agents"  # the folder of `requirements/npm` that has the package
 
     @property
     def executable(self) -> Path:
-        return INSTALLED / "node_modules" / self.program
+        return INSTALLED / self.manifest / "node_modules" / self.program
 
     @property
     def installed(self) -> bool:

@@ -56,9 +56,9 @@ def requests(name: str) -> list[Json]:
     return found
 
 
-def versions() -> dict[str, str]:
-    """The version of each package."""
-    manifest = json.loads((ROOT / npm.LOCKS / "agents" / "package.json").read_text())
+def versions(name: str = "agents") -> dict[str, str]:
+    """The version of each package of a manifest."""
+    manifest = json.loads((ROOT / npm.LOCKS / name / "package.json").read_text())
     locked: dict[str, str] = manifest["dependencies"]
     return locked
 
@@ -123,8 +123,9 @@ def record(name: str) -> Json:
         folders = Folders.below(Path(scratch))
         result = agent.run(url, folders, PROMPT)
         assert result.returncode == 0, result.stderr
+        programs = str(INSTALLED / agent.manifest)
         names = {
-            str(folders.project): PROJECT, str(folders.home): HOME, str(INSTALLED): PROGRAMS
+            str(folders.project): PROJECT, str(folders.home): HOME, programs: PROGRAMS
         }  # fmt: skip
         return stored(agent, stub.requests, names)
 

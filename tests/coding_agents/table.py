@@ -1,5 +1,6 @@
 """The agents that tests run: a program with each API that it speaks is one row."""
 
+import subprocess
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.coding_agents.agent import (
 
 KEY_VARIABLE = "LOCAL_KEY"
 DESCRIBED = AgentModel(name=MODEL, context_tokens=CONTEXT_TOKENS, output_tokens=OUTPUT_TOKENS)
+SWITCHED_OFF = ("DISABLE_AUTOUPDATER", "DISABLE_ERROR_REPORTING", "DISABLE_TELEMETRY")
 CATALOGUE = 'model_catalog_json = "catalog.json"\n'
 
 
@@ -42,6 +44,25 @@ def configure_codex(catalog: bool, url: str, folders: Folders) -> Mapping[str, s
         path = folders.home / "codex" / "config.toml"
         path.write_text(path.read_text().replace(CATALOGUE, ""))
     return environment
+
+
+def configure_claude_code(url: str, folders: Folders) -> Mapping[str, str]:
+    """The variables that a shell reads from the file. A second run is in the first one's folder."""
+    folder = folders.home / "claude"
+    if not folder.exists():
+        configure("claude", "messages", url, folders)
+    read = subprocess.run(
+        ["/bin/sh", "-c", ". ./claude.env && /usr/bin/env -0"],
+        cwd=folder,
+        env={KEY_VARIABLE: KEY},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    exported = dict(line.split("=", 1) for line in read.stdout.split("\0") if line)
+    exported.pop("PWD")
+    silent = dict.fromkeys(SWITCHED_OFF, "1")
+    return {**exported, **silent, "CLAUDE_CONFIG_DIR": str(folder)}
 
 
 def pi(api: Api) -> Agent:
@@ -134,6 +155,25 @@ def codex(*, catalog: bool) -> Agent:
     )  # fmt: skip
 
 
+def claude_code() -> Agent:
+    def edit(project: Path, name: str, old: str, new: str) -> Call:
+        arguments = {"file_path": str(project / name), "old_string": old, "new_string": new}
+        return "Edit", arguments
+
+    return Agent(
+        name="claude-code",
+        package="@anthropic-ai/claude-code",
+        program="@anthropic-ai/claude-code-linux-x64/claude",
+        api="messages",
+        configure=configure_claude_code,
+        arguments=("--allowedTools", "Bash,Edit,Read", "--print"),
+        run_command=lambda command: ("Bash", {"command": command, "description": "Runs it"}),
+        read=lambda project, name: ("Read", {"file_path": str(project / name)}),
+        edit=edit,
+        manifest="claude-code",
+    )
+
+
 APIS: tuple[Api, ...] = ("chat", "responses", "messages")
 AGENTS = [
     codex(catalog=False),
@@ -143,3 +183,5 @@ AGENTS = [
     *map(opencode, APIS),
 ]
 BY_ID = {"-".join(filter(None, (each.name, each.api, each.variant))): each for each in AGENTS}
+# Its licence is proprietary: only `make test-claude-code` installs it, and no test data has it
+CLAUDE_CODE = claude_code()

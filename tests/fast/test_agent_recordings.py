@@ -125,6 +125,13 @@ def test_page_lists_the_fields():
     assert {(agent, path): fields for agent, path, fields in documented()} == recorded()
 
 
+def test_table_of_agents_has_the_locked_versions():
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    locked = [*recording.versions().values(), *recording.versions("claude-code").values()]
+
+    assert sorted(re.findall(r"^\| [^|]+ \| (\d[\d.]+) \|", page, re.MULTILINE)) == sorted(locked)
+
+
 def test_large_texts_are_cut():
     """Conversations are; tools are not."""
     stored = recording.read("codex-responses-catalogue")

@@ -1,6 +1,10 @@
-"""Coding agents complete a task through the gateway, with a scripted model. `make test-agents`."""
+"""Coding agents complete a task through the gateway, with a scripted model. `make test-agents`, and
+`make test-claude-code`, whose agent nothing else installs.
+"""
 
+import dataclasses
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import mock_models
 from tests.coding_agents.agent import MODEL, Agent, Call, Folders
-from tests.coding_agents.table import BY_ID
+from tests.coding_agents.table import BY_ID, CLAUDE_CODE
 from tests.gateway_process import GatewayProcess
 
 # The APIs whose agents run here, by path
@@ -21,15 +25,19 @@ SERVED = {
     "responses": "/v1/responses",
     "messages": "/v1/messages",
 }
+OPT_IN = "claude-code-messages"
 AGENTS = {name: agent for name, agent in BY_ID.items() if agent.api in SERVED}
+AGENTS[OPT_IN] = CLAUDE_CODE
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not all(agent.installed for agent in AGENTS.values()),
-        reason="the agents are not installed: run `make setup-agents`",
-    ),
-]
+pytestmark = pytest.mark.slow
+free = pytest.mark.skipif(
+    not all(agent.installed for agent in BY_ID.values()),
+    reason="the agents are not installed: run `make setup-agents`",
+)
+opt_in = pytest.mark.skipif(
+    not CLAUDE_CODE.installed,
+    reason="Claude Code is not installed: `make test-claude-code` does that",
+)
 
 WRONG, WORSE, RIGHT = "return a - b", "return a * b", "return a + b"
 SOURCE = f"def add(a, b):\n    {WRONG}\n"
@@ -43,6 +51,7 @@ raise SystemExit(0 if passed else 1)
 """
 FINAL = "The function adds its arguments now."
 TITLES = {"opencode": 1}  # requests beside the task's
+LOOK, AGAIN, ANSWERED = "Look around.", "What is there?", "Nothing."  # two runs of a session
 STEPS = 6  # requests: read, edit, run, fix, run, finish
 REQUESTS = "openai_frontend_requests_total"
 PROMPT = "openai_frontend_prompt_tokens_sum"
@@ -69,14 +78,18 @@ def calls(agent: Agent, project: Path) -> list[Call]:
 def turns(name: str, folders: Folders) -> list[dict[str, Any]]:
     """The task's calls and the final text, for the agent that this prompt names."""
     texts = [
-        f"<think>\nStep {number}.\n</think>\n\n<tool_call>\n"
-        f"{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>"
-        for number, (tool, arguments) in enumerate(calls(AGENTS[name], folders.project))
+        f"<think>\nStep {number}.\n</think>\n\n{called(*call)}"
+        for number, call in enumerate(calls(AGENTS[name], folders.project))
     ]
     return [
         {"contains": prompt(name), "after": number, "text": text}
         for number, text in enumerate([*texts, FINAL])
     ]
+
+
+def called(tool: str, arguments: Mapping[str, Any]) -> str:
+    content = json.dumps({"name": tool, "arguments": arguments})
+    return f"<tool_call>\n{content}\n</tool_call>"
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +108,11 @@ def gateway(
 ) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("gateway")
     script = [turn for name in AGENTS for turn in turns(name, folders[name])]
+    script += [
+        {"contains": LOOK, "after": 0, "text": called(*CLAUDE_CODE.run_command("ls"))},
+        {"contains": LOOK, "after": 1, "text": FINAL},
+        {"contains": AGAIN, "text": ANSWERED},
+    ]
     mock_models.write_with_turns(folder / "models", MODEL, script, prefix_cache_blocks=65_536)
     with GatewayProcess(folder / "models", folder / "log") as process:
         process.wait_until_ready()
@@ -112,15 +130,15 @@ def counters(gateway: GatewayProcess) -> dict[tuple[str, ...], float]:
     }
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=opt_in if each == OPT_IN else free) for each in AGENTS]
+)
 def test_agent_completes_a_task(gateway, folders, name):
     """It reads, edits, runs, fixes, runs again and finishes: without an error or a retry. The
     prompts begin with the earlier ones, so most of them are in the prefix cache.
     """
     agent, project = AGENTS[name], folders[name].project
-    before = counters(gateway)
-    result = agent.run(gateway.url, folders[name], prompt(name))
-    counted = {key: value - before.get(key, 0) for key, value in counters(gateway).items()}
+    result, counted = run(agent, gateway, folders[name], prompt(name))
 
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
     assert FINAL in result.stdout
@@ -129,6 +147,38 @@ def test_agent_completes_a_task(gateway, folders, name):
     assert requests(counted) == {(SERVED[agent.api], "200"): STEPS + TITLES.get(agent.name, 0)}
     later_prompts = counted[PROMPT,] * (STEPS - 1) / STEPS  # the first one is new
     assert counted[CACHED,] > 0.95 * later_prompts
+
+
+@opt_in
+def test_claude_code_continues_a_session(gateway, tmp_path):
+    """It sends the first run's turns again, which are in the prefix cache."""
+    own = Folders.below(tmp_path)
+    first, _ = run(CLAUDE_CODE, gateway, own, LOOK)
+    again = dataclasses.replace(CLAUDE_CODE, arguments=("--continue", *CLAUDE_CODE.arguments))
+    result, counted = run(again, gateway, own, AGAIN)
+
+    assert (first.returncode, first.stdout.strip()) == (0, FINAL)
+    assert (result.returncode, result.stdout.strip()) == (0, ANSWERED)
+    assert requests(counted) == {("/v1/messages", "200"): 1}
+    assert counted[CACHED,] > 0.95 * counted[PROMPT,]
+
+
+@opt_in
+def test_claude_code_counts_its_context(gateway, tmp_path):
+    """Its command /context measures parts of the prompt, without the model."""
+    result, counted = run(CLAUDE_CODE, gateway, Folders.below(tmp_path), "/context")
+
+    assert (result.returncode, "Context Usage" in result.stdout) == (0, True)
+    assert list(requests(counted)) == [("/v1/messages/count_tokens", "200")]
+
+
+def run(
+    agent: Agent, gateway: GatewayProcess, own: Folders, text: str
+) -> tuple[subprocess.CompletedProcess[str], dict[tuple[str, ...], float]]:
+    """The program's result, and how much it has added to the counters."""
+    before = counters(gateway)
+    result = agent.run(gateway.url, own, text)
+    return result, {key: value - before.get(key, 0) for key, value in counters(gateway).items()}
 
 
 def requests(counted: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:

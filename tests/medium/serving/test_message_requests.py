@@ -127,6 +127,7 @@ THINKING: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
     ({"thinking": {"type": "adaptive"}}, {"enable_thinking": True}),
     ({"thinking": {"type": "between_tools"}}, {"enable_thinking": True}),
+    ({"thinking": {"type": "adaptive", "display": "updates"}}, {"enable_thinking": True}),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000},
      {"enable_thinking": True}),
     ({"output_config": {"effort": "low"}}, {"enable_thinking": True}),
@@ -220,7 +221,7 @@ async def test_tools_that_no_client_runs_are_left_out():
 
 
 async def test_max_tokens_is_shortened_to_the_room():
-    """Claude Code always asks for 32,000."""
+    """Claude Code asks for its output limit, however long the prompt is."""
     model = FakeModel(max_model_len=10)
 
     [request] = (await prepare(model, max_tokens=32_000)).job.requests

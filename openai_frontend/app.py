@@ -105,6 +105,7 @@ from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.media import MediaReader
 from openai_frontend.serving.request.media_parts import Fetching, NamedMedia
 from openai_frontend.serving.request.response_options import StreamDefaults
+from openai_frontend.serving.request.sealed_text import TextSeals, can_encrypt
 from openai_frontend.serving.scoring import Reranking, Scoring
 from openai_frontend.serving.speech import Speech
 from openai_frontend.serving.tokenization import Tokenization
@@ -392,6 +393,15 @@ def public_scopes(settings: Settings) -> frozenset[RouteScope]:
     return frozenset({"public", *(area for area, is_open in left_open.items() if is_open)})
 
 
+def _text_seals(settings: Settings) -> TextSeals:
+    """With the secret of the cache salts, which replicas of a deployment share."""
+    secret = settings.cache_salt_secret or settings.transfer_key
+    if secret is not None and not can_encrypt():
+        logger.warning("reasoning is not encrypted for clients: package=cryptography extra=jwt")
+        return TextSeals()
+    return TextSeals(secret)
+
+
 def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
     registry = state.registry
     limits = InferenceLimits(
@@ -405,7 +415,9 @@ def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
         interval=settings.stream_interval, force_usage=settings.force_include_usage
     )
     media = _media_reader(settings, state)
-    conversations = Conversations(limits, admission, media=media, stream_defaults=defaults)
+    conversations = Conversations(
+        limits, admission, media=media, stream_defaults=defaults, seals=_text_seals(settings)
+    )
     completions = Completions(limits, policy, admission, stream_defaults=defaults)
     streams = StreamLimits(
         writer=StreamWriter,

@@ -118,8 +118,9 @@ class Access(BaseModel):
         default=None,
         min_length=16,
         description="Secret of 16 or more characters that separates the caches of keys with "
-        "isolate_prefix_cache from those of others. Servers whose engines share a cache need the "
-        "same one. Default: derived from transfer_key, or else random at each start.",
+        "isolate_prefix_cache from those of others, and encrypts the reasoning that clients return "
+        "unseen (requires the extra `jwt`). Servers that share caches or sessions need the "
+        "same one. Default: derived from transfer_key; else random, and reasoning is only encoded.",
         json_schema_extra=SECRET,
     )
     public_health: bool = Field(

@@ -52,6 +52,7 @@ from openai_frontend.serving.request.sampling import (
     truncation,
     unsupported,
 )
+from openai_frontend.serving.request.sealed_text import TextSeals
 from openai_frontend.serving.request.template_inputs import NO_VARIABLES, TemplateVariables
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 from schemas.sampling import SamplingFields
@@ -130,9 +131,11 @@ class Conversations:
         *,
         media: MediaReader | None = None,  # None: with the default limits
         stream_defaults: StreamDefaults = NO_DEFAULTS,
+        seals: TextSeals | None = None,  # None: without encryption
     ) -> None:
         self.limits = limits
         self.admission = admission
+        self.seals = seals or TextSeals()
         self._media = media or MediaReader()
         self._stream_defaults = stream_defaults
 

@@ -29,6 +29,7 @@ from openai_frontend.serving.dialects.responses.writer import ResponseEventWrite
 from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
 from openai_frontend.serving.output.output_parsing import ParserConfig
 from openai_frontend.serving.output.stream import Writer
+from openai_frontend.serving.request.sealed_text import UNENCRYPTED
 from schemas.responses import ResponsesRequest
 from scripts.fuzz.draw import Draw, pieces
 from tests.fast.serving.fake_model import FakeModel, admission
@@ -59,7 +60,8 @@ def _check_response(events: Sequence[Event], end: OutputEnd, flags: int, seed: i
     names = ToolNames()
     for kind in KINDS:
         names.add(ToolName(kind, kind))  # type: ignore[arg-type]
-    form = ItemForm(id="1", names=names, summaries=bool(flags & 1), seals_reasoning=bool(flags & 2))
+    seal = UNENCRYPTED if flags & 2 else None
+    form = ItemForm(id="1", names=names, summaries=bool(flags & 1), seal=seal)
     echo = echoed(ResponsesRequest(input="x"), (), {})
     writer = ResponseEventWriter(ResponseJob(job=_job(), form=form, echo=echo))
 
@@ -72,12 +74,12 @@ def _check_response(events: Sequence[Event], end: OutputEnd, flags: int, seed: i
 
 
 def _check_message(events: Sequence[Event], end: OutputEnd, flags: int, seed: int) -> None:
-    options = MessageOptions(hides_thinking=bool(flags & 1))
+    options = MessageOptions(hidden_by=UNENCRYPTED if flags & 1 else None)
     writer = MessageWriter(MessageJob(job=_job(), options=options))
 
     message = folded(_streamed(writer, events, end, seed))
 
-    whole = ContentBuilder(Blocks("resp_1", hides_thinking=options.hides_thinking))
+    whole = ContentBuilder(Blocks("resp_1", hidden_by=options.hidden_by))
     whole.add(events)
     assert message["content"] == [
         {name: block[name] for name in expected}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_MESSAGES
-from openai_frontend.serving.request.sealed_text import seal
+from openai_frontend.serving.request.sealed_text import UNENCRYPTED
 from tests import images
 from tests.api.conformance.traced import SEEN, TRACE, UNSEEN, Ask, Body, leaves, rows
 
@@ -112,7 +112,7 @@ def test_text_of_a_document_is_in_the_prompt(ask, body):
 
 @honours("messages.messages.assistant.content.thinking.signature")
 def test_sealed_reasoning_is_in_the_prompt(ask):
-    body = said("assistant", type="thinking", thinking="", signature=seal(TRACE))
+    body = said("assistant", type="thinking", thinking="", signature=UNENCRYPTED(TRACE))
     assert text(ask(body)) == SEEN
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_RESPONSES
-from openai_frontend.serving.request.sealed_text import seal
+from openai_frontend.serving.request.sealed_text import UNENCRYPTED
 from tests import images
 from tests.api.conformance.traced import (
     SEEN,
@@ -136,7 +136,7 @@ def test_refusal_as_an_output_is_in_the_prompt(ask):
 
 @honours("responses.input.reasoning.encrypted_content")
 def test_encrypted_reasoning_is_in_the_prompt(ask):
-    assert text(ask(item(**THOUGHT, encrypted_content=seal(TRACE)))) == SEEN
+    assert text(ask(item(**THOUGHT, encrypted_content=UNENCRYPTED(TRACE)))) == SEEN
 
 
 def picture(detail: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.dialects.messages.history import read_history
-from openai_frontend.serving.request.sealed_text import Unsealer, seal
+from openai_frontend.serving.request.sealed_text import UNENCRYPTED, Unsealer
 
 TEXT = {"type": "text", "text": "hi"}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
@@ -84,7 +84,11 @@ HISTORIES: dict[str, tuple[list[Any], list[Any]]] = {
                 "reasoning": "hm"}, SAID],
     ),
     "hidden reasoning of ours": (
-        [SAID, assistant({"type": "thinking", "thinking": "", "signature": seal("hm")}), SAID],
+        [
+            SAID,
+            assistant({"type": "thinking", "thinking": "", "signature": UNENCRYPTED("hm")}),
+            SAID,
+        ],
         [SAID, {"role": "assistant", "content": "", "reasoning_content": "hm",
                 "reasoning": "hm"}, SAID],
     ),
@@ -183,12 +187,12 @@ def test_content_that_no_model_can_read_is_refused_by_name(message, param):
     assert refused.value.param == param
 
 
-ODD = ["", "EqQB", "ofr1.", "ofr1.AAAA", "ofr1.é", "ofs1.00", seal("x")[:-6]]
+ODD = ["", "EqQB", "ofr1.", "ofr1.AAAA", "ofr1.é", "ofs1.00", UNENCRYPTED("x")[:-6]]
 
 
 def test_sealed_text_is_read_again():
     """Even if the model wrote half of a character."""
-    assert Unsealer().read(seal("é\ud800")) == "é\ud800"
+    assert Unsealer().read(UNENCRYPTED("é\ud800")) == "é\ud800"
 
 
 @pytest.mark.parametrize("signature", ODD)

@@ -21,7 +21,7 @@ from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolN
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.media import Media, MediaReader
-from openai_frontend.serving.request.sealed_text import Unsealer, seal
+from openai_frontend.serving.request.sealed_text import UNENCRYPTED, Unsealer
 from schemas.responses import ResponsesRequest
 from tests.fast.serving.fake_model import FakeModel, admission, last
 
@@ -100,7 +100,7 @@ def test_items_without_meaning_here_are_skipped(item):
 
 @pytest.mark.parametrize(
     ("sealed", "expected"),
-    [(seal("own ä"), "own ä"), ("gAAAAforeign", "hm"), ("ofr1.broken", "hm"), (None, "hm")],
+    [(UNENCRYPTED("own ä"), "own ä"), ("gAAAAforeign", "hm"), ("ofr1.broken", "hm"), (None, "hm")],
 )
 def test_own_sealed_reasoning_wins_and_foreign_is_ignored(sealed, expected):
     turn, _ = messages({**THOUGHT, "encrypted_content": sealed}, CALL, RESULT)
@@ -108,7 +108,7 @@ def test_own_sealed_reasoning_wins_and_foreign_is_ignored(sealed, expected):
 
 
 def test_damaged_seals_are_not_read():
-    whole = seal("text" * 1000)
+    whole = UNENCRYPTED("text" * 1000)
     assert Unsealer().read(whole) == "text" * 1000
     assert [Unsealer().read(whole[:-9]), Unsealer().read("ofr1.%%"), Unsealer().read("")] == [
         None,
@@ -119,7 +119,7 @@ def test_damaged_seals_are_not_read():
 
 def test_sealed_texts_of_a_request_are_limited_together():
     """Each of a hundred texts of 5 KB may have 4 MB: the event loop was blocked for seconds."""
-    large = {**THOUGHT, "encrypted_content": seal("ab" * 2**20)}
+    large = {**THOUGHT, "encrypted_content": UNENCRYPTED("ab" * 2**20)}
 
     turn, _ = messages(large, large, large, CALL, RESULT)
 
@@ -128,12 +128,12 @@ def test_sealed_texts_of_a_request_are_limited_together():
 
 def test_damaged_seals_count_too():
     """An error at the end of a text comes after the work."""
-    damaged = base64.b64decode(seal("a" * 2**22)[5:])[:-1] + b"?"
+    damaged = base64.b64decode(UNENCRYPTED("a" * 2**22)[5:])[:-1] + b"?"
     sealed = "ofr1." + base64.b64encode(damaged).decode()
     reader = Unsealer()
 
-    assert [reader.read(sealed), reader.read(seal("own"))] == [None, None]
-    assert Unsealer().read(seal("own")) == "own"
+    assert [reader.read(sealed), reader.read(UNENCRYPTED("own"))] == [None, None]
+    assert Unsealer().read(UNENCRYPTED("own")) == "own"
 
 
 @honours("responses.reasoning.context")

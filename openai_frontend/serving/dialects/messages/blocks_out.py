@@ -19,7 +19,7 @@ from openai_frontend.parsing.events import (
     ToolCallEnd,
     ToolCallStart,
 )
-from openai_frontend.serving.request.sealed_text import seal
+from openai_frontend.serving.request.sealed_text import TextSeal
 
 Fields = Mapping[str, Any]
 BlockKind = Literal["text", "thinking", "tool_use"]
@@ -55,14 +55,14 @@ _EMPTY_THINKING = {"type": "thinking", "thinking": "", "signature": ""}
 class Blocks:
     """Turns events into those of blocks. One block is open at a time."""
 
-    def __init__(self, message_id: str, *, hides_thinking: bool = False) -> None:
-        """`hides_thinking`: the text of reasoning is only in its signature."""
+    def __init__(self, message_id: str, *, hidden_by: TextSeal | None = None) -> None:
+        """`hidden_by`: the text of reasoning is only in its signature, sealed."""
         self.open: BlockKind | None = None
         self.index = -1  # of the open block, or the last one
         self.call = -1  # the number of the call, if the open block is one
         self.unfinished = False  # the arguments of the last call are incomplete
         self._message_id = message_id
-        self._hides_thinking = hides_thinking
+        self._hidden_by = hidden_by
         self._hidden: list[str] = []  # reasoning
 
     def of(self, events: Iterable[Event]) -> Iterator[BlockEvent]:
@@ -74,7 +74,7 @@ class Blocks:
                     yield BlockDelta(self.index, {"type": "text_delta", "text": text})
                 case ReasoningText(text):
                     yield from self._begin("thinking", _EMPTY_THINKING)
-                    if self._hides_thinking:
+                    if self._hidden_by is not None:
                         self._hidden.append(text)
                     else:
                         yield BlockDelta(self.index, {"type": "thinking_delta", "thinking": text})
@@ -120,9 +120,9 @@ class Blocks:
 
         Relayed reasoning does not pass here, so a signature cannot depend on a text that is shown.
         """
-        if self._hides_thinking:
+        if self._hidden_by is not None:
             text, self._hidden = "".join(self._hidden), []
-            return seal(text)
+            return self._hidden_by(text)
         digest = hashlib.sha256(f"{self._message_id}\0{self.index}".encode())
         return f"ofs1.{digest.hexdigest()}"
 

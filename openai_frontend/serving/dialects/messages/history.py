@@ -11,7 +11,7 @@ from typing import Any
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.dialects.messages.blocks_in import IMAGE, BlockReader, note
 from openai_frontend.serving.request.media_parts import MediaPart
-from openai_frontend.serving.request.sealed_text import Unsealer
+from openai_frontend.serving.request.sealed_text import UNENCRYPTED, TextSeal, Unsealer
 from openai_frontend.serving.request.template_inputs import AssistantTurn, for_templates
 
 Block = Mapping[str, Any]
@@ -31,10 +31,12 @@ class History:
 
 
 def read_history(
-    messages: Sequence[Mapping[str, Any]], system: str | Sequence[Block] | None
+    messages: Sequence[Mapping[str, Any]],
+    system: str | Sequence[Block] | None,
+    seal: TextSeal = UNENCRYPTED,
 ) -> History:
-    """Raises InvalidRequest for content that no model could read."""
-    reader = _HistoryReader()
+    """`seal` is the caller's. Raises InvalidRequest for content that no model could read."""
+    reader = _HistoryReader(Unsealer(seal))
     blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system or ()
     kept = [each for each in blocks if not each["text"].startswith(_BILLING)]
     if any(each["text"] for each in kept):
@@ -47,9 +49,9 @@ def read_history(
 class _HistoryReader:
     """Gathers the turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, unsealer: Unsealer) -> None:
         self._blocks = BlockReader()
-        self._unsealer = Unsealer()
+        self._unsealer = unsealer
         self._messages: list[Mapping[str, Any]] = []
         self._turn: AssistantTurn | None = None
         self._role = ""  # of the parts

@@ -15,6 +15,7 @@ from openai_frontend.serving.output.completion_job import CompletionJob, require
 from openai_frontend.serving.request.field_names import renamed
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_MESSAGES, FieldPolicy
 from openai_frontend.serving.request.request_body import Plans
+from openai_frontend.serving.request.sealed_text import TextSeal
 from openai_frontend.serving.request.template_inputs import (
     IGNORED,
     TemplateVariables,
@@ -41,7 +42,7 @@ class MessageOptions:
     """The form of the answer, as requested."""
 
     max_tokens: int = 1  # as requested
-    hides_thinking: bool = False  # its signature has the text
+    hidden_by: TextSeal | None = None  # reasoning is only in its signature, sealed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +84,9 @@ class Messages:
         if request.stream:
             job.requests[0].count_prompt = True  # `message_start` has them
         hides = _thinking(request).get("display") == "omitted"
-        options = MessageOptions(max_tokens=request.max_tokens, hides_thinking=hides)
+        options = MessageOptions(
+            max_tokens=request.max_tokens, hidden_by=self._seal() if hides else None
+        )
         return MessageJob(job=job, options=options)
 
     async def count(self, request: CountTokensRequest, model: ServingModel) -> int:
@@ -91,11 +94,14 @@ class Messages:
         with _own_words():
             return await self._conversations.count(self._read(request, model, Plans()), model)
 
+    def _seal(self) -> TextSeal:
+        return self._conversations.seals.of(current_request().tenant)
+
     def _read(self, request: CountTokensRequest, model: Renders, plans: Plans) -> Conversation:
         """The request in neutral terms. Refusals that are cheap come first."""
         self._conversations.limits.check_messages(len(request.messages))
         known: _MessagesPlan = plans.plan(model, lambda: self._plan(request, model))
-        history = read_history(request.messages, request.system)
+        history = read_history(request.messages, request.system, self._seal())
         return Conversation(
             id_prefix="msg",
             id_separator="_",

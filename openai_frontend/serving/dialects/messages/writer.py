@@ -58,7 +58,7 @@ def events(message: MessageJob) -> StreamDriver:
 async def complete(message: MessageJob) -> bytes:
     """The whole message as JSON."""
     job = message.job
-    blocks = Blocks(job.id, hides_thinking=message.options.hides_thinking)
+    blocks = Blocks(job.id, hidden_by=message.options.hidden_by)
     [choice], usage = await collect(job, lambda: ContentBuilder(blocks))
     fields = _message(message, choice.output.content(), usage)
     unfinished = choice.output.unfinished
@@ -97,9 +97,9 @@ class MessageWriter(EventWriter):
     def __init__(self, message: MessageJob) -> None:
         self._message = message
         self._job = message.job
-        hides = message.options.hides_thinking
-        self._hides_thinking = hides
-        self._blocks = Blocks(message.job.id, hides_thinking=hides)
+        hidden_by = message.options.hidden_by
+        self._hides_thinking = hidden_by is not None
+        self._blocks = Blocks(message.job.id, hidden_by=hidden_by)
         self._end = STOPPED
         self._before_text = self._after_text = b""  # of the open block, if it is a text
 

@@ -15,7 +15,7 @@ import orjson
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.client_json import client_json
 from openai_frontend.serving.request.media_parts import MediaPart
-from openai_frontend.serving.request.sealed_text import Unsealer
+from openai_frontend.serving.request.sealed_text import UNENCRYPTED, TextSeal, Unsealer
 from openai_frontend.serving.request.template_inputs import AssistantTurn, for_templates
 from schemas.responses import ConfigurationUpdate
 
@@ -44,29 +44,35 @@ FlatName = Callable[[str, str | None], str]  # (name, namespace) -> the name in 
 
 
 def read_input(
-    given: str | Sequence[Any], flat_name: FlatName, *, all_reasoning: bool = True
+    given: str | Sequence[Any],
+    flat_name: FlatName,
+    *,
+    all_reasoning: bool = True,
+    seal: TextSeal = UNENCRYPTED,
 ) -> ReadInput:
     """`flat_name` gives the model's name of a tool in a namespace. Without `all_reasoning`, that of
-    earlier turns is left out. Raises InvalidRequest for what no server could read.
+    earlier turns is left out. `seal` is the caller's. Raises InvalidRequest for what no server
+    could read.
     """
     if isinstance(given, str):
         return ReadInput([{"role": "user", "content": given}], (), None, ())
-    reader = _InputReader(flat_name, given, all_reasoning=all_reasoning)
+    first = 0 if all_reasoning else _last_question(given)
+    reader = _InputReader(flat_name, Unsealer(seal), reasoning_from=first)
     for at, item in enumerate(given):
         reader.read(item, at)
     return reader.result()
 
 
 class _InputReader:
-    def __init__(self, flat_name: FlatName, items: Sequence[Any], *, all_reasoning: bool) -> None:
+    def __init__(self, flat_name: FlatName, unsealer: Unsealer, *, reasoning_from: int) -> None:
         self._flat_name = flat_name
         self._messages: list[Mapping[str, Any]] = []
         self._media: list[MediaPart] = []
         self._turn: AssistantTurn | None = None
         self._update: ConfigurationUpdate | None = None
         self._unknown: list[str] = []
-        self._reasoning_from = 0 if all_reasoning else _last_question(items)
-        self._unsealer = Unsealer()
+        self._reasoning_from = reasoning_from
+        self._unsealer = unsealer
         self._at = 0  # the position of the item that is read
         self._readers: Mapping[str, Callable[[Item, str], None]] = {
             "message": self._message,

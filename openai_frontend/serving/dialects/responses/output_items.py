@@ -20,7 +20,7 @@ from openai_frontend.parsing.events import (
 )
 from openai_frontend.serving.dialects.responses.tool_list import ToolName, ToolNames
 from openai_frontend.serving.output.custom_input import CustomInputDecoder
-from openai_frontend.serving.request.sealed_text import seal
+from openai_frontend.serving.request.sealed_text import TextSeal
 
 Fields = dict[str, Any]
 _NO_TOOL = ToolName("function", "")
@@ -41,7 +41,7 @@ class ItemForm:
     id: str  # the part of the items' ids that belongs to the response
     names: ToolNames
     summaries: bool = False  # reasoning is a summary, not content
-    seals_reasoning: bool = False  # reasoning items have `encrypted_content`
+    seal: TextSeal | None = None  # of `encrypted_content` in reasoning items
 
 
 @dataclass(slots=True)
@@ -161,8 +161,8 @@ class OpenReasoning(OpenItem):
         parts = [self._part(text)] if status != "in_progress" else []
         item: Fields = {"id": self.id, "type": "reasoning", "status": status}
         item |= self._contents(parts)
-        if self.form.seals_reasoning:
-            item["encrypted_content"] = seal(text)
+        if self.form.seal is not None:
+            item["encrypted_content"] = self.form.seal(text)
         return item
 
     def _contents(self, parts: list[Fields]) -> Fields:

@@ -33,6 +33,7 @@ from openai_frontend.serving.request.field_policy import (
 )
 from openai_frontend.serving.request.media import Media
 from openai_frontend.serving.request.request_body import Plans
+from openai_frontend.serving.request.sealed_text import TextSeal
 from openai_frontend.serving.request.template_inputs import (
     TemplateVariables,
     ignored_tools,
@@ -125,7 +126,7 @@ class Responses:
             id=job.id.partition("_")[2],
             names=plan.tools.names,
             summaries=plan.summaries,
-            seals_reasoning=_ENCRYPTED in (request.include or ()),
+            seal=self._seal() if _ENCRYPTED in (request.include or ()) else None,
         )
         return ResponseJob(job=job, form=form, echo=plan.echo)
 
@@ -163,6 +164,9 @@ class Responses:
                 fewest = middle + 1
         return best or await self._conversations.job(turns.without(most), model)
 
+    def _seal(self) -> TextSeal:
+        return self._conversations.seals.of(current_request().tenant)
+
     def _read(
         self, request: ResponsesRequest, model: Renders, plans: Plans | None
     ) -> tuple[_Plan, Conversation]:
@@ -174,7 +178,8 @@ class Responses:
             plans = Plans()
         plan = plans.plan(model, lambda: self._plan(request, model, update))
         all_reasoning = request.reasoning is None or request.reasoning.context != "current_turn"
-        given = read_input(request.input, plan.tools.names.flat, all_reasoning=all_reasoning)
+        flat = plan.tools.names.flat
+        given = read_input(request.input, flat, all_reasoning=all_reasoning, seal=self._seal())
         self._policy.unknown(given.unknown)
         messages = given.messages
         if request.instructions:

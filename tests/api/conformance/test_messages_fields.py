@@ -171,8 +171,7 @@ IGNORED: list[Body] = [
     *(said("assistant", **USE, **{name: TRACE})
       for name in ("cache_control", "caller", "toolset_name")),
     *(tool(**{name: [TRACE]}) for name in (
-        "allowed_callers", "cache_control", "defer_loading", "eager_input_streaming",
-        "input_examples")),
+        "allowed_callers", "cache_control", "eager_input_streaming", "input_examples")),
     *({name: TRACE} for name in (
         "cache_control", "container", "context_management", "diagnostics", "inference_geo",
         "metadata", "user_profile_id", "workspace_id", "billing_policy", "fallback_credit_token")),

@@ -51,6 +51,7 @@ raise SystemExit(0 if passed else 1)
 """
 FINAL = "The function adds its arguments now."
 TITLES = {"opencode": 1}  # requests beside the task's
+FIND = "List what is scheduled."
 LOOK, AGAIN, ANSWERED = "Look around.", "What is there?", "Nothing."  # two runs of a session
 STEPS = 6  # requests: read, edit, run, fix, run, finish
 REQUESTS = "openai_frontend_requests_total"
@@ -112,6 +113,9 @@ def gateway(
         {"contains": LOOK, "after": 0, "text": called(*CLAUDE_CODE.run_command("ls"))},
         {"contains": LOOK, "after": 1, "text": FINAL},
         {"contains": AGAIN, "text": ANSWERED},
+        {"contains": FIND, "after": 0, "text": called("ToolSearch", {"query": "select:CronList"})},
+        {"contains": FIND, "after": 1, "text": called("CronList", {})},
+        {"contains": FIND, "after": 2, "text": FINAL},
     ]
     mock_models.write_with_turns(folder / "models", MODEL, script, prefix_cache_blocks=65_536)
     with GatewayProcess(folder / "models", folder / "log") as process:
@@ -161,6 +165,16 @@ def test_claude_code_continues_a_session(gateway, tmp_path):
     assert (result.returncode, result.stdout.strip()) == (0, ANSWERED)
     assert requests(counted) == {("/v1/messages", "200"): 1}
     assert counted[CACHED,] > 0.95 * counted[PROMPT,]
+
+
+@opt_in
+def test_claude_code_finds_tools(gateway, tmp_path):
+    """The tool that its search has found does not move the tools before it."""
+    result, counted = run(CLAUDE_CODE, gateway, Folders.below(tmp_path), FIND)
+
+    assert (result.returncode, result.stdout.strip()) == (0, FINAL)
+    assert requests(counted) == {("/v1/messages", "200"): 3}
+    assert counted[CACHED,] > 0.95 * counted[PROMPT,] * 2 / 3  # the first one may be new
 
 
 @opt_in

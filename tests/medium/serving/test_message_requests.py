@@ -10,6 +10,7 @@ from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.conversation import Conversations
 from openai_frontend.serving.dialects.messages.reader import MessageJob, Messages
+from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.field_policy import FieldPolicy, UnknownFieldsPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.request_body import BodyReader
@@ -201,6 +202,50 @@ async def test_tools_in_the_form_of_templates():
 
     function = {"name": "f", "description": "d", "parameters": SCHEMA}
     assert model.rendered[0][1]["tools"] == [{"type": "function", "function": function}]
+
+
+LATER: dict[str, Any] = {**TOOL, "name": "later", "defer_loading": True}
+REFERENCE = {"type": "tool_reference", "tool_name": "later"}
+LOADED = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "later"}}
+FOUND: dict[str, list[dict[str, Any]]] = {
+    "in a result": [{"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "t", "content": [REFERENCE]}]}],
+    "in the system's message": [*HI, {"role": "system", "content": [LOADED]}],
+}  # fmt: skip
+
+
+def offered(job: CompletionJob, model: FakeModel) -> tuple[list[str], set[str]]:
+    """The tools at the prompt's beginning, and those that may be called."""
+    shown = model.rendered[-1][1]["tools"]
+    return [tool["function"]["name"] for tool in shown], set(job.tools.functions)
+
+
+@honours("messages.tools.custom.defer_loading")
+@pytest.mark.parametrize("found", FOUND.values(), ids=FOUND)
+async def test_deferred_tool_is_in_the_prompt_where_it_was_found(found):
+    """So Claude Code's search for tools leaves the cached prefix as it was."""
+    model, tools = thinking_model(), [LATER, TOOL]
+    before = offered((await prepare(model, tools=tools)).job, model)
+    after = offered((await prepare(model, tools=tools, messages=[*HI, *found])).job, model)
+
+    assert (before, after) == ((["f"], {"f"}), (["f"], {"f", "later"}))
+    definition = {"description": "d", "name": "later", "parameters": SCHEMA}
+    text = f"<function>{orjson.dumps(definition).decode()}</function>"
+    assert [each["content"] for each in model.rendered[-1][0]][1:].count(text) == 1
+
+
+@pytest.mark.parametrize("fields", [
+    {"tools": [LATER]},
+    {"tools": [LATER, {"type": "tool_search_tool_bm25_20251119", "name": "search"}, TOOL]},
+    {"tools": [LATER, TOOL], "tool_choice": {"type": "tool", "name": "later"}},
+], ids=["no other tool", "a server's search", "a required tool"])  # fmt: skip
+async def test_deferred_tool_that_no_search_finds_is_offered_at_once(fields):
+    model = thinking_model()
+
+    shown, callable_ = offered((await prepare(model, policy="ignore", **fields)).job, model)
+
+    assert "later" in shown
+    assert "later" in callable_
 
 
 @honours("messages.tools.custom.strict")

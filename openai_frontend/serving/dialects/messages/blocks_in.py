@@ -3,9 +3,11 @@
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.dialects.messages.tool_list import referenced_tool
 from openai_frontend.serving.request.client_json import client_json
 from openai_frontend.serving.request.media_parts import MediaPart
 
@@ -21,8 +23,10 @@ _NOT_NOTED = frozenset({"type", "id", "tool_use_id", "cache_control", "caller"})
 class BlockReader:
     """Reads blocks, and gathers their images in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, definitions: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`definitions`: the texts of deferred tools by name."""
         self.media: list[MediaPart] = []
+        self._definitions = definitions
 
     def parts(self, block: Block, place: str) -> list[Part]:
         """The texts and images of a block."""
@@ -36,10 +40,17 @@ class BlockReader:
             case "search_result":
                 head = f"{block['title']} ({block['source']})"
                 return [_text("\n".join([head, *(each["text"] for each in block["content"])]))]
-            case "tool_reference":
-                return [_text(f"[tool {block['tool_name']}]")]
+            case "tool_reference" | "tool_addition":
+                return [_text(self._tool(block))]
             case _:
                 return [_text(note(block))]
+
+    def _tool(self, block: Block) -> str:
+        """The definition of a deferred tool, or a note."""
+        name = referenced_tool(block)
+        if name is not None and name in self._definitions:
+            return self._definitions[name]
+        return f"[tool {name}]" if block["type"] == "tool_reference" else note(block)
 
     def result(self, block: Block, place: str) -> list[Part]:
         """The texts and images of the result of a call."""

@@ -6,6 +6,7 @@ so a block that only another server can read becomes a short note, or nothing.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
@@ -34,9 +35,12 @@ def read_history(
     messages: Sequence[Mapping[str, Any]],
     system: str | Sequence[Block] | None,
     seal: TextSeal = UNENCRYPTED,
+    definitions: Mapping[str, str] = MappingProxyType({}),
 ) -> History:
-    """`seal` is the caller's. Raises InvalidRequest for content that no model could read."""
-    reader = _HistoryReader(Unsealer(seal))
+    """`seal` is the caller's, `definitions` are of deferred tools by name. Raises InvalidRequest
+    for content that no model could read.
+    """
+    reader = _HistoryReader(Unsealer(seal), BlockReader(definitions))
     blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system or ()
     kept = [each for each in blocks if not each["text"].startswith(_BILLING)]
     if any(each["text"] for each in kept):
@@ -49,8 +53,8 @@ def read_history(
 class _HistoryReader:
     """Gathers the turns."""
 
-    def __init__(self, unsealer: Unsealer) -> None:
-        self._blocks = BlockReader()
+    def __init__(self, unsealer: Unsealer, blocks: BlockReader) -> None:
+        self._blocks = blocks
         self._unsealer = unsealer
         self._messages: list[Mapping[str, Any]] = []
         self._turn: AssistantTurn | None = None

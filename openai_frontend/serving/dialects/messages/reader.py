@@ -10,7 +10,7 @@ from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.admission.model import Renders, ServingModel
 from openai_frontend.serving.conversation import Conversation, ConversationPlan, Conversations
 from openai_frontend.serving.dialects.messages.history import read_history
-from openai_frontend.serving.dialects.messages.tool_list import read_tools
+from openai_frontend.serving.dialects.messages.tool_list import FoundTools, read_tools
 from openai_frontend.serving.output.completion_job import CompletionJob, require_generation
 from openai_frontend.serving.request.field_names import renamed
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_MESSAGES, FieldPolicy
@@ -100,8 +100,11 @@ class Messages:
     def _read(self, request: CountTokensRequest, model: Renders, plans: Plans) -> Conversation:
         """The request in neutral terms. Refusals that are cheap come first."""
         self._conversations.limits.check_messages(len(request.messages))
-        known: _MessagesPlan = plans.plan(model, lambda: self._plan(request, model))
-        history = read_history(request.messages, request.system, self._seal())
+        found = FoundTools(request.tools, request.tool_choice, request.messages)
+        if found.definitions:
+            plans = Plans()
+        known: _MessagesPlan = plans.plan(model, lambda: self._plan(request, model, found))
+        history = read_history(request.messages, request.system, self._seal(), found.definitions)
         return Conversation(
             id_prefix="msg",
             id_separator="_",
@@ -113,11 +116,13 @@ class Messages:
             lifts_system=True,
         )
 
-    def _plan(self, request: CountTokensRequest, model: Renders) -> _MessagesPlan:
+    def _plan(
+        self, request: CountTokensRequest, model: Renders, found: FoundTools
+    ) -> _MessagesPlan:
         """Refuse what the server or the model does not support."""
         require_generation(model)
         self._policy.check_extra(request, NEUTRAL_IN_MESSAGES)
-        tools = read_tools(request.tools, request.tool_choice, self._policy)
+        tools = read_tools(request.tools, request.tool_choice, self._policy, found)
         if tools.in_use:
             require_tool_support(tools, model.output_format, shown=model.template_knows("tools"))
         plan = ConversationPlan(

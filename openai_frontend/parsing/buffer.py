@@ -54,13 +54,15 @@ class ValueEnds:
     """Texts that end the value of an argument. A text may contain its own end, so a follower must
     come.
 
-    Once a text has done so, its call's end closes it too: the model may have written the end wrong.
+    The call's end closes it too, because models leave the value's end out or write it wrong: after
+    a text that contained its own end, or if only another call or nothing follows the call.
     """
 
     of_value: Markers
     after_value: Markers
     of_either: Markers  # ends of the value, and of its call
     after_call: Markers
+    starts: Markers  # of sections and calls
 
 
 Emit = Callable[[str], object]
@@ -229,18 +231,32 @@ class Cursor:
 
     def value(self, ends: ValueEnds, emit: Emit) -> Generator[None, None, None]:
         """Pass a value to `emit` as it arrives, and consume its end, unless that is the call's."""
-        known = ends.of_value
+        contained_its_end = False
         while True:
-            end = yield from self.before(known, emit, pieces_of_ends=False)
+            end = yield from self.before(ends.of_either, emit, pieces_of_ends=False)
             if not end:
                 raise NotToolCall
             complete = end in ends.of_value.literals
-            followers = ends.after_value if complete else ends.after_call
-            if (yield from self.is_followed(len(end), followers)):
+            if complete or contained_its_end:
+                followers = ends.after_value if complete else ends.after_call
+                closes = yield from self.is_followed(len(end), followers)
+            else:
+                closes = yield from self._closes_call(len(end), ends)
+            if closes:
                 self.take(len(end) if complete else 0)
                 return
             emit(self.take(len(end)))
-            known = ends.of_either
+            contained_its_end |= complete
+
+    def _closes_call(self, count: int, ends: ValueEnds) -> Generator[None, None, bool]:
+        """Whether another call or the end of the output comes after so many characters, perhaps
+        after the section's end.
+        """
+        found = yield from self._follower(count, ends.after_call)
+        if found and found not in ends.starts.literals:
+            count = self.text.index(found, self.at + count) + len(found) - self.at
+            found = yield from self._follower(count, ends.starts)
+        return found != ""
 
     def is_followed(
         self, count: int, followers: Markers, *, by_end: bool = True
@@ -248,16 +264,22 @@ class Cursor:
         """Whether one of the followers comes after so many characters and white space; with
         `by_end`, also whether the output ends there.
         """
+        found = yield from self._follower(count, followers)
+        return by_end if found is None else bool(found)
+
+    def _follower(self, count: int, followers: Markers) -> Generator[None, None, str | None]:
+        """The follower that comes after so many characters and white space; "" if other text does,
+        None if the output ends.
+        """
         while True:
             start = self.at + count
             space = _SPACE.match(self.text, start, start + _MAX_SPACE_BEFORE_TAG)
             rest = self.text[space.end() if space else start :][: followers.longest]
-            if rest.startswith(followers.literals):
-                return True
-            if not any(literal.startswith(rest) for literal in followers.literals):
-                return False
+            found = next((one for one in followers.literals if rest.startswith(one)), "")
+            if found or not any(literal.startswith(rest) for literal in followers.literals):
+                return found
             if self.ended:
-                return by_end
+                return None
             yield
 
     def word(self, pattern: re.Pattern[str], limit: int) -> Generator[None, None, str]:

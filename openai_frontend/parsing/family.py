@@ -71,9 +71,13 @@ class Section:
 def read_section(
     section: Section, read_call: ReadCall, cursor: Cursor, output: EventBuffer, start: str
 ) -> Generator[None, None, None]:
-    """Reads one call after another, from behind `start`."""
+    """Reads one call after another, from behind `start`. A section may have none."""
     if start in section.starts:
         yield from cursor.skip_space()
+        if (yield from cursor.accept(*section.ends)):
+            output.marker()
+            cursor.record()
+            return
         yield from cursor.expect(*section.call_starts)
     while True:
         yield from read_call(cursor, output)

@@ -34,16 +34,22 @@ class Harmony:
         """Parses one message."""
         header, end = yield from cursor.until(_HEADER_END, _MAX_HEADER)
         cursor.take(len(header) + len(end))
-        words = (start + header).replace(_CONSTRAIN, " ").replace(_CHANNEL, " \n ").split(" ")
-        recipient = next((word[3:] for word in words if word.startswith("to=")), "")
+        words = _words(start + header)
+        recipient = next((word[3:] for word in words if word.startswith("to=")), "").strip()
         name = recipient.removeprefix(_FUNCTIONS)
-        if recipient != name and output.schemas:
-            yield from _call(cursor, output, name.strip())
+        if output.schemas and (recipient != name or name in output.schemas):
+            yield from _call(cursor, output, name)
         else:
             cursor.forget()
             output.marker()
             kind = ReasoningText if _channel(words) == "analysis" else ContentText
             yield from _text(cursor, output, kind)
+
+
+def _words(header: str) -> list[str]:
+    """The words of the last header: a model may end a message within its header."""
+    _, _, header = header.rpartition(_START)
+    return header.replace(_CONSTRAIN, " ").replace(_CHANNEL, " \n ").split(" ")
 
 
 def _channel(words: list[str]) -> str:
@@ -68,11 +74,15 @@ def _text(
 
 def _call(cursor: Cursor, output: EventBuffer, name: str) -> Generator[None, None, None]:
     yield from cursor.skip_space()
-    if not is_name(name) or (yield from cursor.peek()) != "{":
+    first = yield from cursor.peek()  # "" as well: the engine leaves out the token that ends a turn
+    if not is_name(name) or not (first in ("", "{") or (yield from cursor.accept(*_ENDS))):
         raise NotToolCall
     output.begin(name)
     cursor.forget()
-    yield from output.json_arguments(ValueReader(cursor, output.arguments))
+    if first == "{":
+        yield from output.json_arguments(ValueReader(cursor, output.arguments))
+    else:
+        output.arguments("{}")
     output.end()
     cursor.record()
     yield from cursor.skip_space()

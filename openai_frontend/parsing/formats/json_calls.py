@@ -55,6 +55,11 @@ class JsonCalls:
             yield from _CallObject(cursor, output, bare=bare).read()
             return
         yield from cursor.expect("[")
+        yield from cursor.skip_space()
+        if not bare and (yield from cursor.accept("]")):
+            output.marker()
+            cursor.record()
+            return
         while True:
             yield from cursor.skip_space()
             yield from _CallObject(cursor, output, bare=bare).read()
@@ -231,8 +236,8 @@ LLAMA3_JSON = Family(
         summary='`{"name": "f", "parameters": {"a": 1}}`, also behind `<|python_tag|>`',
         starts=("<|python_tag|>",),
         separators=(";",),
-        bare_starts=("{",),
-        line_starts=("\n{",),
+        bare_starts=("{", "["),
+        line_starts=("\n{", "\n["),
     ),
     special_tokens=True,
     endings=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),

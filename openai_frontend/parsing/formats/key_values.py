@@ -119,6 +119,7 @@ class KeyValues:
             after_value=markers(self.key_start, *section.all_ends, *section.all_starts),
             of_either=markers(*of_value, *of_call),
             after_call=markers(*section.ends, *section.all_starts),
+            starts=markers(*section.all_starts),
         )
 
     def _closing(self, ends: tuple[str, ...]) -> tuple[str, ...]:

@@ -144,8 +144,8 @@ KIMI_K2 = Family(
         section=Section(
             call_starts=("<|tool_call_begin|>",),
             call_ends=("<|tool_call_end|>",),
-            starts=("<|tool_calls_section_begin|>",),
-            ends=("<|tool_calls_section_end|>",),
+            starts=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
+            ends=("<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
         ),
         name_ends=("<|tool_call_argument_begin|>",),
         split_name=kimi_name,

@@ -37,13 +37,19 @@ class PythonCalls:
             yield from self.json_form.read(cursor, output, start)
             return
         listed = bool((yield from cursor.accept("[")))
-        while True:
+        yield from cursor.skip_space()
+        closing = ("]",) if listed else self.ends
+        empty = not bare and bool((yield from cursor.accept(*closing)))
+        if empty:
+            output.marker()
+            cursor.record()
+        while not empty:
             yield from cursor.skip_space()
             yield from _call(cursor, output, bare=bare)
             yield from cursor.skip_space()
             if not (yield from self._has_next(cursor, listed=listed)):
                 break
-        if listed:
+        if listed and not empty:
             yield from cursor.expect("]")
             cursor.record()
         yield from cursor.skip_space()

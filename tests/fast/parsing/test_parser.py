@@ -111,6 +111,9 @@ def test_truncated_call_is_not_content(end: str) -> None:
 NOW = '<tool_call>{"name": "now", "arguments": %s</tool_call>'
 KIMI = "<|tool_call_begin|>functions.now:0"
 NO_CALL_YET = f"<|tool_calls_section_begin|>{KIMI}"
+CITY = "<tool_call>\n<function=get_weather>\n<parameter=city>%s</function>\n</tool_call>"
+GLM_CITY = "<tool_call>get_weather<arg_key>city</arg_key><arg_value>%s</tool_call>"
+TO = "<|channel|>commentary to="
 # Family, output -> content, reasoning and calls: their arguments and whether they are complete
 ANSWERS = {
     # What follows a mistake, up to the end of the call, belongs to its arguments
@@ -162,6 +165,46 @@ ANSWERS = {
         "kimi_k2",
         f"<think>a {NO_CALL_YET} b{NO_CALL_YET}<|tool_call_argument_begin|>{{}}<|tool_call_end|>c",
         "c", f"a {NO_CALL_YET} b", [("{}", True)],
+    ),
+    # A section or list without calls is not shown
+    "no calls in a list": ("granite", "<|tool_call|>[] Hi.", "Hi.", "", []),
+    "no calls in a list of text": ("json", "[]", "[]", "", []),
+    "no calls in a list of Python": (
+        "llama4_pythonic", "<|python_start|>[]<|python_end|>", "", "", [],
+    ),
+    "no calls on lines": ("olmo3", "Hi.<function_calls>\n</function_calls>", "Hi.", "", []),
+    "no calls in a section": (
+        "kimi_k2", "Hi.<|tool_calls_section_begin|>\n<|tool_calls_section_end|>", "Hi.", "", [],
+    ),
+    "no calls in a section of tags": (
+        "minimax_m2", "</think><minimax:tool_call>\n</minimax:tool_call>Hi.", "Hi.", "", [],
+    ),
+    "the other spelling of a section": (
+        "kimi_k2",
+        f"<|tool_call_section_begin|>{KIMI}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+        "<|tool_call_section_end|>", "", "", [("{}", True)],
+    ),
+    "bare calls in a list": (
+        "llama3_json", '[{"name": "now", "parameters": {}}]', "", "", [("{}", True)],
+    ),
+    # Without the end of its value, a call ends where nothing but calls follow it
+    "no end of a value": (
+        "qwen3_coder", CITY % "\nParis\n" * 2, "", "", [('{"city":"Paris"}', True)] * 2,
+    ),
+    "no end of a last value": ("glm45", GLM_CITY % "Paris", "", "", [('{"city":"Paris"}', True)]),
+    "a call quoted in a value": (
+        "qwen3_coder", CITY % (CITY % "b" + " c</parameter>"), "", "",
+        [(json.dumps({"city": CITY % "b" + " c"}, separators=(",", ":")), True)],
+    ),
+    # Headers of gpt-oss
+    "no arguments": ("gpt_oss", f"{TO}functions.now<|message|><|call|>", "", "", [("{}", True)]),
+    "no arguments and no end": ("gpt_oss", f"{TO}functions.now<|message|>", "", "", [("{}", True)]),
+    "no namespace": ("gpt_oss", f"{TO}now<|message|>{{}}<|call|>", "", "", [("{}", True)]),
+    "another recipient": ("gpt_oss", f"{TO}user<|message|>{{}}<|end|>", "{}", "", []),
+    "a header without a message": (
+        "gpt_oss",
+        "<|channel|>final??<|end|><|start|>assistant<|channel|>analysis<|message|>a<|end|>",
+        "", "a", [],
     ),
 }  # fmt: skip
 

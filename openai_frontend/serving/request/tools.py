@@ -119,9 +119,10 @@ class OfferedTools:
             self._strict.add(name)
         self._show(name, description, schema or _NO_PARAMETERS)
 
-    def hide(self, name: str) -> None:
-        """Leave the tool out of the prompt's list: the conversation describes it."""
-        self._shown.pop(name)
+    def hide(self, name: str) -> Mapping[str, Any]:
+        """Leave the tool out of the prompt's list: the conversation has what is returned."""
+        function: Mapping[str, Any] = self._shown.pop(name)["function"]
+        return function
 
     def add_custom(
         self, name: str, form: CustomFormat, place: str, *, description: str | None

@@ -211,6 +211,41 @@ async def test_tools_that_the_model_may_call(tools, items, allowed):
     assert job.job.tools.allowed == allowed
 
 
+FINDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
+    "a deferred function": ([SEARCH, DEFERRED], DEFERRED, ["later"]),
+    "a function that the request lacks": ([SEARCH], DEFERRED, ["later"]),
+    "a namespace": ([SEARCH], SPACE, ["fs__read", "fs__patch"]),
+    "a function that is offered": ([SEARCH, READ], READ, []),
+}
+
+
+@pytest.mark.parametrize(("tools", "tool", "names"), FINDS.values(), ids=FINDS)
+async def test_search_does_not_change_the_beginning_of_the_prompt(tools, tool, names):
+    """What it finds is described in its output, so that the cached prefix stays."""
+    target, question = model(), {"role": "user", "content": "x"}
+    call = {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {}}
+    output = {"type": "tool_search_output", "call_id": "s", "tools": [tool]}
+
+    await prepared([question], target=target, tools=tools)
+    job = await prepared([question, call, output], target=target, tools=tools)
+
+    (_, before), (messages, after) = target.rendered
+    assert before["tools"] == after["tools"]
+    assert job.job.tools.allowed >= {*names}
+    described = orjson.loads(messages[-1]["content"])["tools"]
+    assert [each["name"] for each in described if isinstance(each, dict)] == names
+
+
+async def test_found_tools_without_others_are_at_the_beginning_of_the_prompt():
+    """There, a template tells the model how to call them."""
+    target, output = model(), {"type": "tool_search_output", "call_id": "s", "tools": [READ]}
+
+    await prepared([{"role": "user", "content": "x"}, output], target=target)
+
+    _, rendered = target.rendered[0]
+    assert [tool["function"]["name"] for tool in rendered["tools"]] == ["read"]
+
+
 async def test_hosted_tools_are_left_out_and_named():
     job = await prepared(tools=[HOSTED, READ])
 

@@ -6,11 +6,10 @@ providers, so an item that only another server can read becomes a short note, or
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NoReturn
-
-import orjson
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.client_json import client_json
@@ -49,22 +48,30 @@ def read_input(
     *,
     all_reasoning: bool = True,
     seal: TextSeal = UNENCRYPTED,
+    found: Mapping[str, Item] = MappingProxyType({}),
 ) -> ReadInput:
     """`flat_name` gives the model's name of a tool in a namespace. Without `all_reasoning`, that of
-    earlier turns is left out. `seal` is the caller's. Raises InvalidRequest for what no server
-    could read.
+    earlier turns is left out. `seal` is the caller's; `found` are functions that searches have
+    found, by flat name. Raises InvalidRequest for what no server could read.
     """
     if isinstance(given, str):
         return ReadInput([{"role": "user", "content": given}], (), None, ())
     first = 0 if all_reasoning else _last_question(given)
-    reader = _InputReader(flat_name, Unsealer(seal), reasoning_from=first)
+    reader = _InputReader(flat_name, Unsealer(seal), found, reasoning_from=first)
     for at, item in enumerate(given):
         reader.read(item, at)
     return reader.result()
 
 
 class _InputReader:
-    def __init__(self, flat_name: FlatName, unsealer: Unsealer, *, reasoning_from: int) -> None:
+    def __init__(
+        self,
+        flat_name: FlatName,
+        unsealer: Unsealer,
+        found: Mapping[str, Item],
+        *,
+        reasoning_from: int,
+    ) -> None:
         self._flat_name = flat_name
         self._messages: list[Mapping[str, Any]] = []
         self._media: list[MediaPart] = []
@@ -73,6 +80,7 @@ class _InputReader:
         self._unknown: list[str] = []
         self._reasoning_from = reasoning_from
         self._unsealer = unsealer
+        self._functions = found
         self._at = 0  # the position of the item that is read
         self._readers: Mapping[str, Callable[[Item, str], None]] = {
             "message": self._message,
@@ -139,8 +147,14 @@ class _InputReader:
         self._call(self._call_id(item), SEARCH, arguments)
 
     def _found(self, item: Item, place: str) -> None:
-        found = orjson.dumps({"tools": _names(item.get("tools") or ())}).decode()
+        tools = [self._definition(*name) for name in _names(item.get("tools") or ())]
+        found = client_json({"tools": tools}).decode()
         self._add({"role": "tool", "tool_call_id": self._call_id(item), "content": found})
+
+    def _definition(self, name: str, namespace: str | None) -> Item | str:
+        """The function of a found tool; of one that the prompt's list has, the name."""
+        flat = self._flat_name(name, namespace)
+        return self._functions.get(flat, flat)
 
     def _more_tools(self, item: Item, place: str) -> None:
         """The list of tools has them."""
@@ -239,8 +253,14 @@ def _last_question(items: Sequence[Any]) -> int:
     return 0
 
 
-def _names(tools: Sequence[Item]) -> list[str]:
-    return [str(tool.get("name") or tool["type"]) for tool in tools]
+def _names(tools: Sequence[Item]) -> Iterator[tuple[str, str | None]]:
+    """The names of tools, each with its namespace."""
+    for tool in tools:
+        if tool["type"] == "namespace":
+            for member in tool["tools"]:
+                yield member["name"], tool["name"]
+        else:
+            yield str(tool.get("name") or tool["type"]), None
 
 
 def _note(kind: str, item: Item) -> str:

@@ -178,8 +178,14 @@ class Responses:
             plans = Plans()
         plan = plans.plan(model, lambda: self._plan(request, model, update))
         all_reasoning = request.reasoning is None or request.reasoning.context != "current_turn"
-        flat = plan.tools.names.flat
-        given = read_input(request.input, flat, all_reasoning=all_reasoning, seal=self._seal())
+        tools = plan.tools
+        given = read_input(
+            request.input,
+            tools.names.flat,
+            all_reasoning=all_reasoning,
+            seal=self._seal(),
+            found=tools.found,
+        )
         self._policy.unknown(given.unknown)
         messages = given.messages
         if request.instructions:

@@ -87,12 +87,15 @@ class ToolList:
     names: ToolNames = field(default_factory=ToolNames)
     shown: Sequence[Tool] = ()  # in the response
     ignored: Sequence[str] = ()  # types
+    # flat name -> the function, of tools that the prompt has where a search has found them
+    found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class _Place(NamedTuple):
     tool: Tool
     path: str
     found: bool  # by a search, or added within the input
+    searched: bool = False  # found by a search
 
 
 def read_tools(request: ResponsesRequest, policy: FieldPolicy) -> ToolList:
@@ -116,6 +119,7 @@ def read_tools(request: ResponsesRequest, policy: FieldPolicy) -> ToolList:
         names=reader.names,
         shown=[_echoed(tool) for tool in request.tools or () if not _is_hosted(tool)],
         ignored=reader.ignored,
+        found=reader.found,
     )
 
 
@@ -124,20 +128,22 @@ def has_tools_in_input(request: ResponsesRequest) -> bool:
     return next(_in_input(request.input), None) is not None
 
 
-def _places(tools: Iterable[Tool], path: str, *, found: bool) -> Iterator[_Place]:
+def _places(
+    tools: Iterable[Tool], path: str, *, found: bool, searched: bool = False
+) -> Iterator[_Place]:
     for at, tool in enumerate(tools):
-        yield _Place(tool, f"{path}[{at}]", found)
+        yield _Place(tool, f"{path}[{at}]", found, searched)
 
 
 def _in_input(items: Any) -> Iterator[_Place]:
     if isinstance(items, str):
         return
     for at, item in enumerate(items):
-        if isinstance(item, dict) and item.get("type") in (
-            "tool_search_output",
-            "additional_tools",
-        ):
-            yield from _places(item.get("tools") or (), f"input[{at}].tools", found=True)
+        kind = item.get("type") if isinstance(item, dict) else None
+        if kind in ("tool_search_output", "additional_tools"):
+            searched = kind == "tool_search_output"
+            tools, path = item.get("tools") or (), f"input[{at}].tools"
+            yield from _places(tools, path, found=True, searched=searched)
 
 
 def _is_search(tool: Tool) -> bool:
@@ -155,10 +161,22 @@ class _ToolReader:
         self.offered = OfferedTools()
         self.names = ToolNames()
         self.ignored: list[str] = []
+        self.found: dict[str, Mapping[str, Any]] = {}
         self._searching = searching
 
     def add(self, place: _Place) -> None:
-        tool, path, found = place
+        """Add the place's tools. Those that a search has found are not in the prompt's list, whose
+        change would move the conversation.
+        """
+        before = self.offered.names
+        self._read(place)
+        if place.searched and before:
+            self.found |= {
+                name: self.offered.hide(name) for name in sorted(self.offered.names - before)
+            }
+
+    def _read(self, place: _Place) -> None:
+        tool, path, found, _ = place
         if _is_hosted(tool):
             self.ignored.append(str(tool["type"])[:64])
         elif tool["type"] == "namespace":

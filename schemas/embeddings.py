@@ -72,11 +72,13 @@ class SparseValue(BaseModel):
 
 
 class Embedding(BaseModel):
-    """One input's vector: numbers, or their little-endian float32 bytes in base64."""
+    """One input's vector: numbers, or their little-endian float32 bytes in base64; a list of
+    vectors from a model that has only vectors of tokens.
+    """
 
     object: Literal["embedding"] = "embedding"
     index: int
-    embedding: list[float] | str
+    embedding: list[float] | list[list[float]] | str
 
 
 class TypedEmbedding(BaseModel):
@@ -84,7 +86,7 @@ class TypedEmbedding(BaseModel):
 
     object: Literal["embedding"] = "embedding"
     index: int
-    embedding: list[float] | str | None = None  # absent unless requested
+    embedding: list[float] | list[list[float]] | str | None = None  # absent unless requested
     sparse_embedding: SparseEmbedding
 
 

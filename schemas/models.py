@@ -14,7 +14,9 @@ class Capabilities(BaseModel):
 
     chat: bool
     completions: bool
-    embeddings: bool
+    embeddings: bool  # one vector for each input
+    sparse_embeddings: bool
+    token_embeddings: bool  # vectors of tokens; of /v1/embeddings too, without `embeddings`
     rerank: bool
     classification: bool
     moderation: bool

@@ -11,7 +11,14 @@ from typing import Literal, TypeVar
 import openai
 import orjson
 from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
-from openai.types import Completion, CreateEmbeddingResponse, Decision, Model, completion_choice
+from openai.types import (
+    Completion,
+    CreateEmbeddingResponse,
+    Decision,
+    Embedding,
+    Model,
+    completion_choice,
+)
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, chat_completion_chunk
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
@@ -75,6 +82,16 @@ class _ChatCompletionChunk(ChatCompletionChunk):
     choices: list[_ChunkChoice]  # type: ignore[assignment]
 
 
+class _Embedding(Embedding):
+    """Models of tokens' vectors have several, which no model of OpenAI has."""
+
+    embedding: list[float] | list[list[float]]  # type: ignore[assignment]
+
+
+class _Embeddings(CreateEmbeddingResponse):
+    data: list[_Embedding]  # type: ignore[assignment]
+
+
 class _Error(ErrorObject):
     """Every error has all four members, null or not; `code` and `param` are never absent."""
 
@@ -92,7 +109,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": ChatCompletion,
     "/v1/completions": _Completion,
     "/v1/decisions": Decision,
-    "/v1/embeddings": CreateEmbeddingResponse,
+    "/v1/embeddings": _Embeddings,
     "/v1/models": _ModelList,
     "/v1/models/.+": Model,
     "/v1/responses": Response,
@@ -107,7 +124,7 @@ EVENTS: dict[str, type[BaseModel]] = {
 def check_body(path: str, body: bytes) -> None:
     """Raises ValueError if the body of a 200 differs from the SDK's types for this path."""
     schema = _of_path(BODIES, path)
-    if schema is CreateEmbeddingResponse:
+    if schema is _Embeddings:
         body = _as_floats(body)
     if schema is not None:
         _read(schema, body)

@@ -12,6 +12,7 @@ Capability = Literal[
     "chat",
     "completions",
     "embeddings",
+    "sparse_embeddings",
     "rerank",
     "classification",
     "transcription",
@@ -50,11 +51,13 @@ TASKS = (
         lambda each: each.classification is not None,
         frozenset({"classification"}),
     ),
-    Task("sparse_embed", lambda each: each.sparse is not None, frozenset()),
-    *(
-        Task(name, partial(_of_tokens, name), frozenset())
-        for name in ("token_embed", "token_classify")
+    Task(
+        "sparse_embed",
+        lambda each: each.sparse is not None,
+        frozenset({"sparse_embeddings"}),
     ),
+    Task("token_embed", partial(_of_tokens, "token_embed"), frozenset({"token_embeddings"})),
+    Task("token_classify", partial(_of_tokens, "token_classify"), frozenset()),
     Task(
         "transcribe",
         lambda each: each.transcription is not None,

@@ -84,7 +84,7 @@ def embedding_routes(embeddings: Embeddings, tasks: PoolingTasks) -> list[Vector
             paths=("/embed_sparse",),
             request=TextsEmbedRequest,
             response=list[list[SparseValue]],
-            capability="embeddings",
+            capability="sparse_embeddings",
             create=embeddings.create_for_texts,
         ),
         VectorRoute(

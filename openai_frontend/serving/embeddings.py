@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest
+from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest, MalformedOutput
 from openai_frontend.generation import EmbeddingResult, EmbedRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.request_context.context import current_request
+from openai_frontend.serving import token_vectors
 from openai_frontend.serving.admission.model import Describes, ServingModel
 from openai_frontend.serving.admission.permit import Admission, Permit
 from openai_frontend.serving.output.completion_job import new_id
@@ -14,6 +15,7 @@ from openai_frontend.serving.pooling import (
     FLOAT_BYTES,
     Pooled,
     Pooler,
+    TimeSlicer,
     at_once,
     check_dimensions,
     embedding_requests,
@@ -30,6 +32,7 @@ from openai_frontend.serving.request.field_policy import (
     FieldPolicy,
 )
 from openai_frontend.serving.sparse_vectors import Entries, as_lists, as_pairs, sparse_rows
+from openai_frontend.serving.token_vectors import TokenVectors
 from schemas.embeddings import EmbeddingRequest, TextsEmbedRequest
 
 
@@ -86,7 +89,8 @@ class Embeddings:
         prompts: Sequence[Prompt],
         model: ServingModel,
     ) -> Pooled[bytes]:
-        _check_embeds(model)
+        if "embed" not in model.tasks:
+            return await self._of_tokens(dimensions, prompts, model)
         as_base64 = request.encoding_format == "base64"
         return await self._pooler.run(
             embedding_requests(new_id("embd"), prompts, dimensions=dimensions),
@@ -98,6 +102,30 @@ class Embeddings:
             ),
             pool=lambda requests, permit: _vectors(requests, model, permit),
         )
+
+    async def _of_tokens(
+        self, dimensions: int | None, prompts: Sequence[Prompt], model: ServingModel
+    ) -> Pooled[bytes]:
+        """A list of vectors for each input, from a model that has only these. Also numbers if the
+        request asks for base64, which OpenAI's client does by default: it decodes a text to one
+        vector, and passes lists on.
+        """
+        if "token_embed" not in model.tasks:
+            message = f"The model '{model.name}' does not create embeddings."
+            raise InvalidRequest(message, param="model", code="unsupported_model")
+        if dimensions is not None:
+            raise no_dimensions()
+        token_vectors.check_prompts(prompts, model)
+        vectors = TokenVectors(as_base64=False)
+
+        async def row(at: int, result: EmbeddingResult, slicer: TimeSlicer) -> bytes:
+            if result.width is None:
+                raise MalformedOutput("The model returned no vector for each token of an input.")
+            numbers = await vectors.render(result, result.width, slicer)
+            return b'{"object":"embedding","index":%d,"embedding":%b}' % (at, numbers)
+
+        requests = embedding_requests(new_id("embd"), prompts, task="token_embed")
+        return await self._pooler.run(requests, prompts, model, render=row)
 
 
 def _sparse_member(at: int, result: EmbeddingResult, entries: Entries) -> bytes:
@@ -121,10 +149,3 @@ async def _vectors(
     if any(result.embedding.nbytes != dimensions * FLOAT_BYTES for result in results):
         raise no_dimensions()
     return results
-
-
-def _check_embeds(model: Describes) -> None:
-    if "embed" not in model.tasks:
-        hint = " Use /v1/pooling." if "token_embed" in model.tasks else ""
-        message = f"The model '{model.name}' does not create embeddings.{hint}"
-        raise InvalidRequest(message, param="model", code="unsupported_model")

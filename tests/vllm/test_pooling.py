@@ -1,6 +1,7 @@
 """Embeddings and scores of vLLM equal those of the models' original libraries."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from importlib import resources
 from itertools import count
@@ -20,7 +21,14 @@ from openai_frontend.generation import (
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
+from openai_frontend.request_context.context import RequestContext, current
+from openai_frontend.serving.embeddings import Embeddings
+from openai_frontend.serving.pooling_inputs import PoolingInputs
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from schemas.embeddings import EmbeddingRequest
 from tests import mock_models
+from tests.fast.serving.fake_model import admission
 from tests.vllm.conftest import Models, locked_vllm
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
@@ -64,18 +72,31 @@ def bge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def colbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny ColBERT."""
+    from tests.vllm import tiny_colbert
+
+    folder = tmp_path_factory.mktemp("colbert") / "weights"
+    tiny_colbert.write(folder)
+    return folder
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def models(
-    models_beside: Models, cross_encoder: Path, classifier: Path, bge: Path
+    models_beside: Models, cross_encoder: Path, classifier: Path, bge: Path, colbert: Path
 ) -> AsyncIterator[ModelRegistry]:
-    """Embedding models, one with weights of tokens, a scoring model and a classifier."""
+    """Embedding models, one with weights of tokens and one with vectors of tokens alone, a scoring
+    model and a classifier.
+    """
     repository = models_beside.repository
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
     mock_models.write(repository, "minilm", config=config, model=MINILM, runner="pooling")
     mock_models.write(repository, "cross", config=config, model=str(cross_encoder))
     mock_models.write(repository, "classes", config=config, model=str(classifier))
     mock_models.write(repository, "bge", config=config, model=str(bge), runner="pooling")
-    async with models_beside.loaded("minilm", "cross", "classes", "bge") as server:
+    mock_models.write(repository, "late", config=config, model=str(colbert), runner="pooling")
+    async with models_beside.loaded("minilm", "cross", "classes", "bge", "late") as server:
         registry = ModelRegistry(server, ModelLoader(server))
         try:
             await registry.refresh()
@@ -148,12 +169,14 @@ async def test_inputs_of_a_key_that_isolates_get_the_same_results(models: ModelR
 async def test_pooling_tasks_follow_the_architecture(models: ModelRegistry):
     """Embedding models also report their number of dimensions."""
     minilm, cross = models.get("minilm"), models.get("cross")
+    names = ("minilm", "cross", "classes", "bge", "late")
 
-    assert [set(models.get(name).tasks) for name in ("minilm", "cross", "classes", "bge")] == [
+    assert [set(models.get(name).tasks) for name in names] == [
         {"embed", "token_embed"},
         {"score", "classify", "token_classify"},
         {"classify", "token_classify"},
         {"embed", "sparse_embed", "token_embed", "token_classify"},
+        {"token_embed"},
     ]
     facts = minilm.facts
     assert (facts.dimensions, facts.matryoshka, cross.facts.dimensions) == (384, False, None)
@@ -274,6 +297,27 @@ async def test_vectors_of_tokens_equal_sentence_transformers(models: ModelRegist
     wanted = wanted / np.linalg.norm(wanted, axis=-1, keepdims=True)
     assert vectors.shape == (len(ids), 384)
     assert float((vectors * wanted).sum(-1).min()) > 0.9999
+
+
+async def test_embeddings_of_colbert_equal_transformers(models: ModelRegistry, colbert: Path):
+    """A vector for each token, the ends included, as /v1/embeddings returns them."""
+    from tests.vllm import tiny_colbert
+
+    model, text = models.get("late"), "triton serves models"
+    ids = list((await model.tokenize(text)).token_ids)
+    policy = FieldPolicy("reject")
+    current.set(RequestContext("req_1"))  # of this test's task
+    endpoint = Embeddings(PoolingInputs(InferenceLimits(), policy), policy, admission(8))
+
+    body = await endpoint.create(EmbeddingRequest(input=text, encoding_format="base64"), model)
+
+    answer = json.loads(body)
+    [found] = [each["embedding"] for each in answer["data"]]
+    assert np.asarray(found) == pytest.approx(
+        np.asarray(tiny_colbert.expected(colbert, ids)), abs=1e-4
+    )
+    assert answer["usage"] == {"prompt_tokens": len(ids), "total_tokens": len(ids)}
+    assert model.capabilities() == {"token_embeddings"}
 
 
 @pytest.mark.parametrize("task", ["embed", "token_embed", "token_classify"])

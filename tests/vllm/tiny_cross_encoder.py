@@ -25,6 +25,11 @@ def write(folder: Path, labels: tuple[str, ...] = ("LABEL_0",)) -> None:
         initializer_range=0.3,  # so that the scores of such pairs differ widely
     )
     BertForSequenceClassification(config).save_pretrained(folder)
+    write_tokenizer(folder)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Save BERT's tokenizer of the words."""
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join((*SPECIAL, *WORDS)) + "\n")
     BertTokenizerFast(vocab_file=str(vocabulary)).save_pretrained(folder)

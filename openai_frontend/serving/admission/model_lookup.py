@@ -70,13 +70,16 @@ def _only_name(
 
 def _able(cards: Sequence[ModelCard], capability: Capability | None) -> Sequence[ModelCard]:
     """The models with the capability or without any, as those that are not loaded; all if none has
-    it. For reranking, cross-encoders take precedence over embedding models.
+    it. For reranking, cross-encoders take precedence over embedding models, and for embeddings
+    these over models of tokens' vectors.
     """
     if capability is None:
         return cards
     able = [card for card in cards if capability in card.capabilities or not card.capabilities]
     if capability == "moderation":  # known from the options, whether the model is loaded or not
         able = [card for card in able if card.capabilities]
+    if capability == "embeddings":
+        able = able or [card for card in cards if "token_embeddings" in card.capabilities]
     if capability == "rerank":
         able = [card for card in able if "embeddings" not in card.capabilities] or able
     return able or cards

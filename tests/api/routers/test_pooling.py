@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import openai
 import pytest
 
 from tests import mock_models
@@ -143,14 +144,50 @@ def test_what_is_not_supported_is_refused_by_name(gateway, case):
     assert (said["param"], said["code"]) == (param, code), said
 
 
-def test_model_of_token_vectors_has_no_embeddings(gateway):
-    body = {"model": "tokens", "input": "a"}
+@pytest.mark.parametrize("options", [{}, {"encoding_format": "float"}, {"dimensions": 4}])
+def test_embeddings_of_a_model_of_token_vectors(gateway, options):
+    """A list of vectors for each input, which OpenAI's client returns as it is although it asks for
+    base64 by default.
+    """
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
+        answer = client.embeddings.create(model="tokens", input=[[5, 6, 7], [6]], **options)
+        card = client.models.retrieve("tokens")
+
+    vectors: Any = [each.embedding for each in answer.data]
+    assert vectors == data(gateway, model="tokens", input=[[5, 6, 7], [6]])
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (4, 4)
+    able = [name for name, is_able in card.model_dump()["capabilities"].items() if is_able]
+    assert able == ["token_embeddings"]
+
+
+EMBEDDINGS_REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "shorter vectors": (
+        {"model": "tokens", "dimensions": 2},
+        "dimensions",
+        "unsupported_parameter",
+    ),
+    "sparse vectors": (
+        {"model": "tokens", "output_types": ["sparse"]},
+        "model",
+        "unsupported_model",
+    ),
+    "too many numbers": (
+        {"model": "wide", "input": [[5] * 5000]},
+        "input",
+        "max_tokens_per_request",
+    ),
+    "no vectors": ({"model": "writes"}, "model", "unsupported_model"),
+}
+
+
+@pytest.mark.parametrize("case", EMBEDDINGS_REFUSED)
+def test_embeddings_that_a_model_does_not_have(gateway, case):
+    fields, param, code = EMBEDDINGS_REFUSED[case]
+    body = {"input": "a", **fields}
+
     said = error(httpx.post(f"{gateway.url}/v1/embeddings", json=body, timeout=60))
 
-    assert (said["code"], said["message"].endswith("Use /v1/pooling.")) == (
-        "unsupported_model",
-        True,
-    )
+    assert (said["param"], said["code"]) == (param, code), said
 
 
 def test_too_many_numbers_are_refused_before_the_model_runs(gateway):

@@ -74,6 +74,7 @@ async def test_request_without_a_model_uses_the_only_one(models, expected, name)
 
 CHAT: Capabilities = frozenset({"chat", "completions"})
 EMBEDS: Capabilities = frozenset({"embeddings", "rerank"})
+TOKENS: Capabilities = frozenset({"token_embeddings"})
 RANKS: Capabilities = frozenset({"rerank"})
 CLASSIFIES: Capabilities = frozenset({"classification"})
 MODERATES: Capabilities = frozenset({"classification", "moderation"})
@@ -82,6 +83,8 @@ ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Capability | None, str]] =
     ({"talks": CHAT, "embeds": EMBEDS}, "chat", "talks"),
     ({"talks": CHAT, "embeds": EMBEDS}, "completions", "talks"),
     ({"talks": CHAT, "embeds": EMBEDS}, "embeddings", "embeds"),
+    ({"late": TOKENS, "embeds": EMBEDS}, "embeddings", "embeds"),
+    ({"late": TOKENS, "talks": CHAT}, "embeddings", "late"),
     ({"talks": CHAT, "embeds": EMBEDS}, "rerank", "embeds"),
     ({"talks": CHAT, "judge": RANKS, "e": EMBEDS, "f": EMBEDS}, "rerank", "judge"),
     ({"talks": CHAT}, "embeddings", "talks"),

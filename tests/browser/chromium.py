@@ -30,6 +30,7 @@ class TritonPythonModel:
         tensors = [pb_utils.get_input_tensor_by_name(each, "IN").as_numpy() for each in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each)]) for each in tensors]
 """
+MODERATES = "moderation: {labels: {bad: hate, odd: violence}}\n"
 TURNS: list[dict[str, Any]] = [
     {"contains": "hostile", "text": HOSTILE},
     {"contains": "rainy", "after": 0, "text": CALL},
@@ -41,7 +42,8 @@ TURNS: list[dict[str, Any]] = [
 
 def serve(folder: Path, *options: str) -> GatewayProcess:
     """`talker` has tools and reasoning, `plain` no tools; `sees` describes images and audio,
-    `hears` transcribes, `sorts` classifies, `echo` returns its tensor; `broken` does not load.
+    `hears` transcribes, `sorts` classifies and moderates, `echo` returns its tensor; `broken` does
+    not load.
     """
     repository = folder / "models"
     repository.mkdir()
@@ -49,6 +51,7 @@ def serve(folder: Path, *options: str) -> GatewayProcess:
     mock_models.write_with_tokenizer(repository, "plain", tokens=["Hel", "lo "], answer_tokens=8)
     mock_models.write_with_media(repository, "sees")
     write_classifier(repository, "sorts")
+    (repository / "sorts" / "openai_frontend.yaml").write_text(MODERATES)
     mock_models.write_with_tokenizer(repository, "hears", audio_window_s=4, answer_tokens=2)
     folder_of_echo = mock_models.write(repository, "echo", config=ECHO_CONFIG)
     (folder_of_echo / "model.py").write_text(ECHO)

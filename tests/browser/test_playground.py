@@ -370,7 +370,20 @@ def test_texts_are_classified(page):
     ]
 
 
-@pytest.mark.parametrize("task", ["Embeddings", "Rerank", "Classify"])
+def test_texts_are_moderated(page):
+    """Each with the category of the highest score."""
+    open_view(page, "Vectors")
+    card = page.get_by_role("region", name="Moderate", exact=True)
+    card.get_by_label("Texts, one per line").fill("good good good bad\nodd bad odd")
+    rows = run_task(page, "Moderate").locator("tbody tr").all()
+
+    assert [row.locator("th, td").all_text_contents() for row in rows] == [
+        ["good good good bad", "no", "hate", "0.2500"],
+        ["odd bad odd", "yes", "violence", "0.6667"],
+    ]
+
+
+@pytest.mark.parametrize("task", ["Embeddings", "Rerank", "Classify", "Moderate"])
 def test_code_of_vectors_runs_as_it_is_shown(page, task):
     """Each language prints what the server answers."""
     open_view(page, "Vectors")
@@ -379,7 +392,12 @@ def test_code_of_vectors_runs_as_it_is_shown(page, task):
     card.get_by_text("Code", exact=True).click()
     outputs = run_codes(card)
 
-    part = {"Embeddings": "embedding", "Rerank": "relevance_score", "Classify": "probs"}[task]
+    part = {
+        "Embeddings": "embedding",
+        "Rerank": "relevance_score",
+        "Classify": "probs",
+        "Moderate": "category_scores",
+    }[task]
     if task == "Embeddings":
         vectors = [json.loads(line) for line in outputs["Python"].splitlines()]
         curl = [each["embedding"] for each in json.loads(outputs["curl"])["data"]]

@@ -134,6 +134,10 @@ const PYTHON = {
 for each in ${create}.data:
     print(each.embedding)
 `),
+  "v1/moderations": body => openaiCode(body, "moderations.create", create => `\
+for each in ${create}.results:
+    print(each.to_json(indent=None))
+`),
   "v1/chat/completions": body => openaiCode(body, "chat.completions.create", create => `\
 for chunk in ${create}:
     if chunk.choices:

@@ -1,4 +1,4 @@
-// Embeddings with their similarities, reranking and classification.
+// Embeddings with their similarities, reranking, classification and moderation.
 
 import { call, serves } from "./api.js";
 import { button, element, field, problem, select, table } from "./dom.js";
@@ -11,13 +11,17 @@ const lines = control => control.value.split("\n").filter(line => line.trim() !=
 
 export function vectorsView(models) {
   const able = name => models.filter(each => each.capabilities[name]).map(each => each.id);
-  const classify = element("div");
-  serves("/v1/classify").then(known => {
-    const names = able("classification");
-    if (known && names.length) classify.replaceChildren(classification(names));
-  });
   return element("div", { class: "cards" },
-    embeddings(able("embeddings")), reranking(able("rerank")), classify);
+    embeddings(able("embeddings")), reranking(able("rerank")),
+    ifServed("/v1/classify", able("classification"), classification),
+    ifServed("/v1/moderations", able("moderation"), moderation));
+}
+
+// A card that is shown if the server has the route and models for it.
+function ifServed(path, names, card) {
+  const shown = element("div");
+  serves(path).then(known => known && names.length && shown.replaceChildren(card(names)));
+  return shown;
 }
 
 // A card with a form; `run` gets the model's name, a function that sends its request, and where the
@@ -93,5 +97,19 @@ function classification(names) {
     const answer = await send("v1/classify", { model, input });
     return table("Labels", ["text", "label", "probability"], answer.data.map(each =>
       [input[each.index], each.label ?? "", Math.max(...each.probs).toFixed(4)]));
+  });
+}
+
+function moderation(names) {
+  const texts = element("textarea", { rows: 4 }, TEXTS);
+  return task("Moderate", names, [field("Texts, one per line", texts)], async (model, send) => {
+    const input = lines(texts);
+    const answer = await send("v1/moderations", { model, input });
+    return table("Moderation", ["text", "flagged", "highest category", "score"],
+      answer.results.map((each, index) => {
+        const [name, score] = Object.entries(each.category_scores)
+          .reduce((most, other) => (other[1] > most[1] ? other : most));
+        return [input[index], each.flagged ? "yes" : "no", name, score.toFixed(4)];
+      }));
   });
 }

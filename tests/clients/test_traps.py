@@ -19,6 +19,7 @@
 | Continue | long `stop` lists, `api-key`, a space as content, `suffix`, raw prompts | here |
 | Continue | a fast end at a disconnect | `tests/api/test_faults.py` |
 | instructor | its modes, those with tools too | `test_instructor.py` |
+| OpenAI's, NeMo's guardrails | `omni-moderation-latest`, checks by chats | `test_guardrails.py` |
 | Codex | `/v1/responses` | `tests/api/routers/test_responses.py` |
 | pi, opencode, Qwen Code | `/v1/messages` | `test_agents.py` |
 | Anthropic's SDK | `/v1/messages` | `tests/api/test_anthropic_sdk.py` |

@@ -205,7 +205,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     _add_routes(app, settings, state)
     _include(app, metrics_router(partial(_families, state), state.server.metrics))
     _add_pages(app, settings, registry, public_scopes=public if authenticator is not None else None)
-    _add_hosting(app, state.server)
+    _add_hosting(app, state.server, settings)
     app.state.routes = all_routes(app)
     routes.load(app.state.routes)
     return app
@@ -226,9 +226,10 @@ def _add_pages(
     _include(app, root_router(settings.root_path, pages=pages))
 
 
-def _add_hosting(app: Gateway, server: Server) -> None:
+def _add_hosting(app: Gateway, server: Server, settings: Settings) -> None:
     """Add the routes of SageMaker and Vertex AI, which call those that exist already."""
-    hosting = Hosting.of(os.environ)
+    named = grpc_options.value(settings.triton_option, "vertex-ai-default-model")
+    hosting = Hosting.of(os.environ, named)
     by_path = {
         (method, route.path): route.endpoint
         for route in all_routes(app)

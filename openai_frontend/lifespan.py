@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from openai_frontend.admission.memory_budget import MemoryBudget
 from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
+from openai_frontend.config.model_options import EVERY_MODEL
 from openai_frontend.config.settings import Settings
-from openai_frontend.errors import GatewayError
+from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.logs.handler import dropped_lines
 from openai_frontend.media.audio import check_reply
 from openai_frontend.media.fetch import MediaFetcher, internet
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_REASON_IN_LOG = "not loaded; the core's log has the reason"
 _REMOTE_PREFILL_TIMEOUT_S = 30.0  # after which a decode server computes the prompt itself
 # Limits for one audio file: 25 minutes of Opus take 10 to 20 s, 150 million samples 600 MiB
 _CODEC_TIMEOUT_S, _CODEC_MEMORY_MIB = 60.0, 1024
@@ -70,6 +72,8 @@ class Startup:
         self._registry = registry
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
+        # The models that the core loads, if the failure of one is a failure of the start
+        self.required: Sequence[str] | None = None
         self.on_core: Callable[[], None] = lambda: None  # after engines start
 
     async def run(self) -> None:
@@ -79,7 +83,7 @@ class Startup:
             self.on_core()
             self._registry.loading_at_start.update(self._preload)
             await self._registry.refresh()
-            await self._load_models()
+            self._require_loaded(await self._load_models())
             async with asyncio.TaskGroup() as watchers:
                 watch = partial(self._registry.watch_adapters, self._lora_poll_interval_s)
                 watchers.create_task(supervise("watch LoRA adapters", watch))
@@ -91,20 +95,36 @@ class Startup:
             self.failure = _without_frames(error)
             self.on_failure()
 
-    async def _load_models(self) -> None:
-        """Load as many side by side as the loader allows. Log a model that does not load; a request
-        for it tries again.
+    async def _load_models(self) -> dict[str, str]:
+        """Load as many side by side as the loader allows. Log and return the models that do not
+        load, with the reasons; a request for one tries again.
         """
+        failures: dict[str, str] = {}
         async with asyncio.TaskGroup() as loads:
             for name in self._preload:
-                loads.create_task(self._load_model(name))
+                loads.create_task(self._load_model(name, failures))
+        return failures
 
-    async def _load_model(self, name: str) -> None:
+    async def _load_model(self, name: str, failures: dict[str, str]) -> None:
         try:
             await self._registry.ensure_loaded(name, None)
         except GatewayError as error:
             logger.error("failed to load model %s: %s", name, error.message)
+            failures[name] = error.message
         self._registry.loading_at_start.discard(name)
+
+    def _require_loaded(self, failures: Mapping[str, str]) -> None:
+        """Raises ModelUnavailable if the server must exit because of a model."""
+        if self.required is None:
+            return
+        # The core's index has no reason for a model without a version that it could load
+        absent = set(self.required) - self._registry.loaded_in_core()
+        reasons = {**dict.fromkeys(absent, _REASON_IN_LOG), **self._registry.unready(), **failures}
+        if absent:
+            reasons.pop(EVERY_MODEL, None)
+        if reasons:
+            texts = (f"{name}: {' '.join(text.split())}" for name, text in sorted(reasons.items()))
+            raise ModelUnavailable(f"exit-on-error: models failed to load: {'; '.join(texts)}")
 
 
 def _without_frames(error: Exception) -> Exception:

@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -314,11 +315,25 @@ def _serve(settings: Settings) -> int:
         compatibility.require()
     except compatibility.UnsupportedPackage as error:
         return _refuse(str(error), FAILED)
-    from openai_frontend.cli.serve import listen, listen_locally, serve
+    from openai_frontend.cli.serve import serve
 
     if (failure := _failed_plugin() or _failed_copy(settings)) is not None:
         return _refuse(failure, FAILED)
-    # Name of serve's parameter -> address
+    listeners = _listeners(settings)
+    if isinstance(listeners, str):
+        return _refuse(listeners, FAILED)
+    try:
+        return serve(settings, **listeners)
+    except compatibility.UnsupportedPackage as error:
+        for listener in listeners.values():
+            listener.close()
+        return _refuse(str(error), FAILED)
+
+
+def _listeners(settings: Settings) -> dict[str, socket.socket] | str:
+    """By the names of serve's parameters; or the address that cannot be had, with the reason."""
+    from openai_frontend.cli.serve import listen, listen_locally, require_free
+
     addresses = {"listener": (settings.host, settings.port)}
     if settings.metrics_port is not None:
         addresses["metrics_listener"] = _address(settings, "metrics-address"), settings.metrics_port
@@ -329,20 +344,22 @@ def _serve(settings: Settings) -> int:
         if grpc_port := grpc_options.value(settings.triton_option, "grpc-port"):
             grpc_host = _address(settings, "grpc-address")
             where = f"{grpc_host}:{grpc_port}"
-            listen(grpc_host, grpc_port).close()  # gRPC's library opens the port by itself
+            reuse = grpc_options.value(settings.triton_option, "reuse-grpc-port")
+            # gRPC's library opens the port by itself
+            require_free(grpc_host, grpc_port, reuse_port=reuse)
+        reuse = grpc_options.value(settings.triton_option, "reuse-http-port")
         for name, address in addresses.items():
             local = settings.unix_socket if name == "listener" else None
             where = str(local or "{}:{}".format(*address))
-            listeners[name] = listen(*address) if local is None else listen_locally(local)
+            if local is None:
+                reuse_port = reuse and name == "listener"
+                listeners[name] = listen(*address, reuse_port=reuse_port)
+            else:
+                listeners[name] = listen_locally(local)
     except OSError as error:
         reason = (error.strerror or "").partition(" (")[0]
-        return _refuse(f"cannot listen on {where}: {reason}", FAILED)
-    try:
-        return serve(settings, **listeners)
-    except compatibility.UnsupportedPackage as error:
-        for listener in listeners.values():
-            listener.close()
-        return _refuse(str(error), FAILED)
+        return f"cannot listen on {where}: {reason}"
+    return listeners
 
 
 def _address(settings: Settings, option: str) -> str:

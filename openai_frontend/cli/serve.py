@@ -16,7 +16,7 @@ import uvicorn
 
 from openai_frontend.app import Gateway, create_app, create_transfer_app
 from openai_frontend.cli import banner, cached_repository, grpc_server
-from openai_frontend.config import model_folders
+from openai_frontend.config import grpc_options, model_folders
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.logs.engine_logs import TritonLogPipe, configure_vllm
@@ -41,14 +41,28 @@ logger = logging.getLogger(__name__)
 _UNSENT_BYTES = 128 * 1024
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. OSError where the address cannot be had."""
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """A socket that listens; `reuse_port`: beside others of the same user that have it too.
+    OSError where the address cannot be had.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=2048)
+    listener = socket.create_server(
+        (host, port), family=family, backlog=2048, reuse_port=reuse_port
+    )
     # Its connections have this from it: what a client does not read waits here, where it is
     # counted, and not in megabytes of the kernel's. What is under way does not count.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     return listener
+
+
+def require_free(host: str, port: int, *, reuse_port: bool = False) -> None:
+    """OSError where the address cannot be had. Does not listen: among servers that share a port,
+    the kernel would give it some of their clients.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
+        probe.bind((host, port))
 
 
 def listen_locally(path: Path) -> socket.socket:
@@ -86,6 +100,8 @@ def build_app(settings: Settings) -> Gateway:
     gc_tuning.freeze_heap()  # and from now on loads cause no full collections
     # The longest pause comes before there is a stream
     app.state.startup.on_core = gc_tuning.freeze_heap
+    if grpc_options.value(settings.triton_option, "exit-on-error"):
+        app.state.startup.required = _loading(settings)
     app.router.lifespan_context = gc_tuning.freezing_heap(
         app.router.lifespan_context, app.state.registry, server.heartbeat
     )

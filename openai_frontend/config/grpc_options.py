@@ -41,6 +41,12 @@ GRPC_OPTIONS: Mapping[str, TritonOption] = {
         "", whole_number(0, 65535), "TCP port for gRPC; 0 chooses a free port. Default: no gRPC."
     ),
     "grpc-address": TritonOption("", TEXT, "Address to listen on. Default: that of `--host`."),
+    "reuse-grpc-port": TritonOption(
+        "grpc.so_reuseport",
+        BOOLEAN,
+        "Let several servers of the same user listen on `--grpc-port` (SO_REUSEPORT).",
+        default="false",
+    ),
     "grpc-header-forward-pattern": TritonOption(
         "", _PATTERN, "Metadata whose whole name matches becomes parameters for the model."
     ),
@@ -115,7 +121,7 @@ KSERVE_OPTIONS: Mapping[str, TritonOption] = {
     ),
 }
 
-HTTP_OPTIONS: Mapping[str, TritonOption] = {
+SERVER_OPTIONS: Mapping[str, TritonOption] = {
     "http-header-forward-pattern": TritonOption(
         "",
         _PATTERN,
@@ -124,12 +130,27 @@ HTTP_OPTIONS: Mapping[str, TritonOption] = {
     "metrics-address": TritonOption(
         "", TEXT, "Address of `--metrics-port` to listen on. Default: that of `--host`."
     ),
+    "reuse-http-port": TritonOption(
+        "",
+        BOOLEAN,
+        "Let several servers of the same user listen on `--port` (SO_REUSEPORT).",
+        default="false",
+    ),
+    "exit-on-error": TritonOption(
+        "",
+        BOOLEAN,
+        "Exit with code 1 if a model fails to load at the start.",
+        default="false",
+    ),
+    "vertex-ai-default-model": TritonOption(
+        "", TEXT, "Model of predictions in KServe's format that name none."
+    ),
 }
 
 ALL_OPTIONS: Mapping[str, TritonOption] = {
     **TRITON_OPTIONS,
     **KSERVE_OPTIONS,
-    **HTTP_OPTIONS,
+    **SERVER_OPTIONS,
     **GRPC_OPTIONS,
 }
 

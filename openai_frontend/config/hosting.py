@@ -18,8 +18,10 @@ class Hosting:
     predict_route: str | None = None
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> "Hosting":
-        """Raises ValueError that names the variable."""
+    def of(cls, environment: Mapping[str, str], default_model: str | None = None) -> "Hosting":
+        """`default_model`: the model if no variable names one. Raises ValueError that names the
+        variable.
+        """
         kind = environment.get("SAGEMAKER_TRITON_INFERENCE_TYPE")
         if kind is not None and kind not in _TYPES:
             raise ValueError(f"SAGEMAKER_TRITON_INFERENCE_TYPE must be one of {', '.join(_TYPES)}")
@@ -27,7 +29,7 @@ class Hosting:
         if environment.get("AIP_MODE") == "PREDICTION":
             routes = [_route(environment, f"AIP_{name}_ROUTE") for name in ("HEALTH", "PREDICT")]
         return cls(
-            environment.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"),
+            environment.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", default_model),
             cast("InferenceType | None", kind),
             *routes,
         )

@@ -237,6 +237,8 @@ class GatewayProcess(QuietServer):
         finally:
             self._reporter.clear()
         self._watchdog.threshold_s = THRESHOLD_S
+        if self._startup.failure is not None:
+            return
         cards = sorted(self._registry.cards(), key=lambda card: card.alias_of is not None)
         # Aliases last, so that examples use a model's own name
         models = {card.name: card.capabilities for card in cards if card.ready}

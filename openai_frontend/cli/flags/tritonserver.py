@@ -116,9 +116,6 @@ FLAGS: dict[str, Rule] = {
     "--disable-auto-complete-config": Rule(
         "none", lambda _: _OPTIONS["strict-model-config"].read(["true"])
     ),
-    "--exit-on-error": only_off(
-        "a model that fails does not end the server: /health/ready is 503 while one has failed"
-    ),
     "--exit-timeout-secs": renamed("--exit-timeout-s"),
     # HTTP
     "--allow-http": only_on("HTTP serves health, metrics and every API except gRPC"),
@@ -126,7 +123,6 @@ FLAGS: dict[str, Rule] = {
     "--http-port": renamed("--port"),
     "--http-max-input-size": renamed("--max-body-bytes"),
     "--http-thread-count": not_needed(_THREADS, "one"),
-    "--reuse-http-port": only_off("each server needs its own port (docs/scale.md)"),
     "--http-restricted-api": refused("use --keys-file with scopes (docs/authentication.md)"),
     # metrics
     "--allow-metrics": switch("--metrics"),
@@ -144,7 +140,6 @@ FLAGS: dict[str, Rule] = {
     "--response-cache-byte-size": renamed("--cache-config", _cache_size),
     # other protocols
     "--allow-grpc": _by_port("--triton-option", "grpc-port=8001"),
-    "--reuse-grpc-port": only_off("each server needs its own port (docs/scale.md)"),
     "--grpc-use-ssl": only_off(_GRPC_TLS),
     "--grpc-use-ssl-mutual": only_off(_GRPC_TLS),
     "--grpc-server-cert": renamed("--tls-certificate"),
@@ -166,7 +161,4 @@ FLAGS: dict[str, Rule] = {
     "--allow-vertex-ai": _HOSTED,
     "--vertex-ai-port": renamed("--port"),
     "--vertex-ai-thread-count": not_needed(_THREADS, "one"),
-    "--vertex-ai-default-model": refused(
-        "a prediction uses the only loaded model, or the one in X-Vertex-Ai-Triton-Redirect"
-    ),
 }  # fmt: skip

@@ -90,7 +90,6 @@ class GrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", options.max_metadata_bytes),
                 ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
-                ("grpc.so_reuseport", 0),
                 *options.channel_arguments,
             ],
         )

@@ -102,6 +102,15 @@ async def test_model_of_the_environment(kserve):
     assert response.json()["model_name"] == "mock"
 
 
+async def test_default_model_of_predictions(kserve):
+    """`--vertex-ai-default-model` names it."""
+    option = {"vertex-ai-default-model": "one"}
+    async with hosted(kserve, triton_option=option) as client:
+        response = await client.post("/aip/predict", json=INFER)
+
+    assert response.json()["model_name"] == "one"
+
+
 REFUSED = {
     "no member": ({"x": 1}, {}, 400, "messages, prompt"),
     "several models": (INFER, {}, 400, TARGET.lower()),

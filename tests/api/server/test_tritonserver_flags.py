@@ -1,7 +1,10 @@
 """A command line of tritonserver starts the server, in its own process."""
 
+import contextlib
+import time
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
@@ -47,3 +50,58 @@ def test_command_line_of_tritonserver_starts_the_server(tmp_path: Path, models: 
     assert "nv_inference_count" in text
     assert "Loading cache library: 'local'" in output
     assert f"gRPC listens: host=127.0.0.1 port={grpc}" in output
+
+
+@pytest.mark.slow
+def test_model_that_fails_to_load_ends_the_server(tmp_path: Path, models: Path) -> None:
+    """With --exit-on-error=true: one line names every model that failed, and the code is 1."""
+    for name, version in (("broken", "1"), ("empty", "none")):  # the second has no version
+        (models / name / version).mkdir(parents=True)
+        (models / name / "config.pbtxt").write_text('backend: "nobody"', encoding="utf-8")
+    options = ["--exit-on-error=true", "--model-control-mode=explicit", "--load-model=mock",
+               "--load-model=broken", "--load-model=empty"]  # fmt: skip
+    with GatewayProcess(models, tmp_path / "log", *options) as gateway:
+        code, output = gateway.wait(), gateway.output()
+
+    (line,) = [line for line in output.splitlines() if "exit-on-error" in line]
+    assert code == 1, output
+    assert "startup failed: exit-on-error: models failed to load: broken: " in line
+    assert "; empty: not loaded; the core's log has the reason" in line
+    assert "mock: " not in line
+    assert "Ready on" not in output
+
+
+@pytest.mark.slow
+def test_models_that_load_do_not_end_the_server(tmp_path: Path, models: Path) -> None:
+    with GatewayProcess(models, tmp_path / "log", "--exit-on-error") as gateway:
+        gateway.wait_until_ready()
+
+
+@pytest.mark.slow
+def test_two_servers_share_their_ports(tmp_path: Path, models: Path) -> None:
+    """With --reuse-http-port and --reuse-grpc-port, the second serves when the first has ended."""
+    rpc = free_port()
+    options = ["--reuse-http-port=true", "--reuse-grpc-port=1", f"--grpc-port={rpc}"]
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(GatewayProcess(models, tmp_path / "first", *options))
+        first.wait_until_ready()
+        second = stack.enter_context(
+            GatewayProcess(models, tmp_path / "second", *options, port=first.port)
+        )
+        await_output(second, f"port={rpc}")
+        alone = stack.enter_context(GatewayProcess(models, tmp_path / "alone", port=first.port))
+        refused = alone.wait(), alone.output()
+        assert first.stop() == 0
+        second.wait_until_ready()
+        with grpc.insecure_channel(f"127.0.0.1:{rpc}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=60)
+
+    assert refused[0] == 1
+    assert "Address already in use" in refused[1]
+
+
+def await_output(gateway: GatewayProcess, text: str) -> None:
+    deadline = time.monotonic() + 120
+    while text not in gateway.output():
+        assert time.monotonic() < deadline, gateway.output()
+        time.sleep(0.05)

@@ -80,6 +80,7 @@ from openai_frontend.routers.pooling import (
 from openai_frontend.routers.root import root_router
 from openai_frontend.routers.routing import RouteTable, all_routes
 from openai_frontend.routers.sleep import sleep_router
+from openai_frontend.routers.stateful_sessions import StatefulSessions
 from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.text import text_routers
 from openai_frontend.routers.tokenization import tokenization_router
@@ -242,8 +243,12 @@ def _add_hosting(app: Gateway, server: Server, settings: Settings) -> None:
         ready = {entry.name for entry in server.model_index() if entry.state == "READY"}
         return hosting.default_model or (ready.pop() if len(ready) == 1 else None)
 
+    lifetime_s = hosting.session_lifetime_s
     invocations = Invocations(
-        lambda path: by_path.get(("POST", path)), default_model, hosting.inference_type
+        lambda path: by_path.get(("POST", path)),
+        default_model,
+        hosting.inference_type,
+        None if lifetime_s is None else StatefulSessions(lifetime_s),
     )
     ready = by_path["GET", "/health/ready"]
     health_route, predict_route = (None if path in taken else path for path in paths)

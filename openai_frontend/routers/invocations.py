@@ -5,6 +5,7 @@ Each request is passed to the endpoint for its body: of OpenAI's API, or of KSer
 
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -12,8 +13,10 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Message
 
 from openai_frontend.errors import InvalidRequest, NotPermitted, NotSupported
+from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.request import read_body
 from openai_frontend.routers.routing import HealthRoute, InferenceRoute
+from openai_frontend.routers.stateful_sessions import StatefulSessions
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.hosting import InvocationRequest
 
@@ -39,6 +42,8 @@ _REDIRECT = re.compile(
     r"/(?P<action>infer|generate|generate_stream)"
 )
 _SESSION = "x-amzn-sagemaker-session-id"
+_NEW_SESSION = "x-amzn-sagemaker-new-session-id"
+_CLOSED_SESSION = "x-amzn-sagemaker-closed-session-id"
 _ADAPTER = "x-amzn-sagemaker-adapter-identifier"
 _TARGET_MODEL = "x-amzn-sagemaker-target-model"
 _REDIRECT_HEADER = "x-vertex-ai-triton-redirect"
@@ -52,10 +57,13 @@ class Invocations:
         endpoints: Callable[[str], Endpoint | None],
         default_model: Callable[[], str | None],
         inference_type: str | None = None,
+        sessions: StatefulSessions | None = None,
     ) -> None:
         """`endpoints` are those of POST by their paths. `default_model` is the model of requests
         in KServe's format that name none; `inference_type` the endpoint of all of them.
+        `sessions` are SageMaker's.
         """
+        self._sessions = sessions
         self._endpoints = endpoints
         self._default_model = default_model
         self._inference_type = inference_type
@@ -63,9 +71,21 @@ class Invocations:
 
     async def invoke(self, request: Request) -> Response:
         """SageMaker's request."""
-        if _SESSION in request.headers:
-            raise InvalidRequest(f"Stateful sessions are not supported: leave out {_SESSION}.")
-        return await self._answer(request, await read_body(request.receive))
+        body = await read_body(request.receive)
+        fields = await self._read(request, body)
+        id = request.headers.get(_SESSION)
+        if fields.requestType is None and id is None:
+            return await self._answer(request, body, fields)
+        if self._sessions is None:
+            raise InvalidRequest(
+                f"Stateful sessions are off (SAGEMAKER_ENABLE_STATEFUL_SESSIONS): leave out "
+                f"{_SESSION} and 'requestType'."
+            )
+        if fields.requestType is not None:
+            return _session_response(self._sessions, fields, id)
+        if id is not None:
+            self._sessions.require(id, current_request().tenant)
+        return await self._answer(request, body, fields)
 
     async def predict(self, request: Request) -> Response:
         """Vertex AI's request: `instances`, each one a body; or one body."""
@@ -74,7 +94,7 @@ class Invocations:
             return await self._redirected(request, redirect, body)
         fields = await self._read(request, body)
         if fields.instances is None:
-            return await self._answer(request, body)
+            return await self._answer(request, body, fields)
         if len(fields.instances) > _MOST_INSTANCES:
             message = f"'instances' must have at most {_MOST_INSTANCES} members"
             raise InvalidRequest(message, param="instances")
@@ -88,13 +108,14 @@ class Invocations:
         if instance.get("stream"):
             raise InvalidRequest("'stream' is not possible within instances", param="stream")
         body = {name: value for name, value in instance.items() if name != "@requestFormat"}
-        response = await self._answer(_accepting_no_encoding(request), orjson.dumps(body))
+        data = orjson.dumps(body)
+        fields = await self._read(request, data)
+        response = await self._answer(_accepting_no_encoding(request), data, fields)
         if response.headers.get("content-type") != "application/json":
             raise InvalidRequest("Binary outputs and streams are not possible within instances.")
         return orjson.loads(response.body)
 
-    async def _answer(self, request: Request, body: bytes) -> Response:
-        fields = await self._read(request, body)
+    async def _answer(self, request: Request, body: bytes, fields: InvocationRequest) -> Response:
         members = fields.model_extra or {}
         path = next((path for name, path in _PATHS.items() if name in members), None)
         if path is None:
@@ -145,6 +166,26 @@ class Invocations:
         if binary is not None and (length := response.headers.get(_JSON_LENGTH)) is not None:
             response.headers["content-type"] = binary[1] + length
         return response
+
+
+def _session_response(
+    sessions: StatefulSessions, fields: InvocationRequest, id: str | None
+) -> Response:
+    """Opens or closes a session."""
+    tenant = current_request().tenant
+    others = sorted({*fields.model_fields_set, *(fields.model_extra or {})} - {"requestType"})
+    if others:
+        raise InvalidRequest(f"'requestType' must be the only member, not with '{others[0]}'")
+    if fields.requestType == "NEW_SESSION":
+        opened = sessions.open(tenant)
+        end = datetime.now(UTC) + timedelta(seconds=sessions.lifetime_s)
+        headers = {_NEW_SESSION: f"{opened}; Expires={end:%Y-%m-%dT%H:%M:%SZ}"}
+        return Response(f"Session {opened} created", headers=headers, media_type="text/plain")
+    if not id:
+        raise InvalidRequest(f"The header {_SESSION} must name the session to close.")
+    sessions.close(id, tenant)
+    headers = {_CLOSED_SESSION: id}
+    return Response(f"Session {id} closed", headers=headers, media_type="text/plain")
 
 
 def _accepting_no_encoding(request: Request) -> Request:

@@ -1,10 +1,17 @@
 """POST /invocations of SageMaker and the routes of Vertex AI: the endpoint that the body needs."""
 
 import contextlib
+import importlib
 import json
+import logging
+import re
 import struct
+import tempfile
+from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
+from fastapi import FastAPI, Request, Response
 
 from tests.api.kserve.conftest import other_app
 from tests.fast.auth import key_files
@@ -17,6 +24,9 @@ COMPLETION = {"model": "mock", "prompt": "hi", "max_tokens": 2}
 INFER = {"inputs": [{"name": "IN", "shape": [2], "datatype": "FP32", "data": [1, 2]}]}
 GENERATE = {"text_input": "hi"}
 TARGET = "X-Amzn-SageMaker-Target-Model"
+SESSION = "X-Amzn-SageMaker-Session-Id"
+OPEN, CLOSE = {"requestType": "NEW_SESSION"}, {"requestType": "CLOSE"}
+STATEFUL = {"SAGEMAKER_ENABLE_STATEFUL_SESSIONS": "true"}
 REDIRECT = "X-Vertex-Ai-Triton-Redirect"
 BINARY = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 ROUTES = {"AIP_MODE": "PREDICTION", "AIP_HEALTH_ROUTE": "/aip/health",
@@ -114,7 +124,9 @@ async def test_default_model_of_predictions(kserve):
 REFUSED = {
     "no member": ({"x": 1}, {}, 400, "messages, prompt"),
     "several models": (INFER, {}, 400, TARGET.lower()),
-    "session": (CHAT, {"X-Amzn-SageMaker-Session-Id": "1"}, 400, "sessions are not supported"),
+    "session": (CHAT, {SESSION: "1"}, 400, "SAGEMAKER_ENABLE_STATEFUL_SESSIONS"),
+    "new session": (OPEN, {}, 400, "sessions are off"),
+    "unknown type": ({"requestType": "OPEN"}, {}, 400, "requestType"),
     "unknown target": (INFER, {TARGET: "nobody"}, 404, "nobody"),
     "path as target": (INFER, {TARGET: "../one"}, 404, "invalid model name"),
     "adapter": (CHAT, {"X-Amzn-SageMaker-Adapter-Identifier": "a"}, 404, "'a'"),
@@ -194,3 +206,117 @@ async def test_scope(kserve, tmp_path):
                 found[name, path] = response.status_code
 
     assert [*found.values()] == [200, 200, 404, 404, 403, 403, 401, 401]
+
+
+async def opened(client, **headers):
+    response = await client.post("/invocations", json=OPEN, headers=headers)
+    return response.headers["x-amzn-sagemaker-new-session-id"].partition(";")[0]
+
+
+async def test_session(kserve):
+    """It is opened, serves requests and is closed; then its id is unknown."""
+    async with hosted(kserve, {**STATEFUL, "SAGEMAKER_SESSIONS_EXPIRATION": "60"}) as client:
+        new = await client.post("/invocations", json=OPEN, headers={SESSION: "ignored"})
+        id, _, expires = new.headers["x-amzn-sagemaker-new-session-id"].partition("; Expires=")
+        used = await client.post("/invocations", json=COMPLETION, headers={SESSION: id})
+        closed = await client.post("/invocations", json=CLOSE, headers={SESSION: id})
+        late = await client.post("/invocations", json=COMPLETION, headers={SESSION: id})
+        again = await client.post("/invocations", json=CLOSE, headers={SESSION: id})
+
+    left = datetime.strptime(expires, "%Y-%m-%dT%H:%M:%S%z") - datetime.now(UTC)
+    assert timedelta(seconds=30) < left <= timedelta(seconds=60)
+    assert [each.status_code for each in (new, used, closed, late, again)] == [
+        200,
+        200,
+        200,
+        400,
+        400,
+    ]
+    assert closed.headers["x-amzn-sagemaker-closed-session-id"] == id
+    assert (new.text, closed.text) == (f"Session {id} created", f"Session {id} closed")
+    assert f"session not found: '{id}'" in late.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({**OPEN, "model": "mock"}, "'requestType' must be the only member, not with 'model'"),
+        (CLOSE, "must name the session to close"),
+        ({"requestType": "OPEN"}, "requestType"),
+    ],
+)
+async def test_refused_session_requests(kserve, body, message):
+    async with hosted(kserve, STATEFUL) as client:
+        response = await client.post("/invocations", json=body)
+
+    assert (response.status_code, message in response.text) == (400, True), response.text
+
+
+async def test_session_belongs_to_its_key(kserve, tmp_path):
+    """Another key cannot use or close it."""
+    file = key_files.write(tmp_path / "keys.yaml", key("mine"), key("other"))
+    async with hosted(kserve, STATEFUL, keys_file=file) as client:
+        id = await opened(client, **bearer("mine"))
+        found = [
+            (await client.post("/invocations", json=body, headers={**bearer(name), SESSION: id}))
+            for name in ("other", "mine")
+            for body in (COMPLETION, CLOSE)
+        ]
+
+    assert [each.status_code for each in found] == [400, 400, 200, 200]
+
+
+@pytest.mark.parametrize("seconds", ["0", "x", "-1", "604801", "9" * 400])
+async def test_lifetime_of_sessions_is_checked(kserve, seconds):
+    with pytest.raises(ValueError, match="SAGEMAKER_SESSIONS_EXPIRATION must be a number"):
+        async with hosted(kserve, {**STATEFUL, "SAGEMAKER_SESSIONS_EXPIRATION": seconds}):
+            pass
+
+
+async def test_answers_are_those_of_the_standard_package(kserve):
+    """Status and headers, for a container in which vLLM's own server ran before."""
+    async with hosted(kserve, STATEFUL) as ours, standard_app() as standard:
+        found = [await session_answers(client) for client in (standard, ours)]
+
+    assert found[0] == found[1]
+
+
+async def session_answers(client):
+    """Status and headers of each step of a session, without what is random."""
+    id = await opened(client)
+    steps = [(OPEN, {}), (COMPLETION, {SESSION: id}), (COMPLETION, {SESSION: "nobody"}),
+             ({**OPEN, "x": 1}, {}), ({"requestType": "OPEN"}, {}), (CLOSE, {SESSION: "nobody"}),
+             (CLOSE, {SESSION: id}), (CLOSE, {SESSION: id})]  # fmt: skip
+    answers = []
+    for body, headers in steps:
+        response = await client.post("/invocations", json=body, headers=headers)
+        ids = {
+            name: re.sub(r"[0-9a-f]{8}-[-0-9a-f]{27}|\d{4}-\S+Z", "...", value)
+            for name, value in response.headers.items()
+            if name.endswith("session-id")
+        }
+        answers.append((response.status_code, ids))
+    return answers
+
+
+@contextlib.asynccontextmanager
+async def standard_app():
+    """An application with the handlers of `model-hosting-container-standards`, as in vLLM."""
+    level = logging.root.level
+    standards = pytest.importorskip("model_hosting_container_standards.sagemaker")
+    logging.root.setLevel(level)  # its import changes it
+    manager = importlib.import_module(f"{standards.__name__}.sessions.manager")
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SAGEMAKER_ENABLE_STATEFUL_SESSIONS", "true")
+        patch.setenv("SAGEMAKER_SESSIONS_PATH", folder)
+        manager.init_session_manager_from_env()
+        app = FastAPI()
+
+        @app.post("/invocations")
+        @standards.stateful_session_manager()
+        async def invocations(request: Request):
+            return Response("{}")
+
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://standard") as client:
+            yield client

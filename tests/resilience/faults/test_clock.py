@@ -17,6 +17,7 @@ MAY = {
     "cli/keys.py": "a key ends on a day",
     "auth/redis_limits.py": "Unix time at the end of a window; waits are at most a minute",
     "request_context/record.py": "the begin of a span",
+    "routers/invocations.py": "when a session of SageMaker ends",
     "engines/kv_events.py": "when blocks changed, as vLLM tells it",
     "engines/vllm/conversion.py": "when a request arrived, as vLLM tells its engine",
     "engines/vllm/stats.py": "when adapters ran, as vLLM tells it",

@@ -7,7 +7,7 @@ from typing import Any
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.infer_options import SequenceStep
 
-_MAX_INT = 2**63 - 1  # the core's integers are int64
+_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1  # the core's integers are int64
 _MAX_SEQUENCE_ID = 2**64 - 1
 _MAX_SEQUENCE_BYTES = 128  # of UTF-8, as Triton documents
 _RESERVED_PREFIX = "triton_"
@@ -100,7 +100,7 @@ def _key(name: str) -> str:
 
 
 def _scalar(name: str, value: Any) -> str | int | bool | float:
-    if isinstance(value, int) and not -_MAX_INT <= value <= _MAX_INT:
+    if isinstance(value, int) and not _MIN_INT <= value <= _MAX_INT:
         raise _refusal(name, "the integer does not fit into 64 bits")
     if isinstance(value, str) and "\x00" in value:
         raise _refusal(name, "the string contains NUL, which would end it in the core")
@@ -111,7 +111,7 @@ def _scalar(name: str, value: Any) -> str | int | bool | float:
 
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_INT:
-        raise _refusal(name, "must be an integer of at least 0")
+        raise _refusal(name, f"must be an integer from 0 to {_MAX_INT}")
     return value
 
 

@@ -99,7 +99,7 @@ def read_reference(tensor: str, parameters: Mapping[str, Any]) -> Reference | No
 
 def _number(tensor: str, name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        reject(tensor, f"`{name}` must be an integer of at least 0")
+        reject(tensor, f"`{name}` must be an integer from 0 to {2**63 - 1}")
     return value
 
 

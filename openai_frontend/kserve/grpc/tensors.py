@@ -194,7 +194,7 @@ def _outputs(request: Any) -> tuple[RequestedOutput, ...]:
         parameters = parameters_of(output.parameters)
         classes = parameters.get("classification", 0)
         if isinstance(classes, bool) or not isinstance(classes, int) or not 0 <= classes < 2**31:
-            reject(name, "`classification` must be an integer of at least 0")
+            reject(name, f"`classification` must be an integer from 0 to {2**31 - 1}")
         requested[name] = requested_output(name, parameters, binary=None, default_binary=True)
     return tuple(requested.values())
 

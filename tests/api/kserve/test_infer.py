@@ -108,14 +108,14 @@ async def test_raw_body(kserve):
 
 async def test_custom_parameters_reach_the_model(kserve):
     """So does the id. Scheduling parameters are not among them."""
-    parameters = {"mine": "a", "n": 3, "x": 0.5, "on": True, "priority": 1, "timeout": 10**9,
+    parameters = {"mine": "a", "n": -(2**63), "x": 0.5, "on": True, "priority": 1, "timeout": 10**9,
                   "sequence_id": 0, "sequence_start": False}  # fmt: skip
 
     response = await kserve.infer("one", IN, id="42", parameters=parameters)
 
     said = {each["name"]: each["data"] for each in response.json()["outputs"]}
     assert said["request_id"] == ["42"]
-    custom = {"mine": "a", "n": 3, "x": 0.5, "on": True}
+    custom = {"mine": "a", "n": -(2**63), "x": 0.5, "on": True}
     assert json.loads(said["parameters"][0]).items() >= custom.items()
 
 

@@ -301,6 +301,31 @@ def _check_extras(settings: Settings) -> None:
     grpc_port = grpc_options.value(settings.triton_option, "grpc-port")
     if grpc_port is not None and importlib.util.find_spec("grpc") is None:
         raise InvalidSettings("grpc-port: grpcio is not installed; install openai-frontend[grpc]")
+    _check_grpc_certificate(settings)
+
+
+# A setting of HTTP's certificate -> the option of gRPC's own
+_GRPC_TLS = {
+    "tls_certificate": "grpc-server-cert",
+    "tls_key": "grpc-server-key",
+    "tls_client_ca": "grpc-root-cert",
+}
+
+
+def _check_grpc_certificate(settings: Settings) -> None:
+    try:
+        files = grpc_options.tls_files(settings.triton_option)
+    except ValueError as error:
+        raise InvalidSettings(f"triton_option: {error}") from None
+    if files is None:
+        return
+    from openai_frontend.server.certificates import Certificate, InvalidCertificate
+
+    try:
+        Certificate(files["certificate"], files["key"], files.get("client_ca"))
+    except InvalidCertificate as error:
+        setting, _, reason = str(error).partition(": ")
+        raise InvalidSettings(f"triton_option: {_GRPC_TLS[setting]}: {reason}") from None
 
 
 def _serve(settings: Settings) -> int:

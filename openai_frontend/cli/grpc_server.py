@@ -39,8 +39,9 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
         authorizer=None if keys is None else Authorizer(keys.api_keys, public_scopes(settings)),
         records=request_records(settings, state.tracing),
     )
-    tls = None
-    if settings.tls_certificate is not None:
+    files = grpc_options.tls_files(settings.triton_option)
+    tls = None if files is None else TlsFiles(**files)
+    if tls is None and settings.tls_certificate is not None:
         tls = TlsFiles(
             certificate=settings.tls_certificate,
             key=settings.tls_key,

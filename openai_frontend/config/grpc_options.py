@@ -5,10 +5,12 @@ Named as tritonserver's flags.
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from openai_frontend.config.triton_options import (
     BOOLEAN,
+    PATH,
     TEXT,
     TRITON_OPTIONS,
     OptionTexts,
@@ -41,6 +43,21 @@ GRPC_OPTIONS: Mapping[str, TritonOption] = {
         "", whole_number(0, 65535), "TCP port for gRPC; 0 chooses a free port. Default: no gRPC."
     ),
     "grpc-address": TritonOption("", TEXT, "Address to listen on. Default: that of `--host`."),
+    "grpc-use-ssl": TritonOption(
+        "",
+        BOOLEAN,
+        "TLS for gRPC with the files of the next options. Without it, gRPC has the TLS of HTTP.",
+        default="false",
+    ),
+    "grpc-use-ssl-mutual": TritonOption(
+        "",
+        BOOLEAN,
+        "Also require certificates of clients, issued by `grpc-root-cert`.",
+        default="false",
+    ),
+    "grpc-server-cert": TritonOption("", PATH, "Certificate chain, a PEM file."),
+    "grpc-server-key": TritonOption("", PATH, "Private key, a PEM file."),
+    "grpc-root-cert": TritonOption("", PATH, "Authorities of clients' certificates, a PEM file."),
     "reuse-grpc-port": TritonOption(
         "grpc.so_reuseport",
         BOOLEAN,
@@ -112,6 +129,12 @@ GRPC_OPTIONS: Mapping[str, TritonOption] = {
 }
 
 
+_TLS_FILES = {
+    "certificate": "grpc-server-cert",
+    "key": "grpc-server-key",
+    "client_ca": "grpc-root-cert",
+}
+
 KSERVE_OPTIONS: Mapping[str, TritonOption] = {
     "allow-client-shm": TritonOption(
         "",
@@ -165,6 +188,24 @@ def value(texts: OptionTexts, name: str) -> Any:
     option = ALL_OPTIONS[name]
     text = texts[name][0] if name in texts else option.default
     return None if text is None else option.kind.parse(text)[0]
+
+
+def tls_files(texts: OptionTexts) -> Mapping[str, Path] | None:
+    """The files of gRPC's own TLS: `certificate`, `key`, and `client_ca` for mutual TLS. None: it
+    has none. Raises ValueError that names an option which is missing, or has no effect.
+    """
+    mutual = value(texts, "grpc-use-ssl-mutual")
+    if not mutual and not value(texts, "grpc-use-ssl"):
+        unused = next((name for name in _TLS_FILES.values() if name in texts), None)
+        if unused is not None:
+            raise ValueError(f"{unused}: needs grpc-use-ssl=true")
+        return None
+    # Like tritonserver, read the authorities only for mutual TLS
+    needed = {name: _TLS_FILES[name] for name in _TLS_FILES if mutual or name != "client_ca"}
+    missing = next((option for option in needed.values() if option not in texts), None)
+    if missing is not None:
+        raise ValueError(f"{missing}: required by grpc-use-ssl{'-mutual' if mutual else ''}")
+    return {name: Path(value(texts, option)) for name, option in needed.items()}
 
 
 def channel_arguments(texts: OptionTexts) -> list[tuple[str, int]]:

@@ -111,7 +111,7 @@ def one_of(numbers: Mapping[str, int]) -> ValueKind:
 
 
 TEXT = ValueKind("TEXT", lambda text: (text,))
-_PATH = ValueKind("PATH", lambda text: (text,))
+PATH = ValueKind("PATH", lambda text: (text,))
 BOOLEAN = ValueKind("true or false", _boolean)
 _BYTES_OF_GPU = ValueKind(
     "DEVICE:NUMBER",
@@ -168,7 +168,7 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
         repeats=True,
     ),
     "repoagent-directory": TritonOption(
-        "repo_agent_directory", _PATH, "Folder with Triton's repository agents."
+        "repo_agent_directory", PATH, "Folder with Triton's repository agents."
     ),
     # devices and memory
     "enable-peer-access": TritonOption(
@@ -219,7 +219,7 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
     ),
     "cache-directory": TritonOption(
         "cache_directory",
-        _PATH,
+        PATH,
         "Folder with Triton's cache libraries. Default: the core's, in the container images and "
         "the wheel.",
     ),
@@ -233,7 +233,7 @@ TRITON_OPTIONS: Mapping[str, TritonOption] = {
         "Level of Triton's verbose log; 0 disables.",
         default="0",
     ),
-    "log-file": TritonOption("log_file", _PATH, "File for Triton's log instead of stderr."),
+    "log-file": TritonOption("log_file", PATH, "File for Triton's log instead of stderr."),
     "log-format": TritonOption(
         "log_format", one_of({"default": 0, "ISO8601": 1}), "Time format of Triton's log."
     ),

@@ -9,7 +9,6 @@ from openai_frontend.cli.flags.rules import (
     not_needed,
     one_of,
     only,
-    only_off,
     only_on,
     refused,
     renamed,
@@ -19,7 +18,6 @@ from openai_frontend.config.grpc_options import ALL_OPTIONS
 from openai_frontend.config.removed_settings import TRITON_OPTION_OF
 from openai_frontend.config.triton_options import BOOLEAN, TRITON_OPTIONS, TritonOption
 
-_GRPC_TLS = "gRPC uses the certificate of HTTP: --tls-certificate, --tls-key, --tls-client-ca"
 _TRACES = "traces go to --otlp-endpoint http://HOST:4318 (docs/tracing-and-logs.md)"
 _THREADS = "one event loop handles all connections"
 
@@ -140,11 +138,6 @@ FLAGS: dict[str, Rule] = {
     "--response-cache-byte-size": renamed("--cache-config", _cache_size),
     # other protocols
     "--allow-grpc": _by_port("--triton-option", "grpc-port=8001"),
-    "--grpc-use-ssl": only_off(_GRPC_TLS),
-    "--grpc-use-ssl-mutual": only_off(_GRPC_TLS),
-    "--grpc-server-cert": renamed("--tls-certificate"),
-    "--grpc-server-key": renamed("--tls-key"),
-    "--grpc-root-cert": renamed("--tls-client-ca"),
     "--grpc-infer-thread-count": not_needed(_THREADS, "one"),
     "--grpc-infer-allocation-pool-size": not_needed("messages are allocated as needed", "one"),
     "--grpc-max-response-pool-size": not_needed("messages are allocated as needed", "one"),

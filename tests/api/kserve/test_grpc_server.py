@@ -336,6 +336,33 @@ async def test_mutual_tls_and_a_new_certificate(kserve, tmp_path):
     assert (first, second, third) == (True, True, True)
 
 
+@pytest.mark.parametrize("mutual", [False, True])
+async def test_own_tls(kserve, tmp_path, mutual):
+    """tritonserver's options give gRPC a certificate that HTTP does not have, and without mutual
+    TLS the authorities of clients are not read."""
+    authority, clients = trustme.CA(), trustme.CA()
+    issued, mine = authority.issue_cert("127.0.0.1"), clients.issue_cert("me")
+    cert, key, ca = (tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem"))
+    cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(key)
+    clients.cert_pem.write_to_path(ca)
+    options = {"grpc-use-ssl-mutual" if mutual else "grpc-use-ssl": "true",
+               "grpc-server-cert": str(cert), "grpc-server-key": str(key),
+               "grpc-root-cert": str(ca)}  # fmt: skip
+    async with rpc_server(kserve.app, triton_option=options) as address:
+        with_certificate = await live(address, credentials(authority, mine))
+        if mutual:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await live(address, credentials(authority))
+        else:
+            assert await live(address, credentials(authority))
+        with pytest.raises(grpc.aio.AioRpcError):
+            async with grpc.aio.insecure_channel(address) as channel:
+                await RpcClient(channel).ask("ServerLive")
+
+    assert with_certificate
+
+
 async def test_reflection(kserve):
     """Server reflection lists the services, and is off by default."""
     async with (

@@ -256,6 +256,29 @@ def test_grpc_port_in_use_is_one_line_and_code_1(
     assert f"openai-frontend: cannot listen on 127.0.0.1:{port}: Address already in use" in error
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--grpc-use-ssl=1", "triton_option: grpc-server-cert: required by grpc-use-ssl"),
+        (
+            "--grpc-use-ssl-mutual=1 --grpc-server-cert=c --grpc-server-key=k",
+            "triton_option: grpc-root-cert: required by grpc-use-ssl-mutual",
+        ),
+        ("--grpc-server-key=k", "triton_option: grpc-server-key: needs grpc-use-ssl=true"),
+        ("--grpc-use-ssl=1 --grpc-server-cert=/no --grpc-server-key=/no", "grpc-server-cert: /no"),
+    ],
+)
+def test_incomplete_tls_of_grpc_is_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
+) -> None:
+    """The line names the option that is missing, or that has no effect."""
+
+    words = ["--model-repository", str(tmp_path), "--grpc-port=0", "--port=0", *options.split()]
+    assert main(["serve", *words]) == 2
+    error = capsys.readouterr().err
+    assert (message in error, error.count("\n")) == (True, 1), error
+
+
 def test_grpc_without_its_extra_is_one_line_and_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,6 +282,23 @@ async def test_scores_of_classes_equal_transformers(models: ModelRegistry, class
     )
 
 
+@pytest.mark.honours("classify.use_activation")
+async def test_scores_without_activation_are_logits(models: ModelRegistry, classifier: Path):
+    from tests.vllm import tiny_cross_encoder
+
+    ids = [2, 5, 6, 7, 3]
+    request = EmbedRequest(
+        request_id=request_id(), prompt_token_ids=ids, task="classify", use_activation=False
+    )
+
+    [result] = await models.get("classes").embed([request])
+
+    logits = np.frombuffer(result.embedding, "<f4")
+    expected = tiny_cross_encoder.probabilities(classifier, ids)
+    assert logits.sum() != pytest.approx(1)
+    assert np.exp(logits) / np.exp(logits).sum() == pytest.approx(expected, abs=1e-4)
+
+
 async def test_vectors_of_tokens_equal_sentence_transformers(models: ModelRegistry):
     from sentence_transformers import SentenceTransformer
 

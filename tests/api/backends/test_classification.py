@@ -143,6 +143,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.refuses("classify.use_activation", "classify.truncate_prompt_tokens")
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_the_model_cannot_do_is_refused(gateway, case):
     fields, param = REFUSED[case]

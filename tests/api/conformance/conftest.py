@@ -14,6 +14,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/completions": {"prompt": "hi"},
     "/v1/embeddings": {"input": "hi"},
+    "/v1/classify": {"input": "hi"},
 }
 Send = Callable[..., httpx.Response]
 

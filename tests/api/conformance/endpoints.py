@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from openai_frontend.serving.request.field_policy import (
     NEUTRAL_IN_CHAT,
+    NEUTRAL_IN_CLASSIFICATION,
     NEUTRAL_IN_COMPLETIONS,
     NEUTRAL_IN_EMBEDDINGS,
     NEUTRAL_IN_MESSAGES,
@@ -28,6 +29,7 @@ from openai_frontend.serving.request.field_policy import (
 )
 from schemas.audio import CreateSpeechRequest, TranscriptionRequest, TranslationRequest
 from schemas.chat_completions import ChatCompletionRequest
+from schemas.classification import ClassificationRequest
 from schemas.completions import CompletionRequest
 from schemas.decisions import DecisionRequest
 from schemas.embeddings import EmbeddingRequest
@@ -80,9 +82,12 @@ def _without_members(fields: Sequence[RequestField], of: str, around: str) -> li
     return [field for field in fields if field.name not in members]
 
 
-def counting_endpoint(prefix: str, title: str, sdk_type: Any, around: str) -> Endpoint:
-    """Counts the prompt of another endpoint's requests, which shows the members of its fields."""
-    fields = [field for field in request_fields(sdk_type) if "." not in field.name]
+def similar_endpoint(
+    prefix: str, title: str, request_type: Any, around: str, refused: Iterable[str] = ()
+) -> Endpoint:
+    """Has fields of another endpoint, which shows their members. `refused` as of `endpoint`."""
+    fields = [field for field in request_fields(request_type) if "." not in field.name]
+    fields += [RequestField(each, each) for each in refused]
     note = f"The members of these fields are handled as those of `{around}`, by the same code."
     return Endpoint(prefix, title, fields, note=note)
 
@@ -123,7 +128,7 @@ ENDPOINTS = (
             "tools.namespace.tools": "tools",
         },
     ),
-    counting_endpoint(
+    similar_endpoint(
         "input_tokens",
         "POST /v1/responses/input_tokens",
         InputTokenCountParams,
@@ -144,7 +149,7 @@ ENDPOINTS = (
             "messages.user.content.document.source.content.text": "messages.user.content.text",
         },
     ),
-    counting_endpoint(
+    similar_endpoint(
         "count_tokens",
         "POST /v1/messages/count_tokens",
         MessageCountTokensParams,
@@ -176,6 +181,13 @@ ENDPOINTS = (
         EmbeddingCreateParams,
         EmbeddingRequest,
         NEUTRAL_IN_EMBEDDINGS,
+    ),
+    similar_endpoint(
+        "classify",
+        "POST /v1/classify",
+        ClassificationRequest,
+        "POST /v1/embeddings",
+        NEUTRAL_IN_CLASSIFICATION,
     ),
     endpoint(
         "transcriptions",

@@ -7,6 +7,7 @@ import pytest
 
 from openai_frontend.serving.request.field_policy import (
     NEUTRAL_IN_CHAT,
+    NEUTRAL_IN_CLASSIFICATION,
     NEUTRAL_IN_COMPLETIONS,
     NEUTRAL_IN_EMBEDDINGS,
 )
@@ -18,6 +19,7 @@ TABLES = {
     CHAT: ("chat", NEUTRAL_IN_CHAT),
     COMPLETIONS: ("completions", NEUTRAL_IN_COMPLETIONS),
     "/v1/embeddings": ("embeddings", NEUTRAL_IN_EMBEDDINGS),
+    "/v1/classify": ("classify", NEUTRAL_IN_CLASSIFICATION),
 }
 BY_NAME = [
     pytest.param(path, field, marks=refuses(f"{prefix}.{field}"), id=f"{prefix}.{field}")

@@ -146,7 +146,7 @@ class Family:
 THINK = Reasoning(start="<think>", end="</think>")
 # The model continues as if <think> had been written.
 THINKING = Reasoning(start="<think>", end="</think>", starts_inside=True)
-# The same, and call markers end the reasoning: the model never quotes them in it.
+# The same, and a call ends the reasoning: models leave its end out, or write it after the call.
 THINK_UNTIL_CALLS = Reasoning(start="<think>", end="</think>", ended_by_calls=True)
 THINKING_UNTIL_CALLS = Reasoning(
     start="<think>", end="</think>", starts_inside=True, ended_by_calls=True

@@ -52,6 +52,7 @@ class FamilyParser:
         self._syntax = syntax if syntax and (tools or syntax.frames_output) else None
         self._reasoning = family.reasoning
         self._endings = family.endings
+        self._late_ends: tuple[str, ...] = ()  # of reasoning that calls have ended
         self._cursor = Cursor()
         self._output = EventBuffer(tools or {}, new_id or family.id_form, max_arguments)
         if family.reasoning is not None:
@@ -104,10 +105,11 @@ class FamilyParser:
 
     def _read_content(self) -> Generator[None, None, bool]:
         """Parse text and calls. True if reasoning starts, False at the end."""
-        known = markers(*self._call_starts(), *self._reasoning_start(), *self._endings)
+        passed = self._endings + self._late_ends
+        known = markers(*self._call_starts(), *self._reasoning_start(), *passed)
         yield from self._read_bare_call()
         while marker := (yield from self._text_before(known, ContentText)):
-            if marker in self._endings:
+            if marker in passed:
                 self._pass_marker(marker)
             elif marker not in self._reasoning_start():
                 yield from self._read_calls(marker, ContentText)
@@ -126,10 +128,12 @@ class FamilyParser:
 
     def _read_until_over(self, reasoning: Reasoning) -> Generator[None, None, None]:
         calls = self._call_starts() if reasoning.ended_by_calls else ()
+        self._late_ends = ()
         known = markers(reasoning.end, reasoning.start, *calls, *self._endings)
         while marker := (yield from self._text_before(known, ReasoningText)):
             if marker in calls:
                 if (yield from self._read_calls(marker, ReasoningText)):
+                    self._late_ends = (reasoning.end,)
                     return
             elif marker == reasoning.start and not self._output.at_start:
                 self._output.write(ReasoningText, self._cursor.take(len(marker)))

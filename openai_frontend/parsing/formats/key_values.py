@@ -10,7 +10,14 @@ from openai_frontend.parsing.argument_schema import ArgumentSchema, Types
 from openai_frontend.parsing.arguments import ArgumentsWriter, Expected
 from openai_frontend.parsing.buffer import Cursor, NotToolCall, ValueEnds, markers
 from openai_frontend.parsing.events import EventBuffer, is_name
-from openai_frontend.parsing.family import THINK, THINKING, Family, Reasoning, Section, read_section
+from openai_frontend.parsing.family import (
+    THINK_UNTIL_CALLS,
+    THINKING,
+    Family,
+    Reasoning,
+    Section,
+    read_section,
+)
 from openai_frontend.parsing.formats.json_calls import JsonCalls
 
 _STRING: Types = frozenset(("string",))
@@ -176,7 +183,7 @@ QWEN3_CODER = Family(
 QWEN3_XML = Family(
     name="qwen3_xml",
     models="Qwen3.5, Qwen3-Next, Nemotron 3, Granite 4.2, Step 3.5, MiMo",
-    reasoning=THINK,
+    reasoning=THINK_UNTIL_CALLS,
     tools=_function_tags("tool_call"),
     endings=_CHATML_ENDINGS,
     signs=(("<function=", "<parameter="),),
@@ -197,7 +204,7 @@ SEED_OSS = Family(
 GLM45 = Family(
     name="glm45",
     models="GLM-4.5, 4.6 and 4.7, GLM-5",
-    reasoning=THINK,
+    reasoning=THINK_UNTIL_CALLS,
     tools=_argument_tags(""),
     endings=("<|user|>", "<|observation|>", "<|endoftext|>"),
     signs=(("<arg_key>", "<arg_value>"),),

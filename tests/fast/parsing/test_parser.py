@@ -166,6 +166,14 @@ ANSWERS = {
         f"<think>a {NO_CALL_YET} b{NO_CALL_YET}<|tool_call_argument_begin|>{{}}<|tool_call_end|>c",
         "c", f"a {NO_CALL_YET} b", [("{}", True)],
     ),
+    "a call before the end of reasoning": (
+        "qwen3_xml", "<think>\na\n" + CITY % "Paris</parameter>" + "\n</think>\n\nb</think>",
+        "b", "a", [('{"city":"Paris"}', True)],
+    ),
+    "a call without the end of reasoning": (
+        "glm45", "<think>a <tool_call> b" + GLM_CITY % "Paris</arg_value>", "", "a <tool_call> b",
+        [('{"city":"Paris"}', True)],
+    ),
     # A section or list without calls is not shown
     "no calls in a list": ("granite", "<|tool_call|>[] Hi.", "Hi.", "", []),
     "no calls in a list of text": ("json", "[]", "[]", "", []),

@@ -10,6 +10,7 @@ import gc
 import importlib
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ _IMPORTED = (
     "uvicorn.loops.uvloop",
 )
 _MAX_REQUEST_BYTES = 1 << 20
+_STOP_S = 60.0
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 # Before any test. Libraries and the dynamic linker read variables only once.
 _AT_START = {**os.environ, **ENVIRONMENT}
@@ -131,10 +133,29 @@ def main() -> None:
     if gateway := os.fork():
         os.close(output)
         os.write(status, b"%d" % gateway)
+        if not _ends_before_the_tests(gateway, status):
+            _stop(gateway)
+            os._exit(1)
         os.write(status, b"%d" % os.waitstatus_to_exitcode(os.waitpid(gateway, 0)[1]))
         os._exit(0)
     os.close(status)
     _become(output, *pickle.loads(request))  # noqa: S301  from the test's own process
+
+
+def _ends_before_the_tests(gateway: int, status: int) -> bool:
+    """Wait for the end of either: the tests may be killed."""
+    ended = os.pidfd_open(gateway)
+    readable, _, _ = select.select([ended, status], [], [])
+    os.close(ended)
+    return ended in readable
+
+
+def _stop(gateway: int) -> None:
+    """Nobody else does, and it may hold gigabytes."""
+    ended = os.pidfd_open(gateway)
+    os.kill(gateway, signal.SIGTERM)
+    if not select.select([ended], [], [], _STOP_S)[0]:
+        os.kill(gateway, signal.SIGKILL)
 
 
 def _become(output: int, command: list[str], cwd: str, environment: dict[str, str]) -> None:

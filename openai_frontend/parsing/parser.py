@@ -31,8 +31,10 @@ class Parser(Protocol):
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
         """Return the events of the next piece of output. The ids are of the same tokens."""
 
-    def finish(self) -> list[Event]:
-        """Return the events that were held back. Called once, at the end of the output."""
+    def finish(self, *, truncated: bool = False) -> list[Event]:
+        """Return the events that were held back. Called once, at the end of the output, which is
+        `truncated` if the model had not ended it.
+        """
 
 
 class FamilyParser:
@@ -79,9 +81,9 @@ class FamilyParser:
             return None
         return self._output.segment()
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, truncated: bool = False) -> list[Event]:
         if self._running:
-            self._cursor.ended = True
+            self._cursor.end(truncated=truncated)
             self._advance()
         return self._output.events()
 
@@ -220,8 +222,9 @@ class ParserPipeline:
             return self._tools.feed(text, token_ids)
         return self._passed_on(events)
 
-    def finish(self) -> list[Event]:
-        return self._passed_on(self._reasoning.finish()) + self._tools.finish()
+    def finish(self, *, truncated: bool = False) -> list[Event]:
+        events = self._passed_on(self._reasoning.finish(truncated=truncated))
+        return events + self._tools.finish(truncated=truncated)
 
     def _passed_on(self, events: list[Event]) -> list[Event]:
         """Content goes through the second parser; token ids of a part of a piece are unknown."""

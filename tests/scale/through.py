@@ -15,15 +15,17 @@ if TYPE_CHECKING:  # pytest rewrites the assertions of both when the suite's con
     from tests.scale.routers import Router
 
 _FIELDS = "tests/api/conformance/test_refused_fields.py::"
-_UNSUPPORTED = f"{_FIELDS}test_unsupported_field_is_refused_by_name[embeddings."
-_OF_EMBEDDINGS = (
-    *("cache_salt", "chat_template", "data", "mm_processor_kwargs", "padding"),
-    *("priority", "use_activation", "embed_dtype", "endianness", "normalize"),
-)
+_UNSUPPORTED = f"{_FIELDS}test_unsupported_field_is_refused_by_name["
+_OF_VECTORS = ("cache_salt", "chat_template", "mm_processor_kwargs", "padding", "priority")
+_OF_EMBEDDINGS = ("data", "use_activation", "embed_dtype", "endianness", "normalize")
 _BOTH = {
     **{
-        f"{_UNSUPPORTED}{field}]": "drops fields of embeddings that it does not know"
-        for field in _OF_EMBEDDINGS
+        f"{_UNSUPPORTED}{route}.{field}]": "drops fields that it does not know"
+        for route, fields in (
+            ("embeddings", _OF_VECTORS + _OF_EMBEDDINGS),
+            ("classify", _OF_VECTORS),
+        )
+        for field in fields
     },
     f"{_FIELDS}test_assistant_fields_that_no_template_renders_are_refused[fields0": "drops fields "
     "of messages that it does not know",
@@ -100,6 +102,7 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
 _NOT_THROUGH_MODEL_ROUTERS = (
     "tests/api/test_properties.py",
     "tests/api/test_schemathesis.py",
+    "tests/api/conformance/test_classify_fields.py",
     "tests/api/conformance/test_decision_fields.py",
     "tests/api/conformance/test_messages_fields.py",
     "tests/api/conformance/test_responses_fields.py",

@@ -74,16 +74,19 @@ def _text(
 
 def _call(cursor: Cursor, output: EventBuffer, name: str) -> Generator[None, None, None]:
     yield from cursor.skip_space()
-    first = yield from cursor.peek()  # "" as well: the engine leaves out the token that ends a turn
-    if not is_name(name) or not (first in ("", "{") or (yield from cursor.accept(*_ENDS))):
+    first = yield from cursor.peek()
+    without_arguments = bool((yield from cursor.accept(*_ENDS)))
+    if first == "" and not cursor.truncated:  # the engine leaves out the token that ends a turn
+        without_arguments = True
+    if not is_name(name) or not (without_arguments or first in ("", "{")):
         raise NotToolCall
     output.begin(name)
     cursor.forget()
     if first == "{":
         yield from output.json_arguments(ValueReader(cursor, output.arguments))
-    else:
+    elif without_arguments:
         output.arguments("{}")
-    output.end()
+    output.end(complete=first == "{" or without_arguments)
     cursor.record()
     yield from cursor.skip_space()
     if (yield from cursor.accept(*_ENDS)):

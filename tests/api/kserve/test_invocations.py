@@ -303,8 +303,11 @@ async def session_answers(client):
 async def standard_app():
     """An application with the handlers of `model-hosting-container-standards`, as in vLLM."""
     level = logging.root.level
-    standards = pytest.importorskip("model_hosting_container_standards.sagemaker")
-    logging.root.setLevel(level)  # its import changes it
+    with pytest.MonkeyPatch.context() as patch:
+        # Its import changes their levels, and so what other tests see; and the root's
+        patch.setattr(logging.root, "handlers", [])
+        standards = pytest.importorskip("model_hosting_container_standards.sagemaker")
+    logging.root.setLevel(level)
     manager = importlib.import_module(f"{standards.__name__}.sessions.manager")
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SAGEMAKER_ENABLE_STATEFUL_SESSIONS", "true")

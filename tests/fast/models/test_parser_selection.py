@@ -38,7 +38,7 @@ class Shouts:
             return [ReasoningText(text)]
         return [ContentText(text.upper())] if text else []
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, truncated: bool = False) -> list[Event]:
         return [ContentText("!")]
 
 

@@ -75,10 +75,10 @@ def complete(parser: Parser, text: str, token_ids: Sequence[int] = ()) -> list[E
     return parser.feed(text, token_ids) + parser.finish()
 
 
-def replay(parser: FamilyParser, pieces: Iterable[str]) -> Answer:
+def replay(parser: FamilyParser, pieces: Iterable[str], *, truncated: bool = False) -> Answer:
     """The answer when the output comes in these pieces."""
     events = [event for piece in pieces for event in parser.feed(piece)]
-    return answer(events + parser.finish())
+    return answer(events + parser.finish(truncated=truncated))
 
 
 def answer(events: Sequence[Event]) -> Answer:

@@ -229,6 +229,15 @@ def test_answer(family: str, text: str, content: str, reasoning: str, calls: obj
     assert [(call.arguments, call.complete) for call in answer.calls] == calls
 
 
+def test_truncated_call_without_arguments_is_incomplete() -> None:
+    """A model that was stopped behind the header had not said that there are none."""
+
+    text = f"{TO}functions.now<|message|>"
+    [call] = replay(parser("gpt_oss"), [text], truncated=True).calls
+
+    assert (call.arguments, call.complete) == ("", False)
+
+
 def test_repeated_ids() -> None:
     """Two calls with the same id from the model get different ids."""
 

@@ -14,8 +14,9 @@ every_family = pytest.mark.parametrize(
 )
 
 
-def parsed(family: str, output: dict[str, Any], *pieces: str) -> Answer:
-    return replay(parser_for(family, output), pieces or [output["text"]])
+def parsed(family: str, output: dict[str, Any], *pieces: str, truncated: bool = False) -> Answer:
+    parser = parser_for(family, output)
+    return replay(parser, pieces or [output["text"]], truncated=truncated)
 
 
 @every_family
@@ -69,7 +70,7 @@ def test_truncated_at_every_point(path: Path) -> None:
     for output in outputs(path):
         whole = parsed(path.stem, output)
         for at in range(len(output["text"])):
-            cut = parsed(path.stem, output, output["text"][:at])
+            cut = parsed(path.stem, output, output["text"][:at], truncated=True)
             assert_begins(whole, cut, output["text"][:at])
 
 

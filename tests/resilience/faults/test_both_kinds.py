@@ -35,6 +35,7 @@ OPTIONS = (
     "--load-model=early",
     "--enable-model-management",
     "--exit-timeout-s=1",
+    "--queue-timeout-s=120",  # a load with vLLM's import takes long on a busy machine
 )
 # Set before the core starts
 BY_THE_GATEWAY = {

@@ -85,13 +85,9 @@ class Cursor:
         self.text = text
         self.at = 0
         self.ended = ended
-        self.truncated = False  # it ended before the model ended it
+        self.truncated = False  # the model had not ended it
         self._taken: list[str] = []
         self._left_to_record: int | None = None  # None: not recording
-
-    def end(self, *, truncated: bool) -> None:
-        """There is no more text."""
-        self.ended, self.truncated = True, truncated
 
     def append(self, text: str) -> None:
         """Add text. The unread rest of the old text is short, because formats consume what they

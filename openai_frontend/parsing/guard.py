@@ -48,8 +48,8 @@ class ParserGuard:
             self._pending.append(text)
         return self._read(lambda parser: parser.feed(text, token_ids))
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
-        return self._read(lambda parser: parser.finish(truncated=truncated))
+    def finish(self) -> list[Event]:
+        return self._read(lambda parser: parser.finish())
 
     def _read(self, read: Callable[[Parser], list[Event]]) -> list[Event]:
         if self._over:

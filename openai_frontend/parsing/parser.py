@@ -31,10 +31,8 @@ class Parser(Protocol):
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
         """Return the events of the next piece of output. The ids are of the same tokens."""
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
-        """Return the events that were held back. Called once, at the end of the output, which is
-        `truncated` if the model had not ended it.
-        """
+    def finish(self) -> list[Event]:
+        """Return the events that were held back. Called once, at the end of the output."""
 
 
 class FamilyParser:
@@ -81,9 +79,13 @@ class FamilyParser:
             return None
         return self._output.segment()
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
+    def truncate(self) -> None:
+        """Say, before `finish`, that the model had not ended the output."""
+        self._cursor.truncated = True
+
+    def finish(self) -> list[Event]:
         if self._running:
-            self._cursor.end(truncated=truncated)
+            self._cursor.ended = True
             self._advance()
         return self._output.events()
 
@@ -222,9 +224,8 @@ class ParserPipeline:
             return self._tools.feed(text, token_ids)
         return self._passed_on(events)
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
-        events = self._passed_on(self._reasoning.finish(truncated=truncated))
-        return events + self._tools.finish(truncated=truncated)
+    def finish(self) -> list[Event]:
+        return self._passed_on(self._reasoning.finish()) + self._tools.finish()
 
     def _passed_on(self, events: list[Event]) -> list[Event]:
         """Content goes through the second parser; token ids of a part of a piece are unknown."""

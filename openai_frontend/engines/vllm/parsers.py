@@ -194,7 +194,7 @@ class VLLMParser:
             return [ContentText(text)] if text else []
         return [event for piece in self._pieces.feed(text) for event in self._read(piece)]
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
+    def finish(self) -> list[Event]:
         """Text that was held back, and the end of an open call."""
         if self._parser is None:
             return []

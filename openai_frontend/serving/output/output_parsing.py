@@ -125,7 +125,9 @@ class DeltaParser:
         """One delta with its events. It gets a finish reason if it completes the output."""
         reasoning_tokens, events = self._events(delta)
         if delta.finish_reason is not None:
-            events += self._parser.finish(truncated=delta.finish_reason != "stop")
+            if delta.finish_reason != "stop" and isinstance(self._parser, FamilyParser):
+                self._parser.truncate()
+            events += self._parser.finish()
         self._tokens += len(delta.token_ids) or delta.tokens
         if delta.counts is not None:
             self._counted += delta.counts.completion_tokens

@@ -38,7 +38,7 @@ class Shouts:
             return [ReasoningText(text)]
         return [ContentText(text.upper())] if text else []
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
+    def finish(self) -> list[Event]:
         return [ContentText("!")]
 
 

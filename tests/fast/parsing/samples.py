@@ -78,7 +78,9 @@ def complete(parser: Parser, text: str, token_ids: Sequence[int] = ()) -> list[E
 def replay(parser: FamilyParser, pieces: Iterable[str], *, truncated: bool = False) -> Answer:
     """The answer when the output comes in these pieces."""
     events = [event for piece in pieces for event in parser.feed(piece)]
-    return answer(events + parser.finish(truncated=truncated))
+    if truncated:
+        parser.truncate()
+    return answer(events + parser.finish())
 
 
 def answer(events: Sequence[Event]) -> Answer:

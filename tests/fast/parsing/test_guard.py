@@ -35,7 +35,7 @@ class Fragile:
             return [ToolCallArguments(0, '": 1}'), ToolCallEnd(0)]
         return [ContentText(str(1 // (text != "!")) + text)]
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
+    def finish(self) -> list[Event]:
         return [ContentText(str(1 // (not self._breaks_at_end)))]
 
 

@@ -75,6 +75,11 @@ def test_model_that_fails_to_load_ends_the_server(tmp_path: Path, models: Path) 
 def test_models_that_load_do_not_end_the_server(tmp_path: Path, models: Path) -> None:
     with GatewayProcess(models, tmp_path / "log", "--exit-on-error") as gateway:
         gateway.wait_until_ready()
+        answer = httpx.get(f"{gateway.url}/v1/models")
+        code = gateway.stop()
+
+    assert [each["id"] for each in answer.json()["data"]] == ["mock", "other"]
+    assert (code, "models failed to load" in gateway.output()) == (0, False)
 
 
 @pytest.mark.slow

@@ -9,13 +9,8 @@ import array
 import asyncio
 
 from openai_frontend.engines.engine import DeltaSink, Engine, EngineStats, ModelFacts, ModelSpec
-from openai_frontend.generation import (
-    CompletionDelta,
-    EmbeddingResult,
-    EmbedRequest,
-    GenerationRequest,
-    TokenCounts,
-)
+from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest
 
 _TEXT = " token"
 

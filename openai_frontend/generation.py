@@ -3,13 +3,14 @@
 Modules above this file know OpenAI's fields, modules below it know tensors. No HTTP, no Triton.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Literal, Protocol
 
 from openai_frontend.media.modalities import AudioFile, AudioInput, ImageInput
+from openai_frontend.text_relay import TextRelay
 
 # "content_filter" is a guard's; models end with the others
 FinishReason = Literal["stop", "length", "abort", "content_filter"]
@@ -86,166 +87,6 @@ class SamplingParams:
     thinking_token_budget: int | None = None
     repetition_detection: Mapping[str, int] | None = None  # vLLM's RepetitionDetectionParams
     extra_args: Mapping[str, Any] | None = None  # for plug-ins of the engine (`vllm_xargs`)
-
-
-# Writes a frame; True pauses the relay until it is resumed.
-FrameWriter = Callable[[bytes], bool]
-Resume = Callable[[], None]
-
-
-class StreamWriter(Protocol):
-    """Writes what follows the headers of one response; native, so that frames made there reach the
-    client's socket without Python. A `FrameWriter`.
-
-    Pieces for a slow client wait up to a limit. Beyond it the client is dropped, because nothing
-    slows the model down.
-    """
-
-    on_drained: Any  # called without arguments when nothing waits any longer
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client is slow, so that pieces wait."""
-
-    @property
-    def body_bytes(self) -> int:
-        """Bytes written so far, without framing and what waits."""
-
-    def __call__(self, piece: bytes, /) -> bool:
-        """Write a piece. True if the client is slow: the caller should wait for `on_drained`."""
-
-    def open(
-        self,
-        write: Callable[[bytes], object],
-        buffered: Callable[[], int],
-        *,
-        fd: int = -1,
-        chunked: bool = True,
-        paused: bool = False,
-    ) -> None:
-        """Write with `write` from now on: the headers are sent. With a socket `fd`, write to it
-        directly while `buffered` returns 0. `chunked`: with the framing of HTTP/1.1.
-        """
-
-    def pause(self) -> None:
-        """The transport's buffer is full: pieces wait."""
-
-    def resume(self) -> None:
-        """The transport has room again."""
-
-    def close(self, error: Exception | None = None) -> None:
-        """Discard what waits, and later pieces; with an error, later pieces raise it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentEnd:
-    """The end of a segment of parsed text: before one of the markers, or with a JSON value."""
-
-    max_bytes: int  # of the segment's text
-    markers: tuple[str, ...] = ()  # white space before one is not part of the text
-    # JSON: the closing brackets of open values, and the kind of token at the next character:
-    # "v" a value, "f" a first element, "k" a key, "c" a colon, "a" what follows a value, "K" the
-    # inside of a key, "V" the inside of a string. None: text
-    json: tuple[str, str] | None = None
-
-
-NUMBER_SLOT = b"\x01"  # as in native/inference.h; JSON has no such byte
-
-
-class EventNumbers:
-    """Counts the events of one stream of a dialect that numbers them.
-
-    Its writer and the relay take numbers in the order in which they write.
-    """
-
-    __slots__ = ("next",)
-
-    def __init__(self) -> None:
-        self.next = 0  # the number of the next event; native code reads and sets it
-
-    def take(self) -> int:
-        """The number of the event that is written now."""
-        number = self.next
-        self.next = number + 1
-        return number
-
-
-class SegmentRelay(Protocol):
-    """The relay of a stream that a parser reads, segment by segment."""
-
-    def begin(self, around: Sequence[bytes], end: SegmentEnd) -> bool:
-        """Write text as frames until the segment ends: a JSON string between each two parts of
-        `around`, nothing if there are none. A delta then has all of it for the parser, `relayed`.
-
-        False if deltas wait, which come first.
-        """
-
-    def resume(self) -> None:
-        """Continue after the writer has paused the relay."""
-
-
-OpenRelay = Callable[[bytes, bytes, FrameWriter, EventNumbers | None], Resume]
-OpenSegments = Callable[[FrameWriter, EventNumbers | None], SegmentRelay]
-# Adds the JSON of a token before and after its log probability
-AddToken = Callable[[int, bytes, bytes], None]
-OpenLogprobs = Callable[[tuple[bytes, bytes, bytes], int, FrameWriter], tuple[AddToken, Resume]]
-
-
-class TextRelay:
-    """The fast path of a streamed response: text that only needs a frame goes directly from the
-    model to its writer and skips everything that reads deltas.
-
-    The code that runs the request offers the relay; the code that streams the response may take it
-    after the first deltas.
-    """
-
-    __slots__ = ("_open", "_open_logprobs", "_open_segments")
-
-    def __init__(self) -> None:
-        self._open: OpenRelay | None = None
-        self._open_segments: OpenSegments | None = None
-        self._open_logprobs: OpenLogprobs | None = None
-
-    def offer(
-        self,
-        open: OpenRelay,
-        open_segments: OpenSegments | None = None,
-        open_logprobs: OpenLogprobs | None = None,
-    ) -> None:
-        """`open` starts the relay and returns the function that resumes it after a pause;
-        `open_segments` starts one that only relays segments, `open_logprobs` one that relays text
-        with log probabilities.
-        """
-        self._open = open
-        self._open_segments = open_segments
-        self._open_logprobs = open_logprobs
-
-    def take_logprobs(
-        self, around: tuple[bytes, bytes, bytes], top: int, write: FrameWriter
-    ) -> tuple[AddToken, Resume] | None:
-        """Like `take`, for deltas of text with log probabilities: each becomes a frame, the text
-        between the first two parts, its tokens with `top` alternatives between the last two.
-
-        Also returns what makes a token known; deltas with other tokens are not relayed.
-        """
-        return None if self._open_logprobs is None else self._open_logprobs(around, top, write)
-
-    def take_segments(
-        self, write: FrameWriter, numbers: EventNumbers | None = None
-    ) -> SegmentRelay | None:
-        """Like `take`, for output that is parsed: only the segments that are begun are relayed."""
-        return None if self._open_segments is None else self._open_segments(write, numbers)
-
-    def take(
-        self, before: bytes, after: bytes, write: FrameWriter, numbers: EventNumbers | None = None
-    ) -> Resume | None:
-        """Write deltas that contain only text as frames from now on: the text, joined if several
-        deltas come together, as a JSON string between `before` and `after`. With `numbers`, each
-        frame takes one, which replaces `NUMBER_SLOT`.
-
-        Returns the function that resumes a paused relay, or None if no relay was offered.
-        """
-        return None if self._open is None else self._open(before, after, write, numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,69 +375,3 @@ def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
         prompt_logprobs=next(prompts, None),
         logprob_arrays=_merge_arrays(deltas),
     )
-
-
-# Inputs in one Triton request: it amortizes the cost of a request, and an engine that gets several
-# such requests always has the next one when it ends one
-MAX_BATCH_INPUTS = 32
-
-
-PoolingTask = Literal["embed", "classify", "token_embed", "token_classify", "sparse_embed"]
-# Tasks with a vector for each token of the input
-TOKEN_TASKS: frozenset[PoolingTask] = frozenset({"token_embed", "token_classify"})
-
-
-@dataclass(slots=True, kw_only=True)
-class EmbedRequest:
-    """One input, one vector: its embedding, or the scores of classes; of `TOKEN_TASKS`, one for
-    each of its tokens. Not frozen, as `SamplingParams`.
-    """
-
-    request_id: str
-    prompt: str | None = None
-    prompt_token_ids: Sequence[int] | None = None
-    images: Sequence[ImageInput] = ()  # in the order of their placeholders in the prompt
-    cache_salt: str | None = None  # this and the next: as in GenerationRequest
-    cache_owner: str | None = None
-    dimensions: int | None = None  # None: the model's own
-    task: PoolingTask = "embed"
-    use_activation: bool | None = None  # after the last layer; None: as the model configures
-    param: str | None = None  # the client's field, for errors about one of several inputs
-
-
-@dataclass(slots=True, eq=False)
-class SparseVector:
-    """The numbers of a vector that are not 0, and their positions, as NumPy arrays."""
-
-    indices: Any  # of any integer type, in any order
-    values: Any  # float32
-
-
-@dataclass(slots=True)
-class EmbeddingResult:
-    """`embedding` is a buffer of little-endian float32; of "classify", one score per class."""
-
-    embedding: memoryview
-    prompt_tokens: int
-    width: int | None = None  # numbers of each of several vectors, of `TOKEN_TASKS`
-    sparse: SparseVector | None = None  # of "sparse_embed"; `embedding` may be empty then
-
-
-@dataclass(slots=True, kw_only=True)
-class ScorePairRequest:
-    """A query and a document in one sequence, for a cross-encoder."""
-
-    request_id: str
-    prompt_token_ids: Sequence[int]
-    token_type_ids: Sequence[int] | None = None  # 0 for the query's tokens, 1 for the document's
-    cache_salt: str | None = None  # this and the next: as in GenerationRequest
-    cache_owner: str | None = None
-    param: str | None = None  # the document's field, for errors about one of several pairs
-
-
-@dataclass(slots=True)
-class ScoreResult:
-    """The relevance of the document, after the model's activation."""
-
-    score: float
-    prompt_tokens: int

@@ -5,7 +5,7 @@ from typing import Any
 
 from openai_frontend.contracts import DeclaredInputs, Outputs, TensorInput
 from openai_frontend.errors import InvalidRequest, MalformedOutput, ModelUnavailable
-from openai_frontend.generation import EmbeddingResult, EmbedRequest
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest
 
 _NAMES = {"text_input", "scores"}
 _FLOAT_BYTES = 4

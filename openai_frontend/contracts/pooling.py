@@ -20,7 +20,7 @@ from openai_frontend.errors import (
     MalformedOutput,
     ModelUnavailable,
 )
-from openai_frontend.generation import (
+from openai_frontend.pooling import (
     MAX_BATCH_INPUTS,
     EmbeddingResult,
     EmbedRequest,

@@ -22,8 +22,8 @@ from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.contracts.whisper import INPUTS, OUTPUT, SUPPORT, WhisperContract
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.generation import TOKEN_TASKS
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, TranscriptionSupport
+from openai_frontend.pooling import TOKEN_TASKS
 
 NAMES = (
     "vllm",

@@ -12,18 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from openai_frontend.generation import (
-    Adapter,
-    CompletionDelta,
-    EmbeddingResult,
-    EmbedRequest,
-    GenerationRequest,
-    ScorePairRequest,
-    ScoreResult,
-    TokenCounts,
-)
+from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest, TokenCounts
 from openai_frontend.model_facts import KVTransferFacts as KVTransferFacts
 from openai_frontend.model_facts import ModelFacts as ModelFacts
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.triton import error_codes
 
 

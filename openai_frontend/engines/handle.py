@@ -15,7 +15,8 @@ from openai_frontend.engines.engine import Engine, EngineError, EngineStats, Mod
 from openai_frontend.engines.media import check_audio
 from openai_frontend.engines.response_writer import ResponseWriter, fail
 from openai_frontend.errors import caught, describe_exception
-from openai_frontend.generation import Adapter, EmbedRequest, ScorePairRequest
+from openai_frontend.generation import Adapter
+from openai_frontend.pooling import EmbedRequest, ScorePairRequest
 from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution, PendingDeltas
 

@@ -9,12 +9,7 @@ from typing import Any
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.errors import describe_exception
-from openai_frontend.generation import (
-    CompletionDelta,
-    GenerationRequest,
-    TokenCounts,
-    merge_deltas,
-)
+from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts, merge_deltas
 from openai_frontend.logs.repeats import log_error
 from openai_frontend.runtime.utf8 import well_formed
 from openai_frontend.triton import error_codes

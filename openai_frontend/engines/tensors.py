@@ -21,18 +21,15 @@ from openai_frontend.engines import sampling_parameters
 from openai_frontend.engines.media import read_audio, read_audio_files, read_images
 from openai_frontend.engines.sampling_parameters import read_object
 from openai_frontend.generation import (
-    MAX_BATCH_INPUTS,
     Adapter,
-    EmbedRequest,
     GenerationRequest,
     KVTransfer,
     LogprobArrays,
-    PoolingTask,
     SamplingParams,
-    ScorePairRequest,
     TokenCounts,
     UsageCounter,
 )
+from openai_frontend.pooling import MAX_BATCH_INPUTS, EmbedRequest, PoolingTask, ScorePairRequest
 from openai_frontend.runtime.utf8 import well_formed
 from schemas.sampling import (
     INT32_MAX,

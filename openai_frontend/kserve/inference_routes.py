@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from openai_frontend.generation import StreamWriter
 from openai_frontend.kserve.compression import Encoding, accepted_encoding, compressed
 from openai_frontend.kserve.generate import GenerateService
 from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferResult, InferService
@@ -25,6 +24,7 @@ from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 from openai_frontend.serving.error_reply import ErrorReply
 from openai_frontend.sse import error_event
+from openai_frontend.text_relay import StreamWriter
 from schemas.kserve import (
     GenerateRequest,
     GenerateResponse,

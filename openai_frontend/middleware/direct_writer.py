@@ -11,8 +11,8 @@ from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from openai_frontend.errors import RequestCancelled, caught
-from openai_frontend.generation import StreamWriter
 from openai_frontend.runtime import compatibility
+from openai_frontend.text_relay import StreamWriter
 
 Headers = Sequence[tuple[bytes, bytes]]
 

@@ -5,13 +5,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.generation import (
-    EmbedRequest,
-    GenerationRequest,
-    SamplingParams,
-    ScorePairRequest,
-)
+from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.media.modalities import AudioFile, ImageInput
+from openai_frontend.pooling import EmbedRequest, ScorePairRequest
 
 _INPUT = re.compile(r"input\[(\d+)\]: ")
 

@@ -9,17 +9,7 @@ from openai_frontend.contracts import Contract, check_supportable
 from openai_frontend.contracts.pooling import weights_of_tokens
 from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import GatewayError, InvalidRequest, MalformedOutput
-from openai_frontend.generation import (
-    TOKEN_TASKS,
-    Adapter,
-    CompletionDelta,
-    EmbeddingResult,
-    EmbedRequest,
-    GenerationRequest,
-    KVTransfer,
-    ScorePairRequest,
-    ScoreResult,
-)
+from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest, KVTransfer
 from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
 from openai_frontend.metrics.gateway import GatewayMetrics, GenerationLabels, GenerationMetrics
 from openai_frontend.model_facts import ModelFacts
@@ -30,6 +20,13 @@ from openai_frontend.models.moderation import ModerationPolicy
 from openai_frontend.models.tasks import capabilities_of, tasks_of
 from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
+from openai_frontend.pooling import (
+    TOKEN_TASKS,
+    EmbeddingResult,
+    EmbedRequest,
+    ScorePairRequest,
+    ScoreResult,
+)
 from openai_frontend.prefix_cache.salts import CacheSalts
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.media_placeholder import only_question

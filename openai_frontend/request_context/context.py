@@ -15,8 +15,8 @@ from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.rate_limit import RateLimiter, Reservation
 from openai_frontend.errors import Rejection
-from openai_frontend.generation import StreamWriter
 from openai_frontend.request_context.record import RequestRecord
+from openai_frontend.text_relay import StreamWriter
 
 # Time on the event loop's clock, and what to call when it has passed
 Deadline = tuple[float, Callable[[Literal["total"]], None]]

@@ -9,7 +9,6 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.admission.memory_budget import MemoryBudget
-from openai_frontend.generation import StreamWriter
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.multipart import Fields, file_of, read_form
@@ -36,6 +35,7 @@ from openai_frontend.serving.transcription import (
     TranscriptStream,
     complete,
 )
+from openai_frontend.text_relay import StreamWriter
 from schemas.audio import (
     CreateSpeechRequest,
     SpeechToTextRequest,

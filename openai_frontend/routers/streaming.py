@@ -14,12 +14,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.errors import RequestCancelled, caught
-from openai_frontend.generation import CompletionDelta, FrameWriter, Resume, StreamWriter
+from openai_frontend.generation import CompletionDelta
 from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.request import CancelOnDisconnect
 from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.error_reply import ErrorReply, log_failure, reply_for
 from openai_frontend.sse import KEEP_ALIVE, error_event
+from openai_frontend.text_relay import FrameWriter, Resume, StreamWriter
 
 MAX_BUFFER_BYTES = 4 * 1024 * 1024
 

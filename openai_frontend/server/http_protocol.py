@@ -16,7 +16,6 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from openai_frontend.generation import StreamWriter
 from openai_frontend.middleware import direct_writer
 from openai_frontend.middleware.direct_writer import TRANSPORT, DirectWriter
 from openai_frontend.middleware.request_id import new_request_id
@@ -34,6 +33,7 @@ from openai_frontend.server.limits import (
     SlowClientDetector,
 )
 from openai_frontend.serving.error_reply import ErrorReply, http_error
+from openai_frontend.text_relay import StreamWriter
 
 if TYPE_CHECKING:  # a private module
     from uvicorn._types import ASGI3Application

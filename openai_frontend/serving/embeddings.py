@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest, MalformedOutput
-from openai_frontend.generation import EmbeddingResult, EmbedRequest
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving import token_vectors

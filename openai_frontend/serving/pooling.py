@@ -17,7 +17,7 @@ from openai_frontend.errors import (
     InvalidRequest,
     MalformedOutput,
 )
-from openai_frontend.generation import EmbeddingResult, EmbedRequest, PoolingTask
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, PoolingTask
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.request_context.context import current_request

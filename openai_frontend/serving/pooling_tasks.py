@@ -7,7 +7,7 @@ import orjson
 import pybase64
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import EmbeddingResult, PoolingTask
+from openai_frontend.pooling import EmbeddingResult, PoolingTask
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving import token_vectors
 from openai_frontend.serving.admission.model import Describes, ServingModel

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.generation import EmbeddingResult, ScorePairRequest, ScoreResult
+from openai_frontend.pooling import EmbeddingResult, ScorePairRequest, ScoreResult
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.request_context.context import current_request

@@ -7,7 +7,7 @@ import numpy
 import orjson
 
 from openai_frontend.errors import InvalidRequest, MalformedOutput
-from openai_frontend.generation import EmbeddingResult
+from openai_frontend.pooling import EmbeddingResult
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.pooling import Pooled, Pooler, TimeSlicer, embedding_requests

@@ -6,7 +6,7 @@ import orjson
 import pybase64
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import EmbeddingResult
+from openai_frontend.pooling import EmbeddingResult
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.model import Describes
 from openai_frontend.serving.pooling import (

@@ -6,13 +6,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from openai_frontend.admission.deferred_release import DeferredRelease
-from openai_frontend.generation import (
-    AddToken,
-    EventNumbers,
-    FrameWriter,
-    Resume,
-    SegmentEnd,
-)
+from openai_frontend.text_relay import AddToken, EventNumbers, FrameWriter, Resume, SegmentEnd
 from openai_frontend.triton import _core, error_codes
 
 

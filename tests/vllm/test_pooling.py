@@ -12,15 +12,11 @@ import pytest
 import pytest_asyncio
 
 from openai_frontend import errors
-from openai_frontend.generation import (
-    EmbedRequest,
-    GenerationRequest,
-    PoolingTask,
-    ScorePairRequest,
-)
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
+from openai_frontend.pooling import EmbedRequest, PoolingTask, ScorePairRequest
 from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.pooling_inputs import PoolingInputs

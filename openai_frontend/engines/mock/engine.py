@@ -27,20 +27,22 @@ from openai_frontend.engines.mock.facts import mock_facts
 from openai_frontend.engines.mock.script import Script
 from openai_frontend.engines.mock.settings import MockSettings, read_settings
 from openai_frontend.generation import (
-    TOKEN_TASKS,
     CompletionDelta,
-    EmbeddingResult,
-    EmbedRequest,
     FinishReason,
     GenerationRequest,
     LogprobArrays,
     SamplingParams,
-    ScorePairRequest,
-    ScoreResult,
     TokenCounts,
     TokenLogprobs,
 )
 from openai_frontend.media.modalities import AudioFile, AudioInput, ImageInput
+from openai_frontend.pooling import (
+    TOKEN_TASKS,
+    EmbeddingResult,
+    EmbedRequest,
+    ScorePairRequest,
+    ScoreResult,
+)
 from openai_frontend.prefix_cache.blocks import PrefixCache
 from openai_frontend.triton import error_codes
 

@@ -38,17 +38,19 @@ from openai_frontend.engines.vllm.processes import environment, failures
 from openai_frontend.engines.vllm.sleep import EngineSleep
 from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
-    TOKEN_TASKS,
     Adapter,
     CompletionDelta,
+    GenerationRequest,
+    SamplingParams,
+    TokenCounts,
+)
+from openai_frontend.pooling import (
+    TOKEN_TASKS,
     EmbeddingResult,
     EmbedRequest,
-    GenerationRequest,
     PoolingTask,
-    SamplingParams,
     ScorePairRequest,
     ScoreResult,
-    TokenCounts,
 )
 from openai_frontend.triton import error_codes
 

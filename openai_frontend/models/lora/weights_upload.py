@@ -15,12 +15,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.generation import (
-    Adapter,
-    AdapterWeights,
-    CompletionDelta,
-    GenerationRequest,
-)
+from openai_frontend.generation import Adapter, AdapterWeights, CompletionDelta, GenerationRequest
 from openai_frontend.models.lora.files import FILES, InvalidLoRA, read_array
 from openai_frontend.runtime.triton_interface import LORA_EVICTED
 

@@ -6,15 +6,9 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
-from openai_frontend.generation import (
-    CompletionDelta,
-    EmbeddingResult,
-    EmbedRequest,
-    GenerationRequest,
-    ScorePairRequest,
-    ScoreResult,
-)
+from openai_frontend.generation import CompletionDelta, GenerationRequest
 from openai_frontend.media.modalities import AudioSupport, ImageSupport, SpeechRequest
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.serving.admission.model import Describes, Work
 
 Pooled = TypeVar("Pooled", EmbeddingResult, ScoreResult)

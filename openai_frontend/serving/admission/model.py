@@ -7,19 +7,13 @@ model too: prompts are measured against its limits, and what runs is queued and 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
-from openai_frontend.generation import (
-    CompletionDelta,
-    EmbeddingResult,
-    EmbedRequest,
-    GenerationRequest,
-    ScorePairRequest,
-    ScoreResult,
-)
+from openai_frontend.generation import CompletionDelta, GenerationRequest
 from openai_frontend.media.modalities import SpeechRequest, SpeechSupport
 from openai_frontend.model_facts import ModelFacts
 from openai_frontend.models.model_use import ModelUse
 from openai_frontend.models.moderation import ModerationPolicy
 from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, TokenizeKwargs
 from openai_frontend.prompting.tokenizer import Truncation

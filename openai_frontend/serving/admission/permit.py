@@ -12,14 +12,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from openai_frontend.admission.queue import ANONYMOUS, QueueKey
-from openai_frontend.generation import (
-    EmbeddingResult,
-    EmbedRequest,
-    GenerationRequest,
-    ScorePairRequest,
-    ScoreResult,
-)
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.media.modalities import SpeechRequest
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.admission.charge import Charge
 from openai_frontend.serving.admission.concurrency_limit import (

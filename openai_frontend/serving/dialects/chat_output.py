@@ -6,7 +6,6 @@ So a stream and a whole response cannot disagree.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from openai_frontend.generation import AddToken
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
@@ -22,6 +21,7 @@ from openai_frontend.serving.output.logprobs import ChatLogprobs
 from openai_frontend.serving.output.stream import UnreportedTokens
 from openai_frontend.serving.request.tools import Tools
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, TEXT
+from openai_frontend.text_relay import AddToken
 
 Delta = Mapping[str, Any]
 

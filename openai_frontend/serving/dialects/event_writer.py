@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from openai_frontend.generation import AddToken, EventNumbers, TokenLogprobs
+from openai_frontend.generation import TokenLogprobs
 from openai_frontend.parsing.events import Event
 from openai_frontend.serving.output.completion_job import Usage
+from openai_frontend.text_relay import AddToken, EventNumbers
 
 
 class EventWriter:

@@ -13,7 +13,6 @@ from openai_frontend.generation import (
     GenerationRequest,
     SamplingParams,
     SequenceDelta,
-    TextRelay,
     UsageCounter,
 )
 from openai_frontend.prompting.prompt import Prompt
@@ -35,6 +34,7 @@ from openai_frontend.serving.request.sampling import (
     unsupported,
 )
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
+from openai_frontend.text_relay import TextRelay
 from schemas.sampling import SamplingFields
 
 # "calls": with complete calls; "content_filter": a guard blocked the rest

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from orjson import Fragment, dumps
 
-from openai_frontend.generation import AddToken, TokenLogprobs
+from openai_frontend.generation import TokenLogprobs
 from openai_frontend.serving.admission.model import Renders
 from openai_frontend.serving.request.response_options import ResponseOptions
+from openai_frontend.text_relay import AddToken
 from schemas.logprobs import (
     ChatCompletionTokenLogprob,
     ChoiceLogprobs,

@@ -7,18 +7,7 @@ same events, so a stream and a whole response cannot disagree.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from openai_frontend.generation import (
-    AddToken,
-    CompletionDelta,
-    EventNumbers,
-    FrameWriter,
-    Resume,
-    SegmentEnd,
-    SegmentRelay,
-    TextRelay,
-    TokenLogprobs,
-    merge_deltas,
-)
+from openai_frontend.generation import CompletionDelta, TokenLogprobs, merge_deltas
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
@@ -30,6 +19,15 @@ from openai_frontend.serving.error_reply import ErrorReply
 from openai_frontend.serving.output.completion_job import CompletionJob, OutputEnd, Usage
 from openai_frontend.serving.output.output_parsing import ParsedDelta, merge_parsed
 from openai_frontend.serving.request.response_options import ResponseOptions
+from openai_frontend.text_relay import (
+    AddToken,
+    EventNumbers,
+    FrameWriter,
+    Resume,
+    SegmentEnd,
+    SegmentRelay,
+    TextRelay,
+)
 
 Join = Callable[[Sequence[CompletionDelta]], CompletionDelta]
 

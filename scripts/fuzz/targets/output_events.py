@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from orjson import dumps, loads
 
-from openai_frontend.generation import NUMBER_SLOT, GenerationRequest
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
@@ -30,6 +30,7 @@ from openai_frontend.serving.output.completion_job import CompletionJob, OutputE
 from openai_frontend.serving.output.output_parsing import ParserConfig
 from openai_frontend.serving.output.stream import Writer
 from openai_frontend.serving.request.sealed_text import UNENCRYPTED
+from openai_frontend.text_relay import NUMBER_SLOT
 from schemas.responses import ResponsesRequest
 from scripts.fuzz.draw import Draw, pieces
 from tests.fast.serving.fake_model import FakeModel, admission

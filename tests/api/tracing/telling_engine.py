@@ -3,13 +3,8 @@
 from tokenizers import Tokenizer
 
 from openai_frontend.engines.engine import DeltaSink, Engine, ModelFacts, ModelSpec
-from openai_frontend.generation import (
-    EmbeddingResult,
-    EmbedRequest,
-    GenerationRequest,
-    ScorePairRequest,
-    ScoreResult,
-)
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 
 CONFIG = (
     'backend: "inprocess"\n'

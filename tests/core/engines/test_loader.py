@@ -8,12 +8,8 @@ import pytest
 from openai_frontend import errors
 from openai_frontend.engines import loader
 from openai_frontend.engines.engine import Engine, EngineError, ModelFacts, ModelSpec
-from openai_frontend.generation import (
-    CompletionDelta,
-    EmbeddingResult,
-    GenerationRequest,
-    TokenCounts,
-)
+from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
+from openai_frontend.pooling import EmbeddingResult
 from openai_frontend.triton import InferenceResponse, inprocess
 from tests import mock_models
 from tests.core.engines import failing_engines

@@ -11,13 +11,9 @@ import pytest
 from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.engines.engine import Engine, ModelFacts
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import (
-    EmbeddingResult,
-    EmbedRequest,
-    GenerationRequest,
-    ScorePairRequest,
-)
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.media.modalities import ImageInput, ImageSupport
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest
 from openai_frontend.triton import _core
 from tests import mock_models
 from tests.mock_models import serving

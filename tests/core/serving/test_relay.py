@@ -10,18 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_frontend.generation import (
-    CompletionDelta,
-    EventNumbers,
-    FrameWriter,
-    GenerationRequest,
-    SamplingParams,
-    TextRelay,
-)
+from openai_frontend.generation import CompletionDelta, GenerationRequest, SamplingParams
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.dialects import chat, completions
 from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.request.response_options import ResponseOptions
+from openai_frontend.text_relay import EventNumbers, FrameWriter, TextRelay
 from tests import mock_models
 from tests.fast.serving.fake_model import FakeModel, admission, feed, last
 

@@ -15,14 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.contracts.vllm import VLLMContract
-from openai_frontend.generation import (
-    CompletionDelta,
-    FrameWriter,
-    GenerationRequest,
-    SegmentEnd,
-    TextRelay,
-    TokenCounts,
-)
+from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
 from openai_frontend.parsing.events import MAX_ARGUMENTS, ToolCallArguments
 from openai_frontend.parsing.parser import FamilyParser
 from openai_frontend.request_context.context import RequestContext
@@ -38,6 +31,7 @@ from openai_frontend.serving.output.output_parsing import DeltaParser, ParserCon
 from openai_frontend.serving.output.stream import StreamDriver
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.serving.request.tools import CustomFormat, Tools
+from openai_frontend.text_relay import FrameWriter, SegmentEnd, TextRelay
 from openai_frontend.triton import inprocess
 from schemas.responses import ResponsesRequest
 from tests.core.triton import puppet

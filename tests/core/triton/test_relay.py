@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend import errors
-from openai_frontend.generation import NUMBER_SLOT, EventNumbers, SegmentEnd
+from openai_frontend.text_relay import NUMBER_SLOT, EventNumbers, SegmentEnd
 from openai_frontend.triton import _core, error_codes, inprocess
 from tests.core.triton import puppet
 from tests.core.triton.generation_inputs import collect, text

@@ -11,7 +11,7 @@ from openai_frontend.contracts.classification import ClassificationContract
 from openai_frontend.contracts.pooling import GenericEmbeddingContract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InvalidRequest, MalformedOutput, ModelUnavailable
-from openai_frontend.generation import EmbedRequest
+from openai_frontend.pooling import EmbedRequest
 from tests.fast.contracts.recorded import RecordedOutputs
 
 LABELS = ("bad", "good", "odd")

@@ -10,7 +10,7 @@ import pytest
 from openai_frontend.contracts.pooling import GenericEmbeddingContract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
-from openai_frontend.generation import EmbedRequest
+from openai_frontend.pooling import EmbedRequest
 from tests.fast.contracts.recorded import RecordedOutputs, tensors, values
 
 REQUEST = EmbedRequest(request_id="r", prompt="é", prompt_token_ids=[5, 6])

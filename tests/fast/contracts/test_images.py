@@ -11,8 +11,9 @@ from openai_frontend.contracts import Contract
 from openai_frontend.contracts.pooling import EmbeddingContract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.engines.tensors import completed_config
-from openai_frontend.generation import EmbedRequest, GenerationRequest, SamplingParams
+from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.media.modalities import ImageInput, ImageSupport, salted_digest
+from openai_frontend.pooling import EmbedRequest
 from tests import images
 from tests.api.backends.standins.configs import NVIDIAS
 from tests.fast.contracts.recorded import BLS, LLMAPI, Letters, RecordedOutputs, values

@@ -11,7 +11,7 @@ import pytest
 from openai_frontend.contracts import TensorInput
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.generation import EmbedRequest, ScorePairRequest, ScoreResult
+from openai_frontend.pooling import EmbedRequest, ScorePairRequest, ScoreResult
 from tests.fast.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs
 
 TRUE = ("BOOL", (1,), b"\x01")

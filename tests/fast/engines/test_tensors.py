@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 
 from openai_frontend.engines import tensors
-from openai_frontend.generation import (
-    Adapter,
-    EmbedRequest,
-    GenerationRequest,
-    SamplingParams,
-    ScorePairRequest,
-    StructuredOutputs,
-)
+from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams, StructuredOutputs
+from openai_frontend.pooling import EmbedRequest, ScorePairRequest
 from openai_frontend.runtime.utf8 import well_formed
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openai_frontend.errors import ContextLengthExceeded
-from openai_frontend.generation import (
+from openai_frontend.pooling import (
     MAX_BATCH_INPUTS,
     EmbeddingResult,
     EmbedRequest,

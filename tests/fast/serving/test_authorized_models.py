@@ -11,17 +11,14 @@ from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.errors import ModelNotFound, ModelUnavailable, RateLimited
 from openai_frontend.generation import (
     CompletionDelta,
-    EmbeddingResult,
-    EmbedRequest,
     GenerationRequest,
     SamplingParams,
-    ScorePairRequest,
-    ScoreResult,
     SequenceDelta,
     TokenCounts,
     UsageCounter,
 )
 from openai_frontend.media.modalities import SpeechRequest
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.request_context.context import RequestContext
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter

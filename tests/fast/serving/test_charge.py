@@ -7,7 +7,7 @@ import pytest
 
 from openai_frontend.auth.rate_limit import KeyLimits, RateLimiter, Reservation
 from openai_frontend.errors import RateLimited
-from openai_frontend.generation import EmbeddingResult, EmbedRequest
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest
 from openai_frontend.serving.admission.charge import Charge
 from tests.fast.serving.fake_pooling_model import FakePoolingModel
 

@@ -10,15 +10,7 @@ import orjson
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import (
-    NUMBER_SLOT,
-    AddToken,
-    CompletionDelta,
-    EventNumbers,
-    FrameWriter,
-    TextRelay,
-    TokenLogprobs,
-)
+from openai_frontend.generation import CompletionDelta, TokenLogprobs
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
@@ -36,6 +28,7 @@ from openai_frontend.serving.output.completion_job import CompletionJob, OutputE
 from openai_frontend.serving.output.stream import StreamDriver, UnreportedTokens
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.tools import OfferedTools
+from openai_frontend.text_relay import NUMBER_SLOT, AddToken, EventNumbers, FrameWriter, TextRelay
 from schemas.sampling import SamplingFields
 from tests.fast.serving.fake_model import FakeModel, admission, last
 

@@ -4,12 +4,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InferenceFailed, InvalidRequest
-from openai_frontend.generation import (
-    EmbeddingResult,
-    EmbedRequest,
-    ScorePairRequest,
-    ScoreResult,
-)
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Scoring

@@ -10,11 +10,11 @@ from starlette.types import Message
 
 from openai_frontend import triton
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
-from openai_frontend.generation import StreamWriter
 from openai_frontend.middleware.direct_writer import AsgiSink
 from openai_frontend.request_context.context import RequestContext, Transport, current
 from openai_frontend.routers.request import CancelOnDisconnect
 from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
+from openai_frontend.text_relay import StreamWriter
 
 
 class Client:

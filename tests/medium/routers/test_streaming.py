@@ -15,7 +15,7 @@ import uvloop
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from openai_frontend import generation
+from openai_frontend import text_relay
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.generation import CompletionDelta
@@ -160,7 +160,7 @@ class Stream(StreamedResponse):
 
     def __init__(
         self,
-        pump: Callable[["Stream", generation.StreamWriter], Awaitable[bytes]],
+        pump: Callable[["Stream", text_relay.StreamWriter], Awaitable[bytes]],
         *,
         ping_s: float = 0.0,
         scope: Any = None,
@@ -169,7 +169,7 @@ class Stream(StreamedResponse):
         self._pump = pump
         self.scope = scope
 
-    async def pump(self, writer: generation.StreamWriter) -> bytes:
+    async def pump(self, writer: text_relay.StreamWriter) -> bytes:
         return await self._pump(self, writer)
 
 
@@ -186,7 +186,7 @@ async def answer(client: Client, stream: Stream, within_s: float = 30) -> Reques
     return context
 
 
-async def writes(stream: Stream, writer: generation.StreamWriter) -> bytes:
+async def writes(stream: Stream, writer: text_relay.StreamWriter) -> bytes:
     stream.start()
     writer(b"a")
     writer(b"b")
@@ -207,7 +207,7 @@ async def test_status_is_sent_before_the_bodies(slow):
 
 
 async def test_failure_before_the_first_data_keeps_its_status():
-    async def fails(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    async def fails(stream: Stream, writer: text_relay.StreamWriter) -> bytes:
         raise ValueError("no answer")
 
     client = Client()
@@ -220,7 +220,7 @@ async def test_failure_before_the_first_data_keeps_its_status():
 async def test_later_failure_is_the_last_event(slow):
     """After all data, even if the client is slow."""
 
-    async def fails(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    async def fails(stream: Stream, writer: text_relay.StreamWriter) -> bytes:
         stream.start()
         writer(b"a")
         raise ValueError("no answer")
@@ -237,7 +237,7 @@ async def test_later_failure_is_the_last_event(slow):
 async def test_failed_send_of_the_status_ends_the_stream():
     """Nothing waits for it."""
 
-    async def endless(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    async def endless(stream: Stream, writer: text_relay.StreamWriter) -> bytes:
         stream.start()
         while True:
             writer(b"a")
@@ -253,7 +253,7 @@ async def test_failed_send_of_the_status_ends_the_stream():
 async def test_source_is_resumed_once_a_slow_client_has_read_everything():
     """What it writes then is sent before the end."""
 
-    async def pump(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    async def pump(stream: Stream, writer: text_relay.StreamWriter) -> bytes:
         left = [b"c", b"b"]
 
         def resume() -> None:
@@ -279,7 +279,7 @@ async def test_idle_stream_sends_comments(loop_clock):
         loop_clock.move_on(seconds)
         await asyncio.sleep(0.001)
 
-    async def pump(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    async def pump(stream: Stream, writer: text_relay.StreamWriter) -> bytes:
         while len(client.bodies) < 3:
             await pass_time(10)
         for _ in range(40):
@@ -307,7 +307,7 @@ async def test_failed_comment_ends_the_stream():
     """Although no data comes that would fail. The comments end too."""
     ended = 0
 
-    async def endless(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    async def endless(stream: Stream, writer: text_relay.StreamWriter) -> bytes:
         nonlocal ended
         try:
             await asyncio.Event().wait()
@@ -420,7 +420,7 @@ class Answering:
         finally:
             self.running.remove(asyncio.current_task())
 
-    async def _pump(self, stream: Stream, writer: generation.StreamWriter) -> bytes:
+    async def _pump(self, stream: Stream, writer: text_relay.StreamWriter) -> bytes:
         number = next(int(value) for name, value in stream.scope["headers"] if name == b"x-n")
         for piece in self.answers[number]:
             stream.start()
@@ -508,7 +508,7 @@ def test_client_that_has_fallen_behind_must_keep_a_pace():
 
 
 async def test_client_beyond_its_deadline_is_dropped():
-    async def waits(stream: Stream, writer: generation.StreamWriter) -> bytes:
+    async def waits(stream: Stream, writer: text_relay.StreamWriter) -> bytes:
         stream.start()
         writer(b"a")
         await stream.drained_by(asyncio.get_running_loop().time() + 0.01)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError, ModelFacts, ModelSpec
-from openai_frontend.generation import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
+from openai_frontend.pooling import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.triton import error_codes
 from tests import mock_models
 from tests.api.backends.standins import configs

@@ -14,7 +14,7 @@ from openai_frontend.engines.vllm.media.images import (
     start_cache,
 )
 from openai_frontend.engines.vllm.media.worker import AudioFileRequest, ImageRequest
-from openai_frontend.generation import EmbedRequest, GenerationRequest
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.media.modalities import (
     AudioFile,
     AudioSupport,
@@ -22,6 +22,7 @@ from openai_frontend.media.modalities import (
     ImageSupport,
     positions,
 )
+from openai_frontend.pooling import EmbedRequest
 
 IMAGE, AUDIO = "image", "audio"
 AUDIO_SECONDS = "openai_frontend_audio_seconds_total"

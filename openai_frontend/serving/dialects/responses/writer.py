@@ -11,7 +11,6 @@ from typing import Any
 
 from orjson import Fragment, dumps
 
-from openai_frontend.generation import NUMBER_SLOT, EventNumbers
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
@@ -37,6 +36,7 @@ from openai_frontend.serving.output.completion_job import STOPPED, OutputEnd, Us
 from openai_frontend.serving.output.logprobs import ChatLogprobs, logprobs_writer
 from openai_frontend.serving.output.stream import StreamDriver, UnreportedTokens
 from openai_frontend.sse import DONE, TEXT, named_event
+from openai_frontend.text_relay import NUMBER_SLOT, EventNumbers
 
 _JSON_TEXT = dumps(TEXT)
 # Codex gives up after 300 s without an event, so every fourth keep-alive is one.

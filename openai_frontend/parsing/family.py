@@ -101,6 +101,7 @@ class Reasoning:
 
     start: str
     end: str
+    other_ends: tuple[str, ...] = ()  # markers that end it too, because content follows them
     starts_inside: bool = (
         False  # the output starts within reasoning, unless the prompt shows otherwise
     )

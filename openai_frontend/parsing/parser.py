@@ -133,7 +133,8 @@ class FamilyParser:
     def _read_until_over(self, reasoning: Reasoning) -> Generator[None, None, None]:
         calls = self._call_starts() if reasoning.ended_by_calls else ()
         self._late_ends = ()
-        known = markers(reasoning.end, reasoning.start, *calls, *self._endings)
+        ends = (reasoning.end, *reasoning.other_ends)
+        known = markers(*ends, reasoning.start, *calls, *self._endings)
         while marker := (yield from self._text_before(known, ReasoningText)):
             if marker in calls:
                 if (yield from self._read_calls(marker, ReasoningText)):
@@ -143,7 +144,7 @@ class FamilyParser:
                 self._output.write(ReasoningText, self._cursor.take(len(marker)))
             else:
                 self._pass_marker(marker)
-                if marker == reasoning.end:
+                if marker in ends:
                     return
 
     def _text_before(self, known: Markers, kind: TextKind) -> Generator[None, None, str]:

@@ -17,11 +17,15 @@ from openai_frontend.parsing.formats import (
 # The first family whose signs are in the template is selected, so more specific ones come first.
 FAMILIES: tuple[Family, ...] = (
     harmony.GPT_OSS,
+    key_values.MUSE_GLIMMER,
+    key_values.KIMI_K3,
     key_values.SEED_OSS,
     key_values.QWEN3_CODER,
     key_values.QWEN3_XML,
     named_json.LLAMA_FUNCTION_TAG,
     key_values.LONGCAT,
+    key_values.HY_V3,
+    key_values.HY_V4,
     key_values.GLM45,
     key_values.MINIMAX_M2,
     deepseek.V32,

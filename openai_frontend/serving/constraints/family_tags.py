@@ -11,7 +11,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tagged:
-    """Arguments between tags: text verbatim, other values as JSON. `%s` is the name."""
+    """Arguments between tags: text verbatim, other values as JSON. `%s` is the name, `%t` the
+    value's type in JSON.
+    """
 
     text: str  # before a text
     value: str  # before any other value
@@ -63,6 +65,24 @@ def _dsml(section: str) -> CallForm:
         ),
         section=(f"<{mark}{section}>\n", f"\n</{mark}{section}>"),
         separator="\n",
+    )
+
+
+def _argument_tags(suffix: str, name_end: str, line: str) -> CallForm:
+    """Hunyuan's. Older models write each tag on its own line."""
+    key = f"<arg_key{suffix}>%s</arg_key{suffix}>{line}<arg_value{suffix}>"
+    return CallForm(
+        begin=f"<tool_call{suffix}>%s{name_end}{line}",
+        end=f"</tool_call{suffix}>",
+        trigger=f"<tool_calls{suffix}>",
+        style=Tagged(
+            text=key,
+            value=key,
+            end=f"</arg_value{suffix}>{line}",
+            mark=f"</arg_value{suffix}>",
+        ),
+        section=(f"<tool_calls{suffix}>{line}", f"{line}</tool_calls{suffix}>"),
+        separator=line,
     )
 
 
@@ -181,6 +201,21 @@ TAGS: Mapping[str, tuple[CallForm, ...]] = {
             numbered="<|tool_call_argument_begin|>",
         ),
     ),
+    "kimi_k3": (
+        CallForm(
+            begin='<|open|>call tool="%s" index="',
+            end="<|close|>call<|sep|>",
+            trigger="<|open|>tools<|sep|>",
+            style=Tagged(
+                text='<|open|>argument key="%s" type="string"<|sep|>',
+                value='<|open|>argument key="%s" type="%t"<|sep|>',
+                end="<|close|>argument<|sep|>",
+                mark="<|close|>argument<|sep|>",
+            ),
+            section=("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+            numbered='"<|sep|>',
+        ),
+    ),
     "deepseek_r1": (_DEEPSEEK_V3,),
     "deepseek_v3": (_DEEPSEEK_V3,),
     "deepseek_v31": (
@@ -210,6 +245,8 @@ TAGS: Mapping[str, tuple[CallForm, ...]] = {
             separator="\n",
         ),
     ),
+    "hy_v3": (_argument_tags("", "<tool_sep>", "\n"),),
+    "hy_v4": (_argument_tags(":opensource", "", ""),),
     "minimax_m2": (
         CallForm(
             begin='<invoke name="%s">\n',

@@ -3,7 +3,7 @@
 Arguments have the schema's order; optional ones may be missing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -22,6 +22,7 @@ _DEFINITIONS = ("$defs", "definitions")
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties", "minProperties")
 _OF_TEXT = frozenset(("type", "title", "description", "default", "examples", "format"))
 
+_VALUES = ("array", "boolean", "null", "number", "object")
 _IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]{0,63}="
 _ANY_NAME = '[^<>"\\r\\n]{1,64}'
 # For text with a length: not what starts its end tag, nor spaces, which may belong to the tag.
@@ -101,7 +102,13 @@ def _any_tagged_pair(begin: str, value: Format, style: Tagged) -> Format:
     opens, closes = begin.split("%s")
     name = formats.regex(_ANY_NAME)
     end = formats.const(style.end)
-    return formats.sequence(formats.const(opens), name, formats.const(closes), value, end)
+    return formats.sequence(formats.const(opens), name, _typed(closes, _VALUES), value, end)
+
+
+def _typed(text: str, types: Iterable[str]) -> Format:
+    """The text with any of the types in it, if it states one."""
+    kinds = {"number" if each == "integer" else each for each in types}
+    return formats.either(*map(formats.const, sorted({text.replace("%t", kind) for kind in kinds})))
 
 
 def _tagged_pair(
@@ -114,9 +121,8 @@ def _tagged_pair(
         before, value = style.text, _text(each, style)
     else:  # the parser could read its text as either type
         raise Unconstrainable
-    return formats.sequence(
-        formats.const(before.replace("%s", name)), value, formats.const(style.end)
-    )
+    opens = _typed(before.replace("%s", name), types)
+    return formats.sequence(opens, value, formats.const(style.end))
 
 
 def _text(schema: Mapping[str, Any], style: Tagged) -> Format:

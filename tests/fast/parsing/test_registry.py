@@ -15,6 +15,10 @@ EXCERPTS = [
     ("qwen3_xml", "{%- if tools %}<tool_call>\n<function=f>\n<parameter=a>{% endif %}</think>"),
     ("seed_oss", "<seed:tool_call>\n<function=f>\n<parameter=a>"),
     ("glm45", "<tool_call>{{ name }}\n<arg_key>a</arg_key>\n<arg_value>1</arg_value></think>"),
+    ("hy_v3", "<tool_calls>\n<tool_call>{{ name }}<tool_sep>\n<arg_key>a</arg_key><arg_value>"),
+    ("hy_v4", "<tool_calls:opensource><arg_key:opensource>a</arg_key:opensource></think>"),
+    ("muse_glimmer", '<|start|>assistant to=<|message|><atem:function_calls>\n<atem:invoke name="'),
+    ("kimi_k3", '<|open|>tools<|sep|><|open|>call tool="{{ name }}"'),
     ("minimax_m2", '<minimax:tool_call>\n<invoke name="f"></think>'),
     ("deepseek_v32", "{% set mark = '｜DSML｜' %}<{{ mark }}function_calls></think>"),  # noqa: RUF001
     ("deepseek_v4", "{% set mark = '｜DSML｜' %}<{{ mark }}tool_calls></think>"),  # noqa: RUF001

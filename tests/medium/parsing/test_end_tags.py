@@ -37,6 +37,23 @@ CALLS = {
         "</longcat_arg_value>\n</longcat_tool_call>",
         "</longcat_arg_value>",
     ),
+    "hy_v3": (
+        "<tool_calls>\n<tool_call>save<tool_sep>\n<arg_key>{}</arg_key>\n<arg_value>{}"
+        "</arg_value>\n<arg_key>count</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n</tool_calls>",
+        "</arg_value>",
+    ),
+    "kimi_k3": (
+        '<|open|>tools<|sep|><|open|>call tool="save" index="1"<|sep|><|open|>argument key="{}"'
+        '<|sep|>{}<|close|>argument<|sep|><|open|>argument key="count" type="number"<|sep|>2'
+        "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+        "<|close|>argument<|sep|>",
+    ),
+    "muse_glimmer": (
+        ' to=save<|message|><atem:function_calls>\n<atem:invoke name="save">\n<atem:parameter '
+        'name="{}">{}</atem:parameter>\n<atem:parameter name="count">2</atem:parameter>\n'
+        "</atem:invoke>\n</atem:function_calls><|eot|>",
+        "</atem:parameter>",
+    ),
     "minimax_m2": (
         '<minimax:tool_call>\n<invoke name="save">\n<parameter name="{}">{}</parameter>\n'
         '<parameter name="count">2</parameter>\n</invoke>\n</minimax:tool_call>',

@@ -117,7 +117,8 @@ def test_plain_text_is_unchanged(family: Family, text: str) -> None:
 
 
 def _text_markers(family: Family) -> list[str]:
-    reasoning = [family.reasoning.start, family.reasoning.end] if family.reasoning else []
+    known = family.reasoning
+    reasoning = [known.start, known.end, *known.other_ends] if known else []
     return [_squeezed(marker) for marker in (*family.endings, *reasoning)]
 
 

@@ -9,6 +9,9 @@ GatewayError
 │   └── RequestTooLarge       413  body over the limit
 ├── NotAuthenticated          401  no valid key
 ├── NotPermitted              403  the key lacks the scope
+├── ApiRestricted             403  the request lacks the header of a restricted group
+│   ├── OpenAIApiRestricted   401  of one that --openai-restricted-api names
+│   └── RpcRestricted         403  over gRPC
 ├── RateLimited               429  the key reached a limit; has retry-after
 ├── ModelNotFound             404  no such model
 │   └── ModelHidden           404  or the key must not use it
@@ -107,6 +110,35 @@ class NotPermitted(GatewayError):
     status = 403
     type = "permission_error"
     code = "insufficient_permissions"
+
+
+class ApiRestricted(GatewayError):
+    """The request lacks the header of its restricted group, or its value. Status and text are
+    tritonserver's, here and in the subclasses.
+    """
+
+    status = 403
+    type = "permission_error"
+    code = "api_restricted"
+    _TEXT = "This API is restricted, expecting header '{}'"
+
+    def __init__(self, header: str) -> None:
+        super().__init__(self._TEXT.format(header))
+
+
+class OpenAIApiRestricted(ApiRestricted):
+    """NVIDIA's OpenAI frontend has another status and text."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_auth"
+    _TEXT = "This API is restricted, expecting header '{}' with valid value"
+
+
+class RpcRestricted(ApiRestricted):
+    """A method of gRPC is in a restricted group."""
+
+    _TEXT = "This protocol is restricted, expecting header '{}'"
 
 
 class RateLimited(GatewayError):

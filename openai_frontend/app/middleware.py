@@ -9,6 +9,8 @@ from openai_frontend.app.metrics import server_load
 from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.auth.authorization import Authorizer
+from openai_frontend.auth.restrictions import restrictions
+from openai_frontend.config import restricted_groups
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.middleware.authentication import Authentication
@@ -22,6 +24,7 @@ from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_body import BodyLimit, ContentType
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_normalization import RequestNormalization
+from openai_frontend.middleware.restricted_apis import RestrictedApis
 from openai_frontend.middleware.telemetry import (
     RequestMetrics,
     RequestRecords,
@@ -30,6 +33,7 @@ from openai_frontend.middleware.telemetry import (
 )
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.request_context.context import current_request
+from openai_frontend.routers.restricted_routes import group_of
 from openai_frontend.routers.routing import RouteTable
 from openai_frontend.runtime.loopback import is_loopback
 from openai_frontend.tracing import Tracing
@@ -56,6 +60,7 @@ def gateway_middleware(settings: Settings, state: AppState, routes: RouteTable) 
         *_hosts(settings, state.authenticator),
         *cors(settings.cors_origins),
         Middleware(Draining, drain_state=state.drain_state, route_scope_of=routes.scope_of),
+        *_restricted(settings, routes),
         *_access(state.authenticator, routes, public),
         Middleware(ErrorResponses),
         Middleware(ContentEncoding, max_body_bytes=settings.max_body_bytes),
@@ -99,6 +104,23 @@ def request_records(settings: Settings, tracing: Tracing | None) -> RequestRecor
 
 def _telemetry(records: RequestRecords | None) -> list[Middleware]:
     return [] if records is None else [Middleware(Telemetry, records=records)]
+
+
+def _restricted(settings: Settings, routes: RouteTable) -> list[Middleware]:
+    """Empty if no group is restricted."""
+    http = restrictions(settings.triton_option, restricted_groups.HTTP)
+    openai = restrictions(settings.triton_option, restricted_groups.OPENAI)
+    if not http and not openai:
+        return []
+    return [
+        Middleware(
+            RestrictedApis,
+            route_of=routes.route_of,
+            group_of=group_of,
+            http=http,
+            openai=openai,
+        )
+    ]
 
 
 def _access(

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from openai_frontend.app import Gateway, public_scopes, request_records
 from openai_frontend.auth.authorization import Authorizer
-from openai_frontend.config import grpc_options
+from openai_frontend.auth.restrictions import restrictions
+from openai_frontend.config import grpc_options, restricted_groups
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 
@@ -20,7 +21,7 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
     from openai_frontend.kserve.grpc.calls import CallLimits, RpcCalls
     from openai_frontend.kserve.grpc.health import HealthService
     from openai_frontend.kserve.grpc.server import GrpcOptions, GrpcServer, TlsFiles
-    from openai_frontend.kserve.grpc.service import InferenceService
+    from openai_frontend.kserve.grpc.service import InferenceService, restricted_methods
 
     state: AppState = app.state.gateway
     keys = state.authenticator
@@ -34,6 +35,9 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
             message_timeout_s=settings.body_timeout_s,
             header_forward_pattern=grpc_options.value(
                 settings.triton_option, "grpc-header-forward-pattern"
+            ),
+            restrictions=restricted_methods(
+                restrictions(settings.triton_option, restricted_groups.GRPC)
             ),
         ),
         authorizer=None if keys is None else Authorizer(keys.api_keys, public_scopes(settings)),

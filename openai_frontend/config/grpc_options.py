@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openai_frontend.config.restricted_groups import RESTRICTING_OPTIONS
 from openai_frontend.config.triton_options import (
     BOOLEAN,
     PATH,
@@ -175,6 +176,7 @@ ALL_OPTIONS: Mapping[str, TritonOption] = {
     **KSERVE_OPTIONS,
     **SERVER_OPTIONS,
     **GRPC_OPTIONS,
+    **RESTRICTING_OPTIONS,
 }
 
 

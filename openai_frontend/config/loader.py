@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from openai_frontend.config import bucket_repositories, strict_yaml
 from openai_frontend.config.removed_settings import replacement
+from openai_frontend.config.restricted_groups import RESTRICTING_OPTIONS
 from openai_frontend.config.settings import GROUPS, Settings
 from openai_frontend.config.types import SECRET, form
 from openai_frontend.errors import did_you_mean
@@ -181,6 +182,7 @@ def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:
     where = "".join(f"[{part}]" for part in inner)
     reason = strict_yaml.describe_problem(problem)
     is_secret = name in _SECRET or bucket_repositories.may_contain_secret(problem["input"])
+    is_secret |= any(option in str(problem["input"]) for option in RESTRICTING_OPTIONS)
     got = "" if is_secret else f" (got {problem['input']!r})"
     return f"{sources.get(name, name)}{where}: {reason}{got}"
 

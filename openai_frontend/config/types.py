@@ -22,10 +22,11 @@ from pydantic import (
     ValidationInfo,
 )
 
-from openai_frontend.config import bucket_repositories, triton_options
+from openai_frontend.config import bucket_repositories, restricted_groups, triton_options
 from openai_frontend.config.bucket_repositories import BucketRepository
 from openai_frontend.config.grpc_options import ALL_OPTIONS
 from openai_frontend.config.model_options import ModelOptions, Name
+from openai_frontend.config.restricted_groups import RESTRICTING_OPTIONS
 
 SCOPED_FORM = "NAME:KEY=VALUE"
 TRITON_FORM = "[NAME:]KEY=VALUE"
@@ -143,14 +144,27 @@ def _options_of_triton(value: Any) -> dict[str, list[str]]:
     if isinstance(value, Mapping):
         texts = {str(name): _option_texts(str(name), each) for name, each in value.items()}
     else:
-        texts = {}
-        for item in _items(value):
-            name, text = _split(item, "=", OPTION_FORM)
-            texts.setdefault(name, []).append(text)
+        texts = _assigned_texts(value)
     for name, each in texts.items():
         for text in each:
             triton_options.arguments(name, text, ALL_OPTIONS)
+    for name in RESTRICTING_OPTIONS:
+        restricted_groups.restricted(texts, name)  # raises ValueError
     return {name: each if _repeats(name) else each[-1:] for name, each in texts.items()}
+
+
+def _assigned_texts(value: Any) -> dict[str, list[str]]:
+    items = _items(value)
+    if isinstance(value, str):
+        items = restricted_groups.joined(items)
+    has_secret = any(restricted_groups.is_secret(str(item)) for item in items)
+    texts: dict[str, list[str]] = {}
+    for item in items:
+        if has_secret and "=" not in str(item):  # may be the rest of a value with a comma
+            raise ValueError(f"an item has not the form {OPTION_FORM}")
+        name, text = _split(item, "=", OPTION_FORM)
+        texts.setdefault(name, []).append(text)
+    return texts
 
 
 def _option_texts(name: str, value: Any) -> list[str]:

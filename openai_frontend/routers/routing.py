@@ -159,13 +159,18 @@ class RouteTable:
 
     def scope_of(self, scope: Scope) -> RouteScope | Literal["nowhere"] | None:
         """None for a route without a scope, `nowhere` if the router will answer 404 or 405."""
+        route = self.route_of(scope)
+        if route is None:
+            return "nowhere"
+        return route.scope if isinstance(route, DirectRoute) else None
+
+    def route_of(self, scope: Scope) -> BaseRoute | None:
+        """None if the router will answer 404 or 405."""
         if (route := self.fixed.get((scope["method"], scope["path"]))) is not None:
-            return route.scope
+            return route
         # With a root path the router matches less of the path than the table does
-        for other in self._routes if scope.get("root_path") else self._others:
-            if other.matches(scope)[0] is Match.FULL:
-                return other.scope if isinstance(other, DirectRoute) else None
-        return "nowhere"
+        others = self._routes if scope.get("root_path") else self._others
+        return next((each for each in others if each.matches(scope)[0] is Match.FULL), None)
 
 
 def _is_fixed(route: BaseRoute) -> TypeGuard[DirectRoute]:

@@ -11,6 +11,7 @@ from openai_frontend.cli.flags.rules import Reading, Rule, Takes, switch
 from openai_frontend.cli.flags.similar import similar
 from openai_frontend.cli.init_repo.options import expanded, holds_weights
 from openai_frontend.config.loader import options
+from openai_frontend.config.restricted_groups import is_secret
 from openai_frontend.config.triton_options import BOOLEANS
 
 OwnOptions = Mapping[str, argparse.Action]
@@ -107,7 +108,12 @@ def _values(takes: Takes, words: list[str]) -> list[str]:
     """Removes the values of a flag from the words."""
     if takes == "switch":
         return [words.pop(0)] if words and words[0].lower() in BOOLEANS else []
-    most = {"none": 0, "one": 1, "several": len(words)}[takes]
+    most = {"none": 0, "one": 1, "three": 3, "several": len(words)}[takes]
+    if takes == "three":
+        # All in one quoted word, as in NVIDIA's documentation; a secret may begin with a dash
+        taken = words[: 1 if words and " " in words[0] else most]
+        del words[: len(taken)]
+        return taken
     before_flag = next((at for at, word in enumerate(words) if _is_flag(word)), len(words))
     taken = words[: min(most, before_flag)]
     del words[: len(taken)]
@@ -167,8 +173,9 @@ def _unknown_rule(name: str, own: OwnOptions) -> Rule:
 
 
 def _apply(result: CommandLine, flag: Flag, rule: Rule) -> None:
-    if rule.takes == "one" and not flag.values:
-        result.problems.append(f"{flag.name}: expected one argument")
+    if rule.takes in ("one", "three") and not flag.values:
+        count = f"{rule.takes} argument" + "s" * (rule.takes == "three")
+        result.problems.append(f"{flag.name}: expected {count}")
         return
     reading = rule.read(flag.values)
     words = _words(reading)
@@ -196,7 +203,7 @@ def _masked(words: Sequence[str]) -> list[str]:
     shown = list(words)
     for at, word in enumerate(shown):
         name, equals, _ = word.partition("=")
-        if name in _SECRET and equals:
+        if is_secret(word) or (name in _SECRET and equals):  # of `--triton-option`
             shown[at] = f"{name}=..."
         elif name in _SECRET and at + 1 < len(shown):
             shown[at + 1] = "..."
@@ -206,7 +213,7 @@ def _masked(words: Sequence[str]) -> list[str]:
 def _shown(models: Sequence[str], words: Sequence[str]) -> list[str]:
     """Without what may be a second API key: vLLM's flag takes several."""
     if not _SECRET.intersection(word.partition("=")[0] for word in words):
-        return list(models)
+        return _masked(models)
     return [each if each == words[0] or "/" in each else "..." for each in models]
 
 

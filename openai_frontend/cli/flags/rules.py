@@ -7,7 +7,7 @@ from typing import Literal
 from openai_frontend.config.triton_options import BOOLEANS
 
 # How many values a flag takes: a switch may have one of `BOOLEANS`
-Takes = Literal["none", "switch", "one", "several"]
+Takes = Literal["none", "switch", "one", "three", "several"]
 
 
 @dataclass(frozen=True, slots=True)

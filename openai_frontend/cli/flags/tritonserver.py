@@ -95,6 +95,14 @@ def _log_format(values: Sequence[str]) -> Reading:
     return _OPTIONS["log-format"].read(values)
 
 
+def _openai_restricted(values: Sequence[str]) -> Reading:
+    """NVIDIA's OpenAI frontend takes groups, header and value; KEY=VALUE is our option's form."""
+    words = values[0].split(" ", 2) if len(values) == 1 else values
+    if len(words) == 3:
+        words = [f"{words[0]}:{words[1]}={words[2]}"]
+    return _OPTIONS["openai-restricted-api"].read(["".join(words)])
+
+
 def _cache_size(text: str) -> str:
     return f"local:size={text}"
 
@@ -121,7 +129,7 @@ FLAGS: dict[str, Rule] = {
     "--http-port": renamed("--port"),
     "--http-max-input-size": renamed("--max-body-bytes"),
     "--http-thread-count": not_needed(_THREADS, "one"),
-    "--http-restricted-api": refused("use --keys-file with scopes (docs/authentication.md)"),
+    "--openai-restricted-api": Rule("three", _openai_restricted),
     # metrics
     "--allow-metrics": switch("--metrics"),
     "--metrics-config": renamed("--metrics-config", scoped),
@@ -141,9 +149,6 @@ FLAGS: dict[str, Rule] = {
     "--grpc-infer-thread-count": not_needed(_THREADS, "one"),
     "--grpc-infer-allocation-pool-size": not_needed("messages are allocated as needed", "one"),
     "--grpc-max-response-pool-size": not_needed("messages are allocated as needed", "one"),
-    "--grpc-restricted-protocol": refused(
-        "use --keys-file with scopes (docs/authentication.md)"
-    ),
     # all ports of tritonserver
     "--triton-ports": Rule("none", lambda _: Reading(_ALL_PORTS), is_default=True),
     # hosting platforms: their paths are on --port

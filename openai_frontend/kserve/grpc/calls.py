@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -19,11 +19,13 @@ from google.protobuf.message import DecodeError
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
 from openai_frontend.auth.api_keys import RouteScope
 from openai_frontend.auth.authorization import Authorizer
+from openai_frontend.auth.restrictions import Restriction
 from openai_frontend.errors import (
     InvalidRequest,
     RegionExists,
     RequestCancelled,
     RequestTimedOut,
+    RpcRestricted,
     ServerDraining,
 )
 from openai_frontend.kserve.forwarded_headers import ForwardedHeaders
@@ -60,7 +62,8 @@ _CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 _CODES_OF_ERRORS: dict[type[Exception], grpc.StatusCode] = {
-    RegionExists: grpc.StatusCode.ALREADY_EXISTS
+    RegionExists: grpc.StatusCode.ALREADY_EXISTS,
+    RpcRestricted: grpc.StatusCode.UNAVAILABLE,  # as from tritonserver
 }
 _METADATA = ("retry-after", "retry-after-ms")  # of the error response's headers
 _CHECKS: Mapping[str, Callable[[bytes], None]] = {
@@ -85,6 +88,7 @@ class CallLimits:
     send_timeout_s: float = 30.0
     message_timeout_s: float = 120.0  # body_timeout_s; from a call's metadata to its only message
     header_forward_pattern: re.Pattern[str] | None = None
+    restrictions: Mapping[str, Restriction] = field(default_factory=dict)  # by a method's path
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,7 @@ class RpcCalls:
         call.set_trailing_metadata((("x-request-id", context.request_id),))
         failure: Exception | None = None
         try:
+            self._check_restriction(path, headers)
             self._admit(context, scope, headers)
             response = await work(context, headers)
             status = 200
@@ -232,6 +237,12 @@ class RpcCalls:
             call.add_done_callback(delivery.end)
         # Last: it waits until a client that reads slowly has read what came before
         await _abort(call, context, failure)
+
+    def _check_restriction(self, path: str, headers: Headers) -> None:
+        """Once per call: the metadata are those of all its requests. Raises RpcRestricted."""
+        restriction = self._limits.restrictions.get(path)
+        if restriction is not None and not restriction.allows(headers):
+            raise RpcRestricted(restriction.header)
 
     def _admit(self, context: RequestContext, scope: RouteScope, headers: Headers) -> None:
         """Raises ServerDraining, NotAuthenticated, NotPermitted or InvalidRequest."""

@@ -8,9 +8,10 @@ from typing import Any
 from google.protobuf import json_format
 
 from openai_frontend.auth.api_keys import RouteScope
+from openai_frontend.auth.restrictions import Restriction
 from openai_frontend.errors import InvalidRequest, NotSupported
 from openai_frontend.kserve.grpc.calls import RpcCalls, StreamCall, parsed
-from openai_frontend.kserve.grpc.messages import INFERENCE, methods
+from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, methods
 from openai_frontend.kserve.grpc.stream import InferStream, Started
 from openai_frontend.kserve.grpc.stream_encoder import StreamEncoder
 from openai_frontend.kserve.grpc.tensors import (
@@ -65,6 +66,38 @@ SCOPES: Mapping[str, RouteScope] = {
     "TraceSetting": "admin",
     "LogSettings": "admin",
 }
+
+# tritonserver's groups, which `--grpc-restricted-protocol` names
+GROUPS: Mapping[str, str] = {
+    "ServerLive": "health",
+    "ServerReady": "health",
+    "ModelReady": "health",
+    "ServerMetadata": "metadata",
+    "ModelMetadata": "metadata",
+    "ModelInfer": "inference",
+    "ModelStreamInfer": "inference",
+    "ModelConfig": "model-config",
+    "ModelStatistics": "statistics",
+    "RepositoryIndex": "model-repository",
+    "RepositoryModelLoad": "model-repository",
+    "RepositoryModelUnload": "model-repository",
+    "SystemSharedMemoryStatus": "shared-memory",
+    "SystemSharedMemoryRegister": "shared-memory",
+    "SystemSharedMemoryUnregister": "shared-memory",
+    "CudaSharedMemoryStatus": "shared-memory",
+    "CudaSharedMemoryRegister": "shared-memory",
+    "CudaSharedMemoryUnregister": "shared-memory",
+    "TraceSetting": "trace",
+    "LogSettings": "logging",
+}
+
+
+def restricted_methods(by_group: Mapping[str, Restriction]) -> Mapping[str, Restriction]:
+    """By the paths of the methods, including those of grpc.health.v1.Health."""
+    groups = {method.path: GROUPS[name] for name, method in methods(INFERENCE).items()}
+    groups |= {method.path: "health" for method in methods(HEALTH).values()}
+    return {path: by_group[group] for path, group in groups.items() if group in by_group}
+
 
 _REPOSITORY = "'repository_name' specification is not supported"  # Triton's words
 

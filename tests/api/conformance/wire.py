@@ -49,19 +49,20 @@ class Exchange:
         self._rules = _rules(request) if self._streams else None
         in_items = self._streams and self._path == "/v1/responses"
         self._responses = ResponseRules() if in_items else None
-        self._body = b""
+        self._body = bytearray()  # bytes would be copied with each piece
         self._attempt(self._check_headers, response)
 
     def feed(self, data: bytes) -> None:
         """Adds a piece of the body."""
         self._body += data
-        while self._streams and b"\n\n" in self._body:
-            event, _, self._body = self._body.partition(b"\n\n")
-            self._attempt(self._check_event, event)
+        if self._streams:
+            *events, self._body = self._body.split(b"\n\n")
+            for event in events:
+                self._attempt(self._check_event, bytes(event))
 
     def end(self) -> None:
         """The body ended normally."""
-        self._attempt(self._check_end)
+        self._attempt(self._check_end, bytes(self._body))
 
     def _check_headers(self, response: Any) -> None:
         if not response.headers.get("x-request-id"):
@@ -91,24 +92,24 @@ class Exchange:
         if self._rules is not None:
             self._rules.feed(data.decode())
 
-    def _check_end(self) -> None:
+    def _check_end(self, body: bytes) -> None:
         if self._streams:
-            if self._body:
-                raise ValueError(f"the stream ends within an event: {self._body!r}")
+            if body:
+                raise ValueError(f"the stream ends within an event: {body!r}")
             for rules in (self._rules, self._responses, self._messages):
                 if rules is not None:
                     rules.finish()
         elif self._failed and self._anthropic:
-            check_anthropic_error(self._body)
+            check_anthropic_error(body)
         elif self._failed:
-            check_error(self._body)
+            check_error(body)
         elif self._path == "/v1/responses":
-            check_body(self._path, self._body)
-            check_response(orjson.loads(self._body))
+            check_body(self._path, body)
+            check_response(orjson.loads(body))
         elif self._anthropic:
-            check_anthropic_body(self._path, self._body)
+            check_anthropic_body(self._path, body)
         else:
-            check_body(self._path, self._body)
+            check_body(self._path, body)
 
     def _attempt(self, check: Callable[..., None], *args: Any) -> None:
         try:

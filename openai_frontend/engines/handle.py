@@ -102,8 +102,8 @@ class EngineHandle:
             if request.audio is not None or transcription is not None:
                 check_audio(request.audio, transcription)
             sink = ResponseWriter(execution, request, inputs, self._live, self._unsent)
-        except ValueError as error:
-            execution.fail(error_codes.INVALID_ARG, str(error))
+        except (EngineError, ValueError) as error:
+            fail(execution, error)
             return
         self._live[execution] = request_id
         started = None

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, get_args
 
 from openai_frontend.engines import sampling_parameters
+from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.media import read_audio, read_audio_files, read_images
 from openai_frontend.engines.sampling_parameters import read_object
 from openai_frontend.generation import (
@@ -31,6 +32,7 @@ from openai_frontend.generation import (
 )
 from openai_frontend.pooling import MAX_BATCH_INPUTS, EmbedRequest, PoolingTask, ScorePairRequest
 from openai_frontend.runtime.utf8 import well_formed
+from openai_frontend.triton import error_codes
 from schemas.sampling import (
     INT32_MAX,
     MAX_CACHE_SALT_CHARACTERS,
@@ -418,11 +420,14 @@ def read_text_before(inputs: Mapping[str, Tensor], request: GenerationRequest) -
 
 
 def _adapter(name: str, adapters: Mapping[str, Adapter]) -> Adapter:
-    """Looks up by name only: paths in the request are ignored."""
+    """Looks up by name only: paths in the request are ignored. The adapter of a valid request may
+    have been unloaded since.
+    """
     try:
         return adapters[name]
     except KeyError:
-        raise ValueError("lora_name: the model has no adapter with that name") from None
+        message = "lora_name: the model has no adapter with that name"
+        raise EngineError(message, error_codes.NOT_FOUND) from None
 
 
 def bytes_output(name: str, value: str) -> Output:

@@ -276,5 +276,5 @@ async def test_kserve_requests_name_adapters_not_folders(gateway: GatewayProcess
     assert ask("pirate").json()["text_output"] == PIRATE
     for name in (str(adapters / "pirate"), "../pirate", "nobody"):
         refused = ask(name)
-        assert refused.status_code == 400
+        assert refused.status_code == 404
         assert "no adapter with that name" in refused.text

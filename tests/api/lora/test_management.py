@@ -1,5 +1,6 @@
 """Clients load and unload adapters with vLLM's requests."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import httpx
 import openai
 import pytest
 
+from openai_frontend.admission.queue import ConcurrencyLimits
 from tests import mock_models
 from tests.api.models.conftest import EXPLICIT, LiveGateway
+from tests.core.triton.waiting import until
 from tests.fast.auth import key_files
 from tests.fast.lora.files import write_peft
 
@@ -253,3 +256,19 @@ async def test_adapter_whose_base_fails_stays_loaded(repository, live_gateway):
     assert folder.is_dir()
     assert error(refused)[0] == 503
     assert listed == ["m", "m:one"]
+
+
+async def test_adapter_unloaded_while_a_request_waits(repository, live_gateway):
+    """The waiting request gets a 404, as if it came now: it was valid."""
+    write(repository, "m", "one")
+    async with live_gateway(**MANAGED, max_concurrent_requests=1) as gateway:
+        slots = gateway.state.limiter.slots("m", ConcurrencyLimits())
+        await slots.acquire(1)
+        waiting = asyncio.create_task(gateway.complete("m:one"))
+        await until(lambda: len(slots.queue) == 1)
+        unloaded = await ask(gateway, "unload", lora_name="one")
+        slots.release(1)
+        response = await waiting
+
+    assert unloaded.status_code == 200
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.config.model_options import ModelOptions
-from openai_frontend.errors import GatewayError, InvalidRequest, ModelNotFound, ModelUnavailable
+from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.registry import ModelRegistry
@@ -266,7 +266,7 @@ async def test_client_cannot_choose_a_folder(registry: ModelRegistry) -> None:
         request_id="r", prompt="hi", adapter=Adapter(name="../evil", id=1, path=Path("/evil"))
     )
 
-    with pytest.raises(InvalidRequest, match="no adapter with that name"):
+    with pytest.raises(ModelNotFound, match="no adapter with that name"):
         [burst async for burst in base.generate(forged)]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.engines import tensors
+from openai_frontend.engines.engine import EngineError
 from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams, StructuredOutputs
 from openai_frontend.pooling import EmbedRequest, ScorePairRequest
 from openai_frontend.runtime.utf8 import well_formed
@@ -448,7 +449,7 @@ def test_unknown_adapter(name: str):
     adapter = Adapter(name="pirate", id=3, path=Path("/adapters/pirate"))
     inputs = {"text_input": text("hi"), "sampling_parameters": document(lora_name=name)}
 
-    with pytest.raises(ValueError, match="lora_name: the model has no adapter with that name"):
+    with pytest.raises(EngineError, match="lora_name: the model has no adapter with that name"):
         tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
 
 

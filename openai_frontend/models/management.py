@@ -3,6 +3,7 @@ No HTTP.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from openai_frontend.errors import (
     ModelUnavailable,
     NotPermitted,
 )
+from openai_frontend.json_limits import check_json_depth
 from openai_frontend.models.on_demand import OnDemandLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.sleep import ModelSleep
+from openai_frontend.runtime.triton_interface import UNREADABLE_CONFIG
 from openai_frontend.triton import ModelIndexEntry, Server
 
 _POLL_S = 0.1  # short against any load
@@ -41,28 +44,44 @@ class ModelChange:
     """A running load or unload. It continues if its client disconnects."""
 
     def __init__(
-        self, model: str, registry: ModelRegistry, work: Coroutine[Any, Any, None], *, verb: str
+        self,
+        model: str,
+        registry: ModelRegistry,
+        work: Coroutine[Any, Any, None],
+        *,
+        verb: str,
+        config: str | None = None,
     ) -> None:
-        """`verb` names the change in the error message: "loaded" or "unloaded"."""
+        """`verb` names the change in the error message: "loaded" or "unloaded". `config`: what the
+        client sent in place of the repository's.
+        """
         self.model = model
+        self._config = config
         self._registry = registry
         self._began = time.monotonic()
         self._task = asyncio.get_running_loop().create_task(self._run(work, verb))
         self._task.add_done_callback(_seen)
 
     async def _run(self, work: Coroutine[Any, Any, None], verb: str) -> None:
-        """Triton may give any error for a failed load; to clients the model is unavailable."""
+        """Triton may give any error for a failed load; to clients the model is unavailable, unless
+        their own config is unreadable.
+        """
         try:
             await work
         except Conflict:
             raise
         except GatewayError as error:
+            if self._config is not None and error.message.endswith(UNREADABLE_CONFIG):
+                message = f"parameter 'config': {_problem(self._config)}"
+                raise InvalidRequest(message, param="config") from error
             reason = " ".join(error.message.split()).removesuffix(";")
             message = f"The model '{self.model}' could not be {verb}: {reason}"
             raise ModelUnavailable(message) from error
 
     async def done(self) -> None:
-        """Wait for the end. Raises ModelUnavailable with Triton's reason if it failed."""
+        """Wait for the end. Raises ModelUnavailable with Triton's reason if it failed, or
+        InvalidRequest.
+        """
         await asyncio.shield(self._task)
 
     async def progress(self) -> AsyncGenerator[ChangeProgress, None]:
@@ -141,7 +160,7 @@ class ModelManagement:
                 code="model_override_off",
             )
         work = self._registry.load(name, config=config, model_files=model_files)
-        return ModelChange(name, self._registry, work, verb="loaded")
+        return ModelChange(name, self._registry, work, verb="loaded", config=config)
 
     async def unload(self, name: str, *, dependents: bool = True) -> ModelChange:
         """Start to unload a model.
@@ -227,6 +246,16 @@ class ModelManagement:
 def _differ(last: ChangeProgress, now: ChangeProgress) -> bool:
     changed = (last.state, last.phase) != (now.state, now.phase)
     return changed or now.elapsed_s - last.elapsed_s >= 1
+
+
+def _problem(config: str) -> str:
+    """Describe a config that Triton cannot read; only its log has more."""
+    try:
+        check_json_depth(config.encode())
+        json.loads(config)
+    except ValueError as error:
+        return f"not valid JSON: {error}"
+    return "not the configuration of this model; the server's log has the reason"
 
 
 def _seen(task: asyncio.Task[None]) -> None:

@@ -51,6 +51,9 @@ MISSING_BACKEND = re.compile(
     r"unable to find backend library (?:for backend '|'libtriton_)([^']+?)(?:\.so)?'"
 )
 
+# The whole reason that a load gives for a config which is not a ModelConfig; the log has more
+UNREADABLE_CONFIG = "failed to poll from model repository"
+
 # TensorRT-LLM's PeftCacheManager::addRequestPeft; backends put their own text before it, and Python
 # models a traceback behind it
 LORA_EVICTED = re.compile(

@@ -19,6 +19,7 @@ ALLOWED = {
     "models/lora/weights_upload.py": "believes it if its own uploads explain an eviction",
     "media/fetch.py": "logs the gateway's own results of a fetch",
     "models/engine_errors.py": "names the field in the message of the same request",
+    "models/management.py": "names the parameter to the client that sent it",
     "object_storage/errors.py": "words the cause of a failed copy in the log",
     "serving/error_reply.py": "hides the message from the same client",
     "triton/backends.py": "words the reason why a model is not loaded",

@@ -86,11 +86,32 @@ async def test_invalid_parameters(kserve, parameters):
     assert (await states(kserve))["text"] == "READY"
 
 
-async def test_invalid_config(kserve):
-    """A failed load reports its reason, and the model keeps serving as before."""
-    response = await control(kserve, "text", "load", parameters={"config": "{"})
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ("{", "not valid JSON: "),
+        ("[" * 5000, "not valid JSON: "),
+        ("[]", "not the configuration"),
+        ('{"backend": 7}', "not the configuration"),
+        ('{"nothing": 1}', "not the configuration"),
+    ],
+)
+async def test_unreadable_config(kserve, config, reason):
+    """The client's mistake is a 400 that names the parameter, and the model keeps serving."""
+    response = await control(kserve, "text", "load", parameters={"config": config})
 
-    assert (response.status_code, "'text'" in response.json()["error"]) == (503, True)
+    assert response.status_code == 400
+    assert f"parameter 'config': {reason}" in response.json()["error"]
+    assert (await states(kserve))["text"] == "READY"
+
+
+async def test_config_with_which_the_model_does_not_load(kserve):
+    """A failed load reports its reason, and the model keeps serving as before."""
+    response = await control(
+        kserve, "text", "load", parameters={"config": json.dumps({"backend": "nobody"})}
+    )
+
+    assert (response.status_code, "'nobody'" in response.json()["error"]) == (503, True)
     assert (await states(kserve))["text"] == "READY"
 
 

@@ -17,6 +17,7 @@ from openai_frontend.runtime import triton_interface
 from openai_frontend.triton import Server, library, python_backend
 from openai_frontend.triton.start_log import StartLog
 from scripts.setup import lock
+from tests import mock_models
 from tests.core.triton import python_models
 from tests.gateway_process import ROOT
 
@@ -167,6 +168,17 @@ async def test_full_queue(repository, start_server):
 
     assert {type(each) for each in refused} == {errors.QueueFull}
     assert triton_interface.QUEUE_FULL[1:] in refused[0].message
+
+
+async def test_unreadable_config(repository, start_server):
+    """A config that is not JSON, or that has an unknown field."""
+    mock_models.write(repository, "mock")
+    server = await start_server()
+
+    for config in ("{", '{"nothing": 1}'):
+        with pytest.raises(errors.GatewayError) as refused:
+            await server.load_model("mock", config=config)
+        assert refused.value.message.endswith(triton_interface.UNREADABLE_CONFIG)
 
 
 @pytest.mark.slow

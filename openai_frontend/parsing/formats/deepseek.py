@@ -1,6 +1,8 @@
 """DeepSeek's families. Their markers are spelled with full-width bars."""
 # ruff: noqa: RUF001  # the bars are meant
 
+from dataclasses import replace
+
 from openai_frontend.parsing.family import THINK_UNTIL_CALLS, THINKING_UNTIL_CALLS, Family, Section
 from openai_frontend.parsing.formats.key_values import TYPED_TAG, KeyValues
 from openai_frontend.parsing.formats.named_json import NamedJson
@@ -26,16 +28,20 @@ def _dsml(section: str) -> KeyValues:
     )
 
 
+# Models mix the two forms, so each family reads both.
 _V3_CALLS = NamedJson(
     summary="`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, a `json` fence, `<｜tool▁call▁end｜>`",
     section=Section(
-        call_starts=("<｜tool▁call▁begin｜>function<｜tool▁sep｜>",),
+        call_starts=("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "<｜tool▁call▁begin｜>"),
         call_ends=("<｜tool▁call▁end｜>",),
         starts=("<｜tool▁calls▁begin｜>",),
         ends=("<｜tool▁calls▁end｜>",),
     ),
-    name_ends=("\n",),
+    name_ends=("\n", "<｜tool▁sep｜>", "{"),
     fence=("```json", "```"),
+)
+_V31_CALLS = replace(
+    _V3_CALLS, summary='`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>`'
 )
 R1 = Family(
     name="deepseek_r1",
@@ -59,16 +65,7 @@ V31 = Family(
     name="deepseek_v31",
     models="DeepSeek-V3.1",
     reasoning=THINK_UNTIL_CALLS,
-    tools=NamedJson(
-        summary='`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>`',
-        section=Section(
-            call_starts=("<｜tool▁call▁begin｜>",),
-            call_ends=("<｜tool▁call▁end｜>",),
-            starts=("<｜tool▁calls▁begin｜>",),
-            ends=("<｜tool▁calls▁end｜>",),
-        ),
-        name_ends=("<｜tool▁sep｜>",),
-    ),
+    tools=_V31_CALLS,
     special_tokens=True,
     endings=_ENDINGS,
     signs=(("<｜tool▁calls▁begin｜>",),),

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from openai_frontend.parsing.buffer import MAX_NAME, Cursor, NotToolCall
 from openai_frontend.parsing.events import EventBuffer, is_name
-from openai_frontend.parsing.family import TAKES_TOOLS, THINK, THINKING, Family, Reasoning
+from openai_frontend.parsing.family import (
+    TAKES_TOOLS,
+    THINK,
+    THINK_UNTIL_CALLS,
+    THINKING,
+    Family,
+    Reasoning,
+)
 from openai_frontend.parsing.values import ValueReader, converted
 
 _NAME_KEYS = frozenset(("name", "tool_name"))
@@ -31,6 +38,7 @@ class JsonCalls:
     line_starts: tuple[str, ...] = ()
     frames_output: bool = False
     offered_only: bool = False
+    named_by_key: bool = False  # each object has one member: the name and the arguments
 
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
         bare = self.offered_only or start not in self.starts
@@ -52,7 +60,7 @@ class JsonCalls:
         yield from cursor.skip_space()
         opener = yield from cursor.peek()
         if opener == "{":
-            yield from _CallObject(cursor, output, bare=bare).read()
+            yield from self._object(cursor, output, bare=bare)
             return
         yield from cursor.expect("[")
         yield from cursor.skip_space()
@@ -62,21 +70,29 @@ class JsonCalls:
             return
         while True:
             yield from cursor.skip_space()
-            yield from _CallObject(cursor, output, bare=bare).read()
+            yield from self._object(cursor, output, bare=bare)
             yield from cursor.skip_space()
             after = yield from cursor.accept(",", "]")
             if after != ",":
                 cursor.record()
                 return
 
+    def _object(
+        self, cursor: Cursor, output: EventBuffer, *, bare: bool
+    ) -> Generator[None, None, None]:
+        return _CallObject(cursor, output, bare=bare, named_by_key=self.named_by_key).read()
+
 
 class _CallObject:
     """One object with its members in any order. Arguments that come before the name wait for it."""
 
-    def __init__(self, cursor: Cursor, output: EventBuffer, *, bare: bool) -> None:
+    def __init__(
+        self, cursor: Cursor, output: EventBuffer, *, bare: bool, named_by_key: bool
+    ) -> None:
         self._cursor = cursor
         self._output = output
         self._bare = bare
+        self._named_by_key = named_by_key
         self._name = ""
         self._waiting: list[str] | None = None
         self._done = False
@@ -107,7 +123,10 @@ class _CallObject:
         yield from self._cursor.expect(":")
         yield from self._cursor.skip_space()
         first = yield from self._cursor.peek()
-        if key == "function" and first == "{" and not self._nested:
+        if self._named_by_key and not self._name:
+            self._named(key)
+            yield from self._arguments(first)
+        elif key == "function" and first == "{" and not self._nested:
             self._nested = True
             yield from self._members()
         elif (key in _NAME_KEYS or key == "function") and not self._name:
@@ -213,8 +232,8 @@ HERMES_CALLS = JsonCalls(
 )
 QWEN3 = Family(
     name="qwen3",
-    models="Qwen3, QwQ, SmolLM3, ERNIE 4.5 Thinking",
-    reasoning=THINK,
+    models="Qwen3, QwQ, SmolLM3",
+    reasoning=THINK_UNTIL_CALLS,
     tools=HERMES_CALLS,
     endings=_CHATML_ENDINGS,
     signs=(("<tool_call>", "</think>"), ("<tool_call>", "<think>")),
@@ -348,7 +367,46 @@ COMMAND_R7B = Family(
     ),
     signs=(("<|START_ACTION|>",),),
     model_types=("cohere2",),
-    aliases=("cohere_command3",),
+    aliases=("cohere_command3", "cohere_command4"),
+)
+APERTUS = Family(
+    name="apertus",
+    models="Apertus",
+    reasoning=Reasoning(
+        start="<|inner_prefix|>", end="<|inner_suffix|>", anywhere=True, ended_by_calls=True
+    ),
+    tools=JsonCalls(
+        summary='`<|tools_prefix|>[{"f": {"a": 1}}]<|tools_suffix|>`',
+        starts=("<|tools_prefix|>",),
+        ends=("<|tools_suffix|>",),
+        named_by_key=True,
+    ),
+    special_tokens=True,
+    endings=("<|assistant_end|>",),
+    signs=(("<|tools_prefix|>",),),
+    model_types=("apertus",),
+)
+GIGACHAT3 = Family(
+    name="gigachat3",
+    models="GigaChat 3",
+    tools=JsonCalls(
+        summary='`<|function_call|>{"name": "f", "arguments": {"a": 1}}`, older: '
+        '`function call<|role_sep|>{"name": "f", "arguments": {"a": 1}}`',
+        starts=("<|function_call|>", "function call<|role_sep|>"),
+    ),
+    special_tokens=True,
+    endings=("<|message_sep|>", "</s>"),
+    signs=(("<|function_call|>", "<|role_sep|>"), ("function call<|role_sep|>",)),
+)
+ERNIE45 = Family(
+    name="ernie45",
+    models="ERNIE 4.5 Thinking",
+    reasoning=THINK_UNTIL_CALLS,
+    tools=HERMES_CALLS,
+    special_tokens=True,
+    endings=("<response>", "</response>", *_CHATML_ENDINGS, "</s>"),
+    signs=(("<response>", "<tool_call>"),),
+    model_types=("ernie4_5", "ernie4_5_moe"),
 )
 GENERIC_JSON = Family(
     name="json",
@@ -356,7 +414,7 @@ GENERIC_JSON = Family(
     reasoning=THINK,
     tools=JsonCalls(
         summary='`{"name": "f", "arguments": {"a": 1}}` on its own line, in a fence or tags',
-        starts=("```json\n", "<tool_call>", "<tool_calls>", "<function_call>"),
+        starts=("```json\n", "<tool_call>", "<tool_calls>", "<function_call>", "```\n"),
         ends=("```", "</tool_call>", "</tool_calls>", "</function_call>"),
         bare_starts=("{", "["),
         line_starts=("\n{", "\n["),

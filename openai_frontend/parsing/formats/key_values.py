@@ -4,7 +4,7 @@ not strings by their tag or schema are converted once they are complete.
 
 import re
 from collections.abc import Container, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from openai_frontend.parsing.argument_schema import ArgumentSchema, Types
@@ -91,7 +91,7 @@ class KeyValues:
     def _call(self, cursor: Cursor, output: EventBuffer) -> Generator[None, None, None]:
         name = _offered((yield from self._name(cursor)), output.schemas)
         yield from cursor.skip_space()
-        tag = yield from self._tag(cursor)
+        tag = yield from self._next_tag(cursor)
         output.begin(name)
         cursor.forget()
         writer, schema = ArgumentsWriter(output), ArgumentSchema(output.schemas.get(name))
@@ -102,16 +102,15 @@ class KeyValues:
         writer.close()
         cursor.record()
 
-    def _tag(self, cursor: Cursor) -> Generator[None, None, str]:
-        return cursor.expect(self.key_start, *self.section.call_ends)
-
     def _next_tag(self, cursor: Cursor) -> Generator[None, None, str]:
-        """Like `_tag`; "" if the section continues or ends, because the model left the end out."""
+        """The tag of another argument, or the end; "" if the model left the end of the call out."""
         section = self.section
+        if not (yield from cursor.peek()) and not cursor.truncated:
+            return ""
         after_call = markers(*section.ends, *section.all_starts)
         if (yield from cursor.is_followed(0, after_call, by_end=False)):
             return ""
-        return (yield from self._tag(cursor))
+        return (yield from cursor.expect(self.key_start, *section.call_ends))
 
     def _name(self, cursor: Cursor) -> Generator[None, None, str]:
         stops = (self.key_start, *self.section.call_ends)
@@ -229,24 +228,34 @@ def _sectioned_argument_tags(suffix: str, name_end: str = "") -> KeyValues:
     )
 
 
+QWEN3_XML_CALLS = _function_tags("tool_call")
 QWEN3_CODER = Family(
     name="qwen3_coder",
     models="Qwen3-Coder",
-    tools=_function_tags("tool_call"),
+    tools=QWEN3_XML_CALLS,
     endings=_CHATML_ENDINGS,
     signs=(("<function=", "<parameter="),),
     without=("<think>", "</think>"),
 )
 QWEN3_XML = Family(
     name="qwen3_xml",
-    models="Qwen3.5, Qwen3-Next, Nemotron 3, Granite 4.2, Step 3.5, MiMo",
+    models="Qwen3.5, Qwen3-Next, Nemotron 3, Granite 4.2, Step 3.5",
     reasoning=THINK_UNTIL_CALLS,
-    tools=_function_tags("tool_call"),
+    tools=QWEN3_XML_CALLS,
     endings=_CHATML_ENDINGS,
     signs=(("<function=", "<parameter="),),
     without=("<seed:tool_call>",),
-    model_types=("qwen3_5", "qwen3_5_moe", "qwen3_next", "mimo", "step3p5"),
-    aliases=("nemotron_v3", "granite_thinking", "step3p5", "mimo"),
+    model_types=("qwen3_5", "qwen3_5_moe", "qwen3_next", "step3p5"),
+    aliases=("nemotron_v3", "granite_thinking", "step3p5"),
+)
+MIMO = replace(
+    QWEN3_XML,
+    name="mimo",
+    models="MiMo, if its name is set: line breaks around a value belong to it",
+    tools=replace(QWEN3_XML_CALLS, value_on_own_lines=False),
+    signs=(),
+    model_types=("mimo", "mimo_v2_flash"),
+    aliases=(),
 )
 SEED_OSS = Family(
     name="seed_oss",
@@ -260,13 +269,13 @@ SEED_OSS = Family(
 )
 GLM45 = Family(
     name="glm45",
-    models="GLM-4.5, 4.6 and 4.7, GLM-5",
+    models="GLM-4.5, 4.6 and 4.7, GLM-5, Ling 3",
     reasoning=THINK_UNTIL_CALLS,
     tools=_argument_tags(""),
     endings=("<|user|>", "<|observation|>", "<|endoftext|>"),
     signs=(("<arg_key>", "<arg_value>"),),
     model_types=("glm4_moe", "glm4v_moe", "glm4_moe_lite"),
-    aliases=("glm46", "glm47"),
+    aliases=("glm46", "glm47", "ling3"),
 )
 LONGCAT = Family(
     name="longcat",

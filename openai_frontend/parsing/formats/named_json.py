@@ -5,7 +5,7 @@ and V3.1, Kimi K2, Mistral's newer format, Gemma, Llama's `<function=name>`.
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from openai_frontend.parsing.buffer import Cursor, NotToolCall, markers
+from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall, markers
 from openai_frontend.parsing.events import EventBuffer, is_name, kimi_id, mistral_id
 from openai_frontend.parsing.family import (
     THINK_UNTIL_CALLS,
@@ -64,6 +64,12 @@ class NamedJson:
                 yield from self.listed.read(cursor, output, self.listed.starts[0])
                 return
         yield from read_section(self.section, self._call, cursor, output, start)
+        if not self.id_mark:
+            return
+        # models leave out the marker of a second call
+        others = Markers(*(name + end for name in output.schemas for end in self.name_ends))
+        while (yield from cursor.is_followed(0, others, by_end=False)):
+            yield from self._call(cursor, output)
 
     def _call(self, cursor: Cursor, output: EventBuffer) -> Generator[None, None, None]:
         yield from cursor.skip_space()

@@ -86,15 +86,15 @@ def _argument_tags(suffix: str, name_end: str, line: str) -> CallForm:
     )
 
 
-def _function_tags(section: str) -> CallForm:
+def _function_tags(section: str, line: str = "\n") -> CallForm:
     return CallForm(
         begin=f"<{section}>\n<function=%s>\n",
         end=f"</function>\n</{section}>",
         trigger=f"<{section}>",
         style=Tagged(
-            text="<parameter=%s>\n",
-            value="<parameter=%s>\n",
-            end="\n</parameter>\n",
+            text=f"<parameter=%s>{line}",
+            value=f"<parameter=%s>{line}",
+            end=f"{line}</parameter>\n",
             mark="</parameter>",
         ),
         separator="\n",
@@ -133,6 +133,7 @@ _PYTHON_LIST = CallForm(
 TAGS: Mapping[str, tuple[CallForm, ...]] = {
     "hermes": (_HERMES,),
     "qwen3": (_HERMES,),
+    "ernie45": (_HERMES,),
     "llama3_json": (
         CallForm(
             begin='{"name": "%s", "parameters": ',
@@ -180,6 +181,19 @@ TAGS: Mapping[str, tuple[CallForm, ...]] = {
     ),
     "command_r7b": (
         _objects("<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),
+    ),
+    "apertus": (
+        CallForm(
+            begin='{"%s": ',
+            end="}",
+            trigger="<|tools_prefix|>",
+            section=("<|tools_prefix|>[", "]<|tools_suffix|>"),
+            separator=", ",
+        ),
+    ),
+    "gigachat3": tuple(
+        CallForm(begin=f'{start}{{"name": "%s", "arguments": ', end="}", trigger=start)
+        for start in ("<|function_call|>", "function call<|role_sep|>\n")
     ),
     # Newer models write the first form, older ones the second.
     "mistral": (
@@ -230,6 +244,7 @@ TAGS: Mapping[str, tuple[CallForm, ...]] = {
     "deepseek_v4": (_dsml("tool_calls"),),
     "qwen3_coder": (_function_tags("tool_call"),),
     "qwen3_xml": (_function_tags("tool_call"),),
+    "mimo": (_function_tags("tool_call", line=""),),
     "seed_oss": (_function_tags("seed:tool_call"),),
     "glm45": (
         CallForm(
@@ -291,6 +306,7 @@ TAGS: Mapping[str, tuple[CallForm, ...]] = {
 JSON_TAGS: Mapping[str, tuple[CallForm, ...]] = {
     "qwen3_coder": (_HERMES,),
     "qwen3_xml": (_HERMES,),
+    "mimo": (_HERMES,),
     "seed_oss": (_object("seed:tool_call"),),
     "glm45": (_HERMES,),
     "longcat": (_object("longcat_tool_call"),),

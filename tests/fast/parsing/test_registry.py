@@ -19,6 +19,10 @@ EXCERPTS = [
     ("hy_v4", "<tool_calls:opensource><arg_key:opensource>a</arg_key:opensource></think>"),
     ("muse_glimmer", '<|start|>assistant to=<|message|><atem:function_calls>\n<atem:invoke name="'),
     ("kimi_k3", '<|open|>tools<|sep|><|open|>call tool="{{ name }}"'),
+    ("apertus", "{%- if tools %}{{ '<|inner_prefix|>' }}{{ '<|tools_prefix|>[' }}"),
+    ("gigachat3", "{%- if tools %}<|message_sep|>\n\nfunction call<|role_sep|>\n"),
+    ("gigachat3", "{%- if tools %}assistant<|role_sep|>\n{{ text }}<|function_call|>{{ call }}"),
+    ("ernie45", "{%- if tools %}<tool_call>\n{{ call }}</tool_call>\n</think>\n<response>"),
     ("minimax_m2", '<minimax:tool_call>\n<invoke name="f"></think>'),
     ("deepseek_v32", "{% set mark = '｜DSML｜' %}<{{ mark }}function_calls></think>"),  # noqa: RUF001
     ("deepseek_v4", "{% set mark = '｜DSML｜' %}<{{ mark }}tool_calls></think>"),  # noqa: RUF001

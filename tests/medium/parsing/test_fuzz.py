@@ -119,7 +119,16 @@ def test_plain_text_is_unchanged(family: Family, text: str) -> None:
 def _text_markers(family: Family) -> list[str]:
     known = family.reasoning
     reasoning = [known.start, known.end, *known.other_ends] if known else []
-    return [_squeezed(marker) for marker in (*family.endings, *reasoning)]
+    return [_squeezed(marker) for marker in (*family.endings, *reasoning, *_without_calls(family))]
+
+
+def _without_calls(family: Family) -> list[str]:
+    """Sections and lists that have no calls, which are not shown."""
+    section = getattr(family.tools, "section", None)
+    if section:
+        return [start + end for start in section.starts for end in section.ends]
+    ends = ("", *getattr(family.tools, "ends", ()))
+    return [f"{start}[]{end}" for start in getattr(family.tools, "starts", ()) for end in ends]
 
 
 def _squeezed(text: str) -> str:

@@ -86,7 +86,7 @@ class ArgumentsWriter:
             yield from cursor.value(ends, self._string_piece)
             self._output.arguments('"')
         else:
-            collected = _LimitedText(self._output)
+            collected = LimitedText(self._output)
             yield from cursor.value(ends, collected.add)
             self._output.arguments(typed_json("".join(collected.pieces), expected))
 
@@ -94,7 +94,7 @@ class ArgumentsWriter:
         self._output.arguments(json_text(text))
 
 
-class _LimitedText:
+class LimitedText:
     """A value's text, limited like arguments."""
 
     def __init__(self, output: EventBuffer) -> None:

@@ -11,6 +11,7 @@ from openai_frontend.parsing.formats import (
     json_calls,
     key_values,
     named_json,
+    nested_tags,
     python_calls,
 )
 
@@ -28,6 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     key_values.HY_V3,
     key_values.HY_V4,
     key_values.GLM45,
+    nested_tags.MINIMAX_M3,
     key_values.MINIMAX_M2,
     deepseek.V32,
     deepseek.V4,

@@ -25,6 +25,7 @@ PARSERS: Mapping[str, str | None] = {
     "step3p5": "step3p5",
     "mimo": "mimo",
     "ling3": "ling3",
+    "minimax_m3": "minimax_m3",
     "apertus": None,
     "gigachat3": None,
     "ernie45": "ernie45",
@@ -33,11 +34,12 @@ PARSERS: Mapping[str, str | None] = {
 # parse a call without its section or without the end of the reasoning before it
 LENIENT = {
     "truncated_in_a_string", "truncated_in_reasoning", "truncated_in_the_name",
-    "truncated_in_the_header", "reasoning_ended_by_a_call", "call_without_a_section",
+    "truncated_in_the_header", "truncated_in_an_element", "reasoning_ended_by_a_call",
+    "call_without_a_section",
 }  # fmt: skip
 # ... and, in one family: reasoning that is joined by a line break, headers of messages, tags around
 # a response without reasoning or before calls, text after a call, the JSON variant, a second call,
-# and a value whose schema is a reference, which is text there
+# and a value whose schema is a reference or missing, which is text there
 OTHERWISE: Mapping[str, set[str]] = {
     "muse_glimmer": {
         "reasoning_opened_by_the_prompt", "reasoning_twice", "call_in_a_message_to_the_user",
@@ -49,6 +51,10 @@ OTHERWISE: Mapping[str, set[str]] = {
     "step3p5": {"nested_and_unicode", "text_before_and_after"},
     "mimo": {"nested_and_unicode"},
     "ling3": {"nested_and_unicode", "text_before_and_after", "json_form", "malformed"},
+    "minimax_m3": {
+        "nested_and_unicode", "items_without_a_schema", "repeated_elements", "text_beside_elements",
+        "element_within_one_of_its_name",
+    },
     "apertus": {"null_arguments", "list_of_text"},
     "ernie45": {"text_only", "text_before", "reasoning_text_and_calls"},
     "gigachat3": {"several_calls", "text_before", "newer_form_several_calls"},
@@ -95,12 +101,19 @@ def by_vllm(
     """Reasoning, content and calls. Thinking is switched on if the output has reasoning."""
     thinks = bool(output["reasoning"]) or output["name"] == "empty_reasoning"
     effort = "high" if thinks else "no_think"
-    variables = {"enable_thinking": thinks, "thinking": thinks, "reasoning_effort": effort}
+    variables = {
+        "enable_thinking": thinks,
+        "thinking": thinks,
+        "thinking_mode": "enabled" if thinks else "disabled",
+        "reasoning_effort": effort,
+    }
     reasoner = PARSERS[name] if thinks or name == "muse_glimmer" else None
     parser_class = parsers._parser_class(tokenizer, name, reasoner)
     request = parsers._request(TOOLS, variables)
     parser = parser_class(tokenizer, request.tools, chat_template_kwargs=variables)
-    text = output["text"].removesuffix("</s>").removesuffix("<|assistant_end|>")
+    text = (
+        output["text"].removesuffix("</s>").removesuffix("<|assistant_end|>").removesuffix("[e~[")
+    )
     ids = tokenizer.encode(text, add_special_tokens=False)
     reasoning, content, calls = parser.parse(
         text, request, enable_auto_tools=True, model_output_token_ids=ids

@@ -23,6 +23,7 @@ EXCERPTS = [
     ("gigachat3", "{%- if tools %}<|message_sep|>\n\nfunction call<|role_sep|>\n"),
     ("gigachat3", "{%- if tools %}assistant<|role_sep|>\n{{ text }}<|function_call|>{{ call }}"),
     ("ernie45", "{%- if tools %}<tool_call>\n{{ call }}</tool_call>\n</think>\n<response>"),
+    ("minimax_m3", "{%- set ns_token = ']<]minimax[>[' %}<minimax:tool_call></mm:think>"),
     ("minimax_m2", '<minimax:tool_call>\n<invoke name="f"></think>'),
     ("deepseek_v32", "{% set mark = '｜DSML｜' %}<{{ mark }}function_calls></think>"),  # noqa: RUF001
     ("deepseek_v4", "{% set mark = '｜DSML｜' %}<{{ mark }}tool_calls></think>"),  # noqa: RUF001

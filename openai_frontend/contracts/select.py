@@ -8,13 +8,9 @@ from typing import Any, Protocol
 from openai_frontend.contracts import Contract, Vocabulary, ZeroTokens, declared_names
 from openai_frontend.contracts.classification import ClassificationContract, is_classifier
 from openai_frontend.contracts.derived_outputs import DerivedOutputs
+from openai_frontend.contracts.embeddings import GenericEmbeddingContract, is_embedding_model
 from openai_frontend.contracts.llmapi import llmapi
-from openai_frontend.contracts.pooling import (
-    EmbeddingContract,
-    GenericEmbeddingContract,
-    ScoreContract,
-    is_embedding_model,
-)
+from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.contracts.python import python
 from openai_frontend.contracts.speech import SpeechContract, text_input, waveform_output
 from openai_frontend.contracts.tensor_fields import TensorFields

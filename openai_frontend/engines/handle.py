@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from openai_frontend.engines import tensors
+from openai_frontend.engines import input_tensors, output_tensors, pooling_tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
 from openai_frontend.engines.media import check_audio
 from openai_frontend.engines.response_writer import ResponseWriter, fail
@@ -80,17 +80,17 @@ class EngineHandle:
         context = self.facts.max_model_len or 0  # the loader has checked that it is known
         try:
             if "embedding_request" in inputs:
-                embeddings = tensors.read_embeddings(inputs, request_id, context)
+                embeddings = pooling_tensors.read_embeddings(inputs, request_id, context)
                 self._check_pooling(embeddings[0])
                 if embeddings[0].images:
                     self._check_takes_images()
                 self._run(execution, self._embed(embeddings, execution))
                 return
             if "score_request" in inputs:
-                pairs = tensors.read_scores(inputs, request_id, context)
+                pairs = pooling_tensors.read_scores(inputs, request_id, context)
                 self._run(execution, self._score(pairs, execution))
                 return
-            request = tensors.read_generation(
+            request = input_tensors.read_generation(
                 inputs, request_id, context, self._adapters, execution.parameters
             )
             request.caller_id = execution.request_id
@@ -321,13 +321,13 @@ class EngineHandle:
                     raise EngineError("vectors of tokens are those of one input per request")
                 counts = _counted([results[0].prompt_tokens])
                 execution.send(
-                    [tensors.token_vectors_output(vectors[0], width), counts], final=True
+                    [output_tensors.token_vectors_output(vectors[0], width), counts], final=True
                 )
                 return
             if len(vectors) > 1 and len({each.nbytes for each in vectors}) > 1:
                 raise EngineError("the engine returned vectors of different lengths")
             outputs = [
-                tensors.vectors_output("embedding", vectors),
+                output_tensors.vectors_output("embedding", vectors),
                 _counted([each.prompt_tokens for each in results]),
             ]
             execution.send(outputs, final=True)
@@ -336,14 +336,14 @@ class EngineHandle:
         with caught(partial(fail, execution)):
             results = await _gather(self._engine.score, requests)
             outputs = [
-                tensors.float_output("score", *[each.score for each in results]),
+                output_tensors.float_output("score", *[each.score for each in results]),
                 _counted([each.prompt_tokens for each in results]),
             ]
             execution.send(outputs, final=True)
 
 
-def _counted(prompt_tokens: Sequence[int]) -> tensors.Output:
-    return tensors.counts_output("num_input_tokens", prompt_tokens)
+def _counted(prompt_tokens: Sequence[int]) -> output_tensors.Output:
+    return output_tensors.counts_output("num_input_tokens", prompt_tokens)
 
 
 async def _gather(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from openai_frontend.engines import tensors
+from openai_frontend.engines import input_tensors, output_tensors
 from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.errors import describe_exception
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts, merge_deltas
@@ -73,7 +73,7 @@ class ResponseWriter:
         self,
         execution: Execution,
         request: GenerationRequest,
-        inputs: Mapping[str, tensors.Tensor],
+        inputs: Mapping[str, input_tensors.Tensor],
         live: dict[Execution, str],
         unsent: PendingDeltas,
     ) -> None:
@@ -82,13 +82,15 @@ class ResponseWriter:
         self._live = live
         self._stream = request.stream
         self._token_ids = request.return_token_ids
-        self._counts = tensors.read_flag(inputs, "return_num_output_tokens")
+        self._counts = input_tensors.read_flag(inputs, "return_num_output_tokens")
         self._logprobs = (
-            tensors.read_flag(inputs, "return_logprobs")
+            input_tensors.read_flag(inputs, "return_logprobs")
             or request.sampling_params.prompt_logprobs is not None
         )
         self._text_only = not (self._token_ids or self._counts or self._logprobs)
-        self.counts_prompt = self._stream and tensors.read_flag(inputs, "return_num_input_tokens")
+        self.counts_prompt = self._stream and input_tensors.read_flag(
+            inputs, "return_num_input_tokens"
+        )
         self._prompt_counts: TokenCounts | None = None  # for the first response
         self._plain = self._stream and self._text_only and not self.counts_prompt
         self._count_tokens = request.count_tokens and self._stream and self._text_only
@@ -98,7 +100,7 @@ class ResponseWriter:
         self._held: list[str] = []  # texts for one larger response
         self._held_ids: list[int] = []  # of tokens without a response, if they are counted
         self._collected: list[CompletionDelta] = []
-        self._before = tensors.read_text_before(inputs, request)
+        self._before = input_tensors.read_text_before(inputs, request)
         self._text: TextStream | None = None
         self._begun_s = time.monotonic()
         self._first_token_s: float | None = None  # of a request that does not stream
@@ -215,7 +217,10 @@ class ResponseWriter:
     def _send_text(self, text: str) -> None:
         if self._held_ids:
             ids, self._held_ids = self._held_ids, []
-            outputs = [tensors.bytes_output("text_output", text), tensors.token_ids_output(ids)]
+            outputs = [
+                output_tensors.bytes_output("text_output", text),
+                output_tensors.token_ids_output(ids),
+            ]
             self._execution.send(outputs)
             return
         try:
@@ -249,48 +254,48 @@ class ResponseWriter:
             delta = dataclasses.replace(delta, text=self._before + delta.text)
         self._execution.send(self._outputs(delta), final=True)
 
-    def _outputs(self, delta: CompletionDelta) -> list[tensors.Output]:
+    def _outputs(self, delta: CompletionDelta) -> list[output_tensors.Output]:
         if self._text is not None:
             self._counted += self._text.take_count()
-        outputs = [tensors.bytes_output("text_output", delta.text)]
+        outputs = [output_tensors.bytes_output("text_output", delta.text)]
         if self._counts or delta.finish_reason is not None:
             outputs.append(self._count_output())
         if self._token_ids or self._count_tokens:
-            outputs.append(tensors.token_ids_output(delta.token_ids))
+            outputs.append(output_tensors.token_ids_output(delta.token_ids))
         if not self._text_only:
             outputs += _logprob_outputs(delta)
         if delta.finish_reason is not None:
-            outputs.append(tensors.bytes_output("finish_reason", delta.finish_reason))
+            outputs.append(output_tensors.bytes_output("finish_reason", delta.finish_reason))
         if delta.stop_reason is not None:
-            outputs.append(tensors.json_output("stop_reason", delta.stop_reason))
+            outputs.append(output_tensors.json_output("stop_reason", delta.stop_reason))
         if self._first_token_s is not None:
-            outputs.append(tensors.float_output("first_token_latency", self._first_token_s))
+            outputs.append(output_tensors.float_output("first_token_latency", self._first_token_s))
         if delta.counts is not None:
             outputs += _counts(delta.counts)
         return outputs
 
-    def _count_output(self) -> tensors.Output:
+    def _count_output(self) -> output_tensors.Output:
         """The tokens that no response has counted yet."""
         counted, self._counted = self._counted, 0
-        return tensors.count_output("num_output_tokens", counted)
+        return output_tensors.count_output("num_output_tokens", counted)
 
 
-def _logprob_outputs(delta: CompletionDelta) -> Iterator[tensors.Output]:
+def _logprob_outputs(delta: CompletionDelta) -> Iterator[output_tensors.Output]:
     if delta.logprob_arrays is not None:
-        yield from tensors.logprob_outputs(delta.logprob_arrays)
+        yield from output_tensors.logprob_outputs(delta.logprob_arrays)
     if delta.logprobs is not None:
-        yield tensors.json_output("logprobs", delta.logprobs)
+        yield output_tensors.json_output("logprobs", delta.logprobs)
     if delta.prompt_logprobs is not None:
-        yield tensors.json_output("prompt_logprobs", delta.prompt_logprobs)
+        yield output_tensors.json_output("prompt_logprobs", delta.prompt_logprobs)
 
 
-def _counts(counts: TokenCounts) -> list[tensors.Output]:
+def _counts(counts: TokenCounts) -> list[output_tensors.Output]:
     outputs = [
-        tensors.count_output("num_input_tokens", counts.prompt_tokens),
-        tensors.count_output("num_cached_tokens", counts.cached_tokens),
+        output_tensors.count_output("num_input_tokens", counts.prompt_tokens),
+        output_tensors.count_output("num_cached_tokens", counts.cached_tokens),
     ]
     if counts.image_tokens:
-        outputs.append(tensors.count_output("num_image_tokens", counts.image_tokens))
+        outputs.append(output_tensors.count_output("num_image_tokens", counts.image_tokens))
     if counts.audio_tokens:
-        outputs.append(tensors.count_output("num_audio_tokens", counts.audio_tokens))
-    return [*outputs, *tensors.transfer_outputs(counts)]
+        outputs.append(output_tensors.count_output("num_audio_tokens", counts.audio_tokens))
+    return [*outputs, *output_tensors.transfer_outputs(counts)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openai_frontend.contracts.sampling_parameters import SamplingParameters
-from openai_frontend.engines import sampling_parameters, tensors
+from openai_frontend.engines import input_tensors, pooling_tensors, sampling_parameters
 from openai_frontend.generation import SamplingParams
 from schemas.completions import CompletionRequest
 from scripts.fuzz.draw import Draw
@@ -58,20 +58,20 @@ class _Bytes:
 
 def _read_parameters(text: bytes) -> SamplingParams:
     inputs = {"text_input": _Bytes(b""), "sampling_parameters": _Bytes(text)}
-    return tensors.read_generation(inputs, "a", _CONTEXT).sampling_params
+    return input_tensors.read_generation(inputs, "a", _CONTEXT).sampling_params
 
 
 def _read_salt(text: bytes) -> str | None:
     inputs = {"text_input": _Bytes(b""), "cache_salt": _Bytes(text)}
-    return tensors.read_generation(inputs, "a", _CONTEXT).cache_salt
+    return input_tensors.read_generation(inputs, "a", _CONTEXT).cache_salt
 
 
 _READERS = {
     "sampling_parameters": _read_parameters,
-    "embedding_request": lambda text: tensors.read_embeddings(
+    "embedding_request": lambda text: pooling_tensors.read_embeddings(
         {"embedding_request": _Bytes(text)}, "a", _CONTEXT
     ),
-    "score_request": lambda text: tensors.read_scores(
+    "score_request": lambda text: pooling_tensors.read_scores(
         {"score_request": _Bytes(text)}, "a", _CONTEXT
     ),
     "cache_salt": _read_salt,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.engines import tensors
+from openai_frontend.engines import input_tensors
 from openai_frontend.engines.media import (
     audio_digest,
     base64_digest,
@@ -46,7 +46,7 @@ def test_described_images():
         "media_info": info(DESCRIBED, second),
     }
 
-    images = tensors.read_generation(inputs, "r", CONTEXT).images
+    images = input_tensors.read_generation(inputs, "r", CONTEXT).images
 
     common: dict[str, Any] = {"digest": "ab" * 32, "width": 3, "height": 2}
     assert list(images) == [
@@ -61,7 +61,7 @@ def test_images_of_nvidias_clients():
         "text_input": text("hi"), "image": Values([b"AAAA"]), "cache_salt": text("tenant")
     }  # fmt: skip
 
-    (image,) = tensors.read_generation(inputs, "r", CONTEXT).images
+    (image,) = input_tensors.read_generation(inputs, "r", CONTEXT).images
 
     assert image.digest == base64_digest("AAAA", "tenant") != base64_digest("AAAA")
     assert (image.width, image.height, image.format) == (0, 0, "")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_frontend.engines import tensors
+from openai_frontend.engines import output_tensors
 from openai_frontend.generation import LogprobArrays
 from openai_frontend.runtime.utf8 import well_formed
 from openai_frontend.serving.output.logprobs import Alternatives, ChatLogprobs, TokenNames
@@ -54,7 +54,10 @@ class Relay:
     def send(self, text: str, rows: Sequence[Row]) -> None:
         arrays = LogprobArrays([[i for i, _ in row] for row in rows],
                                [[v for _, v in row] for row in rows])  # fmt: skip
-        outputs = [tensors.bytes_output("text_output", text), *tensors.logprob_outputs(arrays)]
+        outputs = [
+            output_tensors.bytes_output("text_output", text),
+            *output_tensors.logprob_outputs(arrays),
+        ]
         self.request.execution.send(outputs)
         self.request.turn()
 
@@ -128,14 +131,16 @@ async def test_unknown_token_is_left_to_the_writer(ask):
 
 
 UNREADABLE: dict[str, Callable[[], list[Any]]] = {
-    "no numbers": lambda: [tensors.logprob_outputs(LogprobArrays([[1]], [[-1.0]]))[0]],
-    "not a number": lambda: [*tensors.logprob_outputs(LogprobArrays([[1]], [[float("nan")]]))],
+    "no numbers": lambda: [output_tensors.logprob_outputs(LogprobArrays([[1]], [[-1.0]]))[0]],
+    "not a number": lambda: [
+        *output_tensors.logprob_outputs(LogprobArrays([[1]], [[float("nan")]]))
+    ],
     "other shapes": lambda: [
-        tensors.logprob_outputs(LogprobArrays([[1]], [[-1.0]]))[0],
-        tensors.logprob_outputs(LogprobArrays([[1, 1]], [[-1.0, -1.0]]))[1],
+        output_tensors.logprob_outputs(LogprobArrays([[1]], [[-1.0]]))[0],
+        output_tensors.logprob_outputs(LogprobArrays([[1, 1]], [[-1.0, -1.0]]))[1],
     ],
     "text alone": list,
-    "another output": lambda: [tensors.bytes_output("other", "x")],
+    "another output": lambda: [output_tensors.bytes_output("other", "x")],
 }
 
 
@@ -144,7 +149,9 @@ async def test_other_responses_are_left_to_the_reader(ask, name):
     relay = Relay(await ask(), 1)
     relay.learn(1)
 
-    relay.request.execution.send([tensors.bytes_output("text_output", "a"), *UNREADABLE[name]()])
+    relay.request.execution.send(
+        [output_tensors.bytes_output("text_output", "a"), *UNREADABLE[name]()]
+    )
     relay.request.turn()
 
     assert (relay.request.frames, relay.request.taken()) == ([], [b"a"])
@@ -154,9 +161,9 @@ async def test_log_probabilities_are_not_part_of_plain_text(ask):
     """A relay of text leaves them to the reader, who asked for them."""
     request = await ask()
     request.relay()
-    arrays = tensors.logprob_outputs(LogprobArrays([[1]], [[-1.0]]))
+    arrays = output_tensors.logprob_outputs(LogprobArrays([[1]], [[-1.0]]))
 
-    request.execution.send([tensors.bytes_output("text_output", "a"), *arrays])
+    request.execution.send([output_tensors.bytes_output("text_output", "a"), *arrays])
     request.turn()
 
     assert (request.frames, request.taken()) == ([], [b"a"])

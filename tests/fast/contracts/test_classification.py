@@ -8,7 +8,7 @@ import pytest
 
 from openai_frontend.contracts import Outputs
 from openai_frontend.contracts.classification import ClassificationContract
-from openai_frontend.contracts.pooling import GenericEmbeddingContract
+from openai_frontend.contracts.embeddings import GenericEmbeddingContract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InvalidRequest, MalformedOutput, ModelUnavailable
 from openai_frontend.pooling import EmbedRequest

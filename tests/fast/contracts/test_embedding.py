@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openai_frontend.contracts.pooling import GenericEmbeddingContract
+from openai_frontend.contracts.embeddings import GenericEmbeddingContract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.pooling import EmbedRequest

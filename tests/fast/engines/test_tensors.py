@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.engines import tensors
+from openai_frontend.engines import input_tensors, output_tensors, pooling_tensors, tensors
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams, StructuredOutputs
 from openai_frontend.pooling import EmbedRequest, ScorePairRequest
@@ -125,7 +125,9 @@ def test_sampling_parameters(sent, read):
     """JSON becomes the engine's parameters."""
     inputs = {"text_input": text("hi"), "sampling_parameters": document(**sent)}
 
-    assert tensors.read_generation(inputs, "r", CONTEXT).sampling_params == SamplingParams(**read)
+    assert input_tensors.read_generation(inputs, "r", CONTEXT).sampling_params == SamplingParams(
+        **read
+    )
 
 
 WRONG_TYPES: dict[str, list[Any]] = {
@@ -151,13 +153,13 @@ def test_sampling_parameter_of_a_wrong_type(name, value):
     inputs = {"text_input": text("hi"), "sampling_parameters": document(**{name: value})}
 
     with pytest.raises(ValueError, match=f"^sampling_parameters: {name}: "):
-        tensors.read_generation(inputs, "r", CONTEXT)
+        input_tensors.read_generation(inputs, "r", CONTEXT)
 
 
 @pytest.mark.parametrize(("inputs", "request_read"), GENERATIONS.values(), ids=GENERATIONS)
 def test_read_generation(inputs, request_read):
     """Input tensors are decoded to a request."""
-    assert tensors.read_generation(inputs, "r", CONTEXT) == request_read
+    assert input_tensors.read_generation(inputs, "r", CONTEXT) == request_read
 
 
 NO_GENERATIONS = {
@@ -186,7 +188,7 @@ NO_GENERATIONS = {
 def test_invalid_generation(inputs, message):
     """Invalid inputs are refused; the error names the tensor."""
     with pytest.raises(ValueError, match=message):
-        tensors.read_generation(inputs, "r", CONTEXT)
+        input_tensors.read_generation(inputs, "r", CONTEXT)
 
 
 EMBEDDINGS = {
@@ -213,14 +215,16 @@ EMBEDDINGS = {
 @pytest.mark.parametrize(("tensor", "request_read"), EMBEDDINGS.values(), ids=EMBEDDINGS)
 def test_read_embedding(tensor, request_read):
     """The tensor `embedding_request` is decoded to a request."""
-    assert tensors.read_embeddings({"embedding_request": tensor}, "r", CONTEXT) == [request_read]
+    assert pooling_tensors.read_embeddings({"embedding_request": tensor}, "r", CONTEXT) == [
+        request_read
+    ]
 
 
 def test_embedding_of_a_token_id_tensor():
     """If the document has no input, `prompt_token_ids` is used."""
     inputs = {"embedding_request": document(), "prompt_token_ids": Values([1, 2])}
 
-    [read] = tensors.read_embeddings(inputs, "r", CONTEXT)
+    [read] = pooling_tensors.read_embeddings(inputs, "r", CONTEXT)
 
     assert read == EmbedRequest(request_id="r", prompt_token_ids=[1, 2])
 
@@ -233,7 +237,7 @@ def test_embeddings_of_a_batch():
         "prompt_lengths": Values([2, 0, 1]),
     }
 
-    read = tensors.read_embeddings(inputs, "r", CONTEXT)
+    read = pooling_tensors.read_embeddings(inputs, "r", CONTEXT)
 
     prompts = {"r-0": [1, 2], "r-1": [], "r-2": [3]}
     assert read == [
@@ -255,8 +259,8 @@ def test_scores_of_a_batch():
         ScorePairRequest(request_id="r-0", prompt_token_ids=[1, 2]),
         ScorePairRequest(request_id="r-1", prompt_token_ids=[3]),
     ]
-    assert tensors.read_scores(inputs, "r", CONTEXT) == untyped
-    assert tensors.read_scores(typed, "r", CONTEXT) == [
+    assert pooling_tensors.read_scores(inputs, "r", CONTEXT) == untyped
+    assert pooling_tensors.read_scores(typed, "r", CONTEXT) == [
         replace(untyped[0], token_type_ids=[0, 1]),
         replace(untyped[1], token_type_ids=[0]),
     ]
@@ -269,8 +273,10 @@ def test_each_input_of_a_batch_has_the_salt_of_its_caller():
         "cache_salt": text("s"),
     }
 
-    embeds = tensors.read_embeddings({"embedding_request": document(), **batch}, "r", CONTEXT)
-    scores = tensors.read_scores({"score_request": document(), **batch}, "r", CONTEXT)
+    embeds = pooling_tensors.read_embeddings(
+        {"embedding_request": document(), **batch}, "r", CONTEXT
+    )
+    scores = pooling_tensors.read_scores({"score_request": document(), **batch}, "r", CONTEXT)
 
     assert [each.cache_salt for each in embeds] == ["s", "s"]
     assert [each.cache_salt for each in scores] == ["s", "s"]
@@ -302,7 +308,7 @@ def test_invalid_batch(values, message):
     inputs = {"score_request": document(), "prompt_token_ids": Values([1, 2]), **named}
 
     with pytest.raises(ValueError, match=message):
-        tensors.read_scores(inputs, "r", CONTEXT)
+        pooling_tensors.read_scores(inputs, "r", CONTEXT)
 
 
 @pytest.mark.parametrize("ids", [{}, {"prompt_token_ids": Values([1])}])
@@ -311,7 +317,7 @@ def test_batch_has_its_prompts_as_a_tensor(ids):
     inputs = {"embedding_request": document(input="a"), "prompt_lengths": Values([1]), **ids}
 
     with pytest.raises(ValueError, match="prompt_lengths: requires prompt_token_ids and no input"):
-        tensors.read_embeddings(inputs, "r", CONTEXT)
+        pooling_tensors.read_embeddings(inputs, "r", CONTEXT)
 
 
 def test_batch_has_no_images():
@@ -323,7 +329,7 @@ def test_batch_has_no_images():
     }
 
     with pytest.raises(ValueError, match="an input with images must be the only one"):
-        tensors.read_embeddings(inputs, "r", CONTEXT)
+        pooling_tensors.read_embeddings(inputs, "r", CONTEXT)
 
 
 NO_EMBEDDINGS = {
@@ -343,7 +349,7 @@ NO_EMBEDDINGS = {
 def test_invalid_embedding(tensor, message):
     """An invalid embedding request is refused; the error names the field."""
     with pytest.raises(ValueError, match=message):
-        tensors.read_embeddings({"embedding_request": tensor}, "r", CONTEXT)
+        pooling_tensors.read_embeddings({"embedding_request": tensor}, "r", CONTEXT)
 
 
 SCORES = {
@@ -355,7 +361,7 @@ SCORES = {
 @pytest.mark.parametrize(("tensor", "types"), SCORES.values(), ids=SCORES)
 def test_read_score(tensor, types):
     """The tensor `score_request` is decoded to a request."""
-    [read] = tensors.read_scores({"score_request": tensor}, "r", CONTEXT)
+    [read] = pooling_tensors.read_scores({"score_request": tensor}, "r", CONTEXT)
 
     assert read == ScorePairRequest(request_id="r", prompt_token_ids=[1, 2], **types)
 
@@ -373,7 +379,7 @@ NO_SCORES = {
 def test_invalid_score(tensor, message):
     """An invalid score request is refused; the error names the field."""
     with pytest.raises(ValueError, match=message):
-        tensors.read_scores({"score_request": tensor}, "r", CONTEXT)
+        pooling_tensors.read_scores({"score_request": tensor}, "r", CONTEXT)
 
 
 def test_config_is_completed():
@@ -405,19 +411,19 @@ def test_completing_copies_the_config():
 
 
 OUTPUTS = {
-    "text": (tensors.bytes_output("t", "é"), ("t", "BYTES", (1,), b"\2\0\0\0\xc3\xa9")),
-    "json": (tensors.json_output("j", [1]), ("j", "BYTES", (1,), b"\3\0\0\0[1]")),
-    "count": (tensors.count_output("c", 258), ("c", "UINT32", (1,), b"\2\1\0\0")),
-    "score": (tensors.float_output("score", 0.5), ("score", "FP32", (1,), b"\0\0\0?")),
+    "text": (output_tensors.bytes_output("t", "é"), ("t", "BYTES", (1,), b"\2\0\0\0\xc3\xa9")),
+    "json": (output_tensors.json_output("j", [1]), ("j", "BYTES", (1,), b"\3\0\0\0[1]")),
+    "count": (output_tensors.count_output("c", 258), ("c", "UINT32", (1,), b"\2\1\0\0")),
+    "score": (output_tensors.float_output("score", 0.5), ("score", "FP32", (1,), b"\0\0\0?")),
     "vectors": (
-        tensors.vectors_output("v", [memoryview(array("f", [at])) for at in (0, 0.5)]),
+        output_tensors.vectors_output("v", [memoryview(array("f", [at])) for at in (0, 0.5)]),
         ("v", "FP32", (2,), b"\0\0\0\0\0\0\0?"),
     ),
     "token ids": (
-        tensors.token_ids_output((1, -1)),
+        output_tensors.token_ids_output((1, -1)),
         ("token_ids", "INT32", (2,), struct.pack("<2i", 1, -1)),
     ),
-    "no token ids": (tensors.token_ids_output(()), ("token_ids", "INT32", (0,), b"")),
+    "no token ids": (output_tensors.token_ids_output(()), ("token_ids", "INT32", (0,), b"")),
 }
 
 
@@ -437,7 +443,7 @@ def test_an_adapter_is_read_by_its_name():
         "sampling_parameters": document(lora_name="pirate", top_k=2),
     }
 
-    read = tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
+    read = input_tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
 
     assert read.adapter is adapter
     assert read.sampling_params == SamplingParams(top_k=2)
@@ -450,14 +456,16 @@ def test_unknown_adapter(name: str):
     inputs = {"text_input": text("hi"), "sampling_parameters": document(lora_name=name)}
 
     with pytest.raises(EngineError, match="lora_name: the model has no adapter with that name"):
-        tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
+        input_tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
 
 
 def test_request_parameters_replace_the_tensor():
     """The request's own parameters are used if `sampling_parameters` is absent."""
     given = {"temperature": 0, "max_tokens": 3, "stop": "end"}
 
-    request = tensors.read_generation({"text_input": text("hi")}, "r", CONTEXT, {}, lambda: given)
+    request = input_tensors.read_generation(
+        {"text_input": text("hi")}, "r", CONTEXT, {}, lambda: given
+    )
 
     assert request.sampling_params == SamplingParams(temperature=0, max_tokens=3, stop=["end"])
 
@@ -465,7 +473,9 @@ def test_request_parameters_replace_the_tensor():
 def test_unknown_request_parameter():
     """An unknown request parameter is refused by name."""
     with pytest.raises(ValueError, match="sampling_parameters: warmth"):
-        tensors.read_generation({"text_input": text("hi")}, "r", CONTEXT, {}, lambda: {"warmth": 1})
+        input_tensors.read_generation(
+            {"text_input": text("hi")}, "r", CONTEXT, {}, lambda: {"warmth": 1}
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 
 #include <unordered_map>
@@ -56,8 +57,14 @@ void note_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t t
   ignore(server_api.InferenceTraceModelName(trace, &model));
   ignore(server_api.InferenceTraceModelVersion(trace, &told.version));
   if (model != nullptr) told.model = model;
+  const char* request_id = nullptr;
+  if (static_cast<int32_t>(activity) == kRequestStart) {
+    ignore(server_api.InferenceTraceRequestId(trace, &request_id));
+  }
   const std::lock_guard lock(log->mutex);
-  if (!log->released) log->activities.push_back(std::move(told));
+  if (log->released) return;
+  if (request_id != nullptr && *request_id != 0) log->request_ids[told.trace_id] = request_id;
+  log->activities.push_back(std::move(told));
 }
 
 // No exception may cross into the core, which calls this.
@@ -101,6 +108,8 @@ InferenceTrace* RequestTrace::begin() {
 
 void RequestTrace::refused(InferenceTrace* trace) {
   if (open_logs().close(number_) != nullptr) ignore(server_api.InferenceTraceDelete(trace));
+  const std::lock_guard lock(log_->mutex);
+  log_->released = true;
 }
 
 bool RequestTrace::ended() const {
@@ -122,6 +131,11 @@ nb::list RequestTrace::activities() const {
   return listed;
 }
 
+std::map<uint64_t, std::string> RequestTrace::request_ids() const {
+  const std::lock_guard lock(log_->mutex);
+  return log_->request_ids;
+}
+
 void bind_trace(nb::module_& module) {
   using nb::literals::operator""_a;
   nb::class_<RequestTrace>(module, "RequestTrace",
@@ -131,7 +145,10 @@ void bind_trace(nb::module_& module) {
                    "The core reports nothing more about the request.")
       .def("activities", &RequestTrace::activities,
            nb::sig("def activities(self) -> list[tuple[int, int, str, int, int, int]]"),
-           "(trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)");
+           "(trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)")
+      .def("request_ids", &RequestTrace::request_ids,
+           nb::sig("def request_ids(self) -> dict[int, str]"),
+           "The ids of requests that have one, by trace.");
 }
 
 }  // namespace triton

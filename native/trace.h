@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,7 +31,8 @@ struct TraceActivity {
 struct TraceLog {
   std::mutex mutex;
   std::vector<TraceActivity> activities;
-  bool released = false;  // the request's own trace has ended
+  std::map<uint64_t, std::string> request_ids;  // by trace; without empty ones
+  bool released = false;                        // the request's own trace has ended
 };
 
 // One request's trace, for `infer`. Used under the GIL, for one request only.
@@ -46,6 +48,7 @@ class RequestTrace {
   void refused(InferenceTrace* trace);
   bool ended() const;
   nb::list activities() const;
+  std::map<uint64_t, std::string> request_ids() const;
 
  private:
   std::string context_;

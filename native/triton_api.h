@@ -80,6 +80,7 @@ inline constexpr uint32_t kRequestReleaseAll = 1;
 inline constexpr uint32_t kSequenceStart = 1;
 inline constexpr uint32_t kSequenceEnd = 2;
 inline constexpr uint32_t kTransactionDecoupled = 2;
+inline constexpr int32_t kRequestStart = 0;     // the activity
 inline constexpr int32_t kTraceTimestamps = 4;  // the level; it tells no tensors
 
 using AllocFn = Error* (*)(ResponseAllocator*, const char* tensor, size_t byte_size, MemoryType,
@@ -175,6 +176,7 @@ using TraceReleaseFn = void (*)(InferenceTrace*, void* userp);
   X(Error*, InferenceTraceParentId, (InferenceTrace*, uint64_t*))                                            \
   X(Error*, InferenceTraceModelName, (InferenceTrace*, const char**))                                        \
   X(Error*, InferenceTraceModelVersion, (InferenceTrace*, int64_t*))                                         \
+  X(Error*, InferenceTraceRequestId, (InferenceTrace*, const char**))                                        \
   X(Error*, InferenceTraceSetContext, (InferenceTrace*, const char* json))                                   \
   X(Error*, InferenceRequestNew, (InferenceRequest**, Server*, const char* model, int64_t version))          \
   X(Error*, InferenceRequestDelete, (InferenceRequest*))                                                     \

@@ -14,6 +14,7 @@ from openai_frontend.admission.queue import ConcurrencyLimits
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
 from openai_frontend.config.model_options import EVERY_MODEL
 from openai_frontend.config.settings import Settings
+from openai_frontend.config.trace_options import file_traces
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.logs.handler import dropped_lines
 from openai_frontend.media.audio import check_reply
@@ -32,8 +33,9 @@ from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.prefix_cache.salts import CacheSalts, secret_from
 from openai_frontend.runtime.background_tasks import supervise
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
-from openai_frontend.tracing import Tracing
+from openai_frontend.tracing import RequestTracing, Tracing
 from openai_frontend.tracing.attributes import ServerAddress
+from openai_frontend.tracing.file_tracing import FileTracing
 from openai_frontend.triton import Server, relay_counts
 
 if TYPE_CHECKING:
@@ -150,7 +152,7 @@ class AppState:
     limiter: ConcurrencyLimiter
     body_memory: MemoryBudget
     audio_memory: MemoryBudget
-    tracing: Tracing | None  # None: tracing is off
+    tracing: RequestTracing | None  # None: tracing is off
     engine_supervisor: EngineSupervisor
     codec: WorkerPool  # decodes and encodes audio
     media_fetcher: MediaFetcher | None = None  # None: nothing is fetched
@@ -266,7 +268,7 @@ def _bucket_copies(
 
 def _count_when_read(
     metrics: GatewayMetrics,
-    tracing: Tracing | None,
+    tracing: RequestTracing | None,
     authenticator: Authenticator | None,
 ) -> None:
     """Metrics whose values other parts of the gateway keep."""
@@ -356,8 +358,13 @@ def authenticator_of(settings: Settings) -> Authenticator | None:
     )
 
 
-def tracing_of(settings: Settings) -> Tracing | None:
-    """None if tracing is off. Raises ImportError without the extra `otel`."""
+def tracing_of(settings: Settings) -> RequestTracing | None:
+    """None if tracing is off. Raises ImportError without the extra `otel`, OSError if the file of
+    traces cannot be written, and ValueError for options that contradict each other.
+    """
+    to_file = file_traces(settings.triton_option, otlp=settings.otlp_endpoint is not None)
+    if to_file is not None:
+        return FileTracing(to_file)
     if settings.otlp_endpoint is None:
         return None
     from openai_frontend.tracing.exporter import Exporter

@@ -106,6 +106,8 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "trace-config": (
         "mode=opentelemetry",
         "mode=triton",
+        "triton,file=/traces",
+        "triton,log-frequency=100",
         "opentelemetry,url=http://collector:4318/v1/traces",
         "rate=100",
         "level=TIMESTAMPS",

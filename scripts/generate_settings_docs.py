@@ -6,6 +6,7 @@ from pathlib import Path
 from openai_frontend.config.grpc_options import GRPC_OPTIONS, KSERVE_OPTIONS, SERVER_OPTIONS
 from openai_frontend.config.loader import Option, options
 from openai_frontend.config.restricted_groups import RESTRICTING_OPTIONS
+from openai_frontend.config.trace_options import TRACE_OPTIONS
 from openai_frontend.config.triton_options import TRITON_OPTIONS, TritonOption
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -86,7 +87,7 @@ def page() -> str:
     groups = groupby(options(), key=lambda option: option.group)
     sections = (f"\n## {name}\n\n{COLUMNS}{''.join(map(row, group))}" for name, group in groups)
     options_of_core = (option_row(name, option) for name, option in TRITON_OPTIONS.items())
-    servers = {**SERVER_OPTIONS, **GRPC_OPTIONS, **RESTRICTING_OPTIONS}
+    servers = {**SERVER_OPTIONS, **GRPC_OPTIONS, **RESTRICTING_OPTIONS, **TRACE_OPTIONS}
     options_of_servers = (option_row(name, option) for name, option in servers.items())
     options_of_kserve = (option_row(name, option) for name, option in KSERVE_OPTIONS.items())
     core = TRITON_OPTIONS_HEAD + "".join(options_of_core)

@@ -36,7 +36,7 @@ from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.restricted_routes import group_of
 from openai_frontend.routers.routing import RouteTable
 from openai_frontend.runtime.loopback import is_loopback
-from openai_frontend.tracing import Tracing
+from openai_frontend.tracing import RequestTracing
 
 # The paths that take forms with a file, and the room that the other fields may take
 _FORMS = ("/v1/audio/transcriptions", "/v1/audio/translations")
@@ -94,7 +94,7 @@ def _load_header(state: AppState, is_public: bool, scope: Scope, format: str) ->
     return server_load(state).header(format) if allowed else None
 
 
-def request_records(settings: Settings, tracing: Tracing | None) -> RequestRecords | None:
+def request_records(settings: Settings, tracing: RequestTracing | None) -> RequestRecords | None:
     """None if nothing uses records."""
     observers = [log_request] if settings.access_log else []
     if tracing is None and not observers and settings.log_format != "json":

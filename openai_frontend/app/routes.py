@@ -22,6 +22,7 @@ from openai_frontend.kserve.repository import Repository
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.kserve.services import KServeServices
 from openai_frontend.kserve.shared_memory import SharedMemory
+from openai_frontend.kserve.trace_file_settings import TraceFileSettings
 from openai_frontend.kserve.trace_settings import TraceSettings
 from openai_frontend.lifespan import AppState
 from openai_frontend.media.modalities import ENGINE_LIMITS
@@ -72,6 +73,8 @@ from openai_frontend.serving.scoring import Reranking, Scoring
 from openai_frontend.serving.speech import Speech
 from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.serving.transcription import Transcriptions
+from openai_frontend.tracing import RequestTracing, Tracing
+from openai_frontend.tracing.file_tracing import FileTracing
 from openai_frontend.triton import MappedFile, Server, StreamWriter, json_member
 
 logger = logging.getLogger(__name__)
@@ -186,12 +189,18 @@ def _add_operators_routes(
             grpc_options.value(settings.triton_option, "http-header-forward-pattern")
         ),
         log_settings=LogSettings(_initial_log(settings), server),
-        trace_settings=TraceSettings(state.tracing),
+        trace_settings=_trace_settings(state.tracing),
         shared_memory=shared_memory,
     )
     app.state.kserve = services  # gRPC serves it too
     if settings.enable_kserve:
         include(app, kserve_router(services, streams))
+
+
+def _trace_settings(tracing: RequestTracing | None) -> TraceSettings | TraceFileSettings:
+    if isinstance(tracing, FileTracing):
+        return TraceFileSettings(tracing)
+    return TraceSettings(tracing if isinstance(tracing, Tracing) else None)
 
 
 def _add_pages(

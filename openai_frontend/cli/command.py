@@ -28,6 +28,7 @@ from openai_frontend.config import grpc_options, model_folders, ray_application
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.config.ray_application import RayArguments
 from openai_frontend.config.settings import Settings
+from openai_frontend.config.trace_options import FileTraces, file_traces
 from openai_frontend.errors import caught, describe_exception, did_you_mean
 
 # Exit codes besides 0: the server could not run; a command or setting is wrong
@@ -302,6 +303,24 @@ def _check_extras(settings: Settings) -> None:
     if grpc_port is not None and importlib.util.find_spec("grpc") is None:
         raise InvalidSettings("grpc-port: grpcio is not installed; install openai-frontend[grpc]")
     _check_grpc_certificate(settings)
+    _file_traces(settings)
+
+
+def _file_traces(settings: Settings) -> FileTraces | None:
+    try:
+        return file_traces(settings.triton_option, otlp=settings.otlp_endpoint is not None)
+    except ValueError as error:
+        raise InvalidSettings(f"triton_option: {error}") from None
+
+
+def _unusable_trace_file(settings: Settings) -> str | None:
+    """Why traces cannot be written, on one line; None if they can or nothing is traced."""
+    from openai_frontend.tracing.trace_file import unusable
+
+    to_file = _file_traces(settings)
+    if to_file is None or to_file.file is None or (reason := unusable(to_file.file)) is None:
+        return None
+    return f"trace-file: {to_file.file}: {reason}"
 
 
 # A setting of HTTP's certificate -> the option of gRPC's own
@@ -342,7 +361,8 @@ def _serve(settings: Settings) -> int:
         return _refuse(str(error), FAILED)
     from openai_frontend.cli.serve import serve
 
-    if (failure := _failed_plugin() or _failed_copy(settings)) is not None:
+    failure = _failed_plugin() or _failed_copy(settings) or _unusable_trace_file(settings)
+    if failure is not None:
         return _refuse(failure, FAILED)
     listeners = _listeners(settings)
     if isinstance(listeners, str):

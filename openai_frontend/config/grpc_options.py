@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.config.restricted_groups import RESTRICTING_OPTIONS
+from openai_frontend.config.trace_options import TRACE_OPTIONS
 from openai_frontend.config.triton_options import (
     BOOLEAN,
     PATH,
@@ -177,6 +178,7 @@ ALL_OPTIONS: Mapping[str, TritonOption] = {
     **SERVER_OPTIONS,
     **GRPC_OPTIONS,
     **RESTRICTING_OPTIONS,
+    **TRACE_OPTIONS,
 }
 
 

@@ -9,6 +9,7 @@ from openai_frontend.kserve.log_settings import LogSettings
 from openai_frontend.kserve.models import Core
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.kserve.shared_memory import SharedMemory
+from openai_frontend.kserve.trace_file_settings import TraceFileSettings
 from openai_frontend.kserve.trace_settings import TraceSettings
 from openai_frontend.serving.request.field_policy import FieldPolicy
 
@@ -24,7 +25,7 @@ class KServeServices:
     is_ready: Callable[[], bool]
     forwarded_headers: ForwardedHeaders  # of HTTP
     log_settings: LogSettings
-    trace_settings: TraceSettings
+    trace_settings: TraceSettings | TraceFileSettings
     shared_memory: SharedMemory
 
     @property

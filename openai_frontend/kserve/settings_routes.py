@@ -8,8 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.kserve.inference_routes import MODEL, visible_model
 from openai_frontend.kserve.log_settings import LogSettings
-from openai_frontend.kserve.models import Core
-from openai_frontend.kserve.trace_settings import TraceSettings
+from openai_frontend.kserve.models import Core, ModelAddress
 from openai_frontend.routers.request import read_body
 from openai_frontend.routers.routing import AdminRoute
 from openai_frontend.serving.request.request_body import BodyReader
@@ -23,10 +22,16 @@ class Settings(Protocol):
     def update(self, settings: Mapping[str, Any]) -> None: ...
 
 
+class ModelsSettings(Settings, Protocol):
+    """Settings of all models, and of each."""
+
+    def of_model(self, core: Core, model: ModelAddress) -> Settings: ...
+
+
 SettingsOf = Callable[[Request], Settings]  # may raise for a model in the path
 
 
-def settings_router(core: Core, log: LogSettings, trace: TraceSettings) -> APIRouter:
+def settings_router(core: Core, log: LogSettings, trace: ModelsSettings) -> APIRouter:
     """All methods answer with all settings. The OpenAPI document omits them."""
     router = APIRouter(route_class=AdminRoute, include_in_schema=False)
     paths: Mapping[str, SettingsOf] = {

@@ -12,7 +12,10 @@ logger = logging.getLogger(__name__)
 _MOST = 2**32 - 1  # Triton's rates are uint32
 _LONGEST = 10  # digits of _MOST; Python refuses to convert thousands
 
-_OFF = "Requests are not traced. Start the server with --otlp-endpoint http://HOST:4318."
+_OFF = (
+    "Requests are not traced. Start the server with --otlp-endpoint http://HOST:4318, or with "
+    "--trace-file PATH."
+)
 _ONE_MODEL = (
     "Trace settings of one model are not supported, because requests are sampled before their "
     "model is known. Change those of all models: /v2/trace/setting, or no model_name over gRPC."
@@ -69,7 +72,7 @@ class TraceSettings:
         enabled, ratio = self._sampling.enabled, self._sampling.ratio
         if "trace_level" in settings:
             level = settings["trace_level"]
-            enabled = self._initial[0] if level is None else _is_on(level)
+            enabled = self._initial[0] if level is None else trace_level(level)
         if "trace_rate" in settings:
             rate = settings["trace_rate"]
             ratio = self._initial[1] if rate is None else _ratio(rate)
@@ -93,7 +96,8 @@ def _check_name(name: str) -> None:
         raise InvalidRequest(message, param=name[:128])
 
 
-def _is_on(level: Any) -> bool:
+def trace_level(level: Any) -> bool:
+    """Whether requests are traced. Raises InvalidRequest."""
     levels = [level] if isinstance(level, str) else level
     if levels not in (["OFF"], ["TIMESTAMPS"]):
         message = "'trace_level' must be ['OFF'] or ['TIMESTAMPS']; tensors are never traced"
@@ -102,10 +106,16 @@ def _is_on(level: Any) -> bool:
 
 
 def _ratio(rate: Any) -> float:
-    """The share of requests for a rate of one in N; gRPC's lists have one member."""
-    text = rate[0] if isinstance(rate, list) and len(rate) == 1 else rate
-    is_number = isinstance(text, str) and text.isascii() and text.isdecimal()
-    if not is_number or len(text) > _LONGEST or int(text) > _MOST:
-        message = f"'trace_rate' must be a string of an integer from 0 to {_MOST}"
-        raise InvalidRequest(message, param="trace_rate")
-    return 1 / int(text) if int(text) else 0.0
+    """The share of requests for a rate of one in N."""
+    every = whole_number("trace_rate", rate, 0, _MOST)
+    return 1 / every if every else 0.0
+
+
+def whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """The number of a string; gRPC's lists have one member. Raises InvalidRequest."""
+    text = value[0] if isinstance(value, list) and len(value) == 1 else value
+    is_number = isinstance(text, str) and text.isascii() and text.removeprefix("-").isdecimal()
+    if not is_number or len(text) > _LONGEST or not least <= int(text) <= most:
+        message = f"'{name}' must be a string of an integer from {least} to {most}"
+        raise InvalidRequest(message, param=name)
+    return int(text)

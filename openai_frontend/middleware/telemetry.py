@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from functools import partial
-from time import perf_counter
+from time import monotonic_ns, perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_context.context import RequestContext, current_request
 from openai_frontend.request_context.record import RequestRecord
-from openai_frontend.tracing import Tracing, read_trace_context
+from openai_frontend.tracing import RequestTracing, read_trace_context
 
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 NO_ROUTE = "none"  # label for requests that no route matches; the access log has it too
@@ -121,7 +121,7 @@ class RequestRecords:
 
     def __init__(
         self,
-        tracing: Tracing | None,
+        tracing: RequestTracing | None,
         observers: Sequence[Callable[[RequestRecord], None]] = (),
     ) -> None:
         """`observers` are called with each finished record, and must not block."""
@@ -196,6 +196,7 @@ class _RecordedResponse:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._record.status = message["status"]
+            self._record.sent_ns = monotonic_ns()
         else:
             self._record.body_bytes += len(message.get("body", b""))
         await self._send(message)

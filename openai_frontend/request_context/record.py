@@ -3,7 +3,7 @@
 Middleware creates it, the served model adds generations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns, time_ns
 from typing import Any, Protocol
@@ -37,6 +37,16 @@ class CoreTrace(Protocol):
 
     def activities(self) -> Sequence[CoreActivity]:
         """The activities so far."""
+
+    def request_ids(self) -> Mapping[int, str]:
+        """The ids of the requests of its traces that have one."""
+
+
+class CoreSampler(Protocol):
+    """Decides which requests to Triton are traced, if the whole request does not decide it."""
+
+    def sample(self, record: "RequestRecord", model: str) -> "Callable[[CoreTrace], None] | None":
+        """Returns a function that takes the trace when the request has ended; None: no trace."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +94,8 @@ class RequestRecord:
     parent_id: str | None = None  # 16 digits, of the caller's span
     trace_state: str = ""  # the caller's `tracestate`
     core_context: str | None = None  # for Triton, as JSON; None if the request is not sampled
+    sampler: CoreSampler | None = None  # None: `core_context` decides
+    sent_ns: int = 0  # monotonic time of the response's first byte
     response_id: str | None = None  # also the request id in Triton and the engine
     core_model: str | None = None  # the model's name in Triton
     stream: bool = False

@@ -101,6 +101,21 @@ class RecordExporter(Protocol):
         """Blocks until queued records are exported or dropped."""
 
 
+class RequestTracing(Protocol):
+    """Follows requests from their heads to their ends."""
+
+    @property
+    def lost(self) -> int:
+        """Traced requests of which nothing was exported."""
+
+    def begin(self, record: RequestRecord, caller: TraceContext | None) -> None: ...
+
+    def end(self, record: RequestRecord) -> None: ...
+
+    def close(self) -> None:
+        """Called after the last request. Blocks."""
+
+
 class Tracing:
     """`begin` assigns trace ids to a request; `end` exports its record if it is sampled."""
 

@@ -1,6 +1,5 @@
 """Builds spans of a request record: one for the request, and one per model in Triton."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from opentelemetry.sdk.resources import Resource
@@ -12,6 +11,13 @@ from openai_frontend import __version__
 from openai_frontend.request_context.record import CoreActivity, RequestRecord
 from openai_frontend.tracing import attributes
 from openai_frontend.tracing.attributes import ServerAddress
+from openai_frontend.tracing.core_activities import (
+    COMPUTE_END,
+    COMPUTE_START,
+    QUEUE_START,
+    activity_name,
+    by_trace,
+)
 
 _SCOPE = InstrumentationScope("openai_frontend", __version__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -19,13 +25,6 @@ _UNSET, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 _MAX_EVENTS = 64
 _MAX_STAGES = 64  # of a request's media
 _FIRST_STAGE = 1 << 48  # far from the numbers of Triton's traces
-
-# Names of Triton's trace activities, by number
-_ACTIVITIES = (
-    "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START",
-    "COMPUTE_END", "REQUEST_END",
-)  # fmt: skip
-_QUEUE_START, _COMPUTE_START, _COMPUTE_END = 1, 2, 5
 
 
 class SpanBuilder:
@@ -80,14 +79,12 @@ class SpanBuilder:
     def _of_core(self, record: RequestRecord, request: SpanContext) -> Iterator[ReadableSpan]:
         """The steps of an ensemble are children of its span."""
         for trace in record.core_traces:
-            by_trace: dict[int, list[CoreActivity]] = defaultdict(list)
-            for activity in trace.activities():
-                by_trace[activity[0]].append(activity)
+            traces = by_trace(trace)
             contexts = {
                 id: _context(request.trace_id, _span_id(request, id), request.trace_state)
-                for id in by_trace
+                for id in traces
             }
-            for id, activities in by_trace.items():
+            for id, activities in traces.items():
                 parent = contexts.get(activities[0][1], request)
                 yield self._of_model(activities, contexts[id], parent, record.clock_ns)
 
@@ -105,17 +102,17 @@ class SpanBuilder:
             "triton.model_version": version,
             "triton.trace_id": id,
         }
-        if _QUEUE_START in at and _COMPUTE_START in at:
-            known["triton.queue_ns"] = at[_COMPUTE_START] - at[_QUEUE_START]
-        if _COMPUTE_START in at and _COMPUTE_END in at:
-            known["triton.compute_ns"] = at[_COMPUTE_END] - at[_COMPUTE_START]
+        if QUEUE_START in at and COMPUTE_START in at:
+            known["triton.queue_ns"] = at[COMPUTE_START] - at[QUEUE_START]
+        if COMPUTE_START in at and COMPUTE_END in at:
+            known["triton.compute_ns"] = at[COMPUTE_END] - at[COMPUTE_START]
         return ReadableSpan(
             f"triton {model}",
             context=context,
             parent=parent,
             resource=self._resource,
             attributes=known,
-            events=[_event(_activity(each), ns) for each, ns in at.items()],
+            events=[_event(activity_name(each), ns) for each, ns in at.items()],
             kind=SpanKind.INTERNAL,
             status=_UNSET,
             start_time=min(at.values()),
@@ -137,10 +134,6 @@ def _events(record: RequestRecord) -> Iterator[Event]:
 
 def _event(name: str, ns: int, known: dict[str, int] | None = None) -> Event:
     return Event(name, known, ns)
-
-
-def _activity(number: int) -> str:
-    return _ACTIVITIES[number] if number < len(_ACTIVITIES) else f"ACTIVITY_{number}"
 
 
 def _context(

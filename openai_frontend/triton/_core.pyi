@@ -276,6 +276,9 @@ class RequestTrace:
         (trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)
         """
 
+    def request_ids(self) -> dict[int, str]:
+        """The ids of requests that have one, by trace."""
+
 def add_token(vocabulary: int, token_id: int, before: bytes, after: bytes) -> None:
     """
     The JSON of a token around its log probability, for `ResponseStream.relay_logprobs`.

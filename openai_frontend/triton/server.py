@@ -19,8 +19,7 @@ import psutil
 from openai_frontend import errors
 from openai_frontend.infer_options import DEFAULT_OPTIONS, InferOptions, SequenceStep
 from openai_frontend.model_facts import ModelFacts
-from openai_frontend.request_context.context import current
-from openai_frontend.request_context.record import RequestRecord
+from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.runtime.background_tasks import supervise
 from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.runtime.load_phases import PHASES
@@ -468,7 +467,7 @@ class Server:
                 None if options.parameters is None else dict(options.parameters),
                 _sequence(options.sequence),
                 [(each.name, each.labels_from, each.memory) for each in options.outputs],
-                *_trace(None if request is None else request.record),
+                *_trace(request, model_name),
             )
         except _core.TritonError as error:
             raise error_codes.from_native(error) from error
@@ -579,9 +578,16 @@ def _sequence(step: SequenceStep | None) -> tuple[int | str, bool, bool] | None:
     return None if step is None else (step.id, step.start, step.end)
 
 
-def _trace(record: RequestRecord | None) -> "tuple[_core.RequestTrace, ...]":
+def _trace(request: RequestContext | None, model: str) -> "tuple[_core.RequestTrace, ...]":
     """The trace of the core's part of a request, if the request is traced."""
-    if record is None or record.core_context is None:
+    record = None if request is None else request.record
+    if request is None or record is None:
+        return ()
+    if record.sampler is not None and (finish := record.sampler.sample(record, model)) is not None:
+        trace = _core.RequestTrace("")
+        request.at_end(partial(finish, trace))
+        return (trace,)
+    if record.core_context is None:
         return ()
     trace = _core.RequestTrace(record.core_context)
     return (trace,) if record.follows(trace) else ()

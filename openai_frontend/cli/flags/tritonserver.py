@@ -7,10 +7,7 @@ from openai_frontend.cli.flags.rules import (
     Rule,
     instead,
     not_needed,
-    one_of,
-    only,
     only_on,
-    refused,
     renamed,
     switch,
 )
@@ -66,18 +63,24 @@ def _trace_rate(text: str) -> str:
     return str(1 / int(text)) if int(text) else "0"
 
 
-_RATE = renamed("--trace-sample-ratio", _trace_rate)
-_LEVEL = one_of("OFF", "TIMESTAMPS", reason="tensors are never traced")
-_COUNT = only("-1", "the number of traces has no limit; POST /v2/trace/setting ends them")
-_FREQUENCY = only("0", "set OTEL_BSP_SCHEDULE_DELAY, the milliseconds between batches")
+def _rate(values: Sequence[str]) -> Reading:
+    """The mode decides which of both applies."""
+    ratio = renamed("--trace-sample-ratio", _trace_rate).read(values)
+    every = _OPTIONS["trace-rate"].read(values)
+    return Reading(ratio.words + every.words, problem=ratio.problem or every.problem)
+
+
+_RATE = Rule("one", _rate)
 _TRACE_SETTINGS = {
-    "mode": only("opentelemetry", _TRACES),
+    "mode": Rule("one", lambda values: _OPTIONS["trace-mode"].read([values[0].lower()])),
+    "triton,file": _OPTIONS["trace-file"],
+    "triton,log-frequency": _OPTIONS["trace-log-frequency"],
     "opentelemetry,url": renamed(
         "--otlp-endpoint", lambda url: url.rstrip("/").removesuffix("/v1/traces")
     ),
     "rate": _RATE,
-    "level": _LEVEL,
-    "count": _COUNT,
+    "level": _OPTIONS["trace-level"],
+    "count": _OPTIONS["trace-count"],
 }
 
 
@@ -135,11 +138,7 @@ FLAGS: dict[str, Rule] = {
     "--metrics-config": renamed("--metrics-config", scoped),
     # traces
     "--trace-config": Rule("one", _trace_config),
-    "--trace-file": refused(_TRACES),
-    "--trace-level": _LEVEL,
     "--trace-rate": _RATE,
-    "--trace-count": _COUNT,
-    "--trace-log-frequency": _FREQUENCY,
     # backends and caches
     "--backend-config": renamed("--backend-config", scoped),
     "--cache-config": renamed("--cache-config", scoped),

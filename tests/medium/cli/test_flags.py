@@ -149,23 +149,28 @@ TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
     "--grpc-max-connection-age-grace=1": core("grpc-max-connection-age-grace=1"),
     "--grpc-header-forward-pattern=x-.*": core("grpc-header-forward-pattern=x-.*"),
     "--reuse-grpc-port=true": core("reuse-grpc-port=true"),
-    "--trace-config rate=4": ("--trace-sample-ratio", "0.25"),
+    "--trace-config rate=4": ("--trace-sample-ratio", "0.25", *core("trace-rate=4")),
     "--trace-config rate=x": "'x' is not a whole number",
-    "--trace-config mode=opentelemetry": (),
-    "--trace-config mode=triton": "--otlp-endpoint",
+    "--trace-config mode=OpenTelemetry": core("trace-mode=opentelemetry"),
+    "--trace-config mode=triton": core("trace-mode=triton"),
+    "--trace-config triton,file=/t": core("trace-file=/t"),
+    "--trace-config triton,log-frequency=9": core("trace-log-frequency=9"),
+    "--trace-config count=5": core("trace-count=5"),
     "--trace-config=opentelemetry,url=http://c:4318/v1/traces": (
         "--otlp-endpoint", "http://c:4318"
     ),
     "--trace-config opentelemetry,resource=a=b": "--otlp-endpoint",
-    "--trace-config level=TIMESTAMPS": (),
+    "--trace-config level=TIMESTAMPS": core("trace-level=TIMESTAMPS"),
     "--trace-config level=TENSORS": "tensors are never traced",
-    "--trace-config count=-1": (),
-    "--trace-config triton,file=x": "--otlp-endpoint",
-    "--trace-rate=1000": ("--trace-sample-ratio", "0.001"),
-    "--trace-level=OFF": (),
-    "--trace-file=x": "--otlp-endpoint",
-    "--trace-count=5": "has no limit",
-    "--trace-log-frequency=0": (),
+    "--trace-config count=-1": core("trace-count=-1"),
+    "--trace-rate=1000": ("--trace-sample-ratio", "0.001", *core("trace-rate=1000")),
+    "--trace-level=OFF": core("trace-level=OFF"),
+    "--trace-level=TENSORS": "tensors are never traced",
+    "--trace-file=x": core("trace-file=x"),
+    "--trace-count=5": core("trace-count=5"),
+    "--trace-count=-1": core("trace-count=-1"),
+    "--trace-count=-2": "'-2' must be from -1",
+    "--trace-log-frequency=0": core("trace-log-frequency=0"),
     "--allow-sagemaker=true": ("--port", "8080"),
     "--allow-sagemaker=false": (),
     "--sagemaker-port=9": ("--port", "9"),
@@ -302,15 +307,14 @@ def test_all_problems_are_reported_with_the_command_line_to_use(
 ) -> None:
     """Accepted flags stay, replaced ones have our names, and secrets are not shown."""
 
-    words = "org/m --http-port 8 --alias x --trace-file=1 --frobnicate 3 --api-key=sk-canary"
+    words = "org/m --http-port 8 --alias x --trace-level=TENSORS --frobnicate 3 --api-key=sk-canary"
     with pytest.raises(SystemExit) as ended:
         main(["serve", *words.split(), "--max-model-len", "9"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
         "openai-frontend serve: 3 options are refused (see openai-frontend serve --help):",
         "  unknown option --alias; use --served-model-name x",
-        "  unknown option --trace-file; traces go to --otlp-endpoint http://HOST:4318"
-        " (docs/tracing-and-logs.md)",
+        "  unknown option --trace-level; tensors are never traced",
         "  unknown option --frobnicate",
         "Use: openai-frontend serve org/m --port 8 --served-model-name x --api-key ..."
         " --max-model-len 9",

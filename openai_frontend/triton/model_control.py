@@ -178,6 +178,8 @@ class ModelControl:
         self._watch = watch
         # Models whose unload Triton does not complete. It loads them again like others.
         self.given_up: set[str] = set()
+        # The core keeps the record of a reload that failed, and its stop waits for it in vain
+        self.has_failed_reload = False
         self._unloads: dict[str, UnloadWatch] = {}  # under way
         self._lock = CoreChangeLock()
         self._changes: set[asyncio.Future[None]] = set()
@@ -188,10 +190,18 @@ class ModelControl:
         native_files = dict(files)
 
         async def load() -> None:
-            async with self._lock.loading(name, is_reload=lambda: "READY" in self._states(name)):
-                await self._in_thread(
-                    lambda core: core.load_model(name, config, native_files), name
-                )
+            def is_reload() -> bool:
+                return "READY" in self._states(name)
+
+            async with self._lock.loading(name, is_reload=is_reload):
+                reloads = is_reload()
+                try:
+                    await self._in_thread(
+                        lambda core: core.load_model(name, config, native_files), name
+                    )
+                except errors.GatewayError:
+                    self.has_failed_reload |= reloads
+                    raise
                 self.given_up.discard(name)
 
         await self.run_shielded(load())

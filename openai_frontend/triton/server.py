@@ -182,7 +182,7 @@ class Server:
         lost = self.stubs.lost_instances() | self.stubs.kill_stopped()
         unloads = self.options.model_control_mode != "poll"  # in which the core refuses to unload
         try:
-            if lost:
+            if lost or self._control.has_failed_reload:
                 self._leave(core, lost, unloads=unloads)
                 return
             if unloads:
@@ -199,10 +199,13 @@ class Server:
             self.remove_files()
 
     def _leave(self, core: _core.Server, lost: Collection[str], *, unloads: bool) -> None:
-        """End without the core, which would wait for the requests of instances that are `lost`."""
+        """End without the core, which would wait for the requests of instances that are `lost`, or
+        for a reload that failed.
+        """
         self.outlives_stop = True
-        names = ", ".join(sorted(lost))
-        logger.info("stopping without the instances whose process has died: %s", names)
+        if lost:
+            names = ", ".join(sorted(lost))
+            logger.info("stopping without the instances whose process has died: %s", names)
         if unloads:
             models = self._control.lost_models() | lost_models(core, lost)
             unload_all(core, lost=models, within_s=self.options.exit_timeout_s)

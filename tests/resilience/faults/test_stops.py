@@ -127,3 +127,17 @@ async def test_a_second_sigterm_exits_immediately(delaying_gateway: GatewayProce
     assert code == 128 + signal.SIGTERM
     assert all(b"[DONE]" not in each for each in responses)
     assert [trace for trace in TRACES if trace in gateway.output()] == []
+
+
+def test_stop_after_a_failed_reload(tmp_path):
+    """The process does not wait for the reload's record, which the core keeps until its timeout."""
+    managed = "--model-control-mode=explicit", "--enable-model-management", "--load-model=*"
+    with started(tmp_path, *managed, "--exit-timeout-s=600") as gateway:
+        mock_models.write(tmp_path / "models", "m", fail_at_load="no weights")
+        reload = httpx.post(f"{gateway.url}/v1/models/m/load", timeout=120)
+        serves = completion(gateway)
+        code = gateway.stop(signal.SIGTERM)
+
+    assert (reload.status_code, serves.status_code) == (503, 200)
+    assert code == 0
+    assert "did not stop" not in gateway.output()

@@ -64,6 +64,30 @@ def _adapters(values: Sequence[str]) -> Reading:
     )
 
 
+def _effort_map(values: Sequence[str]) -> Reading:
+    """JSON: each effort with another, alone or as the only variable of the chat template."""
+    try:
+        found = json.loads(values[0])
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        return Reading(problem=f"'{values[0]}' is not a JSON object")
+    pairs = {
+        effort: to["reasoning_effort"] if _is_effort(to) else to for effort, to in found.items()
+    }
+    if not all(isinstance(to, str) for to in pairs.values()):
+        return Reading(
+            problem="an effort can only become another effort; set other variables in a file for "
+            "--chat-template"
+        )
+    text = ",".join(f"{effort}={to}" for effort, to in pairs.items())
+    return Reading(("--model-option", f"*:reasoning_effort_map={text}") if pairs else ())
+
+
+def _is_effort(variables: object) -> bool:
+    return isinstance(variables, dict) and variables.keys() == {"reasoning_effort"}
+
+
 FLAGS: dict[str, Rule] = {
     # models
     "--model": refused("MODEL is named already, without a flag"),
@@ -79,6 +103,7 @@ FLAGS: dict[str, Rule] = {
     "--default-chat-template-kwargs": refused(
         "send chat_template_kwargs in requests, or set the value in a file for --chat-template"
     ),
+    "--reasoning-effort-map": Rule("one", _effort_map),
     "--trust-request-chat-template": only_off("requests cannot contain a chat template"),
     "--trust-request-mm-kwargs": only_off("requests cannot change how media are processed"),
     "--response-role": only("assistant", "answers always have the role assistant"),

@@ -15,6 +15,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "hi"},
     "/v1/embeddings": {"input": "hi"},
     "/v1/classify": {"input": "hi"},
+    "/v1/moderations": {"input": "hi"},
 }
 Send = Callable[..., httpx.Response]
 

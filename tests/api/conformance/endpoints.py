@@ -7,7 +7,12 @@ from typing import Any
 
 from anthropic.types import MessageCountTokensParams, message_create_params
 from openai.resources import Models
-from openai.types import DecisionCreateParams, EmbeddingCreateParams, completion_create_params
+from openai.types import (
+    DecisionCreateParams,
+    EmbeddingCreateParams,
+    ModerationCreateParams,
+    completion_create_params,
+)
 from openai.types.audio import (
     SpeechCreateParams,
     TranslationCreateParams,
@@ -34,6 +39,7 @@ from schemas.completions import CompletionRequest
 from schemas.decisions import DecisionRequest
 from schemas.embeddings import EmbeddingRequest
 from schemas.messages import MessagesRequest
+from schemas.moderations import ModerationRequest
 from schemas.responses import ResponsesRequest
 from tests.api.conformance.request_fields import RequestField, request_fields
 
@@ -187,6 +193,13 @@ ENDPOINTS = (
         "POST /v1/classify",
         ClassificationRequest,
         "POST /v1/embeddings",
+        NEUTRAL_IN_CLASSIFICATION,
+    ),
+    endpoint(
+        "moderations",
+        "POST /v1/moderations",
+        ModerationCreateParams,
+        ModerationRequest,
         NEUTRAL_IN_CLASSIFICATION,
     ),
     endpoint(

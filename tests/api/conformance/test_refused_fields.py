@@ -20,6 +20,7 @@ TABLES = {
     COMPLETIONS: ("completions", NEUTRAL_IN_COMPLETIONS),
     "/v1/embeddings": ("embeddings", NEUTRAL_IN_EMBEDDINGS),
     "/v1/classify": ("classify", NEUTRAL_IN_CLASSIFICATION),
+    "/v1/moderations": ("moderations", NEUTRAL_IN_CLASSIFICATION),
 }
 BY_NAME = [
     pytest.param(path, field, marks=refuses(f"{prefix}.{field}"), id=f"{prefix}.{field}")

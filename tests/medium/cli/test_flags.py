@@ -259,6 +259,12 @@ FRONTEND: Mapping[str, str | tuple[str, ...]] = {
     "--api-server-count 2": "docs/scale.md",
     "--allowed-local-media-path /x": "files of the server are never read",
     "--default-chat-template-kwargs {}": "chat_template_kwargs in requests",
+    '--reasoning-effort-map {"high":"max","minimal":{"reasoning_effort":"none"}}': (
+        "org/m", "--model-option", "*:reasoning_effort_map=high=max,minimal=none"
+    ),
+    "--reasoning-effort-map {}": ("org/m",),
+    "--reasoning-effort-map high=max": "'high=max' is not a JSON object",
+    '--reasoning-effort-map {"high":{"enable_thinking":true}}': "only become another effort",
     "--middleware a.B": "proxy",
     "--otlp-traces-endpoint x": "--otlp-endpoint",
     "--model_repository /m": ("org/m", "--model-repository", "/m"),

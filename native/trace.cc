@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "error.h"
+#include "tensor.h"
 
 namespace triton {
 
@@ -77,6 +78,39 @@ void on_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t tim
   }
 }
 
+constexpr size_t kMostTensors = 4096;                  // per request
+constexpr size_t kMostTensorBytes = size_t{1} << 18;   // per tensor
+constexpr size_t kMostTracedBytes = size_t{16} << 20;  // per request
+
+void note_tensor(InferenceTrace* trace, TraceTensor tensor, const void* base, size_t byte_size,
+                 void* userp) {
+  const std::shared_ptr<TraceLog> log = open_logs().find(userp);
+  if (log == nullptr) return;
+  ignore(server_api.InferenceTraceId(trace, &tensor.trace_id));
+  const std::lock_guard lock(log->mutex);
+  if (log->released || log->tensors.size() >= kMostTensors) return;
+  const bool fits =
+      byte_size <= kMostTensorBytes && byte_size <= kMostTracedBytes - log->tensor_bytes;
+  if (base != nullptr && fits) {
+    tensor.data.assign(static_cast<const char*>(base), byte_size);
+    log->tensor_bytes += byte_size;
+  }
+  log->tensors.push_back(std::move(tensor));
+}
+
+void on_tensor(InferenceTrace* trace, TraceActivityKind activity, const char* name,
+               DataType datatype, const void* base, size_t byte_size, const int64_t* shape,
+               uint64_t dims, MemoryType memory, int64_t, void* userp) noexcept {
+  try {
+    TraceTensor tensor{0, static_cast<int32_t>(activity), name, datatype, {}, {}};
+    if (dims > 0) tensor.shape.assign(shape, shape + dims);
+    const bool readable = memory != MemoryType::kGpu;
+    note_tensor(trace, std::move(tensor), readable ? base : nullptr, byte_size, userp);
+  } catch (const std::bad_alloc&) {
+    // The request continues; its trace lacks this tensor.
+  }
+}
+
 // The traces of an ensemble's steps end before the ensemble's own.
 void on_released(InferenceTrace* trace, void* userp) {
   uint64_t parent_id = 0;
@@ -94,8 +128,8 @@ void on_released(InferenceTrace* trace, void* userp) {
 InferenceTrace* RequestTrace::begin() {
   InferenceTrace* trace = nullptr;
   number_ = open_logs().open(log_);
-  Error* error =
-      server_api.InferenceTraceNew(&trace, kTraceTimestamps, 0, on_activity, on_released, number_);
+  Error* error = server_api.InferenceTraceTensorNew(&trace, level_, 0, on_activity, on_tensor,
+                                                    on_released, number_);
   if (error != nullptr) {
     open_logs().close(number_);
     if (server_api.ErrorCode(error) != Code::kUnsupported) check(error);
@@ -131,6 +165,27 @@ nb::list RequestTrace::activities() const {
   return listed;
 }
 
+nb::list RequestTrace::tensors() const {
+  std::vector<TraceTensor> told;
+  {
+    const std::lock_guard lock(log_->mutex);
+    told = log_->tensors;
+  }
+  nb::list listed;
+  for (const TraceTensor& each : told) {
+    nb::list elements;
+    try {
+      elements = all_elements(each.type, each.data.data(), each.data.size());
+    } catch (const std::invalid_argument&) {
+      // A model may write anything.
+    }
+    listed.append(nb::make_tuple(each.trace_id, each.activity, nb::str(each.name.c_str()),
+                                 std::string(info(each.type).name), shape_tuple(each.shape),
+                                 elements));
+  }
+  return listed;
+}
+
 std::map<uint64_t, std::string> RequestTrace::request_ids() const {
   const std::lock_guard lock(log_->mutex);
   return log_->request_ids;
@@ -140,12 +195,16 @@ void bind_trace(nb::module_& module) {
   using nb::literals::operator""_a;
   nb::class_<RequestTrace>(module, "RequestTrace",
                            "When a request was queued, computed and ended in the core.")
-      .def(nb::init<std::string>(), "context"_a)
+      .def(nb::init<std::string, int32_t>(), "context"_a, "level"_a = kTraceTimestamps)
       .def_prop_ro("ended", &RequestTrace::ended,
                    "The core reports nothing more about the request.")
       .def("activities", &RequestTrace::activities,
            nb::sig("def activities(self) -> list[tuple[int, int, str, int, int, int]]"),
            "(trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)")
+      .def("tensors", &RequestTrace::tensors,
+           nb::sig("def tensors(self) -> list[tuple[int, int, str, str, tuple[int, ...], "
+                   "list[typing.Any]]]"),
+           "(trace, activity, name, datatype, shape, elements); no elements if they are too many")
       .def("request_ids", &RequestTrace::request_ids,
            nb::sig("def request_ids(self) -> dict[int, str]"),
            "The ids of requests that have one, by trace.");

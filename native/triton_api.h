@@ -81,7 +81,8 @@ inline constexpr uint32_t kSequenceStart = 1;
 inline constexpr uint32_t kSequenceEnd = 2;
 inline constexpr uint32_t kTransactionDecoupled = 2;
 inline constexpr int32_t kRequestStart = 0;     // the activity
-inline constexpr int32_t kTraceTimestamps = 4;  // the level; it tells no tensors
+inline constexpr int32_t kTraceTimestamps = 4;  // the level
+inline constexpr int32_t kTraceTensors = 8;     // another one
 
 using AllocFn = Error* (*)(ResponseAllocator*, const char* tensor, size_t byte_size, MemoryType,
                            int64_t memory_id, void* userp, void** buffer, void** buffer_userp,
@@ -92,6 +93,9 @@ using RequestReleaseFn = void (*)(InferenceRequest*, uint32_t flags, void* userp
 using ResponseCompleteFn = void (*)(InferenceResponse*, uint32_t flags, void* userp);
 using TraceActivityFn = void (*)(InferenceTrace*, TraceActivityKind, uint64_t timestamp_ns,
                                  void* userp);
+using TraceTensorFn = void (*)(InferenceTrace*, TraceActivityKind, const char* name, DataType,
+                               const void* base, size_t byte_size, const int64_t* shape,
+                               uint64_t dims, MemoryType, int64_t memory_id, void* userp);
 using TraceReleaseFn = void (*)(InferenceTrace*, void* userp);
 
 // X(result, name, arguments), without the TRITONSERVER_ prefix.
@@ -169,8 +173,9 @@ using TraceReleaseFn = void (*)(InferenceTrace*, void* userp);
   X(Error*, ServerUnloadModel, (Server*, const char*))                                                       \
   X(Error*, ServerMetrics, (Server*, Metrics**))                                                             \
   X(Error*, ServerInferAsync, (Server*, InferenceRequest*, InferenceTrace*))                                 \
-  X(Error*, InferenceTraceNew,                                                                               \
-    (InferenceTrace**, int32_t level, uint64_t parent_id, TraceActivityFn, TraceReleaseFn, void* userp))     \
+  X(Error*, InferenceTraceTensorNew,                                                                         \
+    (InferenceTrace**, int32_t level, uint64_t parent_id, TraceActivityFn, TraceTensorFn, TraceReleaseFn,    \
+     void* userp))                                                                                           \
   X(Error*, InferenceTraceDelete, (InferenceTrace*))                                                         \
   X(Error*, InferenceTraceId, (InferenceTrace*, uint64_t*))                                                  \
   X(Error*, InferenceTraceParentId, (InferenceTrace*, uint64_t*))                                            \

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,19 @@ from openai_frontend.config.triton_options import (
     whole_number,
 )
 
-NO_TENSORS = "tensors are never traced"
+TIMESTAMPS, TENSORS = 4, 8  # bits of a level, as Triton numbers them
 _MODES = {"triton": 0, "opentelemetry": 1}  # tritonserver's numbers
 # tritonserver's spellings, also older ones
 _LEVELS = {
-    "off": False, "false": False,
-    "timestamps": True, "true": True, "on": True, "min": True, "max": True,
+    "off": 0, "false": 0, "tensors": TENSORS,
+    "timestamps": TIMESTAMPS, "true": TIMESTAMPS, "on": TIMESTAMPS, "min": TIMESTAMPS,
+    "max": TIMESTAMPS,
 }  # fmt: skip
 
 
-def _level(text: str) -> tuple[bool]:
-    if text.lower() == "tensors":
-        raise ValueError(NO_TENSORS)
+def _level(text: str) -> tuple[int]:
     if text.lower() not in _LEVELS:
-        raise ValueError(f"'{text}' must be OFF or TIMESTAMPS")
+        raise ValueError(f"'{text}' must be OFF, TIMESTAMPS or TENSORS")
     return (_LEVELS[text.lower()],)
 
 
@@ -42,8 +43,8 @@ TRACE_OPTIONS: Mapping[str, TritonOption] = {
     ),
     "trace-level": TritonOption(
         "",
-        ValueKind("OFF or TIMESTAMPS", _level),
-        "Whether requests are traced to `trace-file`.",
+        ValueKind("OFF or TIMESTAMPS or TENSORS", _level),
+        "Times or tensors, which contain prompts and outputs, in `trace-file`.",
         default="OFF",
         repeats=True,
     ),
@@ -73,7 +74,7 @@ class FileTraces:
     """The start's settings of traces in a file."""
 
     file: Path | None  # None: requests cannot be traced
-    enabled: bool
+    level: int  # bits; 0: no request is traced
     rate: int
     count: int  # -1: any number
     log_frequency: int  # 0: one file
@@ -99,11 +100,16 @@ def file_traces(texts: OptionTexts, *, otlp: bool) -> FileTraces | None:
     )
     return FileTraces(
         file=Path(texts["trace-file"][0]) if "trace-file" in texts else None,
-        enabled=all(_values(texts, "trace-level")),
+        level=_combined(_values(texts, "trace-level")),
         rate=rate,
         count=count,
         log_frequency=frequency,
     )
+
+
+def _combined(levels: list[int]) -> int:
+    """OFF wins, as in tritonserver."""
+    return reduce(or_, levels) if all(levels) else 0
 
 
 def _values(texts: OptionTexts, name: str) -> list[Any]:

@@ -2,17 +2,21 @@
 
 import logging
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 
+from openai_frontend.config.trace_options import TENSORS, TIMESTAMPS
 from openai_frontend.errors import InvalidRequest, NotSupported
 from openai_frontend.kserve.models import Core, ModelAddress
-from openai_frontend.kserve.trace_settings import trace_level, whole_number
+from openai_frontend.kserve.trace_settings import whole_number
 from openai_frontend.tracing.file_tracing import FileTracing
 
 logger = logging.getLogger(__name__)
 
 _FILE = "trace file location can not be updated through network protocol"  # Triton's words
 _MOST_TRACES = 2**31 - 1
+_LEVELS = {"TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
 _NAMES = ("trace_level", "trace_rate", "trace_count", "log_frequency")
 
 
@@ -31,7 +35,8 @@ class TraceFileSettings:
     def get(self) -> Mapping[str, str | list[str]]:
         setting = self._tracing.setting(self._model)
         return {
-            "trace_level": ["TIMESTAMPS" if setting.enabled else "OFF"],
+            "trace_level": [name for name, bit in _LEVELS.items() if setting.level & bit]
+            or ["OFF"],
             "trace_rate": str(setting.rate),
             "trace_count": str(setting.count),
             "log_frequency": str(setting.log_frequency),
@@ -60,8 +65,19 @@ def _change(name: str, value: Any) -> tuple[str, Any]:
         message = f"unknown trace setting '{name[:128]}'; known: {', '.join(_NAMES)}"
         raise InvalidRequest(message, param=name[:128])
     if name == "trace_level":
-        return "enabled", None if value is None else trace_level(value)
+        return "level", None if value is None else _level(value)
     if value is None:
         return name.removeprefix("trace_"), None
     least, most = (-1, _MOST_TRACES) if name == "trace_count" else (0, 2**32 - 1)
     return name.removeprefix("trace_"), whole_number(name, value, least, most)
+
+
+def _level(value: Any) -> int:
+    """Bits."""
+    levels = [value] if isinstance(value, str) else value
+    if levels == ["OFF"]:
+        return 0
+    if not isinstance(levels, list) or not levels or any(each not in [*_LEVELS] for each in levels):
+        message = "'trace_level' must be ['OFF'], or a list of TIMESTAMPS and TENSORS"
+        raise InvalidRequest(message, param="trace_level")
+    return reduce(or_, (_LEVELS[each] for each in levels))

@@ -14,6 +14,9 @@ from openai_frontend.media.stages import Stage
 # (trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)
 CoreActivity = tuple[int, int, str, int, int, int]
 
+# (trace, activity, name, datatype, shape, elements); no elements if they are too many
+CoreTensor = tuple[int, int, str, str, tuple[int, ...], list[Any]]
+
 MAX_CORE_TRACES = 32  # per request; a batch may have thousands
 
 # Route -> the API of text that it belongs to, by the values of OpenTelemetry's `openai.api.type`
@@ -38,6 +41,9 @@ class CoreTrace(Protocol):
     def activities(self) -> Sequence[CoreActivity]:
         """The activities so far."""
 
+    def tensors(self) -> Sequence[CoreTensor]:
+        """The tensors so far, if the trace's level includes them."""
+
     def request_ids(self) -> Mapping[int, str]:
         """The ids of the requests of its traces that have one."""
 
@@ -45,8 +51,10 @@ class CoreTrace(Protocol):
 class CoreSampler(Protocol):
     """Decides which requests to Triton are traced, if the whole request does not decide it."""
 
-    def sample(self, record: "RequestRecord", model: str) -> "Callable[[CoreTrace], None] | None":
-        """Returns a function that takes the trace when the request has ended; None: no trace."""
+    def sample(
+        self, record: "RequestRecord", model: str
+    ) -> "tuple[int, Callable[[CoreTrace], None]] | None":
+        """Triton's level, and what takes the trace when the request has ended. None: no trace."""
 
 
 @dataclass(slots=True, eq=False)

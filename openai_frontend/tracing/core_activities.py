@@ -8,7 +8,8 @@ from openai_frontend.request_context.record import CoreActivity, CoreTrace
 # Names of Triton's trace activities, by number
 _ACTIVITIES = (
     "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START",
-    "COMPUTE_END", "REQUEST_END",
+    "COMPUTE_END", "REQUEST_END", "TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_INPUT",
+    "TENSOR_BACKEND_OUTPUT",
 )  # fmt: skip
 QUEUE_START, COMPUTE_START, COMPUTE_END = 1, 2, 5
 

@@ -46,12 +46,15 @@ class FileTracing:
     def end(self, record: RequestRecord) -> None:
         """Traces end with the core's requests, of which a call may have many."""
 
-    def sample(self, record: RequestRecord, model: str) -> Callable[[CoreTrace], None] | None:
-        """Count an inference request. Returns what takes its trace at its end, if it is traced."""
+    def sample(
+        self, record: RequestRecord, model: str
+    ) -> tuple[int, Callable[[CoreTrace], None]] | None:
+        """Count an inference request."""
         setting = self._settings.of(model)
         if self._writer is None or not setting.sample():
             return None
-        return partial(self._finish, self._writer, setting, record, monotonic_ns())
+        finish = partial(self._finish, self._writer, setting, record, monotonic_ns())
+        return setting.level, finish
 
     def _finish(
         self,

@@ -11,14 +11,14 @@ from openai_frontend.config.trace_options import FileTraces
 
 # Setting -> its value; None: no longer set, so the value of all models applies, or of the start
 Changes = Mapping[str, Any]
-NAMES = ("enabled", "rate", "count", "log_frequency")
+NAMES = ("level", "rate", "count", "log_frequency")
 
 
 @dataclass(slots=True, eq=False)
 class TraceSetting:
     """Settings in force. A change replaces the object: traces keep the one that sampled them."""
 
-    enabled: bool
+    level: int  # bits of trace_options; 0: no request is traced
     rate: int
     count: int  # that remain; -1: any number
     log_frequency: int
@@ -32,7 +32,7 @@ class TraceSetting:
 
     def sample(self) -> bool:
         """Count a request; whether it is traced."""
-        if not self.enabled or not self.count or not self.rate:
+        if not self.level or not self.count or not self.rate:
             return False
         self.requests += 1
         if self.requests % self.rate:
@@ -53,9 +53,9 @@ class TraceSettingsByModel:
 
     def __init__(self, start: FileTraces) -> None:
         self._has_file = start.file is not None
-        enabled = start.enabled and self._has_file
-        self._start = TraceSetting(enabled, start.rate, start.count, start.log_frequency)
-        self._all = TraceSetting(enabled, start.rate, start.count, start.log_frequency)
+        level = start.level if self._has_file else 0
+        self._start = TraceSetting(level, start.rate, start.count, start.log_frequency)
+        self._all = TraceSetting(level, start.rate, start.count, start.log_frequency)
         self._models: dict[str, TraceSetting] = {}
 
     def of(self, model: str) -> TraceSetting:
@@ -68,7 +68,7 @@ class TraceSettingsByModel:
     @property
     def enabled(self) -> bool:
         """Whether any model's requests may be traced."""
-        return self._all.enabled or any(each.enabled for each in self._models.values())
+        return bool(self._all.level) or any(each.level for each in self._models.values())
 
     def update(self, model: str | None, changes: Changes) -> None:
         """Change those of a model, or of all (None). Raises ValueError; nothing changes then."""
@@ -95,9 +95,9 @@ class TraceSettingsByModel:
             self._models.pop(model, None)
 
     def _check(self, setting: TraceSetting) -> None:
-        if setting.enabled and not setting.rate:
+        if setting.level and not setting.rate:
             raise ValueError("sample rate must be non-zero")
-        if setting.enabled and not self._has_file:
+        if setting.level and not self._has_file:
             raise ValueError("trace file name is not given")
 
 

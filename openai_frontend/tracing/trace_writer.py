@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,8 +162,8 @@ class TraceWriter:
 
 
 def _entries(finished: FinishedTrace) -> Iterator[dict[str, Any]]:
-    """The model of each trace, then its times, each an object. Empty if the core refused the
-    request.
+    """The model of each trace, then its times, each an object; then tensors. Empty if the core
+    refused the request.
     """
     request_ids = finished.trace.request_ids()
     for id, activities in by_trace(finished.trace).items():
@@ -178,3 +178,23 @@ def _entries(finished: FinishedTrace) -> Iterator[dict[str, Any]]:
         times += () if parent else finished.frontend
         for name, ns in sorted(times, key=lambda time: time[1]):
             yield {"id": id, "timestamps": [{"name": name, "ns": ns}]}
+    for id, number, name, datatype, shape, elements in finished.trace.tensors():
+        tensor = {
+            "name": name,
+            "data": ",".join(_texts(datatype, elements)),
+            "shape": ",".join(map(str, shape)),
+            "dtype": datatype,
+        }
+        yield {"id": id, "activity": activity_name(number), "tensor": tensor}
+
+
+def _texts(datatype: str, elements: Sequence[Any]) -> Iterable[str]:
+    """CSV, which NVIDIA's summary reads. BF16 has no numbers there."""
+    if datatype == "BYTES":
+        texts = (each.decode("utf-8", "replace").replace('"', '""') for each in elements)
+        return (f'"{text}"' for text in texts)
+    if datatype == "BOOL":
+        return (str(int(each)) for each in elements)
+    if datatype in ("FP16", "FP32"):
+        return (f"{each:.9g}" for each in elements)
+    return () if datatype == "BF16" else map(str, elements)

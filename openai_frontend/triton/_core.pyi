@@ -265,7 +265,7 @@ class StreamWriter:
 class RequestTrace:
     """When a request was queued, computed and ended in the core."""
 
-    def __init__(self, context: str) -> None: ...
+    def __init__(self, context: str, level: int = 4) -> None: ...
 
     @property
     def ended(self) -> bool:
@@ -274,6 +274,11 @@ class RequestTrace:
     def activities(self) -> list[tuple[int, int, str, int, int, int]]:
         """
         (trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)
+        """
+
+    def tensors(self) -> list[tuple[int, int, str, str, tuple[int, ...], list[Any]]]:
+        """
+        (trace, activity, name, datatype, shape, elements); no elements if they are too many
         """
 
     def request_ids(self) -> dict[int, str]:

@@ -586,8 +586,10 @@ def _trace(request: RequestContext | None, model: str) -> "tuple[_core.RequestTr
     record = None if request is None else request.record
     if request is None or record is None:
         return ()
-    if record.sampler is not None and (finish := record.sampler.sample(record, model)) is not None:
-        trace = _core.RequestTrace("")
+    sampler = record.sampler
+    if sampler is not None and (sampled := sampler.sample(record, model)) is not None:
+        level, finish = sampled
+        trace = _core.RequestTrace("", level)
         request.at_end(partial(finish, trace))
         return (trace,)
     if record.core_context is None:

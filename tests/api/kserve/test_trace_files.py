@@ -78,10 +78,10 @@ async def test_settings_over_http(kserve, tmp_path):
     start = options(tmp_path / "traces", count=9)
     async with other_app(kserve, triton_option=start) as app:
         first = (await app.client.get(PATH)).json()
-        change = {"trace_count": "3", "log_frequency": "2", "trace_level": ["OFF"]}
+        change = {"trace_count": "3", "log_frequency": "2", "trace_level": ["TENSORS"]}
         changed = (await app.client.post(PATH, json=change)).json()
         own = f"/v2/models/one{PATH.removeprefix('/v2')}"
-        own_change = {"trace_rate": "5", "trace_level": ["TIMESTAMPS"]}
+        own_change = {"trace_rate": "5", "trace_level": ["TENSORS", "TIMESTAMPS"]}
         of_model = (await app.client.post(own, json=own_change)).json()
         removed = {"trace_rate": None, "trace_level": None}
         back = (await app.client.post(own, json=removed)).json()
@@ -97,9 +97,9 @@ async def test_settings_over_http(kserve, tmp_path):
         "trace_file": str(tmp_path / "traces"),
         "trace_mode": "triton",
     }
-    expected = {**first, "trace_count": "3", "log_frequency": "2", "trace_level": ["OFF"]}
+    expected = {**first, "trace_count": "3", "log_frequency": "2", "trace_level": ["TENSORS"]}
     assert changed == expected
-    assert of_model == {**expected, "trace_rate": "5", "trace_level": ["TIMESTAMPS"]}
+    assert of_model == {**expected, "trace_rate": "5", "trace_level": ["TIMESTAMPS", "TENSORS"]}
     assert back == expected
     assert last == first
 
@@ -122,7 +122,9 @@ async def test_model_alone_is_traced(kserve, tmp_path):
 INVALID = [
     ({"trace_file": "/x"}, 501, "trace file location can not be updated"),
     ({"trace_file": None}, 501, "trace file location can not be updated"),
-    ({"trace_level": ["TENSORS"]}, 400, "tensors are never traced"),
+    ({"trace_level": ["TENSOR"]}, 400, "a list of TIMESTAMPS and TENSORS"),
+    ({"trace_level": [["OFF"]]}, 400, "'trace_level' must be"),
+    ({"trace_level": []}, 400, "'trace_level' must be"),
     ({"trace_level": ["OFF", "TIMESTAMPS"]}, 400, "'trace_level' must be"),
     ({"trace_rate": "0"}, 400, "sample rate must be non-zero"),
     ({"trace_rate": "-1"}, 400, "'trace_rate' must be a string of an integer from 0"),

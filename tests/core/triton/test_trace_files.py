@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.config.trace_options import FileTraces
+from openai_frontend.config.trace_options import TENSORS, TIMESTAMPS, FileTraces
 from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.tracing.file_tracing import FileTracing
@@ -15,8 +15,10 @@ from tests.core.triton.generation_inputs import collect, generation, text
 from tests.core.triton.test_trace import ENSEMBLE
 
 
-def tracing(path: Path, *, rate: int = 1, count: int = -1, log_frequency: int = 0) -> FileTracing:
-    return FileTracing(FileTraces(path, True, rate, count, log_frequency))
+def tracing(
+    path: Path, *, level: int = 4, rate: int = 1, count: int = -1, log_frequency: int = 0
+) -> FileTracing:
+    return FileTracing(FileTraces(path, level, rate, count, log_frequency))
 
 
 async def asked(
@@ -119,10 +121,38 @@ async def test_refused_request_counts_and_leaves_no_trace(server, tmp_path):
 async def test_nothing_is_sampled_while_off(server, tmp_path):
     """The request's record has no sampler, and nothing is written."""
     path = tmp_path / "traces"
-    traced = FileTracing(FileTraces(path, False, 1, -1, 0))
+    traced = FileTracing(FileTraces(path, 0, 1, -1, 0))
     record = RequestRecord("req_1")
     traced.begin(record, None)
     await asked_times(server, traced, 1)
 
     assert record.sampler is None
     assert not path.exists()
+
+
+async def test_tensors(server, tmp_path):
+    """The model's inputs and outputs, with times only if the level has both bits."""
+    for level, has_times in ((TENSORS, False), (TENSORS | TIMESTAMPS, True)):
+        path = tmp_path / str(level)
+        await asked_times(server, tracing(path, level=level), 1)
+        found = json.loads(path.read_bytes())
+        tensors = [(each["activity"], each["tensor"]) for each in found if "tensor" in each]
+
+        assert any("timestamps" in each for each in found) is has_times
+        names = {(activity, tensor["name"]) for activity, tensor in tensors}
+        assert ("TENSOR_QUEUE_INPUT", "text_input") in names
+        assert ("TENSOR_BACKEND_OUTPUT", "text_output") in names
+        [prompt] = [each for _, each in tensors if each["name"] == "text_input"][:1]
+        assert (prompt["dtype"], prompt["shape"]) == ("BYTES", "1")
+
+
+async def test_large_tensor_has_no_data(server, tmp_path):
+    """Its name and shape remain."""
+    path = tmp_path / "traces"
+    traced = tracing(path, level=TENSORS)
+    inputs = {**generation(max_tokens=1), "text_input": text("x" * 300_000)}
+    await asked(server, traced, "mock", inputs)
+    traced.close()
+
+    found = [each["tensor"] for each in json.loads(path.read_bytes()) if "tensor" in each]
+    assert {each["data"] for each in found if each["name"] == "text_input"} == {""}

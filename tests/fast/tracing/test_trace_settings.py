@@ -65,8 +65,8 @@ def test_removed_setting_is_that_of_all_models() -> None:
 @pytest.mark.parametrize(
     ("file", "changes", "reason"),
     [
-        (FILE, {"enabled": True, "rate": 0}, "sample rate must be non-zero"),
-        (None, {"enabled": True}, "trace file name is not given"),
+        (FILE, {"level": 4, "rate": 0}, "sample rate must be non-zero"),
+        (None, {"level": 4}, "trace file name is not given"),
     ],
 )
 def test_invalid_change_changes_nothing(
@@ -85,22 +85,27 @@ def test_invalid_change_changes_nothing(
 def test_model_alone_can_be_traced() -> None:
     by_model = settings(level="OFF")
     before = by_model.enabled
-    by_model.update("m", {"enabled": True})
+    by_model.update("m", {"level": 4})
 
     assert (before, by_model.enabled) == (False, True)
     assert sampled(by_model, "m", 1) + sampled(by_model, "other", 1) == [True, False]
 
 
 OPTIONS = [
+    (
+        {"trace-file": ["/traces"], "trace-level": ["TIMESTAMPS", "TENSORS"], "trace-rate": ["1"]},
+        False,
+        FileTraces(FILE, 12, 1, -1, 0),
+    ),
     ({}, False, None),
     ({"trace-rate": ["5"]}, True, None),
     ({"trace-mode": ["opentelemetry"]}, False, None),
-    ({"trace-mode": ["triton"]}, False, FileTraces(None, False, 1000, -1, 0)),
-    ({"trace-file": ["/traces"]}, False, FileTraces(FILE, False, 1000, -1, 0)),
+    ({"trace-mode": ["triton"]}, False, FileTraces(None, 0, 1000, -1, 0)),
+    ({"trace-file": ["/traces"]}, False, FileTraces(FILE, 0, 1000, -1, 0)),
     (
         {"trace-file": ["/traces"], "trace-level": ["TIMESTAMPS", "OFF"], "trace-count": ["3"]},
         False,
-        FileTraces(FILE, False, 1000, 3, 0),
+        FileTraces(FILE, 0, 1000, 3, 0),
     ),
 ]
 

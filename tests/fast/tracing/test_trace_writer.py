@@ -1,5 +1,6 @@
 """Files of traces: their format, numbered files, a full disk, and who may write them."""
 
+import csv
 import errno
 import json
 import logging
@@ -37,6 +38,25 @@ class Reported:
     def request_ids(self) -> dict[int, str]:
         return {self._id: 'a"b'}
 
+    def tensors(self) -> list[tuple[int, int, str, str, tuple[int, ...], list[Any]]]:
+        return []
+
+
+class WithTensors(Reported):
+    """At the level TENSORS alone, without times."""
+
+    def activities(self) -> list[tuple[int, int, str, int, int, int]]:
+        return []
+
+    def tensors(self) -> list[tuple[int, int, str, str, tuple[int, ...], list[Any]]]:
+        return [
+            (1, 7, "a", "FP32", (1, 2), [0.10000000149011612, 2.0]),
+            (1, 8, "b", "BYTES", (2,), [b'say "x, y"', b"\xff"]),
+            (1, 9, "c", "BOOL", (2,), [True, False]),
+            (1, 9, "d", "INT8", (0,), []),
+            (1, 9, "e", "BF16", (1,), [16256]),
+        ]
+
 
 class Refused(Reported):
     def activities(self) -> list[tuple[int, int, str, int, int, int]]:
@@ -44,7 +64,7 @@ class Refused(Reported):
 
 
 def setting(count: int = -1, frequency: int = 0) -> TraceSetting:
-    return TraceSetting(enabled=True, rate=1, count=count, log_frequency=frequency)
+    return TraceSetting(level=4, rate=1, count=count, log_frequency=frequency)
 
 
 def write(writer: TraceWriter, chosen: TraceSetting, *traces: Reported) -> None:
@@ -89,6 +109,22 @@ def test_format(writer: TraceWriter, path: Path) -> None:
         "HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "REQUEST_END", "HTTP_SEND_END",
     ]  # fmt: skip
     assert times[6] == [("QUEUE_START", 11), ("REQUEST_START", 12), ("REQUEST_END", 13)]
+
+
+def test_tensors(writer: TraceWriter, path: Path) -> None:
+    """Their elements are CSV; BF16 has none."""
+    write(writer, setting(), WithTensors(1))
+    writer.close()
+    found = json.loads(path.read_bytes())
+
+    assert found[0] == {
+        "id": 1,
+        "activity": "TENSOR_QUEUE_INPUT",
+        "tensor": {"name": "a", "data": "0.100000001,2", "shape": "1,2", "dtype": "FP32"},
+    }
+    assert [each["activity"][7:] for each in found[1:3]] == ["BACKEND_INPUT", "BACKEND_OUTPUT"]
+    assert [each["tensor"]["data"] for each in found[2:]] == ["1,0", "", ""]
+    assert next(csv.reader([found[1]["tensor"]["data"]])) == ['say "x, y"', "\ufffd"]
 
 
 def test_log_frequency_numbers_files(writer: TraceWriter, path: Path) -> None:

@@ -161,11 +161,11 @@ TRITONSERVER: Mapping[str, str | tuple[str, ...]] = {
     ),
     "--trace-config opentelemetry,resource=a=b": "--otlp-endpoint",
     "--trace-config level=TIMESTAMPS": core("trace-level=TIMESTAMPS"),
-    "--trace-config level=TENSORS": "tensors are never traced",
+    "--trace-config level=tensors": core("trace-level=tensors"),
     "--trace-config count=-1": core("trace-count=-1"),
     "--trace-rate=1000": ("--trace-sample-ratio", "0.001", *core("trace-rate=1000")),
     "--trace-level=OFF": core("trace-level=OFF"),
-    "--trace-level=TENSORS": "tensors are never traced",
+    "--trace-level=ALL": "'ALL' must be OFF, TIMESTAMPS or TENSORS",
     "--trace-file=x": core("trace-file=x"),
     "--trace-count=5": core("trace-count=5"),
     "--trace-count=-1": core("trace-count=-1"),
@@ -313,14 +313,14 @@ def test_all_problems_are_reported_with_the_command_line_to_use(
 ) -> None:
     """Accepted flags stay, replaced ones have our names, and secrets are not shown."""
 
-    words = "org/m --http-port 8 --alias x --trace-level=TENSORS --frobnicate 3 --api-key=sk-canary"
+    words = "org/m --http-port 8 --alias x --trace-level=ALL --frobnicate 3 --api-key=sk-canary"
     with pytest.raises(SystemExit) as ended:
         main(["serve", *words.split(), "--max-model-len", "9"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
         "openai-frontend serve: 3 options are refused (see openai-frontend serve --help):",
         "  unknown option --alias; use --served-model-name x",
-        "  unknown option --trace-level; tensors are never traced",
+        "  unknown option --trace-level; 'ALL' must be OFF, TIMESTAMPS or TENSORS",
         "  unknown option --frobnicate",
         "Use: openai-frontend serve org/m --port 8 --served-model-name x --api-key ..."
         " --max-model-len 9",

@@ -26,6 +26,7 @@ class TraceSetting:
     requests: int = 0
     sampled: int = 0
     limited: bool = False  # the number of traces has a limit
+    replaced: bool = False  # others are in force
 
     def __post_init__(self) -> None:
         self.limited = self.count >= 0
@@ -45,7 +46,7 @@ class TraceSetting:
     @property
     def exhausted(self) -> bool:
         """Whether the last trace has been sampled."""
-        return self.count == 0
+        return self.count == 0 or self.replaced
 
 
 class TraceSettingsByModel:
@@ -84,11 +85,15 @@ class TraceSettingsByModel:
         }
         for each in models.values():
             self._check(each)
+        for old in (self._all, *(self._models[name] for name in models)):
+            old.replaced = True
         self._all = changed
         self._models |= models
 
     def _set_model(self, model: str, setting: TraceSetting) -> None:
         self._check(setting)
+        if (old := self._models.get(model)) is not None:
+            old.replaced = True
         if setting.specified:
             self._models[model] = setting
         else:

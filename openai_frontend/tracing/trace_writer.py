@@ -43,6 +43,11 @@ class _Group:
         self.in_file = 0
         self.collected = 0
 
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
 
 class TraceWriter:
     """Files are complete when `close` returns."""
@@ -107,6 +112,7 @@ class TraceWriter:
                 members += found
         if members:
             self._append(self._main, members)
+        self._close_complete()
 
     def _write_numbered(self, setting: TraceSetting, members: Sequence[bytes]) -> None:
         group = self._groups.setdefault(setting, _Group())
@@ -117,12 +123,15 @@ class TraceWriter:
             if group.file is not None:
                 self._append(group.file, members)
                 group.in_file += 1
-        complete = setting.exhausted and group.collected == setting.sampled
-        if group.file is not None and (complete or group.in_file == setting.log_frequency):
-            group.file.close()
-            group.file = None
-        if complete:
-            del self._groups[setting]
+        if group.in_file == setting.log_frequency:
+            group.close()
+
+    def _close_complete(self) -> None:
+        """Close the files of settings that sample no further trace."""
+        for setting, group in [*self._groups.items()]:
+            if setting.exhausted and group.collected == setting.sampled:
+                group.close()
+                del self._groups[setting]
 
     def _next_file(self) -> JsonArrayFile | None:
         path = self._path.with_name(f"{self._path.name}.{self._index}")
@@ -154,8 +163,7 @@ class TraceWriter:
 
     def _close_files(self) -> None:
         for group in self._groups.values():
-            if group.file is not None:
-                group.file.close()
+            group.close()
         if self._main.is_empty and not self._existed:
             self._path.unlink(missing_ok=True)
         self._main.close()

@@ -82,6 +82,19 @@ def test_invalid_change_changes_nothing(
     assert by_model.of("m") is before
 
 
+def test_replaced_settings_are_marked() -> None:
+    """They sample no further trace, so their files are complete."""
+    by_model = settings()
+    found = [by_model.all]
+    for model in (None, "m", "m", None):
+        by_model.update(model, {"log_frequency": 2} if model is None else {"rate": 3})
+        found += [by_model.all, by_model.of("m")]
+    by_model.update("m", {"rate": None})
+
+    in_force = {id(by_model.all)}
+    assert all(each.replaced is (id(each) not in in_force) for each in found)
+
+
 def test_model_alone_can_be_traced() -> None:
     by_model = settings(level="OFF")
     before = by_model.enabled

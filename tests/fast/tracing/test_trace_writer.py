@@ -146,6 +146,20 @@ def test_counted_traces_are_in_a_numbered_file(writer: TraceWriter, path: Path) 
     assert ids(path.with_name("traces.1"))[::2] == [7]
 
 
+def test_replaced_settings_leave_no_file_open(writer: TraceWriter, path: Path) -> None:
+    """Each change of the settings may have begun a file."""
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(10):
+        replaced = setting(frequency=5)
+        write(writer, replaced, Reported(number))
+        replaced.replaced = True
+    write(writer, setting(), Reported(99))
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == before and not writer._groups)
+    writer.close()
+
+    assert [ids(path.with_name(f"traces.{n}"))[0] for n in range(10)] == [*range(10)]
+
+
 def test_trace_waits_for_its_end(writer: TraceWriter, path: Path) -> None:
     late = Reported(1, ended=False)
     write(writer, setting(), late, Reported(3))

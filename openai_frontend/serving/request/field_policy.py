@@ -58,6 +58,16 @@ NEUTRAL_IN_RESPONSES: Neutral = {
     "prompt": (),
 }
 
+# Fields of /v1/responses on which a client expects the answers to depend
+NEUTRAL_IN_DECISIONS: Neutral = {
+    **NO_GUARD,
+    "conversation": (),
+    "instructions": ("",),
+    "previous_response_id": (),
+    "stream": (False,),
+    "tools": ([],),
+}
+
 # Beta fields that would change the output
 NEUTRAL_IN_MESSAGES: Neutral = {
     **NO_GUARD,
@@ -108,6 +118,7 @@ NEUTRAL_IN_SCORING: Neutral = {
     "instruction": ("",),
     "max_tokens_per_doc": (0,),
     "max_tokens_per_query": (0,),
+    "rank_fields": (["text"],),  # Cohere's
     # text-embeddings-inference's
     "raw_scores": (False,),
 }

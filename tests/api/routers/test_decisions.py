@@ -323,6 +323,24 @@ def test_failed_model_is_an_error(gateway):
     assert error(ask(gateway, model="fails"), 500)["code"] == "inference_failed"
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"instructions": "Be strict."},
+        {"previous_response_id": "resp_1"},
+        {"conversation": "conv_1"},
+        {"tools": [{"type": "function", "name": "f"}]},
+        {"stream": True},
+        {"moderation": {"model": "guard"}},
+    ],
+)
+def test_field_of_responses_is_refused_by_name(gateway, field):
+    """The answers cannot depend on it, although its client expects that."""
+    said = error(ask(gateway, **field))
+
+    assert ([said["param"]], said["code"]) == ([*field], "unsupported_parameter")
+
+
 def test_lost_client_frees_the_slots(gateway):
     """Its requests end, so that the next one does not wait for them."""
     body = {"model": "slow", "input": "hi", "questions": [TRUE] * 400}

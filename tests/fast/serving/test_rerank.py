@@ -72,14 +72,15 @@ async def test_query_and_documents_may_be_objects_with_text():
     assert [(each.index, each.document.text) for each in answer.results] == [(1, "ab"), (0, "a")]
 
 
-async def test_unsupported_field_is_refused_by_name():
+@pytest.mark.parametrize("field", [{"max_tokens_per_doc": 5}, {"rank_fields": ["title", "text"]}])
+async def test_unsupported_field_is_refused_by_name(field):
     """The request does not reach the model."""
     model = cross_encoder()
 
     with pytest.raises(InvalidRequest) as refused:
-        await RERANKING.create(request(max_tokens_per_doc=5), model)
+        await RERANKING.create(request(**field), model)
 
-    assert (refused.value.param, model.scored) == ("max_tokens_per_doc", [])
+    assert ([refused.value.param], model.scored) == ([*field], [])
 
 
 BODIES = [

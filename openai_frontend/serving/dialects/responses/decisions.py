@@ -35,7 +35,7 @@ from openai_frontend.serving.output.completion_job import (
 )
 from openai_frontend.serving.request.client_json import client_json
 from openai_frontend.serving.request.field_names import renamed
-from openai_frontend.serving.request.field_policy import NO_GUARD, FieldPolicy
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_DECISIONS, FieldPolicy
 from openai_frontend.serving.request.media import NO_MEDIA, Media
 from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.response_options import ResponseOptions
@@ -102,7 +102,7 @@ class Decisions:
 
     def _check(self, request: DecisionRequest, model: Renders) -> None:
         require_generation(model)
-        self._policy.check_extra(request, NO_GUARD)
+        self._policy.check_extra(request, NEUTRAL_IN_DECISIONS)
         for at, question in enumerate(request.questions):
             self._policy.unknown(f"questions[{at}].{name}" for name in question.model_extra or ())
         if model.prompts is None or not model.supports("logprob_token_ids"):

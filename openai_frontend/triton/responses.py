@@ -193,7 +193,8 @@ class ResponseStream:
     def cancel_keep_output(self, cancellation: Callable[[], Exception] | None = None) -> None:
         """Cancel the request; the consumer still gets received responses and the final error.
 
-        If the backend reports the cancellation, that error is `cancellation()`.
+        If the backend reports the cancellation or ends without an output, the error is
+        `cancellation()`.
         """
         self._cancellation = self._cancellation or cancellation
         self._native.cancel()
@@ -268,6 +269,15 @@ class ResponseStream:
         errors = [response.error for response in responses]  # of all responses: a backend
         if any(errors):  # may send an error, and then the end
             return self._until_error(responses)
+        if self._ended and self._cancellation is not None and not responses[-1].names:
+            return self._cut(responses[:-1])
+        return responses
+
+    def _cut(self, responses: list[InferenceResponse]) -> list[InferenceResponse]:
+        """Return what came before an empty end: after a cancellation, outputs may be missing."""
+        self._error = error_codes.CANCELLED, ""
+        if not responses:
+            self._end()
         return responses
 
     def _until_error(self, responses: list[InferenceResponse]) -> list[InferenceResponse]:

@@ -12,6 +12,7 @@ from openai_frontend.triton import _core, inprocess
 from tests import mock_models
 from tests.core.engines import failing_engines
 from tests.core.engines.failing_engines import NeverEnds
+from tests.core.triton import python_models
 from tests.core.triton.generation_inputs import collect, generate, generation
 from tests.core.triton.waiting import until
 
@@ -37,6 +38,14 @@ loop = asyncio.new_event_loop()
 running = loop.run_until_complete(start(server, int(sys.argv[2])))
 """
 COROUTINES = failing_engines.config("NeverEnds")
+UNTIL_CANCELLED = """
+import pathlib, time
+
+def work(is_cancelled):
+    pathlib.Path(%r).touch()
+    while not is_cancelled():
+        time.sleep(0.01)
+"""
 CASES = {
     "the loop is closed": ("loop.close()", mock_models.CONFIG, 8),
     "the loop is closed on coroutines": ("loop.close()", COROUTINES, 8),
@@ -118,6 +127,21 @@ async def test_stream_after_the_stop(repository, start_server):
     stream.cancel()
 
     with pytest.raises(errors.ModelUnavailable):
+        await collect(stream)
+
+
+async def test_stop_of_a_backend_that_ends_cancelled_requests_without_an_error(
+    repository, start_server, tmp_path
+):
+    """Its consumer gets an error: the end must not look complete."""
+    begun = tmp_path / "begun"
+    python_models.write_decoupled(repository, "m", work=UNTIL_CANCELLED % str(begun))
+    server = await start_server()
+    stream = server.infer("m", {"IN": ("BYTES", (1,), b"\2\0\0\0hi")})
+    await until(begun.exists)
+    await server.stop()
+
+    with pytest.raises(errors.ModelUnavailable, match="stopping"):
         await collect(stream)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.errors import GatewayError, ModelUnavailable
@@ -195,7 +196,16 @@ class GatewayProcess(QuietServer):
             self._triton.remove_files()
             kill(0)
         self._drain_state.begin_stop()
+        self._close_after_responses()
         self._start(self._drain())
+
+    def _close_after_responses(self) -> None:
+        """Announce the close in responses of requests that already run: a client that reused such a
+        connection would find it closed at the exit.
+        """
+        for connection in self.server_state.connections:
+            if isinstance(connection, HttpToolsProtocol) and connection.cycle is not None:
+                connection.cycle.keep_alive = False
 
     async def _drain(self) -> None:
         """From the first signal until the port closes."""

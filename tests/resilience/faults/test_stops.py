@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -141,3 +142,16 @@ def test_stop_after_a_failed_reload(tmp_path):
     assert (reload.status_code, serves.status_code) == (503, 200)
     assert code == 0
     assert "did not stop" not in gateway.output()
+
+
+def test_running_request_closes_its_connection(tmp_path):
+    """It began before the signal, and its response tells the client to go elsewhere."""
+    with started(tmp_path) as gateway, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(completion, gateway, 100)
+        while not running_requests(gateway):
+            time.sleep(0.05)
+        code = gateway.stop(signal.SIGTERM)
+        response = running.result()
+
+    assert (response.status_code, response.headers.get("connection")) == (200, "close")
+    assert code == 0

@@ -95,6 +95,35 @@ def test_complete_output_is_parsed_as_by_vllm(tokenizers, name, output) -> None:
     assert (mine.reasoning.strip(), mine.content.strip(), calls) == expected
 
 
+CALL = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+LIST = f'[{{"name": "now", "arguments": {{}}}}, {CALL}]'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("xlam", LIST),
+        ("xlam", f"```json\n{LIST}\n```"),
+        ("xlam", f"```\n{LIST}\n```"),
+        ("xlam", f"Text ```json\n{LIST}\n```"),
+        ("xlam", f"<tool_call>{LIST}</tool_call>"),
+        ("xlam", "Text only."),
+        (
+            "granite4",
+            f"Text.\n<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n{CALL}\n</tool_call>",
+        ),
+        ("granite4", "Text only."),
+    ],
+)
+def test_family_with_an_alias_parses_as_vllm(tokenizers, name, text) -> None:
+    """These names belong to families that other models have too."""
+    output = {"name": "", "text": text, "reasoning": ""}
+    mine = replay(parser_for(name, output), [text])
+    calls = [(call.name, json.loads(call.arguments)) for call in mine.calls]
+
+    assert ("", mine.content.strip(), calls) == by_vllm(tokenizers["ernie45"], name, output)
+
+
 def by_vllm(
     tokenizer: Any, name: str, output: Mapping[str, Any]
 ) -> tuple[str, str, list[tuple[str, Any]]]:
@@ -107,7 +136,7 @@ def by_vllm(
         "thinking_mode": "enabled" if thinks else "disabled",
         "reasoning_effort": effort,
     }
-    reasoner = PARSERS[name] if thinks or name == "muse_glimmer" else None
+    reasoner = PARSERS.get(name) if thinks or name == "muse_glimmer" else None
     parser_class = parsers._parser_class(tokenizer, name, reasoner)
     request = parsers._request(TOOLS, variables)
     parser = parser_class(tokenizer, request.tools, chat_template_kwargs=variables)

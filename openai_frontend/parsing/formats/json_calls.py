@@ -238,6 +238,7 @@ QWEN3 = Family(
     endings=_CHATML_ENDINGS,
     signs=(("<tool_call>", "</think>"), ("<tool_call>", "<think>")),
     model_types=("qwen3", "qwen3_moe", "smollm3"),
+    aliases=("qwen3_json",),
 )
 HERMES = Family(
     name="hermes",
@@ -246,7 +247,7 @@ HERMES = Family(
     endings=_CHATML_ENDINGS,
     signs=(("<tool_call>",),),
     model_types=("qwen2", "qwen2_moe", "qwen2_5_vl", "granitemoehybrid"),
-    aliases=("qwen2.5", "qwen25"),
+    aliases=("qwen2.5", "qwen25", "granite4"),
 )
 LLAMA3_JSON = Family(
     name="llama3_json",
@@ -266,7 +267,7 @@ LLAMA3_JSON = Family(
     ),
     without=("<tool_call>", "<TOOLCALL>"),
     model_types=("llama", "mllama"),
-    aliases=("llama3",),
+    aliases=("llama3", "llama4_json"),
 )
 GRANITE = Family(
     name="granite",

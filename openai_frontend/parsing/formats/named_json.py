@@ -2,10 +2,11 @@
 and V3.1, Kimi K2, Mistral's newer format, Gemma, Llama's `<function=name>`.
 """
 
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Callable, Container, Generator
 from dataclasses import dataclass
 
-from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall, markers
+from openai_frontend.parsing.buffer import Cursor, NotToolCall, markers
 from openai_frontend.parsing.events import EventBuffer, is_name, kimi_id, mistral_id
 from openai_frontend.parsing.family import (
     THINK_UNTIL_CALLS,
@@ -16,6 +17,8 @@ from openai_frontend.parsing.family import (
 )
 from openai_frontend.parsing.formats.json_calls import JsonCalls
 from openai_frontend.parsing.values import JSON, Dialect, ValueReader, bare_dialect
+
+_NAME = re.compile(r"[ \t\r\n]{0,256}([\w./\-]{0,128})")
 
 
 def plain_name(text: str) -> tuple[str, str | None]:
@@ -64,12 +67,23 @@ class NamedJson:
                 yield from self.listed.read(cursor, output, self.listed.starts[0])
                 return
         yield from read_section(self.section, self._call, cursor, output, start)
-        if not self.id_mark:
-            return
-        # models leave out the marker of a second call
-        others = Markers(*(name + end for name in output.schemas for end in self.name_ends))
-        while (yield from cursor.is_followed(0, others, by_end=False)):
+        while self.id_mark and (yield from self._names_another(cursor, output.schemas)):
             yield from self._call(cursor, output)
+
+    def _names_another(self, cursor: Cursor, tools: Container[str]) -> Generator[None, None, bool]:
+        """Whether a tool's name and its end follow: models leave out the marker of a second call.
+
+        Nothing is consumed.
+        """
+        while True:
+            found = _NAME.match(cursor.text, cursor.at)
+            name, end = (found.group(1), found.end()) if found else ("", cursor.at)
+            rest = cursor.text[end:]
+            if name in tools and rest.startswith(self.name_ends):
+                return True
+            if cursor.ended or not any(each.startswith(rest) for each in self.name_ends):
+                return False
+            yield
 
     def _call(self, cursor: Cursor, output: EventBuffer) -> Generator[None, None, None]:
         yield from cursor.skip_space()

@@ -107,7 +107,9 @@ def test_names_are_unique() -> None:
 def test_aliases() -> None:
     """Names that other servers use are known."""
 
-    assert BY_NAME["hermes"] is BY_NAME["qwen2.5"]
+    assert BY_NAME["hermes"] is BY_NAME["qwen2.5"] is BY_NAME["granite4"]
+    assert BY_NAME["command_r7b"] is BY_NAME["cohere_command3"] is BY_NAME["cohere_command4"]
+    assert BY_NAME["glm45"] is BY_NAME["ling3"]
 
 
 def test_combined() -> None:

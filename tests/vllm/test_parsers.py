@@ -232,8 +232,7 @@ MARKERS = re.compile(r"<\|[^<>|]+\|>|<｜[^<>]+?｜>|</?[a-z_:]+>|\[[A-Z_]{3,}\]
 NEEDY = {
     "tool_call_parser": {"cohere_command3", "cohere_command4", "hf"},
     "reasoning_parser": {
-        "cohere_command3", "cohere_command4", "hf", "k2_horizon", "minimax_m3", "olmo3",
-        "poolside_v1",
+        "cohere_command3", "cohere_command4", "hf", "k2_horizon", "olmo3", "poolside_v1",
     },
 }  # fmt: skip
 

@@ -71,7 +71,7 @@ async def _guarded(
 ) -> CompletionJob:
     """The job with its guard, which has seen the prompt."""
     guard = guards.guard(request, named, job.model)
-    await guard.check_prompt(prompt_texts(request.messages))
+    await guard.check_prompt(prompt_texts(request))
     return guarded(job, guard)
 
 

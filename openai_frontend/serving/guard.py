@@ -25,6 +25,7 @@ from openai_frontend.serving.output.completion_job import CompletionJob, new_id
 from openai_frontend.serving.output.sentences import SentenceBuffer, pieces, visible_text
 from openai_frontend.serving.pooling import Text
 from openai_frontend.serving.request.sampling import unsupported
+from openai_frontend.serving.request.template_inputs import TEXT_PARTS
 from schemas.chat_completions import ChatCompletionRequest, ModerationMode, ModerationParam
 
 logger = logging.getLogger(__name__)
@@ -246,6 +247,8 @@ class Guards:
         policy = asked.policy
         modes = (None, None) if policy is None else (policy.input, policy.output)
         input_mode, output_mode = ("score" if each is None else each.mode for each in modes)
+        if input_mode == "block":
+            _check_prompt_is_text(request.messages)
         if output_mode == "block":
             _check_shows_text_only(request)
         return ChatGuard(
@@ -273,6 +276,20 @@ def _check_names(asked: ModerationParam) -> None:
             raise InvalidRequest(message, param=path, code="unknown_parameter")
 
 
+def _check_prompt_is_text(messages: Sequence[Mapping[str, Any]]) -> None:
+    """A part that the guard cannot see would pass it."""
+    for at, message in enumerate(messages):
+        content = message.get("content")
+        for number, part in enumerate(content if isinstance(content, list) else ()):
+            if part.get("type") not in TEXT_PARTS:
+                param = f"messages[{at}].content[{number}]"
+                reason = (
+                    f"The moderation model reads only text: '{param}' cannot be used with "
+                    "moderation.policy.input.mode 'block'."
+                )
+                raise InvalidRequest(reason, param=param, code="unsupported_parameter")
+
+
 def _check_shows_text_only(request: ChatCompletionRequest) -> None:
     """Tokens of a text that a parser still withholds would be sent before the guard sees it."""
     for name in ("logprobs", "return_token_ids"):
@@ -298,9 +315,12 @@ def guarded(job: CompletionJob, guard: ChatGuard) -> CompletionJob:
     return replace(job, requests=requests, guard=guard)
 
 
-def prompt_texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The texts of all messages, whatever their role, with reasoning and arguments of calls."""
-    texts: list[str] = []
+def prompt_texts(request: ChatCompletionRequest) -> list[str]:
+    """The texts of all documents and of all messages, whatever their role, with reasoning and
+    arguments of calls.
+    """
+    texts = [text for document in request.documents or () for text in document.values()]
+    messages: Sequence[Mapping[str, Any]] = request.messages
     for message in messages:
         content = message.get("content")
         reasoning = (message.get("reasoning"), message.get("reasoning_content"))

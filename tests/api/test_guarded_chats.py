@@ -223,6 +223,12 @@ def test_arguments_of_earlier_calls_are_part_of_the_prompt(client):
     ("path", "body"),
     [
         ("completions", {"prompt": "x"}),
+        ("embeddings", {"input": "x"}),
+        ("classify", {"input": "x"}),
+        ("moderations", {"input": "x"}),
+        ("pooling", {"input": "x"}),
+        ("rerank", {"query": "x", "documents": ["x"]}),
+        ("score", {"text_1": "x", "text_2": "x"}),
         ("messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
         ("responses", {"input": "x"}),
         (

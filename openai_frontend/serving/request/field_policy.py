@@ -22,10 +22,10 @@ Neutral = Mapping[str, tuple[Any, ...]]  # field -> default values besides null,
 
 _MAX_WARNED = 256  # distinct names that one process warns about
 
-# Unsupported fields of OpenAI's, and of vLLM's that would change the output.
 # A guard that is ignored would pass what it should block
 NO_GUARD: Neutral = {"moderation": ()}
 
+# Unsupported fields of OpenAI's, and of vLLM's that would change the output.
 _NEUTRAL_IN_BOTH: Neutral = {
     # vLLM's
     "ec_transfer_params": (),
@@ -85,6 +85,7 @@ NEUTRAL_IN_COMPLETIONS: Neutral = {
 
 # Fields of vLLM's pooling models
 _NEUTRAL_IN_POOLING: Neutral = {
+    **NO_GUARD,
     "cache_salt": (),
     "chat_template": (),
     "mm_processor_kwargs": ({},),
@@ -102,7 +103,7 @@ NEUTRAL_IN_POOLING_TASKS: Neutral = {
     "normalize": (),
 }
 
-NEUTRAL_IN_TEXTS_EMBED: Neutral = {"prompt_name": ()}  # text-embeddings-inference's
+NEUTRAL_IN_TEXTS_EMBED: Neutral = {**NO_GUARD, "prompt_name": ()}  # text-embeddings-inference's
 
 NEUTRAL_IN_EMBEDDINGS: Neutral = {
     **NEUTRAL_IN_POOLING_TASKS,

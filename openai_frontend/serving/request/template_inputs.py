@@ -23,7 +23,7 @@ from schemas.chat_completions import (
 from schemas.tools import ChatCompletionMessageToolCallParam
 
 _KNOWN = ChatCompletionMessageParam.__annotations__.keys()
-_TEXT_PARTS = ("text", "refusal")
+TEXT_PARTS = ("text", "refusal")
 _MEDIA = {part: {"type": kind} for part, kind in KINDS.items()}  # what a template gets of a part
 _CALL_FIELDS = ("tool_calls", "function_call", "reasoning_content", "reasoning")
 
@@ -101,7 +101,7 @@ def _check_content(message: ChatCompletionMessageParam, place: str, media: list[
 
 def _check_part(part: ChatCompletionContentPartParam, place: str) -> None:
     kind = part["type"]
-    if kind not in _TEXT_PARTS:
+    if kind not in TEXT_PARTS:
         message = f"Invalid content type. {kind} is not supported by this server."
         raise InvalidRequest(message, param=f"{place}.type", code="unsupported_value")
     if kind not in part:

@@ -1,14 +1,15 @@
-"""A chat's guard that cannot be used."""
+"""What a chat's guard sees, and a guard that cannot be used."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
-from openai_frontend.errors import ModelUnavailable
+from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
-from openai_frontend.serving.guard import ChatGuard, GuardModel
+from openai_frontend.serving.guard import ChatGuard, GuardModel, Guards, prompt_texts
 from openai_frontend.serving.moderation import Moderator
+from schemas.chat_completions import ChatCompletionRequest
 
 SENTENCES = ["One is here. ", "Two is there. ", "Three is away. "]
 
@@ -45,3 +46,36 @@ async def test_one_warning_says_that_a_chat_continues_without_its_guard(
     assert caplog.messages == [
         "moderation failed; model=g stage=output request=continues: It is down."
     ]
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+def chat(mode: str) -> ChatCompletionRequest:
+    content = [{"type": "text", "text": "x"}, IMAGE]
+    return ChatCompletionRequest.model_validate(
+        {
+            "model": "m",
+            "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": content}],
+            "documents": [{"title": "t", "text": "d"}],
+            "moderation": {"model": "g", "policy": {"input": {"mode": mode}}},
+        }
+    )
+
+
+def guard_of(request: ChatCompletionRequest) -> ChatGuard:
+    guards = Guards(Moderator.__new__(Moderator), lambda *_: None)
+    served: Any = None  # read only to compare it with the guard's model
+    return guards.guard(request, GuardModel("g", None, ModelUnavailable("down")), served)
+
+
+def test_a_guard_that_blocks_prompts_refuses_what_it_cannot_see() -> None:
+    with pytest.raises(InvalidRequest, match="moderation") as raised:
+        guard_of(chat("block"))
+
+    assert raised.value.param == "messages[1].content[1]"
+    assert guard_of(chat("score")).blocks_prompt is False
+
+
+def test_documents_are_part_of_the_prompt() -> None:
+    assert prompt_texts(chat("score")) == ["t", "d", "s", "x"]

@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from openai_frontend.serving.request.field_policy import (
+    NEUTRAL_IN_CLASSIFICATION,
+    NEUTRAL_IN_EMBEDDINGS,
+)
+
 if TYPE_CHECKING:  # pytest rewrites the assertions of both when the suite's conftest loads them
     from tests.gateway_process import GatewayProcess
     from tests.scale.routers import Router
 
 _FIELDS = "tests/api/conformance/test_refused_fields.py::"
 _UNSUPPORTED = f"{_FIELDS}test_unsupported_field_is_refused_by_name["
-_OF_VECTORS = ("cache_salt", "chat_template", "mm_processor_kwargs", "padding", "priority")
-_OF_EMBEDDINGS = ("data", "use_activation", "embed_dtype", "endianness", "normalize")
 _BOTH = {
     **{
         f"{_UNSUPPORTED}embeddings.{field}]": "drops fields of embeddings that it does not know"
-        for field in _OF_VECTORS + _OF_EMBEDDINGS
+        for field in NEUTRAL_IN_EMBEDDINGS
     },
     f"{_FIELDS}test_assistant_fields_that_no_template_renders_are_refused[fields0": "drops fields "
     "of messages that it does not know",
@@ -53,7 +56,11 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         **_BOTH,
         **{
             f"{_UNSUPPORTED}classify.{field}]": "drops fields that it does not know"
-            for field in _OF_VECTORS
+            for field in NEUTRAL_IN_CLASSIFICATION
+        },
+        **{
+            f"{_UNSUPPORTED}moderations.{field}]": "has no /v1/moderations"
+            for field in NEUTRAL_IN_CLASSIFICATION
         },
         **_NO_CONVERSATIONS,
         _NO_TOOLS: _OWN_VALIDATION,
@@ -107,7 +114,11 @@ _NOT_THROUGH_MODEL_ROUTERS = (
     "tests/api/conformance/test_responses_fields.py",
 )
 _SKIPPED: Mapping[str, tuple[str, ...]] = {
-    "smg": ("tests/api/conformance/test_classify_fields.py", *_NOT_THROUGH_MODEL_ROUTERS),
+    "smg": (
+        "tests/api/conformance/test_classify_fields.py",
+        "tests/api/conformance/test_moderation_fields.py",
+        *_NOT_THROUGH_MODEL_ROUTERS,
+    ),
     "vllm-router": _NOT_THROUGH_MODEL_ROUTERS,
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from openai_frontend.config.trace_options import TENSORS
 from openai_frontend.errors import caught, describe_exception
 from openai_frontend.request_context.record import CoreTrace
 from openai_frontend.tracing.core_activities import activity_name, by_trace
@@ -19,7 +20,8 @@ from openai_frontend.tracing.trace_settings import TraceSetting
 
 logger = logging.getLogger(__name__)
 
-MAX_TRACES = 65536  # that wait for the disk
+# That wait for the disk; one with tensors may take 16 MiB
+MAX_TRACES, MAX_TENSOR_TRACES = 65536, 64
 _POLL_S = 0.02  # for the ends of traces whose requests have ended
 _CLOSE_S = 5.0  # at shutdown, for those whose end the core has not reported
 
@@ -68,7 +70,8 @@ class TraceWriter:
 
     def put(self, trace: FinishedTrace) -> None:
         """Never blocks; drops and counts traces if the disk does not keep up."""
-        if self._finished.qsize() >= MAX_TRACES:
+        has_tensors = trace.setting.level & TENSORS
+        if self._finished.qsize() >= (MAX_TENSOR_TRACES if has_tensors else MAX_TRACES):
             self.lost += 1
         else:
             self._finished.put(trace)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.tracing import trace_writer
 from openai_frontend.tracing.trace_file import JsonArrayFile, unusable
 from openai_frontend.tracing.trace_settings import TraceSetting
 from openai_frontend.tracing.trace_writer import FinishedTrace, TraceWriter
@@ -88,6 +89,21 @@ def writer(path: Path) -> Iterator[TraceWriter]:
 
 def ids(path: Path) -> list[int]:
     return [each["id"] for each in json.loads(path.read_bytes()) if "model_name" in each]
+
+
+def test_fewer_traces_with_tensors_wait(
+    writer: TraceWriter, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take 16 MiB while the disk is slow."""
+    monkeypatch.setattr(trace_writer, "MAX_TENSOR_TRACES", 0)
+    with_tensors = TraceSetting(level=12, rate=1, count=-1, log_frequency=0)
+
+    write(writer, with_tensors, Reported(1))
+    write(writer, setting(), Reported(3))
+    writer.close()
+
+    assert writer.lost == 1
+    assert ids(path) == [3, 4]
 
 
 def test_format(writer: TraceWriter, path: Path) -> None:

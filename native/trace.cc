@@ -51,21 +51,21 @@ void note_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t t
                    void* userp) {
   const std::shared_ptr<TraceLog> log = open_logs().find(userp);
   if (log == nullptr) return;
-  TraceActivity told{0, 0, {}, 0, static_cast<int32_t>(activity), timestamp_ns};
+  TraceActivity entry{0, 0, {}, 0, static_cast<int32_t>(activity), timestamp_ns};
   const char* model = nullptr;
-  ignore(server_api.InferenceTraceId(trace, &told.trace_id));
-  ignore(server_api.InferenceTraceParentId(trace, &told.parent_id));
+  ignore(server_api.InferenceTraceId(trace, &entry.trace_id));
+  ignore(server_api.InferenceTraceParentId(trace, &entry.parent_id));
   ignore(server_api.InferenceTraceModelName(trace, &model));
-  ignore(server_api.InferenceTraceModelVersion(trace, &told.version));
-  if (model != nullptr) told.model = model;
+  ignore(server_api.InferenceTraceModelVersion(trace, &entry.version));
+  if (model != nullptr) entry.model = model;
   const char* request_id = nullptr;
   if (static_cast<int32_t>(activity) == kRequestStart) {
     ignore(server_api.InferenceTraceRequestId(trace, &request_id));
   }
   const std::lock_guard lock(log->mutex);
   if (log->released) return;
-  if (request_id != nullptr && *request_id != 0) log->request_ids[told.trace_id] = request_id;
-  log->activities.push_back(std::move(told));
+  if (request_id != nullptr && *request_id != 0) log->request_ids[entry.trace_id] = request_id;
+  log->activities.push_back(std::move(entry));
 }
 
 // No exception may cross into the core, which calls this.
@@ -152,13 +152,13 @@ bool RequestTrace::ended() const {
 }
 
 nb::list RequestTrace::activities() const {
-  std::vector<TraceActivity> told;
+  std::vector<TraceActivity> activities;
   {
     const std::lock_guard lock(log_->mutex);
-    told = log_->activities;
+    activities = log_->activities;
   }
   nb::list listed;
-  for (const TraceActivity& each : told) {
+  for (const TraceActivity& each : activities) {
     listed.append(nb::make_tuple(each.trace_id, each.parent_id, nb::str(each.model.c_str()),
                                  each.version, each.activity, each.monotonic_ns));
   }
@@ -166,13 +166,13 @@ nb::list RequestTrace::activities() const {
 }
 
 nb::list RequestTrace::tensors() const {
-  std::vector<TraceTensor> told;
+  std::vector<TraceTensor> tensors;
   {
     const std::lock_guard lock(log_->mutex);
-    told = log_->tensors;
+    tensors = log_->tensors;
   }
   nb::list listed;
-  for (const TraceTensor& each : told) {
+  for (const TraceTensor& each : tensors) {
     nb::list elements;
     try {
       elements = all_elements(each.type, each.data.data(), each.data.size());

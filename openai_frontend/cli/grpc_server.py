@@ -10,7 +10,7 @@ from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 
 if TYPE_CHECKING:
-    from openai_frontend.kserve.grpc.server import GrpcServer
+    from openai_frontend.kserve.grpc.server import GrpcServer, TlsFiles
 
 
 def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
@@ -20,7 +20,7 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
         return None
     from openai_frontend.kserve.grpc.calls import CallLimits, RpcCalls
     from openai_frontend.kserve.grpc.health import HealthService
-    from openai_frontend.kserve.grpc.server import GrpcOptions, GrpcServer, TlsFiles
+    from openai_frontend.kserve.grpc.server import GrpcOptions, GrpcServer
     from openai_frontend.kserve.grpc.service import InferenceService, restricted_methods
 
     state: AppState = app.state.gateway
@@ -43,21 +43,13 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
         authorizer=None if keys is None else Authorizer(keys.api_keys, public_scopes(settings)),
         records=request_records(settings, state.tracing),
     )
-    files = grpc_options.tls_files(settings.triton_option)
-    tls = None if files is None else TlsFiles(**files)
-    if tls is None and settings.tls_certificate is not None:
-        tls = TlsFiles(
-            certificate=settings.tls_certificate,
-            key=settings.tls_key,
-            client_ca=settings.tls_client_ca,
-        )
     options = GrpcOptions(
         host=grpc_options.value(settings.triton_option, "grpc-address") or settings.host,
         port=port,
         max_message_bytes=settings.max_body_bytes,
         max_metadata_bytes=settings.max_header_bytes,
         max_calls=settings.max_connections,
-        tls=tls,
+        tls=_tls_files(settings),
         reflection=grpc_options.value(settings.triton_option, "grpc-reflection"),
         channel_arguments=grpc_options.channel_arguments(settings.triton_option),
     )
@@ -66,3 +58,19 @@ def build(settings: Settings, app: Gateway) -> "GrpcServer | None":
     health = HealthService(services.is_ready, calls)
     handlers = (inference.handlers(), health.handlers())
     return GrpcServer(options, *handlers, calls.running, calls.connections)
+
+
+def _tls_files(settings: Settings) -> "TlsFiles | None":
+    """gRPC's own certificate, or else HTTP's; None without both."""
+    from openai_frontend.kserve.grpc.server import TlsFiles
+
+    files = grpc_options.tls_files(settings.triton_option)
+    if files is not None:
+        return TlsFiles(**files)
+    if settings.tls_certificate is None:
+        return None
+    return TlsFiles(
+        certificate=settings.tls_certificate,
+        key=settings.tls_key,
+        client_ca=settings.tls_client_ca,
+    )

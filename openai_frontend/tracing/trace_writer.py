@@ -20,7 +20,7 @@ from openai_frontend.tracing.trace_settings import TraceSetting
 
 logger = logging.getLogger(__name__)
 
-# That wait for the disk; one with tensors may take 16 MiB
+# Limits of traces that wait for the disk; one with tensors may take 16 MiB
 MAX_TRACES, MAX_TENSOR_TRACES = 65536, 64
 _POLL_S = 0.02  # for the ends of traces whose requests have ended
 _CLOSE_S = 5.0  # at shutdown, for those whose end the core has not reported

@@ -52,6 +52,8 @@ class PythonCalls:
         if listed and not empty:
             yield from cursor.expect("]")
             cursor.record()
+        if empty and not listed:
+            return
         yield from cursor.skip_space()
         if (yield from cursor.accept(*self.ends)):
             cursor.record()

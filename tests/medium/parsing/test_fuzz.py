@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.formats.python_calls import PYTHONIC
 from openai_frontend.parsing.registry import FAMILIES
 from tests.fast.parsing.samples import Answer, parser_for, replay
 
@@ -65,6 +66,7 @@ def parsed(family: Family, *pieces: str) -> Answer:
 @settings(max_examples=1000, deadline=None)
 @given(outputs())
 @example((FAMILIES[0], ["<|channel|>commentary to=functions.now<|message|>[1]"]))
+@example((PYTHONIC, ["```tool_code\n", "```tool_code\n"]))
 def test_any_text_parses_the_same_in_any_pieces(output: tuple[Family, list[str]]) -> None:
     """No text makes a parser raise, and splitting it makes no difference. Every call has a name and
     an id, and a complete one's arguments are a JSON object. All characters of content and of
@@ -127,8 +129,9 @@ def _without_calls(family: Family) -> list[str]:
     section = getattr(family.tools, "section", None)
     if section:
         return [start + end for start in section.starts for end in section.ends]
-    ends = ("", *getattr(family.tools, "ends", ()))
-    return [f"{start}[]{end}" for start in getattr(family.tools, "starts", ()) for end in ends]
+    starts, ends = getattr(family.tools, "starts", ()), getattr(family.tools, "ends", ())
+    empty = [f"{start}{end}" for start in starts for end in ends]
+    return empty + [f"{start}[]{end}" for start in starts for end in ("", *ends)]
 
 
 def _squeezed(text: str) -> str:

@@ -126,7 +126,7 @@ class ModerationPolicyParam(RequestFields):
 class ModerationParam(RequestFields):
     """The model that sees the prompt and the output, and what it may do."""
 
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     policy: ModerationPolicyParam | None = None
 
 

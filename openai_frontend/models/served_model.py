@@ -159,11 +159,11 @@ class ServedModel(TritonModel):
         first: str,
         second: str,
         *,
-        param: str = "documents",
+        params: tuple[str, str] = ("query", "documents"),
         truncation: Truncation | None = None,
     ) -> tuple[list[int], list[int]]:
         """Tokenize a pair for a cross-encoder: token ids and token type ids."""
-        work = partial(self._builder().pair, first, second, param=param, truncation=truncation)
+        work = partial(self._builder().pair, first, second, params=params, truncation=truncation)
         return await self.pool.run(work, characters=len(first) + len(second))
 
     def document_start(self) -> int | None:

@@ -247,18 +247,24 @@ class PromptBuilder:
         return Prompt(text, _packed(ids) if options.within_context else ids)  # JSON needs a list
 
     def pair(
-        self, first: str, second: str, *, param: str, truncation: Truncation | None = None
+        self,
+        first: str,
+        second: str,
+        *,
+        params: tuple[str, str],
+        truncation: Truncation | None = None,
     ) -> tuple[list[int], list[int]]:
         """Both texts in one sequence, for a cross-encoder: ids, and each token's type. Only the
         second text is truncated.
         """
         encoding = self._tokenizer.encode_pair(first, second, truncation)
         if truncation is not None and len(encoding) > truncation.tokens:
-            message = (
-                f"Invalid '{param}': the query alone has more than {truncation.tokens} tokens."
-            )
-            raise InvalidRequest(message, param=param, code="string_above_max_length")
-        self._check_length(len(encoding), param)
+            message = f"Invalid '{params[0]}': it alone has more than {truncation.tokens} tokens."
+            raise InvalidRequest(message, param=params[0], code="string_above_max_length")
+        if self._max_model_len is not None and len(encoding) > self._max_model_len:
+            texts = encoding.sequence_ids
+            longer = params[0] if texts.count(0) > texts.count(1) else params[1]
+            self._check_length(len(encoding), longer)
         return encoding.ids, encoding.type_ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:

@@ -197,7 +197,7 @@ async def _score_request(
 ) -> ScorePairRequest:
     first, second = pair
     token_ids, token_type_ids = await model.tokenize_pair(
-        first.text, second.text, param=second.param, truncation=truncation
+        first.text, second.text, params=(first.param, second.param), truncation=truncation
     )
     return ScorePairRequest(
         request_id=id,

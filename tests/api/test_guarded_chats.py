@@ -311,3 +311,4 @@ def test_bad_guards_are_refused_by_name(gateway, case):
         status,
         param if param.startswith("moderation") else f"moderation.{param}",
     )
+    assert "'model'" not in error["message"]

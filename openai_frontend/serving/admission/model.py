@@ -81,7 +81,7 @@ class Renders(Describes, Protocol):
         first: str,
         second: str,
         *,
-        param: str = "documents",
+        params: tuple[str, str] = ("query", "documents"),
         truncation: Truncation | None = None,
     ) -> tuple[list[int], list[int]]: ...
 

@@ -126,6 +126,7 @@ NEUTRAL_IN_SCORING: Neutral = {
 
 # Values are texts: these requests are forms. The first are OpenAI's, the others vLLM's.
 NEUTRAL_IN_TRANSCRIPTIONS: Neutral = {
+    **NO_GUARD,
     "keywords": (),
     "known_speaker_names": (),
     "known_speaker_references": (),
@@ -143,7 +144,7 @@ NEUTRAL_IN_TRANSCRIPTIONS: Neutral = {
     "vllm_xargs": (),
 }
 
-NEUTRAL_IN_SPEECH: Neutral = {}
+NEUTRAL_IN_SPEECH: Neutral = NO_GUARD
 
 # Object fields -> their members. A `schema` beside the type json_object, which other servers
 # accept, is rejected with its format, not ignored.

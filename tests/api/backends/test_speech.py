@@ -217,12 +217,13 @@ SPEECH_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sse": ({"stream_format": "sse"}, "stream_format"),
     "text model": ({"model": "own_chat"}, "model"),
     "long": ({"input": "one " * 1100}, "input"),
+    "guard": ({"extra_body": {"moderation": {"model": "guard"}}}, "moderation"),
 }
 
 
 @pytest.mark.refuses(
     "speech.voice", "speech.speed", "speech.instructions", "speech.response_format",
-    "speech.stream_format",
+    "speech.stream_format", "speech.moderation",
 )  # fmt: skip
 @pytest.mark.parametrize("case", SPEECH_REFUSED)
 def test_unsupported_field_of_speech_is_refused_by_name(client, case):

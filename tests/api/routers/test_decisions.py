@@ -313,6 +313,21 @@ def test_input_beyond_the_context_is_named(gateway):
     assert (said["param"], said["code"]) == ("input", "context_length_exceeded")
 
 
+@pytest.mark.parametrize("field", ["instructions", "choices"])
+def test_question_beyond_the_context_is_named(gateway, field):
+    long = "word " * 10_000
+    choices = [{"value": "a", "description": long}, {"value": "b"}]
+    questions = {
+        "instructions": {**TRUE, "instructions": long},
+        "choices": {"type": "choice", "instructions": "Which?", "choices": choices},
+    }
+
+    said = error(ask(gateway, questions=[TRUE, questions[field]]))
+
+    assert (said["param"], said["code"]) == ("questions[1]", "context_length_exceeded")
+    assert "reduce the length of the questions[1]" in said["message"]
+
+
 def test_400_questions_are_answered(gateway):
     answered = ask(gateway, questions=[TRUE] * 400).json()
 

@@ -80,14 +80,14 @@ class FakePoolingModel(FakeModel):
         first: str,
         second: str,
         *,
-        param: str = "documents",
+        params: tuple[str, str] = ("query", "documents"),
         truncation: Truncation | None = None,
     ) -> tuple[list[int], list[int]]:
         if truncation is not None:
             second = second[: max(0, truncation.tokens - len(first))]
         token_ids = [ord(letter) for letter in first + second]
         if self.max_model_len is not None and len(token_ids) > self.max_model_len:
-            raise ContextLengthExceeded(f"resulted in {len(token_ids)} tokens", param=param)
+            raise ContextLengthExceeded(f"resulted in {len(token_ids)} tokens", param=params[1])
         return token_ids, [0] * len(first) + [1] * len(second)
 
     async def embed(self, requests: Sequence[EmbedRequest]) -> list[EmbeddingResult]:

@@ -172,12 +172,15 @@ def test_counting_has_a_limit(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) 
     assert refused.value.param == "prompt"
 
 
+PARAMS = ("query", "documents")
+
+
 def test_pair_is_one_sequence_with_token_types() -> None:
     """A cross-encoder gets both texts in one sequence."""
 
     fast = vocabularies.word_piece()
     builder = PromptBuilder(Tokenizer(fast, {}, {}))
-    assert builder.pair("play", "playing chess", param="documents") == ([1, 1, 2, 3], [0, 1, 1, 1])
+    assert builder.pair("play", "playing chess", params=PARAMS) == ([1, 1, 2, 3], [0, 1, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -194,18 +197,22 @@ def test_only_the_second_text_of_a_pair_is_cut(tokens: int, side: Any, expected:
     builder = PromptBuilder(Tokenizer(vocabularies.word_piece(), {}, {}))
     cut = Truncation(tokens, side)
 
-    assert builder.pair("play", "playing chess", param="documents", truncation=cut) == expected
-    with pytest.raises(InvalidRequest, match="query alone"):
-        builder.pair("play " * (tokens + 1), "play", param="documents", truncation=cut)
+    assert builder.pair("play", "playing chess", params=PARAMS, truncation=cut) == expected
+    with pytest.raises(InvalidRequest, match="'query': it alone") as refused:
+        builder.pair("play " * (tokens + 1), "play", params=PARAMS, truncation=cut)
+    assert refused.value.param == "query"
 
 
-def test_pair_beyond_the_context() -> None:
-    """The error names the caller's field."""
+@pytest.mark.parametrize(
+    ("texts", "longer"), [(("play", "playing chess"), "documents"), (("play play", "x"), "query")]
+)
+def test_pair_beyond_the_context(texts: tuple[str, str], longer: str) -> None:
+    """The error names the caller's field with the longer text."""
 
     builder = PromptBuilder(Tokenizer(vocabularies.word_piece(), {}, {}), max_model_len=2)
     with pytest.raises(ContextLengthExceeded) as refused:
-        builder.pair("play", "playing chess", param="documents")
-    assert refused.value.param == "documents"
+        builder.pair(*texts, params=PARAMS)
+    assert refused.value.param == longer
 
 
 @pytest.mark.parametrize(("skip", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")])

@@ -383,6 +383,7 @@ REFUSED: dict[str, Any] = {
     "keywords": ["a"], "known_speaker_names": ["a"], "known_speaker_references": ["data:"],
     "languages": ["en"], "hotwords": "a", "length_penalty": "2", "n": "2", "vllm_xargs": "{}",
     "stream_continuous_usage_stats": "true", "to_language": "de", "use_beam_search": "true",
+    "moderation": ["moderation[model]=guard"],
 }  # fmt: skip
 NOT_OF_TRANSLATIONS: dict[str, Any] = {
     "include": ["logprobs"],

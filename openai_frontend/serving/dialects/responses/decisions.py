@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from openai_frontend.errors import InvalidRequest
+from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.parsing.events import Event
 from openai_frontend.request_context.context import current_request
@@ -129,7 +129,12 @@ class Decisions:
                 own = await self._dialogue(asked, plan, fields, model)
             except InvalidRequest as error:
                 raise _in_question(error, at) from error
-            job = await self._conversations.job(_merged(shared, own, plan, fields), model)
+            merged = _merged(shared, own, plan, fields)
+            try:
+                job = await self._conversations.job(merged, model)
+            except ContextLengthExceeded:
+                await self._check_alone(_conversation(own, plan, fields), model, f"questions[{at}]")
+                raise
             [first] = job.requests
             tokens += len(ids := first.prompt_token_ids or ())
             self._conversations.limits.check_prompt_tokens(tokens, "input")
@@ -145,6 +150,14 @@ class Decisions:
             requests=requests,
             options=ResponseOptions(logprobs=0),
         )
+
+    async def _check_alone(self, question: Conversation, model: ServingModel, param: str) -> None:
+        """Raise if the context has no room for the question, whatever the input is."""
+        try:
+            await self._conversations.job(question, model)
+        except ContextLengthExceeded as error:
+            message = error.message.replace("messages", param)
+            raise ContextLengthExceeded(message, param=param) from error
 
     async def _dialogue(
         self,

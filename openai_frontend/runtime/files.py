@@ -10,6 +10,7 @@ class FileStamp(NamedTuple):
     """Writing or replacing a file changes at least one of these."""
 
     modified_ns: int
+    changed_ns: int  # no program can set it, unlike the time of the modification
     inode: int
     size: int
 
@@ -20,7 +21,7 @@ def file_stamp(path: Path | str) -> FileStamp | None:
         status = os.stat(path)
     except OSError:
         return None
-    return FileStamp(status.st_mtime_ns, status.st_ino, status.st_size)
+    return FileStamp(status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:

@@ -27,6 +27,17 @@ def test_replaced_file_has_another_stamp(path: Path) -> None:
     assert file_stamp(path) != stamp
 
 
+def test_file_that_is_written_in_place_has_another_stamp(path: Path) -> None:
+    """As by `rsync --inplace --times` and `cp --preserve`, which set the modification time."""
+    before = path.stat()
+    stamp = file_stamp(path)
+    path.write_bytes(b"new")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert path.stat().st_ino == before.st_ino
+    assert file_stamp(path) != stamp
+
+
 def test_missing_file_has_no_stamp(path: Path) -> None:
     """Whoever reads it gets the reason."""
     path.unlink()

@@ -1,6 +1,7 @@
 """How long a Triton model is needed: loads it before a request, and says when it is idle."""
 
 import time
+from collections.abc import Collection
 from typing import Protocol
 
 from openai_frontend.admission.queue import ANONYMOUS, QueueKey
@@ -11,6 +12,9 @@ class OnDemand(Protocol):
 
     async def ensure_loaded(self, model_name: str, queue_key: QueueKey | None = ANONYMOUS) -> None:
         """Return once the model is loaded. Raises ModelUnavailable, QueueFull or QueueTimeout."""
+
+    def check_fit_together(self, names: Collection[str]) -> None:
+        """Raise ModelUnavailable if the models never fit beside each other."""
 
     def notify_idle(self) -> None:
         """Report that a model has become idle."""

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -116,6 +116,28 @@ class OnDemandLoader:
                 )
         finally:
             use.unpin()
+
+    def check_fit_together(self, names: Collection[str]) -> None:
+        """Raise ModelUnavailable if the models never fit beside each other: a request that has one
+        would wait for room that only its end makes.
+        """
+        limits = self._limits
+        counted = [name for name in names if self._registry.loads_on_demand(name)]
+        if all(map(self._is_awake, names)):
+            return
+        wanted = sum(map(self._size_bytes, names))
+        if limits.memory_bytes is not None and wanted > limits.memory_bytes:
+            limit = f"need {wanted} bytes together; all models may use {limits.memory_bytes}"
+        elif limits.models is not None and len(counted) > limits.models:
+            limit = f"cannot be loaded together: the limit is {limits.models} (max_loaded_models)"
+        else:
+            return
+        shown = " and ".join(f"'{name}'" for name in sorted(names))
+        raise ModelUnavailable(f"The models {shown} {limit}.")
+
+    def _is_awake(self, name: str) -> bool:
+        is_asleep = self._sleep is not None and self._sleep.is_sleeping(name)
+        return self._registry.is_loaded(name) and not is_asleep
 
     def drain(self) -> None:
         """Reject the requests that wait for a load: the server is shutting down. From now on, idle

@@ -206,14 +206,25 @@ class ModelRegistry:
         The caller waits for the load by `queue_key`, or in no queue if it is None. Unknown and
         unserved names are ignored: `get` rejects them.
         """
-        if self.uses.demand is None:
-            return
+        if self.uses.demand is not None and (model_name := self._loadable(name)) is not None:
+            await self.uses.demand.ensure_loaded(model_name, queue_key)
+
+    def check_fit_together(self, *names: str) -> None:
+        """Raise ModelUnavailable if one request cannot have all of the models loaded."""
+        if self.uses.demand is not None:
+            loadable = {each for name in names if (each := self._loadable(name)) is not None}
+            self.uses.demand.check_fit_together(loadable)
+
+    def _loadable(self, name: str) -> str | None:
+        """The Triton name of a model, or of an adapter's base; None for unknown and unserved
+        names.
+        """
         snapshot = self._current()
         model_name = snapshot.model_name(name)
         if model_name not in snapshot.options:
             model_name = snapshot.model_name(name.rpartition(SEPARATOR)[0])
-        if model_name in snapshot.options and model_name not in snapshot.refused:
-            await self.uses.demand.ensure_loaded(model_name, queue_key)
+        is_served = model_name in snapshot.options and model_name not in snapshot.refused
+        return model_name if is_served else None
 
     def enable_on_demand(self, demand: OnDemand, *, every_model: bool = True) -> None:
         """Load models on demand from now on: every model, or those whose options say so."""

@@ -49,7 +49,7 @@ def chat_router(
         asked, named = chat_request.moderation, None
         if asked is not None:  # first: chats that hold their models must not wait for its load
             with CancelOnDisconnect():
-                named = await resolve_guard(registry, asked.model)
+                named = await resolve_guard(registry, asked.model, chat_request.model)
         model = await resolve_model(
             registry, chat_request.model, "chat", priority=chat_request.priority
         )

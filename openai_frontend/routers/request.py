@@ -22,9 +22,13 @@ from openai_frontend.errors import (
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.tasks import Capability
 from openai_frontend.request_context.context import current_request
-from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
+from openai_frontend.serving.admission.authorized_models import (
+    AuthorizedModels,
+    ModelProvider,
+    allows,
+)
 from openai_frontend.serving.admission.model import Generates, ServingModel
-from openai_frontend.serving.admission.model_lookup import find_model
+from openai_frontend.serving.admission.model_lookup import find_model, only_name
 from openai_frontend.serving.admission.permit import queue_key
 from openai_frontend.serving.guard import GuardModel
 
@@ -76,11 +80,17 @@ async def resolve_loaded(
     return model
 
 
-async def resolve_guard(registry: ModelRegistry, name: str) -> GuardModel:
+async def resolve_guard(
+    registry: ModelRegistry, name: str, guarded_model: str | None
+) -> GuardModel:
     """The model that moderates a request, loaded and kept loaded; with the reason if it cannot
-    serve. Raises ModelNotFound under the name of the field.
+    serve. Raises ModelNotFound under the name of the field, and ModelUnavailable if the guarded
+    model could never be loaded beside it.
     """
-    models = authorized_models(registry)
+    models, caller = authorized_models(registry), current_request().principal
+    guarded_model = guarded_model or only_name(models, "chat", may_list=may_list_models)
+    if allows(caller, name) and allows(caller, guarded_model):
+        registry.check_fit_together(name, guarded_model)
     place = queue_key(current_request(), 0)
     try:
         model = await find_model(models, name, None, may_list=may_list_models, load_as=place)

@@ -33,7 +33,7 @@ async def find_model(
     `load_as`: the caller's place among the requests that wait for a model that is loaded on demand;
     None to load none.
     """
-    name = name or _only_name(models, capability, may_list=may_list)
+    name = name or only_name(models, capability, may_list=may_list)
     try:
         if load_as is not None:
             await models.ensure_loaded(name, load_as)
@@ -52,7 +52,7 @@ def with_known_names(error: ModelNotFound, models: ModelProvider, name: str) -> 
     return ModelNotFound(message, param=error.param)
 
 
-def _only_name(
+def only_name(
     models: ModelProvider, capability: Capability | None, *, may_list: Callable[[], bool]
 ) -> str:
     """The name of the only model. Aliases and versions belong to their model; an adapter counts

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests import mock_models
 from tests.api.models.conftest import LiveGateway
 from tests.api.models.test_on_demand import ON_DEMAND, options
@@ -55,3 +57,29 @@ async def test_guard_loads_before_the_models_that_it_guards(repository, live_gat
         answers = await asyncio.gather(answer(gateway, "a"), answer(gateway, "b"))
 
     assert [text for text, _ in answers] == ["".join(SENTENCE * 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        ({"max_loaded_models": 1}, "the limit is 1 (max_loaded_models)"),
+        ({"max_model_memory_bytes": 100}, "need 120 bytes together; all models may use 100"),
+    ],
+)
+@pytest.mark.parametrize("model", ["a", None])
+async def test_guard_without_room_beside_its_model_is_refused_at_once(
+    repository, live_gateway, limits, limit, model
+):
+    """The chat would keep the guard loaded, and wait for room that only its own end makes."""
+    write(repository, "a")
+    options(repository, "a", "memory_bytes: 60")
+    options(repository, "guard", f"memory_bytes: 60\n{MAPPING}")
+    async with live_gateway(**ON_DEMAND, **limits) as gateway:
+        response = await gateway.chat(model, moderation=MODERATION)
+        plain = await gateway.chat("a", max_tokens=1)
+
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (503, "model_unavailable")
+    assert "'a' and 'guard'" in error["message"]
+    assert limit in error["message"]
+    assert plain.status_code == 200

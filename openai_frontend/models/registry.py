@@ -81,6 +81,7 @@ class ModelRegistry:
         self._scanned: Snapshot | None = None  # whose adapters these are
         self._every_on_demand = False
         self.loading_at_start: set[str] = set()  # not ready before all have been tried
+        self._failed_loads: dict[str, str] = {}  # why; the core's index may have nothing
         # Awaited by `refresh` before it publishes the models
         self.on_refresh: list[Callable[[], Awaitable[None]]] = []
         # Copies a model from object storage before the core reads its files
@@ -176,6 +177,10 @@ class ModelRegistry:
                     await self.update_files(name)
                 await self._server.load_model(name, config=config, model_files=model_files)
                 self.uses[name].restart_idle_time()
+                self._failed_loads.pop(name, None)
+            except GatewayError as error:
+                self._failed_loads[name] = error.message
+                raise
             finally:
                 await self.refresh(reloaded=name)
 
@@ -424,7 +429,9 @@ class ModelRegistry:
             return {}
         states = {entry.name: entry.state for entry in self._server.model_index()}
         loading = self._loading(name for name, state in states.items() if state == "LOADING")
-        return loading or {EVERY_MODEL: _CORE_NOT_READY}
+        # A model without a version makes the core unready, and is not in its index
+        failed = {name: why for name, why in self._failed_loads.items() if name not in states}
+        return loading or failed or {EVERY_MODEL: _CORE_NOT_READY}
 
     def _only_unloads(self) -> bool:
         """Whether the core may be unready only because a model is being unloaded."""

@@ -197,6 +197,25 @@ async def test_core_that_is_not_ready_without_a_model_as_the_reason(tmp_path: Pa
     assert unready == {"*": "Triton's core is not ready; its log has the reason"}
 
 
+async def test_model_without_a_version_is_the_reason(tmp_path: Path) -> None:
+    """The core's index does not have it."""
+
+    mock_models.write(tmp_path, "m")
+    mock_models.write(tmp_path, "empty").rename(tmp_path / "empty" / "latest")
+    async with serving(tmp_path, model_control_mode="explicit") as registry:
+        with pytest.raises(GatewayError):
+            await registry.load("empty")
+        ready, unready = registry.is_ready(), registry.unready()
+        (tmp_path / "empty" / "latest").rename(tmp_path / "empty" / "1")
+        await registry.load("empty")
+        later = registry.is_ready(), registry.unready()
+
+    assert not ready
+    assert unready.keys() == {"empty"}
+    assert "at least one version" in unready["empty"]
+    assert later == (True, {})
+
+
 async def test_core_that_is_not_ready_while_a_model_loads(tmp_path: Path) -> None:
     """The reason is the model that loads, once the core lists it."""
 

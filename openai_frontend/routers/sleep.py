@@ -42,6 +42,7 @@ def sleep_router(
     )
     async def sleep_model(request: Request) -> Response:
         """Puts a model to sleep that no request uses. A request wakes it."""
+        _check_query(request.query_params)
         body = await read_body(request.receive)
         sleep_request = await sleeps.read(body) if body else ModelSleepRequest()
         policy.check_extra(sleep_request, {})
@@ -55,6 +56,7 @@ def sleep_router(
     )
     async def wake_model(request: Request) -> Response:
         """Wakes a sleeping model."""
+        _check_query(request.query_params)
         body = await read_body(request.receive)
         wake_request = await wakes.read(body) if body else ModelChangeRequest()
         policy.check_extra(wake_request, {})
@@ -106,4 +108,5 @@ def _level(query: Mapping[str, str]) -> int:
 def _check_query(query: Mapping[str, str], *known: str) -> None:
     for name in query:
         if name not in known:
-            raise InvalidRequest(f"Unsupported parameter: '{name}'.", param=name)
+            message = f"Unsupported parameter: '{name[:64]}' in the URL's query."
+            raise InvalidRequest(message, param=name[:64], code="unsupported_parameter")

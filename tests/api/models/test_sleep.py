@@ -115,8 +115,10 @@ async def test_vllm_routes(repository, live_gateway):
     [
         ("/sleep?level=3", "Invalid 'level': expected 1 or 2."),
         ("/sleep?level=", "Invalid 'level': expected 1 or 2."),
-        ("/sleep?mode=keep", "Unsupported parameter: 'mode'."),
-        ("/wake_up?tags=weights", "Unsupported parameter: 'tags'."),
+        ("/sleep?mode=keep", "Unsupported parameter: 'mode' in the URL's query."),
+        ("/wake_up?tags=weights", "Unsupported parameter: 'tags' in the URL's query."),
+        ("/v1/models/a/sleep?level=2", "Unsupported parameter: 'level' in the URL's query."),
+        ("/v1/models/a/wake?x=1", "Unsupported parameter: 'x' in the URL's query."),
         ("/sleep", "Missing 'model': several models can sleep; name one."),
     ],
 )

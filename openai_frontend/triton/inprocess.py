@@ -91,6 +91,7 @@ _current: dict[tuple[str, int], EngineHandle] = {}
 _by_name: dict[str, tuple[frozenset[EngineHandle], Sequence[EngineHandle]]] = {}
 _NONE: tuple[frozenset[EngineHandle], Sequence[EngineHandle]] = (frozenset(), ())
 _adapters: dict[str, Mapping[str, Any]] = {}  # by model; also for later reloads
+_failed_reloads: set[str] = set()  # models
 _handles_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _attached = False
@@ -138,6 +139,11 @@ def any_handles() -> bool:
     return bool(_handles)
 
 
+def has_failed_reload() -> bool:
+    """Whether a load failed of a model that serves, as a poll of the repository may begin one."""
+    return bool(_failed_reloads)
+
+
 def _register(key: tuple[str, int], engine_handle: EngineHandle) -> None:
     with _handles_lock:
         if (adapters := _adapters.get(key[0])) is not None:
@@ -177,6 +183,7 @@ def attach(loop: asyncio.AbstractEventLoop) -> None:
         raise RuntimeError("another Triton core of this process has not stopped yet")
     _attached, _loop = True, loop
     _adapters.clear()
+    _failed_reloads.clear()
     _core.set_engine_loader(_load)
     _core.open_executions()
     loop.add_reader(_core.execution_fd(), _on_executions)
@@ -252,6 +259,13 @@ class _RegisteredHandle:
 def _load(name: str, version: int, folder: str, config: str) -> tuple[_RegisteredHandle, str]:
     """Load an engine on Triton's load thread; return it and the completed config as JSON."""
     runtime = importlib.import_module(RUNTIME)
-    engine_handle, completed = runtime.load(name, version, Path(folder), json.loads(config), _loop)
+    try:
+        engine_handle, completed = runtime.load(
+            name, version, Path(folder), json.loads(config), _loop
+        )
+    except Exception:
+        if handles(name):
+            _failed_reloads.add(name)
+        raise
     _register((name, version), engine_handle)
     return _RegisteredHandle((name, version), engine_handle), json.dumps(completed)

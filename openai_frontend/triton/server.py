@@ -182,7 +182,7 @@ class Server:
         lost = self.stubs.lost_instances() | self.stubs.kill_stopped()
         unloads = self.options.model_control_mode != "poll"  # in which the core refuses to unload
         try:
-            if lost or self._control.has_failed_reload:
+            if lost or self._control.has_failed_reload or inprocess.has_failed_reload():
                 self._leave(core, lost, unloads=unloads)
                 return
             if unloads:
@@ -209,7 +209,11 @@ class Server:
         if unloads:
             models = self._control.lost_models() | lost_models(core, lost)
             unload_all(core, lost=models, within_s=self.options.exit_timeout_s)
-        Thread(target=_stop_quietly, args=[core], name="core-stop", daemon=True).start()
+        stop = Thread(target=_stop_quietly, args=[core], name="core-stop", daemon=True)
+        stop.start()
+        deadline_s = time.monotonic() + self.options.exit_timeout_s
+        while inprocess.any_handles() and stop.is_alive() and time.monotonic() < deadline_s:
+            time.sleep(0.02)  # the core ends the engines that no unload ended
 
     def _close_monitor(self) -> None:
         if self._monitor is not None:

@@ -194,6 +194,7 @@ async def test_core_that_does_not_stop_without_its_loop(repository, start_server
     with pytest.raises(errors.GatewayError, match="no weights"):
         await server.load_model("mock")  # its record in the core delays the core's stop
     server._control.has_failed_reload = False
+    inprocess._failed_reloads.clear()
     asyncio.get_running_loop().remove_reader(core.response_fd)
     await asyncio.to_thread(server.stop_without_loop)
 

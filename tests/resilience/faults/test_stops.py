@@ -155,3 +155,16 @@ def test_running_request_closes_its_connection(tmp_path):
 
     assert (response.status_code, response.headers.get("connection")) == (200, "close")
     assert code == 0
+
+
+def test_stop_after_a_poll_whose_reload_failed(tmp_path):
+    """Nor for a reload that the core itself has begun."""
+    polling = "--model-control-mode=poll", "--repository-poll-s=1"
+    with started(tmp_path, *polling, "--exit-timeout-s=600") as gateway:
+        mock_models.write(tmp_path / "models", "m", fail_at_load="no weights")
+        gateway.wait_for_line("failed to load 'm' version 1")
+        serves = completion(gateway)
+        code = gateway.stop(signal.SIGTERM)
+
+    assert (serves.status_code, code) == (200, 0)
+    assert "did not stop" not in gateway.output()

@@ -325,7 +325,8 @@ def prompt_texts(request: ChatCompletionRequest) -> list[str]:
         content = message.get("content")
         reasoning = (message.get("reasoning"), message.get("reasoning_content"))
         texts += [each for each in reasoning if isinstance(each, str)]
-        for call in message.get("tool_calls") or ():
+        deprecated = {"function": message.get("function_call")}
+        for call in (*(message.get("tool_calls") or ()), deprecated):
             made = (call.get("function") or {}).get("arguments")
             made = made or (call.get("custom") or {}).get("input")
             texts += [made] if isinstance(made, str) else []

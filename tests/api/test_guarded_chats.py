@@ -208,11 +208,17 @@ def test_long_text_without_an_end_is_seen(client):
     assert whole(client, **asked)[1] == {0: "content_filter"}
 
 
-def test_arguments_of_earlier_calls_are_part_of_the_prompt(client):
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": THREAT}}
+CALL = {"name": "f", "arguments": THREAT}
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [{"tool_calls": [{"id": "c", "type": "function", "function": CALL}]}, {"function_call": CALL}],
+)
+def test_arguments_of_earlier_calls_are_part_of_the_prompt(client, calls):
     asked = fields(input="block")
     asked["messages"] += [
-        {"role": "assistant", "tool_calls": [call]},
+        {"role": "assistant", **calls},
         {"role": "tool", "tool_call_id": "c", "content": "ok"},
     ]
 

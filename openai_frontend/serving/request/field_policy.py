@@ -74,6 +74,7 @@ NEUTRAL_IN_MESSAGES: Neutral = {
     "compaction": (),
     "fallbacks": ([],),
     "mcp_servers": ([],),
+    "output_format": (),  # of older SDKs: `output_config.format` is honoured
     "thread": (),
 }
 

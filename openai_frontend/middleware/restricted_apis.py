@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 Required = tuple[Restriction, type[ApiRestricted]]
 
+_LISTS_MODELS = "model-repository"
+
 
 class RestrictedApis:
     """`http` restricts every route of a group, `openai` those outside KServe's protocol too."""
@@ -36,6 +38,7 @@ class RestrictedApis:
         self._group_of = group_of
         self._http = http
         self._openai = openai
+        self._of_lists = [each[_LISTS_MODELS] for each in (http, openai) if _LISTS_MODELS in each]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (route := self._route_of(scope)) is not None:
@@ -43,6 +46,8 @@ class RestrictedApis:
                 if not restriction.allows(scope["headers"]):
                     await _refuse(error(restriction.header), scope, send)
                     return
+            allowed = (each.allows(scope["headers"]) for each in self._of_lists)
+            current_request().may_list_models = all(allowed)
         await self._app(scope, receive, send)
 
     def _required(self, route: BaseRoute, scope: Scope) -> Sequence[Required]:

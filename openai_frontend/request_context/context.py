@@ -58,6 +58,7 @@ class RequestContext:
     transport: Transport = field(default_factory=Transport)
     principal: Principal | None = None  # None without a key
     is_anonymous: bool = False  # the server has keys, and the request came without one
+    may_list_models: bool = True  # False: the list of models is restricted
     reservation: Reservation | None = None  # of the principal's tokens
     deferred_release: DeferredRelease | None = None  # None: nothing waits for Triton's release
     record: RequestRecord | None = None  # None if nothing uses records

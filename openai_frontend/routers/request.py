@@ -41,8 +41,9 @@ def authorized_models(registry: ModelRegistry) -> ModelProvider:
 
 def may_list_models() -> bool:
     """Whether errors may list the models."""
-    principal = current_request().principal
-    return principal is None or principal.may_open("models")
+    context = current_request()
+    caller = context.principal
+    return context.may_list_models and (caller is None or caller.may_open("models"))
 
 
 async def resolve_model(

@@ -159,3 +159,19 @@ async def test_unknown_paths_are_not_restricted(world_of):
 
     assert (await world.client.get("/v2/nothing")).status_code == 404
     assert (await world.client.delete("/v2")).status_code == 405
+
+
+@pytest.mark.parametrize("option", [HTTP, OPENAI])
+async def test_errors_list_no_models_to_those_who_may_not_list_them(world_of, option):
+    """The error about an unknown model would name them, as a restricted /v1/models does."""
+    world = await world_of(restricting(**{option: ["model-repository:x-admin=canary"]}))
+    body = {"model": "nobody", "prompt": "x"}
+
+    def ask(**headers: str) -> Any:
+        return world.client.post("/v1/completions", json=body, headers=headers)
+
+    bare, allowed = await ask(), await ask(**{"x-admin": "canary"})
+
+    assert (bare.status_code, allowed.status_code) == (404, 404)
+    assert "No model is available." in allowed.text
+    assert bare.json()["error"]["message"] == "The model 'nobody' does not exist."

@@ -725,3 +725,19 @@ async def test_http2_client_learns_why_it_is_refused(
     [line] = [each for each in caplog.messages if "gRPC" in each]
     assert line.startswith("HTTP/2 connection refused, client=127.0.0.1: this port serves HTTP/1.1")
     assert "Invalid HTTP request received." not in caplog.messages
+
+
+@pytest.mark.parametrize("value", [b"secret", b" \t secret", b"secret \t ", b"a b\t"])
+async def test_whitespace_around_a_header_is_not_part_of_its_value(value):
+    """A key or a secret with a space behind it is the same key."""
+    seen: list[bytes] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(dict(scope["headers"])[b"x-secret"])
+        await echo(scope, receive, send)
+
+    async with served(app) as address:
+        head = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Secret:" + value
+        await exchange(address, head + b"\r\n\r\n")
+
+    assert seen == [value.strip()]

@@ -84,22 +84,36 @@ def _sentences(seed: int) -> list[tuple[str, int]]:
 
 
 def train(recipe: Recipe) -> Weights:
-    """Full gradient descent: the only chance is in the choice of sentences."""
+    """Full gradient descent: the only chance is in the choice of sentences.
+
+    A sentence has a few of the buckets, each with the same value: sums over these take a tenth of
+    the time of products with a matrix of all.
+    """
     sentences = _sentences(recipe.seed)
-    inputs = np.zeros((len(sentences), scoring().BUCKETS), np.float32)
-    for row, (text, _) in zip(inputs, sentences, strict=True):
-        found = scoring().buckets(text)
-        row[found] = max(1, len(found)) ** -0.5
-    wanted = np.eye(len(labels()), dtype=np.float32)[[at for _, at in sentences]]
-    weights = np.zeros((inputs.shape[1], wanted.shape[1]), np.float32)
-    bias = np.zeros(wanted.shape[1], np.float32)
+    buckets = [scoring().buckets(text) for text, _ in sentences]
+    counts = [len(each) for each in buckets]
+    rows, columns = np.repeat(np.arange(len(counts)), counts), np.concatenate(buckets)
+    values = np.repeat(np.maximum(1, counts) ** -0.5, counts)
+    wanted = np.eye(len(labels()))[[at for _, at in sentences]]
+    weights = np.zeros((scoring().BUCKETS, wanted.shape[1]))
+    bias = np.zeros(wanted.shape[1])
     for _ in range(recipe.steps):
-        logits = inputs @ weights + bias
+        logits = _sums(rows, values[:, None] * weights[columns], len(sentences)) + bias
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
         error = (shares / shares.sum(axis=1, keepdims=True) - wanted) / len(sentences)
-        weights -= recipe.learning_rate * (inputs.T @ error + recipe.decay * weights)
+        gradient = _sums(columns, values[:, None] * error[rows], len(weights))
+        weights -= recipe.learning_rate * (gradient + recipe.decay * weights)
         bias -= recipe.learning_rate * error.sum(axis=0)
     return Weights(weights.astype(np.float16), bias.astype(np.float16))
+
+
+def _sums(
+    indices: np.ndarray[Any, np.dtype[np.int64]],
+    terms: np.ndarray[Any, np.dtype[np.float64]],
+    length: int,
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The sum of the terms of each index, for each column."""
+    return np.stack([np.bincount(indices, column, length) for column in terms.T], axis=1)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from openai_frontend.engines.vllm.text_decoding import TextDecoding, VLLMText, WholeText
 from tests.core.triton.test_decode_stream import byte_level
@@ -41,6 +40,8 @@ MADE = {
 
 def wrapped(name: str) -> Any:
     """As vLLM has it, with tokens of all kinds."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
     if name in SHIPPED:
         made = AutoTokenizer.from_pretrained(ROOT / "model_repository" / name / "1" / "weights")
     else:
@@ -146,6 +147,8 @@ def test_only_what_needs_it_uses_vllms_detokenizer(params, kind):
 
 def test_decoder_whose_texts_do_not_join_is_not_decoded_at_once():
     """The last token of such a text has no space after it, whichever it is."""
+    from transformers import PreTrainedTokenizerFast
+
     made = undecoded()
     made.decoder = decoders.BPEDecoder()
     decoding = decoding_of(PreTrainedTokenizerFast(tokenizer_object=made))

@@ -65,13 +65,19 @@ def test_serve_hub_model_answers(tmp_path: Path) -> None:
     """One command serves a model from Hugging Face's cache under the given name."""
 
     hugging_face_cache.write(tmp_path / "hub", "acme/tiny", DEMO)
+    # vLLM's own cache, without which it starts a process to inspect the model's class: 10 s of CPU
+    vllm_cache = str(Path.home() / ".cache" / "vllm")
     question = [{"role": "user", "content": "What is Triton?"}]
     with GatewayProcess(
         "acme/tiny",
         tmp_path / "log",
         "--served-model-name=talk",
         "--engine-arg=max_model_len=512",
-        environment={"HF_HUB_CACHE": str(tmp_path / "hub"), "XDG_CACHE_HOME": str(tmp_path)},
+        environment={
+            "HF_HUB_CACHE": str(tmp_path / "hub"),
+            "XDG_CACHE_HOME": str(tmp_path),
+            "VLLM_CACHE_ROOT": vllm_cache,
+        },
     ) as gateway:
         gateway.wait_until_ready()
         answer = httpx.post(

@@ -1,5 +1,6 @@
 """The bytes of single tokens, in several kinds of vocabularies."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from openai_frontend.prompting.token_bytes import TokenBytes
 from openai_frontend.prompting.tokenizer import load
 from tests.fast.prompting import vocabularies
 
-DEMO = load(Path("model_repository/demo/1/weights")).fast
 AWKWARD = [
     "\U0001f468‍\U0001f469‍\U0001f467",
     "漢字かな",
@@ -27,6 +27,12 @@ texts = st.lists(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁"))
     | st.sampled_from(AWKWARD)
 ).map("".join)
+
+
+@cache
+def demo() -> Tokenizer:
+    """The demo model's tokenizer."""
+    return load(Path("model_repository/demo/1/weights")).fast
 
 
 def bytes_of(tokenizer: Tokenizer, token: str) -> bytes | None:
@@ -48,7 +54,7 @@ def joined(tokenizer: Tokenizer, text: str) -> bytes:
 def test_demo_models_tokens_join_to_the_texts_bytes(text: str) -> None:
     """Byte-level BPE: each token is exact, even if it ends within a character."""
 
-    assert joined(DEMO, text) == text.encode()
+    assert joined(demo(), text) == text.encode()
 
 
 @settings(deadline=None)
@@ -71,8 +77,8 @@ def test_sentencepiece_tokens_join_to_the_texts_bytes(text: str) -> None:
 def test_token_bytes_equal_decoded_text() -> None:
     """This holds for the demo model's whole vocabulary, including special and added tokens."""
 
-    known, ids = TokenBytes(DEMO), range(DEMO.get_vocab_size())
-    expected = [DEMO.decode([id], skip_special_tokens=False) for id in ids]
+    known, ids = TokenBytes(demo()), range(demo().get_vocab_size())
+    expected = [demo().decode([id], skip_special_tokens=False) for id in ids]
     assert expected == [(known.get(id) or b"").decode(errors="replace") for id in ids]
 
 

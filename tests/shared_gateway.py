@@ -18,7 +18,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     `demo-vision` sees, once a request has loaded it.
     """
     folder = tmp_path_factory.mktemp("gateway")
-    with GatewayProcess(write_repository(folder / "models"), folder / "log") as process:
+    models = write_repository(folder / "models")
+    with GatewayProcess(models, folder / "log", with_vllm=True) as process:
         process.wait_until_ready()
         yield process
 

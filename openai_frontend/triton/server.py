@@ -211,9 +211,16 @@ class Server:
             unload_all(core, lost=models, within_s=self.options.exit_timeout_s)
         stop = Thread(target=_stop_quietly, args=[core], name="core-stop", daemon=True)
         stop.start()
+        if not unloads:  # the core's stop ends the engines
+            self._wait_for_engines(stop, stubs=not lost)
+
+    def _wait_for_engines(self, stop: Thread, *, stubs: bool) -> None:
+        """Blocks until the engines in this process, and the stubs, have ended during the stop."""
         deadline_s = time.monotonic() + self.options.exit_timeout_s
-        while inprocess.any_handles() and stop.is_alive() and time.monotonic() < deadline_s:
-            time.sleep(0.02)  # the core ends the engines that no unload ended
+        while stop.is_alive() and time.monotonic() < deadline_s:
+            if not (inprocess.any_handles() or (stubs and self.stubs.any_running())):
+                break
+            time.sleep(0.02)
 
     def _close_monitor(self) -> None:
         if self._monitor is not None:

@@ -156,6 +156,10 @@ class StubProcesses:
         zombies = {of for each, of in known.items() if _status(each) == psutil.STATUS_ZOMBIE}
         return zombies.union(self._remains)
 
+    def any_running(self) -> bool:
+        """Whether a known stub has not ended."""
+        return not all(map(has_ended, self._instances))
+
     def has_room(self) -> bool:
         """Whether the core may keep another lost instance."""
         return len(self._remains) < MAX_REMAINS

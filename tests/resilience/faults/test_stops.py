@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests import mock_models
+from tests.core.triton import python_models
 from tests.gateway_process import GatewayProcess
 from tests.resilience.faults.invariants import TRACES
 from tests.resilience.faults.raw_stream import RawStream
@@ -157,9 +158,21 @@ def test_running_request_closes_its_connection(tmp_path):
     assert code == 0
 
 
+FINALIZE = """
+    def finalize(self):
+        import pathlib, time
+        time.sleep(1)
+        pathlib.Path(%r).touch()
+"""
+
+
 def test_stop_after_a_poll_whose_reload_failed(tmp_path):
-    """Nor for a reload that the core itself has begun."""
+    """Nor for a reload that the core itself has begun; Python models still finalize."""
     polling = "--model-control-mode=poll", "--repository-poll-s=1"
+    finalized = tmp_path / "finalized"
+    python_models.write(tmp_path / "models", "python")
+    with (tmp_path / "models" / "python" / "1" / "model.py").open("a") as source:
+        source.write(FINALIZE % str(finalized))
     with started(tmp_path, *polling, "--exit-timeout-s=600") as gateway:
         mock_models.write(tmp_path / "models", "m", fail_at_load="no weights")
         gateway.wait_for_line("failed to load 'm' version 1")
@@ -167,4 +180,5 @@ def test_stop_after_a_poll_whose_reload_failed(tmp_path):
         code = gateway.stop(signal.SIGTERM)
 
     assert (serves.status_code, code) == (200, 0)
+    assert finalized.exists()
     assert "did not stop" not in gateway.output()

@@ -322,7 +322,6 @@ def prompt_texts(request: ChatCompletionRequest) -> list[str]:
     texts = [text for document in request.documents or () for text in document.values()]
     messages: Sequence[Mapping[str, Any]] = request.messages
     for message in messages:
-        content = message.get("content")
         reasoning = (message.get("reasoning"), message.get("reasoning_content"))
         texts += [each for each in reasoning if isinstance(each, str)]
         deprecated = {"function": message.get("function_call")}
@@ -330,8 +329,13 @@ def prompt_texts(request: ChatCompletionRequest) -> list[str]:
             made = (call.get("function") or {}).get("arguments")
             made = made or (call.get("custom") or {}).get("input")
             texts += [made] if isinstance(made, str) else []
-        if isinstance(content, str):
-            texts.append(content)
-        for part in content if isinstance(content, list) else ():
-            texts += [part[name] for name in ("text", "refusal") if isinstance(part.get(name), str)]
+        texts.append(_text_of(message.get("content")))
     return texts
+
+
+def _text_of(content: str | Sequence[Mapping[str, Any]] | None) -> str:
+    """Parts as one text, as templates join them: a phrase may continue in the next part."""
+    if isinstance(content, str):
+        return content
+    parts = [part.get(part["type"]) for part in content or () if part["type"] in TEXT_PARTS]
+    return "\n".join(each for each in parts if isinstance(each, str))

@@ -79,3 +79,11 @@ def test_a_guard_that_blocks_prompts_refuses_what_it_cannot_see() -> None:
 
 def test_documents_are_part_of_the_prompt() -> None:
     assert prompt_texts(chat("score")) == ["t", "d", "s", "x"]
+
+
+def test_parts_of_a_message_are_one_text() -> None:
+    """A phrase that is divided between parts would pass the guard, but not the template."""
+    parts = [{"type": "text", "text": "I will"}, IMAGE, {"type": "refusal", "refusal": "kill you"}]
+    asked = {"model": "m", "messages": [{"role": "assistant", "content": parts}]}
+
+    assert prompt_texts(ChatCompletionRequest.model_validate(asked)) == ["I will\nkill you"]

@@ -27,9 +27,8 @@ def type_of(value: Any) -> str | None:
 
 
 def form_of(value: Any) -> str:
-    if isinstance(value, dict):
-        return "<an object>"
-    return "<an array of objects>" if isinstance(value, list) else "<a string>"
+    forms = {dict: "<an object>", list: "<an array of objects>", str: "<a string>"}
+    return forms.get(type(value), "<another type>")
 
 
 # ---- input ----

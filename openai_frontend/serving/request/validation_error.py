@@ -72,7 +72,13 @@ def _place(problem: Problem) -> str:
     """The path of the problem. Objects of a union are distinguished by their `type`."""
     path = _path(problem["loc"])
     about_type = problem["type"] in _TAG_PROBLEMS and isinstance(problem["input"], dict)
-    return f"{path}.type" if about_type else path
+    return f"{path}.type" if about_type and not _forms(problem) else path
+
+
+def _forms(problem: Problem) -> Sequence[str]:
+    """The JSON types that a union distinguishes; empty if it distinguishes objects."""
+    tags = re.findall("<([^>]*)>", problem.get("ctx", {}).get("expected_tags", ""))
+    return tags if all(tag.startswith(("a ", "an ")) for tag in tags) else ()
 
 
 def _path(loc: Sequence[str | int]) -> str:
@@ -93,7 +99,8 @@ def _short(text: str) -> str:
 def _wording(same_place: Sequence[Problem], path: str) -> Wording:
     problem = same_place[0]
     if problem["type"] in _EXPECTED:
-        return _wrong_type([_expected(each) for each in same_place], problem["input"], path)
+        expected = list(dict.fromkeys(map(_expected, same_place)))
+        return _wrong_type(expected, problem["input"], path)
     return _WORDINGS.get(problem["type"], _other)(problem, path)
 
 
@@ -195,6 +202,8 @@ def _no_kind(problem: Problem, path: str) -> Wording:
 
 
 def _unknown_kind(problem: Problem, path: str) -> Wording:
+    if forms := _forms(problem):
+        return _wrong_type(forms, problem["input"], path)
     tag, tags = problem["ctx"]["tag"][1:-1], problem["ctx"]["expected_tags"]
     supported = re.sub("[<>]", "", tags)
     return f"Invalid value: '{_short(tag)}'. Supported values are: {supported}.", "invalid_value"

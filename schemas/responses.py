@@ -27,8 +27,11 @@ def type_of(value: Any) -> str | None:
 
 
 def form_of(value: Any) -> str:
-    forms = {dict: "<an object>", list: "<an array of objects>", str: "<a string>"}
-    return forms.get(type(value), "<another type>")
+    if isinstance(value, str):
+        return "<a string>"
+    if isinstance(value, list):
+        return "<an array of objects>"
+    return "<an object>" if isinstance(value, dict) else "<another type>"
 
 
 # ---- input ----

@@ -36,7 +36,7 @@ if _library := os.environ.get("OPENAI_FRONTEND_TRITON_LIBRARY"):
 
 # A busy machine takes longer over an example now and then; tests of speed count CPU time instead.
 # A change is judged by the same examples on every machine; `--hypothesis-profile=explore` draws new
-# ones, four times as many where a test sets no number.
+# ones, four times as many (`scaled` in tests/examples.py, where a test has its own number).
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=400)
 hypothesis.settings.load_profile("suite")

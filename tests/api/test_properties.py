@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.api.conformance.wire import VIOLATIONS
+from tests.examples import scaled
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -71,9 +72,9 @@ ANY_MESSAGES = MESSAGES | st.lists(
     max_size=2,
 )
 MANY = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=scaled(80), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )  # other tests measure the gateway's own time
-FEW = settings(MANY, max_examples=10)
+FEW = settings(MANY, max_examples=scaled(10))
 
 
 def post(url: str, body: dict[str, Any]) -> httpx.Response:

@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.examples import scaled
 from tests.gateway_process import GatewayProcess
 
 CHECKS = [
@@ -28,7 +29,7 @@ REQUIRED = {
     "model", "messages", "prompt", "input", "tokens", "query", "documents", "texts", "text_1",
     "text_2",
 }  # fmt: skip
-BOUNDED = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+BOUNDED = settings(max_examples=scaled(15), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

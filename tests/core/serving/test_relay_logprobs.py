@@ -16,6 +16,7 @@ from openai_frontend.serving.output.logprobs import Alternatives, ChatLogprobs, 
 from openai_frontend.triton import inprocess
 from tests.core.triton import puppet
 from tests.core.triton.puppet import Request
+from tests.examples import scaled
 
 Row = Sequence[tuple[int, float]]
 AROUND = (b'{"text":', b',"tokens":[', b"]}\n")
@@ -84,7 +85,7 @@ async def test_frames_equal_those_of_the_writer(ask, top):
     relay.learn(*range(10))
     widths = st.integers(1, 6)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=scaled(300), deadline=None)
     @given(st.data(), widths, st.integers(1, 3), st.text(max_size=5))
     def check(data: Any, width: int, positions: int, text: str) -> None:
         entry = st.tuples(st.integers(0, 9), numbers)

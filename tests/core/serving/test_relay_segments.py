@@ -37,6 +37,7 @@ from schemas.responses import ResponsesRequest
 from tests.core.triton import puppet
 from tests.core.triton.puppet import Request
 from tests.core.triton.test_stream_writer import Connection, body
+from tests.examples import scaled
 from tests.fast.contracts import recorded
 from tests.fast.parsing import samples
 from tests.fast.serving.fake_model import FakeModel, admission
@@ -253,7 +254,9 @@ SAMPLES = [
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 by_token = st.lists(st.integers(1, 3), min_size=1, max_size=6)  # tokens in each response
 WITHIN = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=scaled(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 
@@ -469,7 +472,7 @@ async def test_slow_clients_get_the_same_stream(ask):
     """
     examples: list[Any] = []
 
-    @settings(WITHIN, max_examples=150)
+    @settings(WITHIN, max_examples=scaled(150))
     @given(
         st.sampled_from(SAMPLES),
         lengths,

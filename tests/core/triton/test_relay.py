@@ -17,6 +17,7 @@ from tests.core.triton import puppet
 from tests.core.triton.generation_inputs import collect, text
 from tests.core.triton.puppet import AFTER, BEFORE, Request, frame_texts, unframed
 from tests.core.triton.waiting import until
+from tests.examples import scaled
 
 FRAME_BYTES = 16 * 1024  # of text, as UTF-8
 NOT_UTF8 = [
@@ -67,7 +68,7 @@ async def test_frame(ask):
     request = await ask()
     request.relay()
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=scaled(400), deadline=None)
     @given(sent=texts.filter(bool))
     def check(sent: str) -> None:
         request.frames.clear()
@@ -280,7 +281,7 @@ async def test_any_bytes(ask):
     leads = b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5\xff"
     utf8_like = st.lists(st.sampled_from([bytes([byte]) for byte in leads]))
 
-    @settings(max_examples=1000, deadline=None)
+    @settings(max_examples=scaled(1000), deadline=None)
     @given(
         sent=st.binary(min_size=1, max_size=8)
         | utf8_like.map(b"".join).filter(bool)
@@ -414,7 +415,7 @@ async def test_any_order(ask, late):
     """
     request = await ask()
 
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=scaled(500), deadline=None)
     @given(early=steps if late else st.just([]), steps=steps)
     def check(early: list[Callable[[Play], None]], steps: list[Callable[[Play], None]]) -> None:
         play = Play(request)

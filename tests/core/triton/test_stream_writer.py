@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.triton import StreamWriter
+from tests.examples import scaled
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 HIGH = 10_000  # bytes in the transport's buffer, beyond which it pauses
@@ -374,7 +375,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(steps, st.integers(0, 3), st.booleans())
 def test_any_pace(steps, headers_after, direct):
     """At any pace of client, transport and pieces, with a socket or without, the client receives

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openai_frontend.contracts import Contract
 from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.generation import GenerationRequest, SamplingParams
+from tests.examples import scaled
 from tests.fast.contracts.recorded import (
     ACCUMULATING_BLS,
     BLS,
@@ -82,7 +83,7 @@ cut_lists = st.lists(st.integers(0, 99), max_size=8)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@settings(max_examples=50)
+@settings(max_examples=scaled(50))
 @given(text=bodies, cuts=cut_lists, empty_end=st.booleans())
 def test_any_split_gives_the_same_text(
     kind: str, text: bytes, cuts: list[int], empty_end: bool
@@ -95,7 +96,7 @@ def test_any_split_gives_the_same_text(
 
 
 @pytest.mark.parametrize("kind", ["python", "ensemble", "bls", "accumulating_bls"])
-@settings(max_examples=20)
+@settings(max_examples=scaled(20))
 @given(cuts=cut_lists)
 def test_stop_strings_of_split_characters_are_found(kind: str, cuts: list[int]) -> None:
     """The text ends before the stop string, wherever the responses split it."""
@@ -103,7 +104,7 @@ def test_stop_strings_of_split_characters_are_found(kind: str, cuts: list[int]) 
     assert "".join(answer(kind, split(TEXT.encode(), cuts), stop=["😊 G"])) == "공부 "
 
 
-@settings(max_examples=20)
+@settings(max_examples=scaled(20))
 @given(cuts=cut_lists)
 def test_each_sequence_has_its_own_characters(cuts: list[int]) -> None:
     """Two sequences in the same responses do not mix their bytes."""

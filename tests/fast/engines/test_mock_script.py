@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from openai_frontend.engines.engine import EngineError, ModelSpec
 from openai_frontend.engines.mock.script import PromptMarkers, Script, Turn
 from openai_frontend.engines.mock.settings import read_settings
+from tests.examples import scaled
 from tests.fast.prompting import tiny_tokenizer
 
 USER, END, RESULT = "<|im_start|>user\n", "<|im_end|>\n", "<tool_response>\nok\n</tool_response>"
@@ -94,7 +95,7 @@ def test_markup_of_a_family_is_one_token(tokenizer):
 
 
 @given(text=st.text(alphabet=st.sampled_from("aö漢😀\n <>")))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 def test_pieces_join_to_the_text(tokenizer, text):
     """Characters of several tokens are whole, and each token has one piece."""
     deltas = Script([Turn(text=text)], PromptMarkers(), tokenizer).output("", None)

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.object_storage import object_names
+from tests.examples import scaled
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_names_that_are_files(path):
     assert object_names.problem(path) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.text(st.sampled_from("./\\ab\0\n~%"), max_size=12) | st.text(max_size=20))
 @example("a/../b")
 def test_accepted_names_stay_below_their_folder(path):

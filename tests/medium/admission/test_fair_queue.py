@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from openai_frontend.admission.queue import FairQueue, QueueKey
+from tests.examples import scaled
 
 A, B = QueueKey("a"), QueueKey("b")
 TURNS = st.builds(QueueKey, st.sampled_from("abcd"), st.integers(-1, 1))
@@ -76,11 +77,11 @@ class AnyUse(RuleBasedStateMachine):
         assert sorted(left) == sorted(self.waiting)
 
 
-AnyUse.TestCase.settings = settings(max_examples=50, deadline=None)
+AnyUse.TestCase.settings = settings(max_examples=scaled(50), deadline=None)
 TestAnyUse = AnyUse.TestCase
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(
     waiting=st.lists(st.integers(1, 30), min_size=2, max_size=5),
     costs=st.lists(st.integers(1, 8), min_size=150, max_size=150),

@@ -14,6 +14,7 @@ from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.auth.jwt_verifier import LEEWAY_S, InvalidJWKS, JWTVerifier
 from openai_frontend.auth.rate_limit import KeyLimits
 from openai_frontend.errors import NotAuthenticated, NotPermitted
+from tests.examples import scaled
 from tests.fast.auth.key_files import FakeClock, key
 from tests.fast.auth.tokens import AUDIENCE, ISSUER, jwks, public, token
 
@@ -221,7 +222,7 @@ HEADERS = st.dictionaries(st.text(), st.none() | st.text())
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(st.binary(max_size=60), st.binary(max_size=60), HEADERS)
 def test_random_tokens_are_rejected(body, signature, header):
     [head] = coded({**header, "kid": "ES256", "alg": "ES256"})

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from openai_frontend.auth.keys_file import MAX_BYTES, InvalidKeysFile, parse, read, render
 from openai_frontend.auth.rate_limit import KeyLimits
+from tests.examples import scaled
 from tests.fast.auth.key_files import key, write
 
 ENTRY = {"name": "a", "sha256": "0" * 64, "scopes": ["inference"]}
@@ -162,7 +163,7 @@ def outcome(text, *, as_json):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(st.binary(max_size=60) | st.lists(ENTRIES, max_size=2).map(lambda each: content(*each)))
 def test_random_files(text):
     """They are valid, or rejected with one line."""

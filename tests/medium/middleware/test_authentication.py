@@ -13,6 +13,7 @@ from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.request_context.context import RequestContext, current, current_request
 from tests.cpu_time import budget
+from tests.examples import scaled
 from tests.fast.auth.key_files import key
 from tests.fast.middleware.asgi import call, echo
 
@@ -94,7 +95,7 @@ NAMES = st.sampled_from([b"authorization", b"x-api-key", b"api-key", b"cookie"])
 VALUES = st.binary(max_size=40) | st.binary(max_size=20).map(lambda rest: b"Bearer " + rest)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=4))
 async def test_random_headers_never_authenticate(headers):
     keys = ApiKeys([key("a", secret="sk-what-nobody-guesses")])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openai_frontend.parsing.argument_schema import ArgumentSchema, argument_types
 from openai_frontend.parsing.arguments import Expected, typed_json
 from tests.cpu_time import budget
+from tests.examples import scaled
 
 TEXTS = [
     "94103",
@@ -113,7 +114,7 @@ schemas = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(schema=schemas, place=st.sampled_from(list(PLACES)), text=st.sampled_from(TEXTS))
 def test_arguments_are_what_the_schema_allows(schema: Any, place: str, text: str) -> None:
     """A text stays one if only that validates; if its JSON validates, it is JSON."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.formats.python_calls import PYTHONIC
 from openai_frontend.parsing.registry import FAMILIES
+from tests.examples import scaled
 from tests.fast.parsing.samples import Answer, parser_for, replay
 
 pytestmark = pytest.mark.slow
@@ -63,7 +64,7 @@ def parsed(family: Family, *pieces: str) -> Answer:
     return replay(parser_for(family.name, {}), pieces)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=scaled(1000), deadline=None)
 @given(outputs())
 @example((FAMILIES[0], ["<|channel|>commentary to=functions.now<|message|>[1]"]))
 @example((PYTHONIC, ["```tool_code\n", "```tool_code\n"]))
@@ -90,7 +91,7 @@ def test_any_text_parses_the_same_in_any_pieces(output: tuple[Family, list[str]]
         assert _is_left_of(_squeezed(text), _squeezed(answer.text), _text_markers(family))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(outputs(), st.sampled_from([{"any_call": True}, {"forced": "now"}]))
 def test_constrained_output_parses_the_same_in_any_pieces(
     output: tuple[Family, list[str]], held: dict[str, Any]
@@ -107,7 +108,7 @@ def test_constrained_output_parses_the_same_in_any_pieces(
         assert not call.complete or isinstance(json.loads(call.arguments), dict)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.sampled_from(FAMILIES), st.text())
 def test_plain_text_is_unchanged(family: Family, text: str) -> None:
     """Text that cannot contain a marker is passed on unchanged."""

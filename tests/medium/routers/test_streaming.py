@@ -29,6 +29,7 @@ from openai_frontend.routers.streaming import (
 )
 from openai_frontend.sse import KEEP_ALIVE
 from openai_frontend.triton import StreamWriter
+from tests.examples import scaled
 from tests.medium.cli.certificates import Authority
 from tests.medium.routers.conftest import served as served_app
 from tests.medium.server.test_http_protocol import Address, request, served
@@ -119,7 +120,7 @@ async def test_full_buffer_cancels_the_request():
         writer(b"e")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(
     steps=st.lists(st.sampled_from(["open", "shut", "turn"]) | st.binary(max_size=3)),
     factory=st.sampled_from([asyncio.new_event_loop, uvloop.new_event_loop]),
@@ -463,7 +464,7 @@ def test_pipelined_streams_arrive_in_order(tmp_path, secure):
 
         # The first failure ends it: each failing example waits for its timeout.
         @settings(
-            max_examples=15,
+            max_examples=scaled(15),
             deadline=None,
             phases=[Phase.explicit, Phase.generate],
             report_multiple_bugs=False,

@@ -17,6 +17,7 @@ from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.dialects.chat import chunks, complete
+from tests.examples import scaled
 from tests.fast.parsing import samples
 from tests.fast.serving.fake_model import FakeModel
 from tests.medium.serving.test_chat import prepare
@@ -125,7 +126,7 @@ def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", samples.FILES, ids=[path.stem for path in samples.FILES])
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(3), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(places=st.lists(st.integers(0, 400), max_size=40))
 async def test_answers_equal_the_samples_however_they_are_split(path, places):
     """Streamed and complete answers equal the sample for every split into deltas."""

@@ -21,6 +21,7 @@ from openai_frontend.serving.admission.concurrency_limit import (
 )
 from openai_frontend.serving.admission.permit import Admission
 from tests.cpu_time import budget
+from tests.examples import scaled
 from tests.fast.serving.fake_model import FakeModel
 
 REQUEST = GenerationRequest(request_id="1")
@@ -461,7 +462,7 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-AnyLoad.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+AnyLoad.TestCase.settings = settings(max_examples=scaled(40), stateful_step_count=30, deadline=None)
 TestAnyLoad = AnyLoad.TestCase
 
 

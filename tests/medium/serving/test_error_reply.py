@@ -12,6 +12,7 @@ from openai_frontend.logs.repeats import Repeats
 from openai_frontend.serving import error_reply
 from openai_frontend.serving.error_reply import _INSIDES, http_error, log_failure, reply_for
 from openai_frontend.triton import error_codes
+from tests.examples import scaled
 from tests.fast.auth.key_files import FakeClock
 
 INTERNALS = "core at 0x7f00deadbeef, /opt/secret/model.plan"
@@ -278,7 +279,7 @@ def test_errors_that_the_client_sees_in_full_are_not_logged(caplog, error):
 
 
 @given(st.text("aZ0 ./'~:\\-@<x\"h", min_size=1, max_size=6))
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 def test_search_is_linear_in_what_is_shown(part):
     """In CPU time, which does not depend on how busy the machine is."""
     error = error_codes.to_exception(error_codes.INVALID_ARG, part * (15_000_000 // len(part)))

@@ -22,6 +22,7 @@ from openai_frontend.serving.output.stream import StreamDriver
 from openai_frontend.serving.request.sealed_text import Unsealer
 from schemas.messages import Message
 from tests.core.serving.test_relay import Way
+from tests.examples import scaled
 from tests.fast.serving.fake_model import FakeModel, last
 from tests.medium.serving.test_message_requests import TOOL, prepare, thinking_model
 from tests.message_rules import check_stream, folded
@@ -83,7 +84,7 @@ async def test_message_has_the_keys_of_the_schema():
     assert without_ids(answer)["content"] == EXPECTED
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(cuts=st.sets(st.integers(1, len(OUTPUT) - 1), max_size=12))
 def test_any_chunking_gives_the_same_blocks_as_the_whole_message(cuts):
     """The sum of the events equals the message that is not streamed."""
@@ -99,7 +100,7 @@ def test_any_chunking_gives_the_same_blocks_as_the_whole_message(cuts):
     assert folded(stream)["content"] == EXPECTED
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(length=st.integers(0, len(OUTPUT)))
 def test_any_cut_gives_a_valid_stream_that_equals_the_whole_message(length):
     """The output may end in the middle of anything."""

@@ -16,6 +16,7 @@ from openai_frontend.serving.constraints.schema_reduction import (
     relaxed,
     structure,
 )
+from tests.examples import scaled
 
 
 def test_relaxed_drops_keywords_that_no_grammar_enforces():
@@ -81,7 +82,7 @@ _JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(("type", "properties", "$ref", "$defs", "allOf")), _JSON))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=scaled(40))
 def test_arguments_of_any_json_reduce_to_a_valid_schema(schema):
     """A function that is not strict is never refused for its schema, after no step of reduction."""
     for step in range(1, len(REDUCTIONS)):

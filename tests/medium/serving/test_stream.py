@@ -26,6 +26,7 @@ from openai_frontend.serving.output.completion_job import CompletionJob
 from openai_frontend.serving.output.stream import StreamDriver
 from openai_frontend.serving.request.response_options import ResponseOptions
 from schemas.usage import CompletionUsage
+from tests.examples import scaled
 from tests.fast.serving.fake_model import FakeModel, admission, feed, last
 
 
@@ -140,7 +141,7 @@ class StreamOrder(RuleBasedStateMachine):
 
 
 TestStreamOrder = StreamOrder.TestCase
-TestStreamOrder.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+TestStreamOrder.settings = settings(max_examples=scaled(50), stateful_step_count=20, deadline=None)
 
 
 @given(st.lists(st.lists(st.text("ab\n", max_size=2), max_size=3), max_size=4))

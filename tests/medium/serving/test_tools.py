@@ -20,6 +20,7 @@ from openai_frontend.serving.request.tools import (
     require_tool_support,
 )
 from schemas.chat_completions import ChatCompletionRequest
+from tests.examples import scaled
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {
@@ -266,7 +267,7 @@ def read_or_refused(fields: dict[str, Any]) -> Tools | str:
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=scaled(400))
 @given(fields=REQUESTS)
 def test_any_tools_are_read_or_refused_by_an_existing_path(fields):
     """The tools that are read are consistent with each other."""

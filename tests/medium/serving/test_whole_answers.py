@@ -15,6 +15,7 @@ from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.dialects import chat, completions
 from schemas.chat_completions import ChatCompletion
 from schemas.completions import Completion
+from tests.examples import scaled
 from tests.fast.serving import test_completions
 from tests.fast.serving.fake_model import FakeModel
 from tests.medium.serving import test_chat
@@ -44,7 +45,9 @@ IN_BOTH: list[dict[str, Any]] = [
     {"return_token_ids": True, "service_tier": "auto"},
     {"prompt_logprobs": 1, "return_token_ids": True},
 ]
-WITHIN = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+WITHIN = settings(
+    max_examples=scaled(25), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.mark.parametrize(

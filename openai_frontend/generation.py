@@ -346,7 +346,7 @@ class UsageCounter:
         response of plain text.
         """
         counted = self._completion_tokens + self._uncounted
-        if self.finished or not (received := self._stream.received):
+        if self._unfinished <= 0 or not (received := self._stream.received):
             return counted
         return max(counted, 1 + (received - 1) * self._tokens_per_response)
 

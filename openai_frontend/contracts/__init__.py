@@ -245,13 +245,15 @@ class ZeroTokens:
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """The contract's inputs, with `max_tokens` 1 instead of 0."""
+        if request.sampling_params.max_tokens != 0:
+            return self._contract.encode(request)
         return self._contract.encode(_for_one_token(request))
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """The contract's decoder, without the extra token."""
-        decode = self._contract.decoder(_for_one_token(request))
         if request.sampling_params.max_tokens != 0:
-            return decode
+            return self._contract.decoder(request)
+        decode = self._contract.decoder(_for_one_token(request))
         return lambda outputs: _prompt_only(decode(outputs))
 
     def text_output(self, request: GenerationRequest) -> str | None:
@@ -303,8 +305,6 @@ def _audio_info(file: AudioFile, cache_salt: str | None) -> Mapping[str, Any]:
 
 def _for_one_token(request: GenerationRequest) -> GenerationRequest:
     params = request.sampling_params
-    if params.max_tokens != 0:
-        return request
     # vLLM rejects a min_tokens above max_tokens. The first token may end the text.
     return replace(request, sampling_params=replace(params, max_tokens=1, min_tokens=0))
 

@@ -80,6 +80,9 @@ _INPROCESS_ONLY = {
 # Only for other models: vLLM finds an adapter by its name and has no beam search here.
 _OTHER_MODELS_ONLY = {"adapter_weights", "adapter_path", "beam_width", "length_penalty"}
 
+# Sampling parameters, adapter and flags: all that inputs besides the prompt depend on
+_PreparedKey = tuple[int, str | None, bool, bool, bool, bool]
+
 # Sampling parameters as tensors: at most 4 MB for each model
 _MAX_KEPT, _MAX_KEPT_CHARACTERS = 256, 16 * 1024
 
@@ -114,10 +117,8 @@ class VLLMContract:
         self._vocabulary = vocabulary
         self.derives = _unreported(self._outputs, self._inputs)
         self._sampling_parameters = SamplingParameters()
-        # Kept with the parameters, whose id is the key
-        self._sampling_tensors: dict[
-            tuple[int, str | None], tuple[SamplingParams, TensorInput]
-        ] = {}
+        # Kept with the parameters, whose id is part of the key
+        self._prepared: dict[_PreparedKey, tuple[SamplingParams, Mapping[str, TensorInput]]] = {}
         self._flags = _constant_flags(config, self._inputs)
         self._inprocess = config.get("backend") == "inprocess"
         self._takes = declared_names(config, "input")
@@ -147,19 +148,7 @@ class VLLMContract:
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """Prompt, sampling parameters as JSON text, and flags for requested outputs."""
         takes = self._takes
-        inputs = {**self._flags, **self._prompt(request)}
-        if "sampling_parameters" in takes:
-            inputs["sampling_parameters"] = self._sampling_tensor(request)
-        for name, enabled in (
-            ("stream", request.stream),
-            ("return_token_ids", request.return_token_ids),
-            ("count_tokens", request.count_tokens),
-            ("return_num_input_tokens", request.count_prompt),
-            ("return_logprobs", logprobs := _requests_logprobs(request.sampling_params)),
-            ("logprob_arrays", logprobs and self._logprob_arrays),
-        ):
-            if enabled and name in takes:
-                inputs[name] = self._inputs.true(name)
+        inputs = {**self._prepared_inputs(request), **self._prompt(request)}
         if request.priority and "priority" in takes:
             inputs["priority"] = self._priority(request.priority)
         if request.cache_salt is not None and "cache_salt" in takes:
@@ -187,19 +176,40 @@ class VLLMContract:
             tensors["media_info"] = self._inputs.tensor("media_info", [orjson.dumps(info).decode()])
         return tensors
 
-    def _sampling_tensor(self, request: GenerationRequest) -> TensorInput:
-        """Requests that differ only in their prompt share their parameters, and so the tensor."""
+    def _prepared_inputs(self, request: GenerationRequest) -> Mapping[str, TensorInput]:
+        """Sampling parameters and flags. Requests that differ only in their prompt share them."""
         params, adapter = request.sampling_params, request.adapter
-        key = id(params), None if adapter is None else adapter.name
-        known = self._sampling_tensors.get(key)
-        if known is None:
+        key = (
+            id(params),
+            None if adapter is None else adapter.name,
+            request.stream,
+            request.return_token_ids,
+            request.count_tokens,
+            request.count_prompt,
+        )
+        known = self._prepared.get(key)
+        if known is not None:
+            return known[1]
+        inputs, logprobs = dict(self._flags), _requests_logprobs(params)
+        for name, enabled in (
+            ("stream", request.stream),
+            ("return_token_ids", request.return_token_ids),
+            ("count_tokens", request.count_tokens),
+            ("return_num_input_tokens", request.count_prompt),
+            ("return_logprobs", logprobs),
+            ("logprob_arrays", logprobs and self._logprob_arrays),
+        ):
+            if enabled and name in self._takes:
+                inputs[name] = self._inputs.true(name)
+        text = ""
+        if "sampling_parameters" in self._takes:
             text = self._sampling_parameters.encode(params, lora_name=key[1])
-            known = params, self._inputs.tensor("sampling_parameters", [text])
-            if len(text) <= _MAX_KEPT_CHARACTERS:
-                if len(self._sampling_tensors) >= _MAX_KEPT:
-                    self._sampling_tensors.clear()
-                self._sampling_tensors[key] = known
-        return known[1]
+            inputs["sampling_parameters"] = self._inputs.tensor("sampling_parameters", [text])
+        if len(text) <= _MAX_KEPT_CHARACTERS:
+            if len(self._prepared) >= _MAX_KEPT:
+                self._prepared.clear()
+            self._prepared[key] = params, inputs
+        return inputs
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """A function that turns responses into deltas. It runs once per token."""

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ _FEW_BYTES = 1024
 INT32_BYTES = 4
 _TRANSFER_BYTES = 4 * 1024 * 1024  # it has the number of each block of the prompt
 _NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
+_FLAGS = frozenset({"stream", "return_token_ids", "count_tokens", "logprob_arrays"})
 _NOT_COUNTED = UsageCounter()  # the caller counts what the engine sends
 
 
@@ -53,26 +55,26 @@ def read_generation(
     """
     prompt, token_ids = _read_prompt(inputs, max_model_len)
     sampling_params, lora_name = _read_sampling_parameters(inputs, parameters)
-    priority, transfer = inputs.get("priority"), inputs.get("kv_transfer")
-    cache_salt = read_cache_salt(inputs)
+    cache_salt = read_cache_salt(inputs) if "cache_salt" in inputs else None
+    set_flags = flags(inputs, _FLAGS)
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
         prompt_token_ids=token_ids,
-        images=read_images(inputs, cache_salt),
+        images=read_images(inputs, cache_salt) if "image" in inputs else (),
         audio_files=read_audio_files(inputs, cache_salt) if "audio_file" in inputs else (),
         audio=read_audio(inputs, cache_salt) if "audio" in inputs else None,
         sampling_params=sampling_params,
         adapter=None if lora_name is None else _adapter(lora_name, adapters),
-        stream=read_flag(inputs, "stream"),
-        return_token_ids=read_flag(inputs, "return_token_ids"),
-        count_tokens=read_flag(inputs, "count_tokens"),
-        logprob_arrays=read_flag(inputs, "logprob_arrays"),
-        priority=0 if priority is None else priority.item(),
+        stream="stream" in set_flags,
+        return_token_ids="return_token_ids" in set_flags,
+        count_tokens="count_tokens" in set_flags,
+        logprob_arrays="logprob_arrays" in set_flags,
+        priority=inputs["priority"].item() if "priority" in inputs else 0,
         cache_salt=cache_salt,
-        stream_interval=_read_stream_interval(inputs),
+        stream_interval=_read_interval(inputs) if "stream_interval" in inputs else 1,
         usage=_NOT_COUNTED,
-        kv_transfer=None if transfer is None else _read_transfer(transfer),
+        kv_transfer=_read_transfer(inputs["kv_transfer"]) if "kv_transfer" in inputs else None,
     )
 
 
@@ -89,19 +91,18 @@ def read_text_before(inputs: Mapping[str, Tensor], request: GenerationRequest) -
     return request.prompt
 
 
-def read_flag(inputs: Mapping[str, Tensor], name: str) -> bool:
-    """Return a BOOL input; False if it is absent."""
-    return name in inputs and bool(inputs[name].item())
+def flags(inputs: Mapping[str, Tensor], names: AbstractSet[str]) -> list[str]:
+    """Return those of the BOOL inputs that are present and true: most requests have none."""
+    return [name for name in names & inputs.keys() if inputs[name].item()]
 
 
 def _read_prompt(
     inputs: Mapping[str, Tensor], max_model_len: int
 ) -> tuple[str | None, Sequence[int] | None]:
-    token_ids, text = inputs.get("prompt_token_ids"), inputs.get("text_input")
-    if token_ids is not None:
-        return None, read_token_ids(token_ids, max_model_len)
-    if text is not None:
-        return _read_text(text, "text_input"), None
+    if "prompt_token_ids" in inputs:
+        return None, read_token_ids(inputs["prompt_token_ids"], max_model_len)
+    if "text_input" in inputs:
+        return _read_text(inputs["text_input"], "text_input"), None
     raise ValueError("the request needs text_input or prompt_token_ids")
 
 
@@ -138,10 +139,8 @@ def read_cache_salt(inputs: Mapping[str, Tensor]) -> str | None:
     return salt
 
 
-def _read_stream_interval(inputs: Mapping[str, Tensor]) -> int:
-    if (tensor := inputs.get("stream_interval")) is None:
-        return 1
-    interval: int = tensor.item()
+def _read_interval(inputs: Mapping[str, Tensor]) -> int:
+    interval: int = inputs["stream_interval"].item()
     if not 1 <= interval <= MAX_STREAM_INTERVAL:
         raise ValueError(f"stream_interval: from 1 to {MAX_STREAM_INTERVAL}, not {interval}")
     return interval

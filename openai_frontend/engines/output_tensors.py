@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -20,6 +21,12 @@ def bytes_output(name: str, value: str) -> Output:
     except UnicodeEncodeError:
         data = well_formed(value).encode()
     return name, "BYTES", (1,), len(data).to_bytes(4, "little") + data
+
+
+@lru_cache(maxsize=16)
+def finish_reason_output(reason: str) -> Output:
+    """The STRING[1] output `finish_reason`, of which there are few."""
+    return bytes_output("finish_reason", reason)
 
 
 def json_output(name: str, value: Any) -> Output:

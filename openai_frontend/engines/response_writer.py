@@ -17,6 +17,8 @@ from openai_frontend.triton._core import Execution, PendingDeltas, TextStream
 
 logger = logging.getLogger(__name__)
 
+_FLAGS = frozenset({"return_num_output_tokens", "return_logprobs", "return_num_input_tokens"})
+
 
 def fail(execution: Execution, error: Exception) -> None:
     """Convert an engine's exception to Triton's error. Only EngineError and ValueError keep their
@@ -82,15 +84,13 @@ class ResponseWriter:
         self._live = live
         self._stream = request.stream
         self._token_ids = request.return_token_ids
-        self._counts = input_tensors.read_flag(inputs, "return_num_output_tokens")
+        flags = input_tensors.flags(inputs, _FLAGS)
+        self._counts = "return_num_output_tokens" in flags
         self._logprobs = (
-            input_tensors.read_flag(inputs, "return_logprobs")
-            or request.sampling_params.prompt_logprobs is not None
+            "return_logprobs" in flags or request.sampling_params.prompt_logprobs is not None
         )
         self._text_only = not (self._token_ids or self._counts or self._logprobs)
-        self.counts_prompt = self._stream and input_tensors.read_flag(
-            inputs, "return_num_input_tokens"
-        )
+        self.counts_prompt = self._stream and "return_num_input_tokens" in flags
         self._prompt_counts: TokenCounts | None = None  # for the first response
         self._plain = self._stream and self._text_only and not self.counts_prompt
         self._count_tokens = request.count_tokens and self._stream and self._text_only
@@ -265,7 +265,7 @@ class ResponseWriter:
         if not self._text_only:
             outputs += _logprob_outputs(delta)
         if delta.finish_reason is not None:
-            outputs.append(output_tensors.bytes_output("finish_reason", delta.finish_reason))
+            outputs.append(output_tensors.finish_reason_output(delta.finish_reason))
         if delta.stop_reason is not None:
             outputs.append(output_tensors.json_output("stop_reason", delta.stop_reason))
         if self._first_token_s is not None:
@@ -298,4 +298,6 @@ def _counts(counts: TokenCounts) -> list[output_tensors.Output]:
         outputs.append(output_tensors.count_output("num_image_tokens", counts.image_tokens))
     if counts.audio_tokens:
         outputs.append(output_tensors.count_output("num_audio_tokens", counts.audio_tokens))
-    return [*outputs, *output_tensors.transfer_outputs(counts)]
+    if counts.transferred_tokens is not None or counts.kv_transfer_params is not None:
+        outputs += output_tensors.transfer_outputs(counts)
+    return outputs

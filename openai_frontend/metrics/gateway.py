@@ -90,13 +90,13 @@ class GenerationMetrics:
             self._running.add(generation)
         return generation
 
-    def ended(self, generation: "GenerationTimer", end: GenerationEnd) -> None:
+    def ended(self, generation: "GenerationTimer", end: GenerationEnd, tokens: int) -> None:
         self.running.dec()
         self._ended[end].inc()
         with self._lock:
             if generation in self._running:
                 self._running.remove(generation)
-                self._ended_tokens += generation.usage.completion_tokens
+                self._ended_tokens += tokens
 
     def output_tokens(self) -> int:
         """Tokens so far, of running generations too. Thread-safe."""
@@ -132,13 +132,14 @@ class GenerationTimer:
         """Records the generation, however it ended."""
         metrics, usage, now_ns = self._metrics, self.usage, monotonic_ns()
         tokens = usage.completion_tokens
-        metrics.ended(self, self._end())
+        metrics.ended(self, self._end(), tokens)
         usage.end()
         metrics.duration_s.observe((now_ns - usage.begun_ns) / 1e9)
         metrics.completion_tokens.observe(tokens)
         if usage.finished:
             metrics.prompt_tokens.observe(usage.prompt_tokens)
-            metrics.cached_tokens.inc(usage.cached_tokens)
+            if usage.cached_tokens:
+                metrics.cached_tokens.inc(usage.cached_tokens)
             if usage.transferred_tokens:
                 metrics.transferred_tokens.inc(usage.transferred_tokens)
         if tokens > 1 and (first_ns := usage.first_token_ns) is not None:

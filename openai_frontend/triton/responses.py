@@ -266,9 +266,9 @@ class ResponseStream:
             self._end()
         if responses[-1].final:
             self._ended = True
-        errors = [response.error for response in responses]  # of all responses: a backend
-        if any(errors):  # may send an error, and then the end
-            return self._until_error(responses)
+        for response in responses:  # all of them: a backend may send an error, and then the end
+            if response.error is not None:
+                return self._until_error(responses)
         if self._ended and self._cancellation is not None and not responses[-1].names:
             return self._cut(responses[:-1])
         return responses

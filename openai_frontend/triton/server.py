@@ -20,6 +20,7 @@ from openai_frontend import errors
 from openai_frontend.infer_options import DEFAULT_OPTIONS, InferOptions, SequenceStep
 from openai_frontend.model_facts import ModelFacts
 from openai_frontend.request_context.context import RequestContext, current
+from openai_frontend.request_context.record import RequestRecord
 from openai_frontend.runtime.background_tasks import supervise
 from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.runtime.load_phases import PHASES
@@ -470,6 +471,9 @@ class Server:
         self.health.check(model_name)
         self.heartbeat.begin()
         request = current.get(None)
+        trace: tuple[_core.RequestTrace, ...] = ()
+        if request is not None and request.record is not None:
+            trace = _trace(request, request.record, model_name)
         try:
             native = self._core.infer(
                 model_name,
@@ -479,9 +483,11 @@ class Server:
                 options.priority,
                 options.timeout_us,
                 None if options.parameters is None else dict(options.parameters),
-                _sequence(options.sequence),
-                [(each.name, each.labels_from, each.memory) for each in options.outputs],
-                *_trace(request, model_name),
+                None if options.sequence is None else _sequence(options.sequence),
+                [(each.name, each.labels_from, each.memory) for each in options.outputs]
+                if options.outputs
+                else (),
+                *trace,
             )
         except _core.TritonError as error:
             raise error_codes.from_native(error) from error
@@ -588,15 +594,14 @@ class Server:
             self._backends = None
 
 
-def _sequence(step: SequenceStep | None) -> tuple[int | str, bool, bool] | None:
-    return None if step is None else (step.id, step.start, step.end)
+def _sequence(step: SequenceStep) -> tuple[int | str, bool, bool]:
+    return step.id, step.start, step.end
 
 
-def _trace(request: RequestContext | None, model: str) -> "tuple[_core.RequestTrace, ...]":
+def _trace(
+    request: RequestContext, record: RequestRecord, model: str
+) -> "tuple[_core.RequestTrace, ...]":
     """The trace of the core's part of a request, if the request is traced."""
-    record = None if request is None else request.record
-    if request is None or record is None:
-        return ()
     sampler = record.sampler
     if sampler is not None and (sampled := sampler.sample(record, model)) is not None:
         level, finish = sampled

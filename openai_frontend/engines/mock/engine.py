@@ -3,7 +3,6 @@ failure, with a simulated prefix cache.
 """
 
 import asyncio
-import dataclasses
 import itertools
 import math
 import random
@@ -87,17 +86,13 @@ class _MockRequest:
         self.params = request.sampling_params
         self.transfer = request.kv_transfer
         self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
-        images = _check_images(request.images, settings)
-        files = _check_audio_files(request.audio_files, settings)
-        self.deltas = (
-            _media_deltas(request, images, files, settings)
-            if script is None
-            else script.output(request.prompt, request.prompt_token_ids)
-        )
-        self.image_tokens = len(images) * settings.tokens_per_image
-        self.audio_tokens = len(files) * settings.tokens_per_audio
-        media_tokens, placeholders = self.image_tokens + self.audio_tokens, len(images) + len(files)
-        self.prompt_tokens = len(self.prompt_ids) + media_tokens - placeholders
+        self.deltas: list[CompletionDelta] | None = None
+        self.image_tokens = self.audio_tokens = 0
+        self.prompt_tokens = len(self.prompt_ids)
+        if request.images or request.audio_files or request.audio is not None:
+            self._read_media(request, settings)
+        if script is not None:
+            self.deltas = script.output(request.prompt, request.prompt_token_ids)
         room = settings.max_model_len - self.prompt_tokens
         if room <= 0:
             raise EngineError(
@@ -115,6 +110,15 @@ class _MockRequest:
             or params.prompt_logprobs is not None
             or params.logprob_token_ids
         )
+
+    def _read_media(self, request: GenerationRequest, settings: MockSettings) -> None:
+        images = _check_images(request.images, settings)
+        files = _check_audio_files(request.audio_files, settings)
+        self.deltas = _media_deltas(request, images, files, settings)
+        self.image_tokens = len(images) * settings.tokens_per_image
+        self.audio_tokens = len(files) * settings.tokens_per_audio
+        placeholders = len(images) + len(files)  # which are tokens of the prompt
+        self.prompt_tokens += self.image_tokens + self.audio_tokens - placeholders
 
     def _send_first(self, delta: CompletionDelta) -> None:
         self.send = self.sink.send
@@ -450,7 +454,10 @@ def _last(answer: _MockRequest, delta: CompletionDelta, settings: MockSettings) 
     counts = answer.prompt_counts()
     counts.completion_tokens = answer.length
     _count_transfer(answer, counts, settings)
-    return dataclasses.replace(delta, finish_reason=reason, counts=counts)
+    if not answer.wants_logprobs:  # then it is one of those that all answers share
+        delta = CompletionDelta(delta.text, delta.token_ids)
+    delta.finish_reason, delta.counts = reason, counts
+    return delta
 
 
 def _check_images(images: Sequence[ImageInput], settings: MockSettings) -> list[str]:

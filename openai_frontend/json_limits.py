@@ -69,7 +69,7 @@ def may_have_many_parts(body: bytes) -> bool:
     return (
         len(body) > _WINDOW
         or body.count(b"{") + body.count(b"[") > MAX_DEPTH
-        or body.count(b'"') > 2 * MAX_FIELDS
+        or (len(body) > 2 * MAX_FIELDS and body.count(b'"') > 2 * MAX_FIELDS)
     )
 
 

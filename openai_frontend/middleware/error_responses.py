@@ -1,13 +1,13 @@
 """Turns exceptions, and requests without a route, into error responses."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.request_context.context import current_request
 from openai_frontend.serving.error_reply import (
@@ -33,26 +33,14 @@ class ErrorResponses:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        response = _StartTracker(send)
         try:
-            await self._app(scope, receive, response.send)
+            await self._app(scope, receive, send)
         except (Exception, asyncio.CancelledError) as error:
-            log_failure(error, current_request().request_id)
-            if response.started:
+            context = current_request()
+            log_failure(error, context.request_id)
+            if context.response_started:  # then no other can be sent
                 raise
             await send_error(scope, send, reply_for(error))
-
-
-class _StartTracker:
-    """Remembers whether the response has started: then no other can be sent."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.started = False
-
-    def send(self, message: Message) -> Awaitable[None]:
-        self.started = True
-        return self._send(message)
 
 
 async def send_error(scope: Scope, send: Send, reply: ErrorReply) -> None:

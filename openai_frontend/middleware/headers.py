@@ -69,7 +69,11 @@ class PreflightRejection:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Not a coroutine itself, since almost all requests only pass through."""
-        if _is_preflight(scope) and not self._is_allowed(Headers(scope=scope)["origin"]):
+        if (
+            scope.get("method") == "OPTIONS"
+            and _is_preflight(scope)
+            and not self._is_allowed(Headers(scope=scope)["origin"])
+        ):
             return self._reject(scope, send)
         return self._app(scope, receive, send)
 

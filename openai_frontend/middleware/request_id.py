@@ -54,7 +54,7 @@ class RequestId:
         writer = direct if direct is not None and direct.bypasses(send) else None
         context = RequestContext(request_id, transport)
         current.set(context)
-        response = _RequestIdHeaders(request_id, send, writer)
+        response = _RequestIdHeaders(context, send, writer)
         try:
             await self._app(scope, receive, response.send)
         finally:
@@ -77,10 +77,10 @@ class _RequestIdHeaders:
     held until its body follows.
     """
 
-    __slots__ = ("_received", "_request_id", "_send", "_start", "_writer")
+    __slots__ = ("_context", "_received", "_send", "_start", "_writer")
 
-    def __init__(self, request_id: str, send: Send, writer: DirectWriter | None) -> None:
-        self._request_id = request_id
+    def __init__(self, context: RequestContext, send: Send, writer: DirectWriter | None) -> None:
+        self._context = context
         self._send = send
         self._writer = writer
         self._start: Message | None = None
@@ -88,9 +88,10 @@ class _RequestIdHeaders:
 
     def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
+            self._context.response_started = True
             elapsed_ms = round((perf_counter() - self._received) * 1000)
             added = [
-                (b"x-request-id", self._request_id.encode()),
+                (b"x-request-id", self._context.request_id.encode()),
                 (b"openai-processing-ms", b"%d" % elapsed_ms),
             ]
             message["headers"] = headers = [*message.get("headers", ()), *added]

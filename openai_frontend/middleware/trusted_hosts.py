@@ -64,10 +64,15 @@ class TrustedHosts:
     def _error(self, scope: Scope) -> ErrorReply | None:
         if scope["path"] in HEALTH_PATHS:
             return None
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if not hosts:  # optional in HTTP/1.0, which no browser uses
+        host: bytes | None = None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                if host is not None:
+                    return _MALFORMED
+                host = value
+        if host is None:  # optional in HTTP/1.0, which no browser uses
             return None if scope.get("http_version") == "1.0" else _MISSING
-        return self._error_for(hosts[0]) if len(hosts) == 1 else _MALFORMED
+        return self._error_for(host)
 
     def _check(self, header: bytes) -> ErrorReply | None:
         match = _HOST.fullmatch(header)

@@ -49,8 +49,9 @@ class ModelUse:
     def end(self) -> None:
         """Once for each `begin`."""
         self.running -= 1
-        self.restart_idle_time()
-        self._notify()
+        self.last_used = time.monotonic()
+        if self._uses.demand is not None:
+            self._notify()
 
     def pin(self) -> None:
         """Keep the model loaded until `unpin`."""
@@ -59,7 +60,8 @@ class ModelUse:
     def unpin(self) -> None:
         """Once for each `pin`."""
         self.pins -= 1
-        self._notify()
+        if self._uses.demand is not None:
+            self._notify()
 
     @property
     def is_idle(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, Unpack
 
-from openai_frontend.contracts import Contract, check_supportable
+from openai_frontend.contracts import check_supportable
 from openai_frontend.contracts.pooling import weights_of_tokens
 from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import GatewayError, InvalidRequest, MalformedOutput
@@ -33,6 +33,7 @@ from openai_frontend.prompting.media_placeholder import only_question
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
 from openai_frontend.prompting.tokenizer import TokenizerPool, Truncation
 from openai_frontend.request_context.context import current_record
+from openai_frontend.text_relay import TextRelay
 from openai_frontend.triton import ResponseStream
 
 # Tokens that no text has, as vocabularies spell them: they have no weight in a sparse vector
@@ -245,7 +246,8 @@ class ServedModel(TritonModel):
             contract.decoder(replace(request, sequence=at) if at else request)
             for at in range(request.sequences)
         ]
-        cut = _may_be_cut(request, contract)
+        # A stop string may end the completion before the model does
+        cut = bool(request.sampling_params.stop) and "stop" in contract.derives
         record = current_record()
         generation_record = None if record is None else record.generation(self.model_name, request)
         if self.facts.images is not None or self.facts.audio is not None:
@@ -257,7 +259,8 @@ class ServedModel(TritonModel):
                 priority=request.priority,
                 timeout_us=request.timeout_us,
             )
-            _offer(stream, request, contract, self.prompts)
+            if request.relay is not None:
+                _offer(request.relay, stream, contract.text_output(request), self.prompts)
             request.usage.follow(stream, request.stream_interval, streamed=request.stream)
             watched = self._answer_metrics().begin(request.usage)
             try:
@@ -466,25 +469,13 @@ def _characters(messages: Sequence[Mapping[str, Any]]) -> int | None:
     return characters
 
 
-def _may_be_cut(request: GenerationRequest, contract: Contract) -> bool:
-    """Whether a stop string may end the completion before the model does."""
-    return bool(request.sampling_params.stop) and "stop" in contract.derives
-
-
 def _offer(
-    stream: ResponseStream,
-    request: GenerationRequest,
-    contract: Contract,
-    prompts: PromptBuilder | None,
+    relay: TextRelay, stream: ResponseStream, output: str | None, prompts: PromptBuilder | None
 ) -> None:
-    """Let native code relay the text if the request allows it and the output is only text, maybe
-    with log probabilities.
-    """
-    if request.relay is None or (output := contract.text_output(request)) is None:
+    """Let native code relay the text if the output is only text, maybe with log probabilities."""
+    if output is None:
         return
     logprobs = (
         None if prompts is None else partial(stream.relay_logprobs, output, prompts.vocabulary)
     )
-    request.relay.offer(
-        partial(stream.relay, output), partial(stream.relay_segments, output), logprobs
-    )
+    relay.offer(partial(stream.relay, output), partial(stream.relay_segments, output), logprobs)

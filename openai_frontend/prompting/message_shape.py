@@ -48,12 +48,17 @@ class MessageShape:
         """`warn` gets the path of arguments that are not a JSON object."""
         if self.short_ids:
             messages = with_short_ids(messages)
-        return [self._message(message, i, warn) for i, message in enumerate(messages)]
+        shaped: list[dict[str, Any]] = []
+        for i, message in enumerate(messages):
+            content = message.get("content")
+            if type(content) is str and len(message) == 2 and message["role"] in self._speakers:
+                shaped.append({"role": message["role"], "content": content})  # as most are
+            else:
+                shaped.append(self._message(message, i, warn))
+        return shaped
 
     def _message(self, message: Message, index: int, warn: Callable[[str], None]) -> dict[str, Any]:
         content, role = message.get("content"), message.get("role")
-        if type(content) is str and len(message) == 2 and role in self._speakers:
-            return {"role": role, "content": content}  # as most are
         shaped = {key: value for key, value in message.items() if key != "content"}
         if role == "developer" and not self.developer:
             shaped["role"] = "system"

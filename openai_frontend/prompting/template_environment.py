@@ -79,7 +79,7 @@ def _counted(items: Iterable[Any]) -> Iterable[Any]:
     """The items of a loop, with a step for each; those of a short one at once."""
     budget = running.budget or Budget()
     if type(items) is list and len(items) <= _FEW_ITEMS:
-        budget.steps(len(items))
+        budget.step(len(items))
         return items
     return _counted_one_by_one(items, budget)
 

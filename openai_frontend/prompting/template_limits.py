@@ -53,17 +53,14 @@ class Budget:
         # id -> a list that the template created, and its size (see `size_of`)
         self._lists: dict[int, tuple[Any, int]] = {}
 
-    def step(self) -> None:
-        """Count a call, or a round of a loop. Raises TemplateLimit."""
-        self._steps += 1
+    def step(self, count: int = 1) -> None:
+        """Count a call, or rounds of a loop: several at once only if they are few. Raises
+        TemplateLimit.
+        """
+        self._steps += count
         if self._steps >= self._next_check:
             self._next_check = self._steps + _STEPS_PER_CHECK
             self._check_time()
-
-    def steps(self, count: int) -> None:
-        """Count several at once, which are few."""
-        self._steps += count - 1
-        self.step()
 
     def work(self, size: int) -> None:
         """Count work on a value of this many characters or items."""

@@ -68,6 +68,7 @@ class RequestContext:
     prefill_peer: str | None = None  # HOST:PORT of the prefill server that a router has chosen
     # Parameters for Triton's model from the request's headers; None if none are forwarded
     forwarded_headers: Mapping[str, str] | None = None
+    response_started: bool = False
     rejection: Rejection | None = None  # why the server refused the request, for the metrics
     streamed_bytes: int = 0  # of a body that bypassed the middleware
     _at_end: list[Callable[[], None]] = field(default_factory=list)

@@ -3,14 +3,12 @@ end.
 """
 
 import asyncio
-from contextlib import nullcontext
 from types import TracebackType
 
 from starlette.types import Receive
 
 from openai_frontend.admission.deferred_release import DeferredRelease
 from openai_frontend.admission.memory_budget import MemoryBudget, RequestMemory
-from openai_frontend.admission.queue import ANONYMOUS
 from openai_frontend.errors import (
     InvalidRequest,
     ModelNotFound,
@@ -59,11 +57,10 @@ async def resolve_model(
     Loads it first if needed, and does not wait for that longer than the client. Requests wait for
     a load by their key and `priority`, as in the model's queue.
     """
-    models, place = authorized_models(registry), ANONYMOUS
-    may_load = _may_load(registry, name)
-    if may_load:
-        place = queue_key(current_request(), priority or 0)
-    with CancelOnDisconnect() if may_load else nullcontext():
+    if registry.uses.demand is None or (name is not None and registry.is_loaded(name)):
+        return await resolve_loaded(registry, name, capability)
+    models, place = authorized_models(registry), queue_key(current_request(), priority or 0)
+    with CancelOnDisconnect():  # an alias or an adapter has come here too
         model = await find_model(models, name, capability, may_list=may_list_models, load_as=place)
         record_model(model)
         return model
@@ -72,8 +69,8 @@ async def resolve_model(
 async def resolve_loaded(
     registry: ModelRegistry, name: str | None, capability: Capability | None = None
 ) -> ServingModel:
-    """The model as `resolve_model`, for a request that does not run it: one that is not loaded
-    stays so, and the request gets the 503 of models that are not loaded.
+    """The model as `resolve_model`, but one that is not loaded stays so, and the request gets the
+    503 of models that are not loaded. For requests that do not run the model.
     """
     models = authorized_models(registry)
     model = await find_model(models, name, capability, may_list=may_list_models, load_as=None)
@@ -105,11 +102,6 @@ async def resolve_guard(
     model.use.pin()
     current_request().at_end(model.use.unpin)
     return GuardModel(name, model, fails_open=registry.moderation_fails_open(name))
-
-
-def _may_load(registry: ModelRegistry, name: str | None) -> bool:
-    """Whether the request may have to wait for a load; also true for an alias or adapter."""
-    return registry.uses.demand is not None and (name is None or not registry.is_loaded(name))
 
 
 def record_model(model: Generates) -> None:

@@ -154,7 +154,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """uvicorn's, with the limits. Does not call it: clients send a dozen headers."""
         name = name.lower()
-        self._request_limits.header(name, value, before=len(self.headers))
+        self._request_limits.header(name, value)
         if not self._head_open:  # ignore trailers, which a proxy does not check
             return
         value = value.rstrip(b" \t")  # llhttp leaves what RFC 9110, 5.5, excludes
@@ -164,7 +164,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_open = False
-        self._cancel_timeout()
+        if self._timeout is not None:
+            self._cancel_timeout()
         self._request_limits.version(self.parser.get_http_version())
         method = self.parser.get_method()
         if self.parser.should_upgrade() and method != b"CONNECT":
@@ -184,7 +185,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._upgrading is None:
             self._body_open = False
-            self._cancel_timeout()
+            if self._timeout is not None:
+                self._cancel_timeout()
             super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:

@@ -93,7 +93,7 @@ class RequestLimits:
 
     def begin(self) -> None:
         """A new request begins."""
-        self._head_bytes = 0  # reported by the parser, including trailers
+        self._headers = self._head_bytes = 0  # reported by the parser, including trailers
         self._buffered_bytes = 0  # read, but not reported by the parser yet; in whole reads
         self._chunks = 0
         self._has_transfer_encoding = False
@@ -106,10 +106,11 @@ class RequestLimits:
             message = f"The URL of the request is longer than {limit} bytes."
             self._reject(http_error(414, message, "request_url_too_long"))
 
-    def header(self, name: bytes, value: bytes, *, before: int) -> None:
-        """A header or a trailer, its name in lower case; `before` headers have been stored."""
+    def header(self, name: bytes, value: bytes) -> None:
+        """A header or a trailer, its name in lower case."""
         self._head_bytes += len(name) + len(value)
-        if before >= MAX_HEADERS:
+        self._headers += 1
+        if self._headers > MAX_HEADERS:
             self._reject(_TOO_MANY_HEADERS)
         if self._head_bytes > self._limits.max_header_bytes:
             self._reject_large_head()

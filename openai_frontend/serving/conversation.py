@@ -188,7 +188,9 @@ class Conversations:
             continue_final_message=conversation.continued is not None,
             template_kwargs=plan.variables.values,
             add_special_tokens=bool(fields.add_special_tokens),
-            truncation=truncation(fields, model, output_tokens=plan.max_tokens or 1),
+            truncation=None
+            if fields.truncate_prompt_tokens is None
+            else truncation(fields, model, output_tokens=plan.max_tokens or 1),
             extra_characters=plan.extra_characters,
             within_context=within_context,
             **lifting,
@@ -219,6 +221,7 @@ class Conversations:
     ) -> CompletionJob:
         """Translate sampling fields, and make one generation request for each choice."""
         fields, plan, parser = conversation.fields, conversation.plan, constrained.parser
+        n = fields.n or 1
         id = new_id(conversation.id_prefix, conversation.id_separator)
         options = response_options(
             fields,
@@ -228,8 +231,9 @@ class Conversations:
             parsed=parser is not None,
         )
         params = _known_params(conversation, model, max_tokens, constrained)
-        entries = count_prompt_logprobs(params, len(prompt.token_ids), model)
-        self.limits.check_prompt_logprobs(entries, "prompt_logprobs")
+        if params.prompt_logprobs is not None:
+            entries = count_prompt_logprobs(params, len(prompt.token_ids), model)
+            self.limits.check_prompt_logprobs(entries, "prompt_logprobs")
         first = first_request(id, prompt, params, fields, options, constrained.constraint)
         if plan.names:
             first = replace(first, field_names=renamed_fields(first.field_names, plan.names))
@@ -242,8 +246,8 @@ class Conversations:
             model=model,
             context=current_request(),
             admission=self.admission,
-            requests=_choices(first, fields.n or 1),
-            n=fields.n or 1,
+            requests=[first] if n == 1 else _choices(first, n),
+            n=n,
             options=options,
             echo=() if conversation.echo is None else [conversation.echo],
             parser=parser,
@@ -330,7 +334,7 @@ def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:
     probabilities.
     """
     params = first.sampling_params
-    if n == 1 or params.prompt_logprobs is None or params.beam_width is not None:
+    if params.prompt_logprobs is None or params.beam_width is not None:
         return choice_requests(first, n)
     others = replace(first, sampling_params=replace(params, prompt_logprobs=None))
     return [first, *choice_requests(others, n)[1:]]

@@ -67,12 +67,13 @@ class ConcurrencyLimiter:
         # Called with the name of a sleeping model that a request needs
         self.wake: Callable[[str], None] = lambda _: None
         self._slots = _Slots(self)
-        self._contended: OrderedDict[ModelSlots, None] = OrderedDict()  # the next one first
+        # The models for whose slots requests wait, the next one first
+        self.contended: OrderedDict[ModelSlots, None] = OrderedDict()
 
     @property
     def queued(self) -> int:
         """Requests that wait, for all models. Thread-safe."""
-        return sum(len(slots.queue) for slots in [*self._contended])
+        return sum(len(slots.queue) for slots in [*self.contended])
 
     def slots_for(self, model: LimitedModel) -> "ModelSlots":
         """The slots for requests to a model."""
@@ -119,26 +120,24 @@ class ConcurrencyLimiter:
     def drain(self) -> None:
         """Start no more requests and reject those that wait. Running requests finish."""
         self.draining = True
-        for slots in self._contended:
+        for slots in self.contended:
             slots.queue.reject_all()
 
     def enqueue(self, slots: "ModelSlots") -> None:
         """Requests wait for this model's slots."""
-        self._contended.setdefault(slots)
+        self.contended.setdefault(slots)
 
     def grant_free_slots(self) -> None:
         """Give free slots to waiting requests, one model after another."""
-        if not self._contended:
-            return
-        served = True
+        served = bool(self.contended)
         while served:
             served = False
-            for slots in [*self._contended]:
+            for slots in [*self.contended]:
                 if not slots.queue:
-                    del self._contended[slots]
+                    del self.contended[slots]
                 elif slots.free():
                     slots.grant_next()
-                    self._contended.move_to_end(slots)
+                    self.contended.move_to_end(slots)
                     served = True
 
 
@@ -175,8 +174,9 @@ class ModelSlots:
 
     def check(self, key: QueueKey = ANONYMOUS) -> None:
         """Raise QueueFull or ServerDraining before a request that cannot even wait costs work."""
-        self._check_draining()
-        if not self.free():
+        if self._server.draining:
+            raise ServerDraining
+        if self.closed or not self._unused:
             self.queue.check(key, self._max_queue_size)
 
     async def acquire(
@@ -188,12 +188,13 @@ class ModelSlots:
         Raises QueueFull, QueueTimeout or ServerDraining. `timeout_s` can only shorten the model's
         timeout.
         """
-        self._check_draining()
-        free, waiting = self.free(), len(self.queue)
-        if free and waiting:  # the limits were raised meanwhile
+        if self._server.draining:
+            raise ServerDraining
+        free, contended = 0 if self.closed else self._unused, self._server.contended
+        if free and self in contended:  # the limits were raised meanwhile
             self._server.grant_free_slots()
-            free, waiting = self.free(), len(self.queue)
-        if free and not waiting:
+            free = self.free()
+        if free and self not in contended:
             return self._take(min(wanted, MAX_PARALLEL, free))
         self._server.enqueue(self)
         if self.closed:
@@ -206,7 +207,8 @@ class ModelSlots:
         """Free slots that `acquire` granted."""
         self.running -= granted
         self._server.running -= granted
-        self._server.grant_free_slots()
+        if self._server.contended:
+            self._server.grant_free_slots()
 
     def grant_next(self) -> None:
         """Give slots to the next waiting request. At least one must wait."""
@@ -214,8 +216,9 @@ class ModelSlots:
 
     def free(self) -> int:
         """Free slots: 0 if limits were lowered below what runs, or if the model sleeps."""
-        return 0 if self.closed else self._unused()
+        return 0 if self.closed else self._unused
 
+    @property
     def _unused(self) -> int:
         server, own = self._server, self.limits.max_concurrent_requests
         free = server.max_concurrent_requests - server.running - server.unreleased
@@ -235,16 +238,12 @@ class ModelSlots:
     def _max_queue_size(self) -> int:
         own = self.limits.max_queue_size
         size = self._server.max_queue_size if own is None else own
-        return size + self._unused() if self.closed else size
+        return size + self._unused if self.closed else size
 
     def _timeout_s(self, requested_s: float | None) -> float:
         own_s = self.limits.queue_timeout_s
         max_s = self._server.queue_timeout_s if own_s is None else own_s
         return max_s if requested_s is None else min(requested_s, max_s)
-
-    def _check_draining(self) -> None:
-        if self._server.draining:
-            raise ServerDraining
 
     def _describe_load(self) -> str:
         if self.closed:

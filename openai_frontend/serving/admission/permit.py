@@ -101,9 +101,11 @@ class Admission:
                 generations = list(map(read, generations, requests))
             del first, requests  # with the media of those that have ended
             if wanted == 1:  # no task, no queue: the bursts pass through
-                async with aclosing(generations[0]) as generation:
-                    async for deltas in generation:
+                try:
+                    async for deltas in generations[0]:
                         yield [(0, deltas)]
+                finally:
+                    await generations[0].aclose()
                 return
             async with aclosing(merge_streams(generations, permit.granted)) as bursts:
                 async for burst in bursts:

@@ -166,11 +166,11 @@ def _choice(
         logprobs = logprobs_writer(job.model, job.options, ChatLogprobs).tokens(choice.logprobs)
     return {
         "index": index,
-        "message": choice.output.fields(job.echo_text(index)),
+        "message": choice.output.fields(job.echo_text(index) if job.echo else ""),
         "logprobs": logprobs,
         "finish_reason": finish_reason(choice.end, job.tools),
         **ids,
-        **choice.logits_fields(),
+        **(choice.logits_fields() if choice.logits else {}),
     }
 
 

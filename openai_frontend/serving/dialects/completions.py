@@ -362,7 +362,7 @@ def _choice(
         "logprobs": None if options.logprobs is None else _logprobs(job, index, choice),
         "finish_reason": finish_reason(choice.end, job.tools),
         **fields,
-        **choice.logits_fields(),
+        **(choice.logits_fields() if choice.logits else {}),
     }
 
 

@@ -89,7 +89,10 @@ class CompletionProgress:
     @property
     def finished(self) -> bool:
         """True once every choice has its finish reason."""
-        return all(choice.finished for choice in self._choices)
+        for choice in self._choices:  # noqa: SIM110  `all` takes a call for each
+            if not choice.finished:
+                return False
+        return True
 
     def add(self, choice: int, delta: CompletionDelta) -> OutputEnd | None:
         """Count a delta. Returns why the output ended with the last delta of a choice."""
@@ -247,7 +250,7 @@ def first_request(
         priority=request.priority or 0,
         cache_salt=request.cache_salt,
         stream_interval=options.interval if options.coalesced_by_engine else 1,
-        field_names=_field_names(constraint),
+        field_names=REQUEST_NAMES if constraint is NO_CONSTRAINT else _field_names(constraint),
         fallback=constraint.fallback,
         relay=TextRelay() if request.stream else None,
         usage=UsageCounter(len(prompt.token_ids)),
@@ -256,8 +259,6 @@ def first_request(
 
 def _field_names(constraint: Constraint) -> Mapping[str, str]:
     """The engine's field names -> the names in this request."""
-    if constraint is NO_CONSTRAINT:
-        return REQUEST_NAMES
     return {**REQUEST_NAMES, "structured_outputs": constraint.param, **constraint.field_names}
 
 

@@ -37,9 +37,12 @@ def template_messages(
 
     Appends the parts with media to `media`; templates only get their place.
     """
-    checked = [
-        _checked(message, f"messages[{i}]", policy, media) for i, message in enumerate(messages)
-    ]
+    checked: list[Mapping[str, Any]] = []
+    for i, message in enumerate(messages):
+        if len(message) == 2 and type(message.get("content")) is str:  # as most are: with a role
+            checked.append(message)
+        else:
+            checked.append(_checked(message, f"messages[{i}]", policy, media))
     return for_templates(list(map(_without_media, checked)) if media else checked)
 
 
@@ -54,8 +57,6 @@ def _without_media(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _checked(
     message: ChatCompletionMessageParam, place: str, policy: FieldPolicy, media: list[MediaPart]
 ) -> Mapping[str, Any]:
-    if len(message) == 2 and type(message.get("content")) is str:  # as most are: with a role
-        return message
     _check_content(message, f"{place}.content", media)
     if message.get("tool_calls"):
         _check_calls(message["tool_calls"] or (), f"{place}.tool_calls", policy)
@@ -157,15 +158,15 @@ class AssistantTurn:
 def for_templates(messages: Sequence[Message]) -> list[Message]:
     """The messages in templates' words; those that need no change are the same objects."""
     ids: dict[str, str] = {}  # function name -> the id of its last call
-    return [_translated(message, i, ids) for i, message in enumerate(messages)]
-
-
-def _translated(message: Message, index: int, ids: dict[str, str]) -> Message:
-    if message["role"] == "function":
-        return _tool_result(message, index, ids)
-    if message["role"] == "assistant" and any(message.get(name) for name in _CALL_FIELDS):
-        return _assistant(dict(message), index, ids)
-    return message
+    translated: list[Message] = []
+    for i, message in enumerate(messages):  # a call for each would take more than the rest
+        role = message["role"]
+        if role == "function":
+            message = _tool_result(message, i, ids)
+        elif role == "assistant" and any(message.get(name) for name in _CALL_FIELDS):
+            message = _assistant(dict(message), i, ids)
+        translated.append(message)
+    return translated
 
 
 def _new_id(index: int) -> str:

@@ -70,13 +70,13 @@ def _is_idle(of_the_loop: int, of_all: int) -> bool:
 # each run, on busy machines too, and a call takes 0.2 us or more. A feature that needs more calls
 # states what it costs other requests.
 _MOST_CALLS = {
-    "64": 9.8,
-    "64_tools": 11.5,  # 92 where the parser read each token
+    "64": 9.5,
+    "64_tools": 11.0,  # 92 where the parser read each token
     "64_calls": 40.0,  # a call of 64 tokens, of which 56 are relayed
-    "64_logprobs": 38.0,  # 131 through Python
-    "chat": 735.0,
-    "completion": 653.0,
-    "whole": 1900.0,  # 200 tokens, five calls each by the mock engine
+    "64_logprobs": 37.0,  # 131 through Python
+    "chat": 615.0,
+    "completion": 550.0,
+    "whole": 1700.0,  # 200 tokens, five calls each by the mock engine
 }
 
 

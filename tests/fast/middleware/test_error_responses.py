@@ -6,6 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.middleware.error_responses import ErrorResponses
+from openai_frontend.middleware.request_id import RequestId
 from tests.fast.middleware.asgi import call, echo
 
 
@@ -50,7 +51,7 @@ async def test_started_response_is_not_answered_again():
         raise ValueError
 
     with pytest.raises(ValueError):  # noqa: PT011  the same that the application raised
-        await call(ErrorResponses(app))
+        await call(RequestId(ErrorResponses(app)))  # which notes the start
 
 
 async def test_success_passes_unchanged():

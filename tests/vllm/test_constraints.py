@@ -23,6 +23,7 @@ from openai_frontend.parsing.registry import BY_NAME
 from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import Tools
 from openai_frontend.triton import Server
+from tests.examples import scaled
 from tests.fast.parsing.samples import complete
 from tests.vllm.calls import calls_of
 from tests.vllm.conftest import needs_grammar_engines
@@ -70,14 +71,15 @@ async def test_required_calls_match_random_schemas(server: Server, family: str, 
 @needs_grammar_engines
 @pytest.mark.slow
 async def test_named_calls_match_random_schemas(server: Server):
-    tools = [offered({"f": arguments_schema(n), "g": PERSON}) for n in range(1000, 1100)]
+    count = scaled(40)  # the next test names calls of 150 more
+    tools = [offered({"f": arguments_schema(1000 + n), "g": PERSON}) for n in range(count)]
     tools = [offered(each.functions, allowed=frozenset({"f"})) for each in tools]
     constraints = [held("hermes", each) for each in tools]
 
     told = await answers(server, constraints)
 
     ended = [delta for delta in told if delta.finish_reason != "length"]
-    assert len(ended) >= len(told) * 0.95
+    assert len(ended) >= len(told) * 0.9
     for each, given, delta in zip(tools, constraints, told, strict=True):
         if delta.finish_reason != "length":
             ((name, arguments),) = calls_of(read("hermes", each, given, delta.text))
@@ -103,7 +105,7 @@ async def test_calls_match_the_json_schema_test_suite(server: Server):
             assert str(error.param).startswith("tools[0].function.parameters.properties.value")  # noqa: PT017
             refused += 1
 
-    told = await answers(server, [given for _, given in made], max_tokens=400, refusable=True)
+    told = await answers(server, [given for _, given in made], max_tokens=250, refusable=True)
 
     ended = 0
     for (tools, given), delta in zip(made, told, strict=True):

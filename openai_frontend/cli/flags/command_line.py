@@ -180,6 +180,10 @@ def _apply(result: CommandLine, flag: Flag, rule: Rule) -> None:
     reading = rule.read(flag.values)
     words = _words(reading)
     result.corrected += _masked(words)
+    if reading.invalid:
+        result.problems.append(f"{flag.name}: {reading.invalid}")
+        result.obvious = False
+        return
     if reading.problem:
         reason = reading.problem.strip()
         result.problems.append(f"unknown option {flag.name}" + (f"; {reason}" if reason else ""))

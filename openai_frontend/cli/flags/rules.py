@@ -17,6 +17,7 @@ class Reading:
     words: tuple[str, ...] = ()  # for our command line
     note: str = ""  # why the flag has no effect
     problem: str = ""  # why it is refused; `words` are what to use instead
+    invalid: str = ""  # why its value is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def renamed(option: str, convert: Callable[[str], str] = str) -> Rule:
         try:
             return Reading((option, convert(values[0])))
         except ValueError as error:
-            return Reading(problem=str(error))
+            return Reading(invalid=str(error))
 
     return Rule("one", read)
 
@@ -45,7 +46,7 @@ def repeated(option: str, split: Callable[[str], Sequence[str]] = lambda text: [
         try:
             items = [item for value in values for item in split(value)]
         except ValueError as error:
-            return Reading(problem=str(error))
+            return Reading(invalid=str(error))
         return Reading(tuple(word for item in items for word in (option, item)))
 
     return Rule("several", read)
@@ -71,7 +72,7 @@ def _by_boolean(on: Reading, off: Reading) -> Rule:
     def read(values: Sequence[str]) -> Reading:
         text = values[0].lower() if values else "true"
         if text not in BOOLEANS:
-            return Reading(problem=f"'{values[0]}' is not true or false")
+            return Reading(invalid=f"'{values[0]}' is not true or false")
         return on if BOOLEANS[text] else off
 
     return Rule("switch", read)
@@ -105,7 +106,7 @@ def instead(rule: Rule, advice: str = "") -> Rule:
 
     def read(values: Sequence[str]) -> Reading:
         reading = rule.read(values)
-        if reading.problem or not reading.words:
+        if reading.problem or reading.invalid or not reading.words:
             return reading
         use = " ".join(reading.words)
         return replace(reading, problem=f"use {use}" + (f"; {advice}" if advice else ""))

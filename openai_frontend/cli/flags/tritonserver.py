@@ -46,7 +46,7 @@ def _by_port(*words: str) -> Rule:
         try:
             (is_on,) = BOOLEAN.parse(values[0] if values else "true")
         except ValueError as error:
-            return Reading(problem=str(error))
+            return Reading(invalid=str(error))
         return Reading(words) if is_on else Reading()
 
     return Rule("switch", read, is_default=True)
@@ -67,7 +67,7 @@ def _rate(values: Sequence[str]) -> Reading:
     """The mode decides which of both applies."""
     ratio = renamed("--trace-sample-ratio", _trace_rate).read(values)
     every = _OPTIONS["trace-rate"].read(values)
-    return Reading(ratio.words + every.words, problem=ratio.problem or every.problem)
+    return Reading(ratio.words + every.words, invalid=ratio.invalid or every.invalid)
 
 
 _RATE = Rule("one", _rate)

@@ -55,9 +55,9 @@ def _adapters(values: Sequence[str]) -> Reading:
     for value in values:
         name, found, path = value.partition("=")
         if value.startswith(("{", "[")):
-            return Reading(problem="use the form NAME=FOLDER (docs/lora.md)")
+            return Reading(invalid="use the form NAME=FOLDER (docs/lora.md)")
         if not (name and found and path) or "," in value:
-            return Reading(problem=f"'{value}' must have the form NAME=FOLDER")
+            return Reading(invalid=f"'{value}' must have the form NAME=FOLDER")
         pairs.append(f"{name}={path}")
     return Reading(
         ("--engine-arg", "enable_lora=true", "--model-option", f"*:adapters={','.join(pairs)}")
@@ -71,13 +71,13 @@ def _effort_map(values: Sequence[str]) -> Reading:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        return Reading(problem=f"'{values[0]}' is not a JSON object")
+        return Reading(invalid=f"'{values[0]}' is not a JSON object")
     pairs = {
         effort: to["reasoning_effort"] if _is_effort(to) else to for effort, to in found.items()
     }
     if not all(isinstance(to, str) for to in pairs.values()):
         return Reading(
-            problem="an effort can only become another effort; set other variables in a file for "
+            invalid="an effort can only become another effort; set other variables in a file for "
             "--chat-template"
         )
     text = ",".join(f"{effort}={to}" for effort, to in pairs.items())

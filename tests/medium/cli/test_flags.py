@@ -320,7 +320,7 @@ def test_all_problems_are_reported_with_the_command_line_to_use(
     assert capsys.readouterr().err.splitlines() == [
         "openai-frontend serve: 3 options are refused (see openai-frontend serve --help):",
         "  unknown option --alias; use --served-model-name x",
-        "  unknown option --trace-level; 'ALL' must be OFF, TIMESTAMPS or TENSORS",
+        "  --trace-level: 'ALL' must be OFF, TIMESTAMPS or TENSORS",
         "  unknown option --frobnicate",
         "Use: openai-frontend serve org/m --port 8 --served-model-name x --api-key ..."
         " --max-model-len 9",

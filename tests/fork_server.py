@@ -2,9 +2,6 @@
 CPU time less for each of the many gateways of the tests. Apart from the imports, such a gateway
 does what the command does. Each worker of the tests has one such process. Gateways with variables
 of their own are started by the command.
-
-Another such process has imported vLLM too: 15 s less for each gateway that starts an engine, of
-which the fork server of the gateway's engines saves 9 s.
 """
 
 import atexit
@@ -18,16 +15,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
 _ROOT = str(Path(__file__).parent.parent)
 # Not with `-m`, which would leave the folder of the tests on the path of each gateway
 _PROGRAM = (
     f"import sys; sys.path.insert(0, {_ROOT!r}); from tests import fork_server; del sys.path[0];"
-    " fork_server.main(with_vllm={})"
+    " fork_server.main()"
 )
 # What a gateway with a model that has a tokenizer has imported once it is ready
 _IMPORTED = (
@@ -37,17 +34,6 @@ _IMPORTED = (
     "transformers.models.auto.tokenization_auto",
     "transformers.tokenization_utils_tokenizers",
     "uvicorn.loops.uvloop",
-)
-# What the gateway and the fork server of its engines import for vLLM
-_IMPORTED_FOR_VLLM = (
-    "vllm.v1.engine.async_llm",
-    "vllm.v1.engine.core",
-    "vllm.v1.executor.uniproc_executor",
-    "openai_frontend.engines.vllm.engine",
-    "openai_frontend.engines.vllm.media.worker",
-    "openai_frontend.engines.vllm.grammars.sandbox_worker",
-    "openai_frontend.engines.vllm.processes.scheduler",
-    "openai_frontend.engines.vllm.processes.worker",
 )
 _MAX_REQUEST_BYTES = 1 << 20
 _STOP_S = 60.0
@@ -67,13 +53,7 @@ class ForkedProcess:
     """What the tests use of subprocess.Popen, for a process that another process has started."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        output: IO[str],
-        cwd: Path,
-        environment: Mapping[str, str],
-        *,
-        with_vllm: bool,
+        self, command: Sequence[str], output: IO[str], cwd: Path, environment: Mapping[str, str]
     ) -> None:
         self.pid = 0
         self.returncode: int | None = None
@@ -81,7 +61,7 @@ class ForkedProcess:
         request = pickle.dumps((list(command), str(cwd), dict(environment)))
         assert len(request) <= _MAX_REQUEST_BYTES
         with theirs:
-            socket.send_fds(_server(with_vllm)[0], [request], [output.fileno(), theirs.fileno()])
+            socket.send_fds(_server()[0], [request], [output.fileno(), theirs.fileno()])
         self.pid = int(self._status.recv(64))
 
     def poll(self) -> int | None:
@@ -110,12 +90,12 @@ class ForkedProcess:
 
 
 @cache
-def _server(with_vllm: bool) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """The process, and a connection to it; it ends when this end is closed, with the tests."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-P", "-c", _PROGRAM.format(with_vllm), str(theirs.fileno())],
+            [sys.executable, "-u", "-P", "-c", _PROGRAM, str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             env=_AT_START,
@@ -130,13 +110,11 @@ def _end(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
     process.wait(60)
 
 
-def main(*, with_vllm: bool) -> None:
+def main() -> None:
     """Runs in that process, and in each gateway."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     for name in _IMPORTED:
         importlib.import_module(name)
-    if with_vllm:
-        _import_vllm()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait below
@@ -161,29 +139,7 @@ def main(*, with_vllm: bool) -> None:
         os.write(status, b"%d" % os.waitstatus_to_exitcode(os.waitpid(gateway, 0)[1]))
         os._exit(0)
     os.close(status)
-    command, cwd, environment = pickle.loads(request)  # noqa: S301  from the test's own process
-    _take_over(output, cwd)
-    if with_vllm:
-        _fork_the_fork_server()
-    _replace_environment(environment)
-    sys.argv = command
-    from openai_frontend.cli import run
-
-    run()
-
-
-def _import_vllm() -> None:
-    from setproctitle import getproctitle
-
-    from openai_frontend.engines.vllm import arguments
-
-    getproctitle()  # finds the memory for titles, which it cannot where variables were replaced
-    before = len(os.listdir("/proc/self/task"))  # OpenBLAS has threads, and survives a fork
-    arguments.set_environment()  # each gateway gets other variables
-    for name in _IMPORTED_FOR_VLLM:
-        importlib.import_module(name)
-    threads = len(os.listdir("/proc/self/task")) - before
-    assert not threads, f"the import of vLLM started {threads} threads: forks may not be safe"
+    _become(output, *pickle.loads(request))  # noqa: S301  from the test's own process
 
 
 def _ends_before_the_tests(gateway: int, status: int) -> bool:
@@ -202,58 +158,15 @@ def _stop(gateway: int) -> None:
         os.kill(gateway, signal.SIGKILL)
 
 
-def _take_over(output: int, cwd: str) -> None:
+def _become(output: int, command: list[str], cwd: str, environment: dict[str, str]) -> None:
     os.setsid()
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
     os.chdir(cwd)
-
-
-def _replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
+    sys.argv = command
+    from openai_frontend.cli import run
 
-
-def _fork_the_fork_server() -> None:
-    """Fork the process that becomes the gateway's fork server when the gateway starts one, before
-    the gateway has threads. It has no imports left to do.
-    """
-    from multiprocessing import util
-
-    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-    waiting = os.fork()
-    if not waiting:
-        ours.close()
-        _become_the_fork_server(theirs)
-    theirs.close()
-    spawn: Callable[..., int] = util.spawnv_passfds
-
-    def spawn_or_wake(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-        """Instead of the function by which `multiprocessing` starts its own processes."""
-        code = arguments[-1]
-        if ours.fileno() < 0 or not code.startswith("from multiprocessing.forkserver import main"):
-            return spawn(path, arguments, descriptors)
-        with ours:
-            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-            request = pickle.dumps((code, list(descriptors), dict(os.environ), blocked))
-            socket.send_fds(ours, [request], list(descriptors))
-        return waiting
-
-    vars(util)["spawnv_passfds"] = spawn_or_wake
-
-
-def _become_the_fork_server(gateway: socket.socket) -> NoReturn:
-    # Ctrl-C and a closed terminal are for the gateway, which ends this
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
-    request, received, *_ = socket.recv_fds(gateway, _MAX_REQUEST_BYTES, 2)
-    gateway.close()
-    if not request:
-        os._exit(0)
-    code, sent, environment, blocked = pickle.loads(request)  # noqa: S301  from the gateway
-    _replace_environment(environment)
-    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)  # as a started process inherits it
-    called = "main(%d, %d, "
-    assert called % tuple(sent) in code, code
-    exec(code.replace(called % tuple(sent), called % tuple(received), 1), {})  # noqa: S102  as -c does
-    os._exit(0)
+    run()

@@ -34,7 +34,6 @@ _ENVIRONMENT = fork_server.ENVIRONMENT
 class GatewayProcess:
     """`openai-frontend serve` on a free port of 127.0.0.1, as a context manager. A string
     instead of a repository is MODEL; `port` is that of an ended process, to start it again.
-    `with_vllm` saves the import of vLLM, which starts at once: `tests/fork_server.py`.
 
     Its environment has this project's tests on the path, because engines may be among them.
     """
@@ -46,7 +45,6 @@ class GatewayProcess:
         *options: str,
         environment: Mapping[str, str] = MappingProxyType({}),
         port: int | None = None,
-        with_vllm: bool = False,
     ) -> None:
         self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
@@ -55,16 +53,13 @@ class GatewayProcess:
         model = repository if isinstance(repository, str) else f"--model-repository={repository}"
         self._command = [str(COMMAND), "serve", model, f"--port={self.port}", *options]
         self.environment = {**os.environ, **_ENVIRONMENT, **environment}
-        self._with_vllm = with_vllm
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes] | ForkedProcess:
         with self.log.open("w") as output:
             if fork_server.has_environment(self.environment):
-                cwd, with_vllm = self.log.parent, self._with_vllm
-                return ForkedProcess(
-                    self._command, output, cwd, self.environment, with_vllm=with_vllm
-                )
+                cwd = self.log.parent
+                return ForkedProcess(self._command, output, cwd, self.environment)
             return subprocess.Popen(
                 self._command,
                 stdout=output,

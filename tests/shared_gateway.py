@@ -18,8 +18,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     `demo-vision` sees, once a request has loaded it.
     """
     folder = tmp_path_factory.mktemp("gateway")
-    models = write_repository(folder / "models")
-    with GatewayProcess(models, folder / "log", with_vllm=True) as process:
+    with GatewayProcess(write_repository(folder / "models"), folder / "log") as process:
         process.wait_until_ready()
         yield process
 

@@ -20,7 +20,7 @@ async def async_client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
 def default_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """It has all demo models; `test_stop_with_engines.py` stops it."""
     log = tmp_path_factory.mktemp("default") / "log"
-    with GatewayProcess(ROOT / "model_repository", log, with_vllm=True) as process:
+    with GatewayProcess(ROOT / "model_repository", log) as process:
         process.wait_until_ready()
         yield process
 

@@ -80,7 +80,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     held_models.write_mock(models, "other", {})  # turns the garbage collector off
     options = ["--model-control-mode=explicit", "--load-model=*", "--enable-model-management"]
     options += ["--engine-restart-window-s=1"]  # or each restart would wait longer
-    with GatewayProcess(models, folder / "log", *options, with_vllm=True) as process:
+    with GatewayProcess(models, folder / "log", *options) as process:
         process.wait_until_ready()
         load_all_again(process, (*ENGINES, "other"))
         yield process

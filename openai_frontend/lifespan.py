@@ -166,7 +166,7 @@ class AppState:
             self.startup.run(),
             supervise("supervise engines", self.engine_supervisor.watch),
             *(
-                supervise("watch keys", each.watch)
+                supervise("watch keys", partial(each.watch, self.server.heartbeat))
                 for each in (self.authenticator.watchers if self.authenticator is not None else ())
             ),
         ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from openai_frontend.auth.api_keys import SCOPES, ApiKeys, Key
 from openai_frontend.auth.keys_file import InvalidKeysFile, KeysFileWatcher
 from openai_frontend.auth.rate_limit import SharedRequestLimits
+from openai_frontend.runtime.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from openai_frontend.auth.redis_limits import RedisRequestLimits
@@ -20,8 +21,8 @@ class AuthConfigError(Exception):
 class Watcher(Protocol):
     """Follows a source of keys that changes while the server runs."""
 
-    async def watch(self) -> None:
-        """Runs until it is cancelled."""
+    async def watch(self, heartbeat: Heartbeat) -> None:
+        """Runs until it is cancelled, at the pace of the process's other checks."""
 
 
 @dataclass(frozen=True, slots=True)

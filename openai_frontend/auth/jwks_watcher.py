@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from openai_frontend.auth.jwt_verifier import InvalidJWKS, JWTVerifier
 from openai_frontend.runtime.background_tasks import in_daemon_thread
+from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.runtime.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,10 @@ class JWKSWatcher:
         self._fetched_s = -UNKNOWN_KEY_COOLDOWN_S
         verifier.on_unknown_key = self._on_unknown_key
 
-    async def watch(self, interval_s: float = FETCH_INTERVAL_S) -> None:
-        """Runs until it is cancelled; retries sooner after a failure."""
+    async def watch(self, heartbeat: Heartbeat, interval_s: float = FETCH_INTERVAL_S) -> None:
+        """Runs until it is cancelled; retries sooner after a failure. The intervals are too long
+        for the heartbeat to matter.
+        """
         while True:
             self._reload.clear()
             await self.refresh()

@@ -23,6 +23,7 @@ from openai_frontend.auth.api_keys import SCOPES, ApiKeys, Key, KeyScope
 from openai_frontend.auth.rate_limit import KeyLimits, SharedRequestLimits
 from openai_frontend.config import strict_yaml
 from openai_frontend.runtime.files import file_stamp, replace_file
+from openai_frontend.runtime.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
 
@@ -256,10 +257,12 @@ class KeysFileWatcher:
         self.keys = ApiKeys([*static_keys, *read(path)], shared)
         _warn_if_others_can_write(path)
 
-    async def watch(self, interval_s: float = POLL_INTERVAL_S) -> None:
-        """Runs until it is cancelled."""
+    async def watch(self, heartbeat: Heartbeat) -> None:
+        """Looks at the file every second, or with the next beat if those of an idle process are
+        further apart. Runs until it is cancelled.
+        """
         while True:
-            await asyncio.sleep(interval_s)
+            await heartbeat.next(POLL_INTERVAL_S)
             await self.refresh()
 
     async def refresh(self) -> None:

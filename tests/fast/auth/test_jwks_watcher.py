@@ -10,6 +10,7 @@ from openai_frontend.auth.api_keys import digest_of
 from openai_frontend.auth.jwks_watcher import JWKSWatcher
 from openai_frontend.auth.jwt_verifier import JWTVerifier
 from openai_frontend.errors import NotAuthenticated
+from openai_frontend.runtime.heartbeat import Heartbeat
 from tests.fast.auth.tokens import AUDIENCE, ISSUER, jwks, token
 
 
@@ -109,7 +110,7 @@ async def test_unknown_key_id_triggers_a_fetch(provider, tokens, monkeypatch):
     monkeypatch.setattr(jwks_watcher, "UNKNOWN_KEY_COOLDOWN_S", 0.0)
     provider.keys = jwks("RS256")
     watched = JWKSWatcher(provider.url, tokens)
-    following = asyncio.create_task(watched.watch(3600))
+    following = asyncio.create_task(watched.watch(Heartbeat(), 3600))
     async with asyncio.timeout(30):
         while opens(tokens, token(algorithm="RS256")) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -123,7 +124,7 @@ async def test_unknown_key_id_triggers_a_fetch(provider, tokens, monkeypatch):
 
 async def test_unknown_key_ids_have_a_cooldown(provider, tokens):
     watched = JWKSWatcher(provider.url, tokens)
-    following = asyncio.create_task(watched.watch(3600))
+    following = asyncio.create_task(watched.watch(Heartbeat(), 3600))
     async with asyncio.timeout(30):
         while opens(tokens) is None:  # noqa: ASYNC110  a thread reads the keys
             await asyncio.sleep(0.005)

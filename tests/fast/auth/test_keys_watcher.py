@@ -4,8 +4,10 @@ import os
 
 import pytest
 
+from openai_frontend.auth import keys_file
 from openai_frontend.auth.keys_file import InvalidKeysFile, KeysFileWatcher
 from openai_frontend.errors import NotAuthenticated
+from openai_frontend.runtime.heartbeat import Heartbeat
 from tests.fast.auth.key_files import key, write
 
 
@@ -88,10 +90,11 @@ async def test_unchanged_file_is_not_read(path, monkeypatch):
     assert opens(watched, "a") == "a"
 
 
-async def test_watcher_follows_the_file(path):
+async def test_watcher_follows_the_file(path, monkeypatch):
     """New keys are valid, removed ones are not."""
     watched = KeysFileWatcher(path)
-    following = asyncio.create_task(watched.watch(0.01))
+    monkeypatch.setattr(keys_file, "POLL_INTERVAL_S", 0.0)
+    following = asyncio.create_task(watched.watch(Heartbeat(idle_s=0.01)))
     write(path, key("b"))
 
     async with asyncio.timeout(30):

@@ -129,7 +129,7 @@ class GatewayProcess(QuietServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts to listen before the models are loaded."""
         # uvloop would list each request's generators in a WeakSet, to close them when it ends; by
-        # then all requests have ended. What is no longer referenced is closed as before.
+        # then all requests have ended. Unreferenced ones are closed as before.
         sys.set_asyncgen_hooks(firstiter=None)
         self._start(self._watchdog.run())
         self._start(self.notifier.send_watchdog_pings())

@@ -1,4 +1,6 @@
-"""Keeps garbage collections from pausing streams (docs/decisions/0010-one-process.md)."""
+"""Keeps garbage collections from pausing streams, and what stays in memory in huge pages
+(docs/decisions/0010-one-process.md, 0037-huge-pages.md).
+"""
 
 import asyncio
 import contextlib
@@ -10,6 +12,7 @@ from typing import Any
 import psutil
 
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.runtime import huge_pages
 from openai_frontend.runtime.heartbeat import Heartbeat
 
 # Python's defaults are 700, 10 and 10. With these a collection checks at most 20,000 objects, which
@@ -90,6 +93,7 @@ async def _watch_models(
             freeze_heap(gone=gone)
             limit.collected()
             frozen, gone = served, False
+            await asyncio.to_thread(huge_pages.collapse)
         await heartbeat.next(_CHECK_INTERVAL_S)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.models.model_card import ModelCard
+from openai_frontend.runtime import huge_pages
 from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.server import gc_tuning
 
@@ -46,9 +47,17 @@ def frozen() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def collapses(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows with each move to huge pages, which would take this process a second."""
+    calls: list[None] = []
+    monkeypatch.setattr(huge_pages, "collapse", lambda: calls.append(None))
+    return calls
+
+
 @dataclass
 class Settled:
-    """Records the arguments of `settle`."""
+    """Records the arguments of `freeze_heap`."""
 
     gone: list[bool] = field(default_factory=list)
 
@@ -73,8 +82,8 @@ async def looked_at() -> None:
     await asyncio.sleep(0.03)
 
 
-async def test_heap_is_frozen_after_changes_of_models(monkeypatch):
-    """If a model is gone, frozen objects are collected first."""
+async def test_heap_is_frozen_after_changes_of_models(monkeypatch, collapses):
+    """If a model is gone, frozen objects are collected first. Huge pages follow each time."""
     calls, registry = Settled(), FakeRegistry()
     monkeypatch.setattr(gc_tuning, "freeze_heap", calls)
     monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.005)
@@ -86,6 +95,7 @@ async def test_heap_is_frozen_after_changes_of_models(monkeypatch):
             await looked_at()
 
     assert calls.gone == [False, False, True, True]
+    assert len(collapses) == 4
 
 
 async def test_swaps_of_models_cause_one_collection(monkeypatch):

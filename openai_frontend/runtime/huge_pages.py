@@ -14,8 +14,8 @@ _HUGE_BYTES = 2 << 20
 _PAGE_BYTES = 4096
 _ENTRY_BYTES = 8  # of /proc/self/pagemap; one for each page
 _PRESENT = 1 << 63
-# Of a range's pages. Collapsing makes all of them present, so emptier ranges, such as stacks, would
-# need more memory.
+# Collapsing makes all pages of a range present, so emptier ranges, such as stacks, would need more
+# memory.
 _MIN_PRESENT = (_HUGE_BYTES // _PAGE_BYTES) * 7 // 8
 _MADV_COLLAPSE = 25  # since Linux 6.1; older kernels answer EINVAL
 _POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")

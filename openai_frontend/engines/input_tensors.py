@@ -93,7 +93,7 @@ def read_text_before(inputs: Mapping[str, Tensor], request: GenerationRequest) -
 
 def flags(inputs: Mapping[str, Tensor], names: AbstractSet[str]) -> list[str]:
     """Return those of the BOOL inputs that are present and true: most requests have none."""
-    return [name for name in names & inputs.keys() if inputs[name].item()]
+    return [name for name in names if name in inputs and inputs[name].item()]
 
 
 def _read_prompt(

@@ -460,7 +460,8 @@ def _characters(messages: Sequence[Mapping[str, Any]]) -> int | None:
     """The total length of the messages' texts; None if some have lists or mappings."""
     characters = 0
     for each in messages:
-        for value in each.values():
+        for key in each:
+            value = each[key]
             kind = type(value)  # of parsed JSON
             if kind is str:
                 characters += len(value)

@@ -157,7 +157,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._request_limits.header(name, value)
         if not self._head_open:  # ignore trailers, which a proxy does not check
             return
-        value = value.rstrip(b" \t")  # llhttp leaves what RFC 9110, 5.5, excludes
+        if value[-1:] in b" \t":  # llhttp leaves what RFC 9110, 5.5, excludes
+            value = value.rstrip(b" \t")
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
         self.headers.append((name, value))

@@ -88,6 +88,7 @@ class RequestLimits:
 
     def __init__(self, limits: ProtocolLimits) -> None:
         self._limits = limits
+        self._max_url_bytes = min(limits.max_header_bytes, MAX_REQUEST_LINE_BYTES)
         self.rejection: ErrorReply | None = None  # None: a parser error means a malformed request
         self.begin()
 
@@ -101,9 +102,8 @@ class RequestLimits:
     def url(self, url: bytes) -> None:
         """A part of the URL."""
         self._head_bytes += len(url)
-        limit = min(self._limits.max_header_bytes, MAX_REQUEST_LINE_BYTES)
-        if self._head_bytes > limit:
-            message = f"The URL of the request is longer than {limit} bytes."
+        if self._head_bytes > self._max_url_bytes:
+            message = f"The URL of the request is longer than {self._max_url_bytes} bytes."
             self._reject(http_error(414, message, "request_url_too_long"))
 
     def header(self, name: bytes, value: bytes) -> None:

@@ -192,7 +192,7 @@ def attach(loop: asyncio.AbstractEventLoop) -> None:
 def detach(loop: asyncio.AbstractEventLoop, reason: str) -> None:
     """Fail requests in flight with `reason` and accept no more."""
     for engine_handle, execution in close(reason):
-        _guarded(engine_handle.cancel, execution)
+        _cancel(engine_handle, execution)
     loop.remove_reader(_core.execution_fd())
 
 
@@ -216,15 +216,15 @@ def interrupt_loads() -> None:
 
 def _on_executions() -> None:
     for engine_handle, execution in _core.drain_executions():
-        _guarded(engine_handle.start, execution)
+        with caught(partial(_fail, execution)):  # a user's engine: others continue
+            engine_handle.start(execution)
     for engine_handle, execution in _core.take_cancelled_executions():
-        _guarded(engine_handle.cancel, execution)
+        _cancel(engine_handle, execution)
 
 
-def _guarded(call: Any, execution: _core.Execution) -> None:
-    """Call a user's engine. An exception fails this request; others continue."""
+def _cancel(engine_handle: EngineHandle, execution: _core.Execution) -> None:
     with caught(partial(_fail, execution)):
-        call(execution)
+        engine_handle.cancel(execution)
 
 
 def _fail(execution: _core.Execution, error: Exception) -> None:

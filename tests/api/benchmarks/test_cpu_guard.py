@@ -1,15 +1,20 @@
-"""Guards the hot path: CPU time and numbers of calls, never wall-clock time."""
+"""Guards the hot path: CPU time, numbers of calls and of allocations, never wall-clock time."""
 
+import os
 import statistics
+import subprocess
+import sys
+import sysconfig
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from benchmarks import hot_spots, process_stat
+from benchmarks import hot_spots, process_stat, server_process
 from benchmarks.measurement import Bench
 from benchmarks.plan import QUICK
-from benchmarks.scenario import MOST_STREAMS
+from benchmarks.scenario import MOST_STREAMS, SCENARIOS
 from tests.cpu_time import budget
 
 # 1.5 times the designed 16 us, and three times the actual cost (docs/benchmarks.md): only a
@@ -74,9 +79,9 @@ _MOST_CALLS = {
     "64_tools": 11.0,  # 92 where the parser read each token
     "64_calls": 40.0,  # a call of 64 tokens, of which 56 are relayed
     "64_logprobs": 37.0,  # 131 through Python
-    "chat": 615.0,
-    "completion": 550.0,
-    "whole": 1700.0,  # 200 tokens, five calls each by the mock engine
+    "chat": 600.0,
+    "completion": 540.0,
+    "whole": 1650.0,  # 200 tokens, five calls each by the mock engine
 }
 
 
@@ -97,3 +102,43 @@ def test_calls_per_chunk_and_per_request(tmp_path):
     if excess(calls):
         calls = {name: min(calls[name], again) for name, again in profiled().items()}
     assert excess(calls) == {}
+
+
+# Of the interpreter, on all threads, without those of its free lists
+_MOST_ALLOCATIONS = {"64": 5.0, "chat": 690.0, "completion": 600.0, "whole": 1240.0}
+_LEAST_RESPONSES = 320
+
+
+@pytest.mark.slow
+def test_allocations_per_chunk_and_per_request(tmp_path):
+    """Like calls, they are almost the same in each run, and each takes 0.1 us or more."""
+    bench = Bench.prepare(tmp_path, QUICK, c_floor=None, say=lambda text: None)
+    counts = tmp_path / "counts"
+    launcher = ["-m", "tests.api.benchmarks.counting_server", _library(tmp_path), str(counts)]
+    with server_process.gateway(bench.repository, bench.cores.server, launcher) as gateway:
+        found = {}
+        for scenario in SCENARIOS:
+            if scenario.name in _MOST_ALLOCATIONS:
+                options = {**scenario.options, "least_responses": _LEAST_RESPONSES}
+                bench.load(gateway, **{**options, "measured_s": 0.5})  # what is made once
+                before = _count(counts)
+                measured = bench.load(gateway, **options)
+                units = measured.all_chunks or measured.all_responses
+                found[scenario.name] = (_count(counts) - before) / units
+
+    assert found.keys() == _MOST_ALLOCATIONS.keys()
+    excess = {name: each for name, each in found.items() if each > _MOST_ALLOCATIONS[name]}
+    assert excess == {}, found
+
+
+def _library(folder: Path) -> str:
+    library = folder / "counted_allocations.so"
+    source = Path(__file__).with_name("counted_allocations.c")
+    include = f"-I{sysconfig.get_path('include')}"
+    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", include]
+    subprocess.run(["gcc", *options, "-o", library, source], check=True)  # noqa: S607  the machine's own
+    return os.fspath(library)
+
+
+def _count(counts: Path) -> int:
+    return int.from_bytes(counts.read_bytes(), sys.byteorder)

@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "inference.h"
+#include "running_threads.h"
 #include "server_options.h"
 #include "triton_api.h"
 
@@ -43,13 +44,20 @@ void keep(ServerReference server, ResponseAllocator* allocator) {
   kept->emplace_back(std::move(server), allocator);
 }
 
+// The core deletes a model on a detached thread, which locks a mutex of the core after the model
+// counts as unloaded: without the wait, it would write to memory that has been freed.
+void delete_idle_server(triton::Server* server) {
+  wait_for_running_threads();
+  ignore(server_api.ServerDelete(server));
+}
+
 // Deletes a server after its last call. Its threads may wait for the GIL, so it must not be held.
 void delete_server(triton::Server* server) {
   if (PyGILState_Check() != 0) {
     const nb::gil_scoped_release release;
-    ignore(server_api.ServerDelete(server));
+    delete_idle_server(server);
   } else {
-    ignore(server_api.ServerDelete(server));
+    delete_idle_server(server);
   }
 }
 

@@ -1,16 +1,14 @@
 """What a backend may send that is neither text nor a tensor of any type."""
 
 import asyncio
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from openai_frontend.triton import _core, library
+from openai_frontend.triton import _core
+from tests.core.triton import c_backends
 from tests.core.triton.waiting import until
 
 CONFIG = """
-backend: "raw"
 model_transaction_policy { decoupled: true }
 input [{ name: "IN" data_type: TYPE_INT32 dims: [1] }]
 output [{ name: "OUT" data_type: TYPE_INT32 dims: [-1] }]
@@ -20,15 +18,7 @@ output [{ name: "OUT" data_type: TYPE_INT32 dims: [-1] }]
 @pytest.fixture
 def raw_model(repository):
     """A model `raw` of raw_backend.c."""
-    version = repository / "raw" / "1"
-    version.mkdir(parents=True)
-    (repository / "raw" / "config.pbtxt").write_text(CONFIG)
-    real = library.find()
-    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
-    source = Path(__file__).with_name("raw_backend.c")
-    link = [f"-L{real.parent}", f"-l:{real.name}"]
-    command = ["gcc", *options, "-o", version / "libtriton_raw.so", source, *link]
-    subprocess.run(command, check=True)
+    c_backends.write(repository, "raw", CONFIG)
 
 
 @pytest.fixture

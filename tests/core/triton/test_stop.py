@@ -1,4 +1,5 @@
 import asyncio
+import ctypes
 import gc
 import multiprocessing
 import subprocess
@@ -12,7 +13,7 @@ from openai_frontend.triton import _core, inprocess
 from tests import mock_models
 from tests.core.engines import failing_engines
 from tests.core.engines.failing_engines import NeverEnds
-from tests.core.triton import python_models
+from tests.core.triton import c_backends, python_models
 from tests.core.triton.generation_inputs import collect, generate, generation
 from tests.core.triton.waiting import until
 
@@ -200,6 +201,17 @@ async def test_core_that_does_not_stop_without_its_loop(repository, start_server
 
     assert "Triton's core did not stop" in caplog.text
     assert not folder.exists()
+
+
+async def test_core_outlives_the_threads_that_delete_models(repository, start_server):
+    """Such a thread still uses the core after its model counts as unloaded."""
+    backend = c_backends.write(repository, "lingering", "")
+    server = await start_server(startup_models=[])
+    await server.load_model("lingering")
+    ended_threads = ctypes.c_int.in_dll(ctypes.CDLL(str(backend)), "ended_threads")
+    await server.stop()
+
+    assert ended_threads.value == 1
 
 
 async def test_concurrent_stops(server):

@@ -2,7 +2,7 @@
 
 A body within the byte limit can hold a million keys, each of which costs a microsecond or more in
 pydantic (9.5 MB of unknown fields took a second). The check does not parse; the parser reports
-invalid JSON.
+invalid JSON. The same pass over a long body finds integers that orjson would round.
 """
 
 from collections.abc import Generator, Iterator
@@ -20,6 +20,9 @@ _NO_STRUCTURE = bytes(set(range(256)) - set(b"[{]}:"))
 _WINDOW = 64 * 1024  # bytes: 0.25 ms if every other one is escaped
 _WINDOWS_A_STEP = 3
 _SIGNS_A_STEP = 16 * 1024  # 0.8 ms
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_LONG, _LONG_NEGATIVE = b"0" * 20, b"-" + b"0" * 19  # integers that may need more than 64 bits
+_LONG_FRACTION = b"." + _LONG  # of a shortest decimal, such as 0.00012345678901234567
 
 
 class TooManyParts(ValueError):
@@ -28,16 +31,21 @@ class TooManyParts(ValueError):
 
 def check_json_size(text: bytes) -> None:
     """Raises TooManyParts. Takes 1 us for short texts."""
-    for _ in size_checks(text):
-        pass
+    if may_have_many_parts(text):
+        for _ in size_checks(text):
+            pass
 
 
-def size_checks(text: bytes) -> Iterator[None]:
-    """`check_json_size` in steps of less than a millisecond, with other work between them."""
+def size_checks(text: bytes) -> Generator[None, None, bool]:
+    """`check_json_size` in steps of less than a millisecond, with other work between them.
+
+    Returns whether a number may be an integer beyond 64 bits, which orjson rounds to a decimal.
+    """
     if not may_have_many_parts(text):
-        return
+        return _may_have_long_integer(text)
     strings = values = 0
-    signs = b""
+    signs = tail = b""
+    has_long_integer = False
     for window, (outside, quotes) in enumerate(_windows(text)):
         strings, values = strings + quotes, values + outside.count(b",")
         if strings > 2 * MAX_STRINGS:
@@ -49,10 +57,22 @@ def size_checks(text: bytes) -> Iterator[None]:
             raise TooManyParts(f"more than {2 * MAX_STRINGS} arrays and objects")
         if window == 0:  # most attacks show here
             yield from _level_checks(signs)
+        has_long_integer = has_long_integer or _may_have_long_integer(tail + outside)
+        tail = outside[-len(_LONG) :]
         if window % _WINDOWS_A_STEP == 0:
             yield
     if window > 0:
         yield from _level_checks(signs)
+    return has_long_integer
+
+
+def _may_have_long_integer(text: bytes) -> bool:
+    """Whether it has so many digits in a row. Takes 1 us per KiB, 15 times less than a regex."""
+    digits = text.translate(_DIGITS)
+    if _LONG not in digits and _LONG_NEGATIVE not in digits:
+        return False
+    digits = digits.replace(_LONG_FRACTION, b"")
+    return _LONG in digits or _LONG_NEGATIVE in digits
 
 
 def check_json_depth(text: bytes) -> None:

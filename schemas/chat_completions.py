@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Field, Tag, with_config
 from typing_extensions import TypedDict
 
+from schemas.json_value import JSONValue
 from schemas.logprobs import ChoiceLogprobs, PromptLogprobs
 from schemas.moderations import ModerationResult
 from schemas.sampling import INT32_MAX, RequestFields, SamplingFields, Scalar
@@ -91,7 +92,7 @@ class ChatCompletionMessageParam(TypedDict):
     ]
     function_call: NotRequired[FunctionCallParam | None]
     tool_call_id: NotRequired[str | None]
-    annotations: NotRequired[list[Any] | None]  # of an earlier response
+    annotations: NotRequired[list[JSONValue] | None]  # of an earlier response
     reasoning_content: NotRequired[str | None]
     reasoning: NotRequired[str | None]
 

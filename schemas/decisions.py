@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
+from schemas.json_value import JSONObject
 from schemas.responses import (
     LENIENT,
     MAX_INPUT_ITEMS,
@@ -31,7 +32,7 @@ class DecisionPart(TypedDict):
     refusal: NotRequired[str | None]
     image_url: NotRequired[str | None]
     detail: NotRequired[Literal["auto", "low", "high", "original"] | None]
-    data: NotRequired[dict[str, Any] | list[dict[str, Any]] | None]  # of an `input_json`
+    data: NotRequired[JSONObject | list[JSONObject] | None]  # of an `input_json`
 
 
 DecisionParts = Annotated[

@@ -1,9 +1,10 @@
 """Bodies of hosting platforms: SageMaker's invocations and Vertex AI's predictions."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from schemas.json_value import JSONObject
 from schemas.sampling import RequestFields
 
 
@@ -14,5 +15,5 @@ class InvocationRequest(RequestFields):
     """
 
     requestType: Literal["NEW_SESSION", "CLOSE"] | None = None
-    instances: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
-    parameters: dict[str, Any] | None = None  # of each instance
+    instances: Annotated[list[JSONObject], Field(min_length=1)] | None = None
+    parameters: JSONObject | None = None  # of each instance

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.json_value import JSONObject
 from schemas.sampling import RequestFields
 
 Parameters = dict[str, Any]  # of strings, numbers and booleans
@@ -62,7 +63,7 @@ class InferRequest(RequestFields):
     """POST /v2/models/{model}/infer."""
 
     id: Text | None = None
-    parameters: Parameters | None = None
+    parameters: JSONObject | None = None
     inputs: Annotated[list[RequestInput], Field(max_length=MAX_TENSORS)]  # each may be optional
     outputs: Annotated[list[RequestOutput], Field(max_length=MAX_TENSORS)] | None = None
 
@@ -91,7 +92,7 @@ class GenerateRequest(RequestFields):
     """POST /v2/models/{model}/generate: also the model's inputs and parameters by name."""
 
     id: Text | None = None
-    parameters: Parameters | None = None
+    parameters: JSONObject | None = None
 
 
 class GenerateResponse(BaseModel):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
+from schemas.json_value import JSONObject, JSONValue
 from schemas.sampling import INT32_MAX, ModelName, RequestFields, StopTexts
 from schemas.tools import MAX_TOOLS, Name
 
@@ -189,7 +190,7 @@ class ToolUseBlockParam(TypedDict):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, Any]
+    input: JSONObject
 
 
 @with_config(_STRICT)
@@ -258,7 +259,7 @@ class ToolParam(TypedDict):
     type: NotRequired[Literal["custom"] | None]
     name: Name
     description: NotRequired[str | None]
-    input_schema: dict[str, Any]
+    input_schema: JSONObject
     strict: NotRequired[bool | None]
 
 
@@ -349,7 +350,7 @@ class JSONOutputFormat(TypedDict):
     """JSON that matches the schema."""
 
     type: Literal["json_schema"]
-    schema: dict[str, Any]
+    schema: JSONObject
 
 
 @with_config(_STRICT)
@@ -380,11 +381,11 @@ class CountTokensRequest(RequestFields):
     output_config: OutputConfig | None = None
 
     # Accepted without effect on the output
-    cache_control: Any = None  # prefixes are cached without being marked
-    context_management: Any = None
+    cache_control: JSONValue = None  # prefixes are cached without being marked
+    context_management: JSONValue = None
     speed: Literal["standard", "fast"] | None = None
-    billing_policy: Any = None
-    fallback_credit_token: Any = None
+    billing_policy: JSONValue = None
+    fallback_credit_token: JSONValue = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
 
@@ -400,11 +401,11 @@ class MessagesRequest(CountTokensRequest):
     top_k: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
 
     # Accepted without effect on the output
-    metadata: Any = None
+    metadata: JSONValue = None
     service_tier: Literal["auto", "standard_only"] | None = None
     inference_geo: str | None = None
-    container: Any = None
-    diagnostics: Any = None
+    container: JSONValue = None
+    diagnostics: JSONValue = None
 
 
 class OutputTokensDetails(BaseModel):

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
+from schemas.json_value import JSONObject
+
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 MAX_CONSTRAINT_BYTES = 256 * 1024  # of its JSON
@@ -37,7 +39,7 @@ class JSONSchema(TypedDict):
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
     description: NotRequired[str | None]
-    schema: NotRequired[dict[str, Any] | None]
+    schema: NotRequired[JSONObject | None]
     strict: NotRequired[bool | None]
 
 
@@ -54,8 +56,8 @@ class ResponseFormatStructuralTag(TypedDict):
     """vLLM's: xgrammar's structural tag, the object itself."""
 
     type: Literal["structural_tag"]
-    format: NotRequired[dict[str, Any]]
-    structures: NotRequired[list[dict[str, Any]]]
+    format: NotRequired[JSONObject]
+    structures: NotRequired[list[JSONObject]]
     triggers: NotRequired[list[str]]
 
 
@@ -78,7 +80,7 @@ class StructuredOutputsParam(TypedDict):
     """vLLM's: exactly one of the first six."""
 
     json: NotRequired[
-        Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<an object>")] | None
+        Annotated[str, Tag("<a string>")] | Annotated[JSONObject, Tag("<an object>")] | None
     ]
     regex: NotRequired[Pattern | None]
     choice: NotRequired[Choices | None]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
+from schemas.json_value import JSONObject, JSONValue
 from schemas.response_format import JSONSchema
 from schemas.sampling import INT32_MAX, PromptCacheOptions, RequestFields, SamplingFields
 from schemas.tools import MAX_TOOLS, CustomFormatText, Name
@@ -124,7 +125,7 @@ class ToolSearchCallItem(TypedDict):
     """The model's search for tools, which the client runs."""
 
     type: Literal["tool_search_call"]
-    arguments: NotRequired[Any]
+    arguments: NotRequired[JSONValue]
     call_id: NotRequired[str | None]
 
 
@@ -179,7 +180,7 @@ class FunctionToolParam(TypedDict):
     type: Literal["function"]
     name: Name
     description: NotRequired[str | None]
-    parameters: NotRequired[dict[str, Any] | None]
+    parameters: NotRequired[JSONObject | None]
     strict: NotRequired[bool | None]
     defer_loading: NotRequired[bool | None]
 
@@ -234,7 +235,7 @@ class ToolSearchParam(TypedDict):
     type: Literal["tool_search"]
     execution: NotRequired[Literal["client", "server"] | None]
     description: NotRequired[str | None]
-    parameters: NotRequired[dict[str, Any] | None]
+    parameters: NotRequired[JSONObject | None]
 
 
 @with_config(LENIENT)
@@ -406,9 +407,9 @@ class ResponsesRequest(SamplingFields):
     previous_response_id: str | None = None
 
     # Accepted without effect
-    client_metadata: dict[str, Any] | None = None
-    access_programs: Any = None
-    image: Any = None
+    client_metadata: JSONObject | None = None
+    access_programs: JSONValue = None
+    image: JSONValue = None
     prompt_cache_options: ResponsesCacheOptions | None = None
 
 

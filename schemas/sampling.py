@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag
 from pydantic_core import PydanticKnownError
 
+from schemas.json_value import JSONObject, JSONValue
 from schemas.response_format import Choices, Pattern, ResponseFormat, StructuredOutputsParam
 
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
@@ -72,6 +73,8 @@ class RequestFields(BaseModel):
     """The base of every request: no conversions, no NaN; unknown fields are kept, not validated."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+
+    __pydantic_extra__: dict[str, JSONValue]
 
 
 ModelName = Annotated[
@@ -152,7 +155,7 @@ class SamplingFields(RequestFields):
     spaces_between_special_tokens: bool | None = None
     structured_outputs: StructuredOutputsParam | None = None
     guided_json: (
-        Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<an object>")] | None
+        Annotated[str, Tag("<a string>")] | Annotated[JSONObject, Tag("<an object>")] | None
     ) = None  # this and the following: older names of `structured_outputs` and its members
     guided_regex: Pattern | None = None
     guided_choice: Choices | None = None

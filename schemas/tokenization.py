@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from schemas.chat_completions import ChatCompletionMessageParam
+from schemas.json_value import JSONObject
 from schemas.sampling import ModelName, RequestFields, Scalar, TokenId
 from schemas.token_ids import MAX_TOKEN_IDS, MAY_BE_LONG
 from schemas.tools import MAX_TOOLS
@@ -13,7 +14,7 @@ Messages = Annotated[
     list[ChatCompletionMessageParam], Field(min_length=1, max_length=100_000, fail_fast=True)
 ]
 TemplateKwargs = Annotated[dict[Annotated[str, Field(max_length=64)], Scalar], Field(max_length=64)]
-Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)]
+Tools = Annotated[list[JSONObject], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
 UncountedMedia = Annotated[

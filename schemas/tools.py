@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
+from schemas.json_value import JSONObject
+
 # Per request; rejecting this many takes 5 ms. serving/request/tools.py limits their JSON's bytes
 MAX_TOOLS = 256
 
@@ -30,7 +32,7 @@ class FunctionDefinition(TypedDict):
 
     name: Name
     description: NotRequired[str | None]
-    parameters: NotRequired[dict[str, Any] | None]
+    parameters: NotRequired[JSONObject | None]
     strict: NotRequired[bool | None]
 
 
@@ -162,7 +164,7 @@ FunctionChoice = Annotated[
 ]
 
 
-Arguments = Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<an object>")]
+Arguments = Annotated[str, Tag("<a string>")] | Annotated[JSONObject, Tag("<an object>")]
 
 
 @with_config(_STRICT)

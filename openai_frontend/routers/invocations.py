@@ -17,6 +17,7 @@ from openai_frontend.request_context.context import current_request
 from openai_frontend.routers.request import read_body
 from openai_frontend.routers.routing import HealthRoute, InferenceRoute
 from openai_frontend.routers.stateful_sessions import StatefulSessions
+from openai_frontend.serving.request.client_json import client_json
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.hosting import InvocationRequest
 
@@ -108,7 +109,7 @@ class Invocations:
         if instance.get("stream"):
             raise InvalidRequest("'stream' is not possible within instances", param="stream")
         body = {name: value for name, value in instance.items() if name != "@requestFormat"}
-        data = orjson.dumps(body)
+        data = client_json(body)
         fields = await self._read(request, data)
         response = await self._answer(_accepting_no_encoding(request), data, fields)
         if response.headers.get("content-type") != "application/json":
@@ -123,7 +124,7 @@ class Invocations:
             raise InvalidRequest(f"The body must have one of these members: {known}.")
         if not path.startswith(_INFERENCE):
             if (adapter := request.headers.get(_ADAPTER)) is not None:
-                body = orjson.dumps({**fields.model_dump(exclude_unset=True), "model": adapter})
+                body = client_json({**fields.model_dump(exclude_unset=True), "model": adapter})
             return await self._call(request, path, {}, body)
         if self._inference_type is not None:
             path = _INFERENCE + self._inference_type

@@ -1,5 +1,6 @@
 import json
 import time
+from collections.abc import Generator
 
 import pytest
 
@@ -142,3 +143,31 @@ def longest_step(body: bytes) -> float:
     for _ in steps:
         longest, last = max(longest, time.process_time() - last), time.process_time()
     return longest
+
+
+LONG_INTEGERS = [b"9" * 20, b"-9223372036854775809", b"18446744073709551616", b"1" * 400]
+OTHER_NUMBERS = [
+    *(b"1" * 19, b"-999999999999999999", b"0.00012345678901234567", b"-0.000" + b"1" * 17, b"1e20"),
+    b'"12345678901234567890 and more"',
+]
+
+
+@pytest.mark.parametrize("at", [0, 1, 65_500, 65_510, 65_520, 65_530, 65_536, 200_000])
+@pytest.mark.parametrize(
+    ("number", "is_long"),
+    [*((each, True) for each in LONG_INTEGERS), *((each, False) for each in OTHER_NUMBERS)],
+    ids=repr,
+)
+def test_long_integers_are_found_between_other_values(number, is_long, at):
+    """Also at the ends of the windows, and not within the strings of a body that has windows."""
+    body = nested(b"[1," + b" " * at + number + b"," + b" " * 70_000 + b"2]")
+
+    assert is_long == result(json_limits.size_checks(body))
+
+
+def result(steps: Generator[None, None, bool]) -> bool:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bool(end.value)

@@ -185,9 +185,8 @@ def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> No
 def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     """Start a gateway with these models: `mock` answers at once, `slow` at 10 tokens per second,
     `mirror` with its request, `vision` with its images and audio files, `hears` with its audio;
-    `broken` fails,
-    `teller` fails in a tool call, and each of ODD_ANSWERS gives that answer. `more` options come
-    last.
+    `broken` fails, `tools` has a template for tools, `teller` fails in a tool call, and each of
+    ODD_ANSWERS gives that answer. `more` options come last.
     """
     repository, events = folder / "models", folder / engines.EVENTS
     events.touch()
@@ -198,6 +197,7 @@ def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     mock_models.write_with_tokenizer(
         repository, "hears", audio_window_s=30.0, describe_audio=True, answer_tokens=1
     )
+    mock_models.write_with_turns(repository, "tools", turns=[{"text": "Hello"}])
     told = {"tokens": ['<tool_call>{"name": ', ANSWER], "fail_after_tokens": 8}
     mock_models.write_with_tokenizer(repository, "teller", **told)
     for name, tokens in ODD_ANSWERS.items():

@@ -31,16 +31,13 @@ ODD = {
     "trailing comma": b"[1,]",
     "bare word": b"undefined",
 }
-# Valid JSON, but not a valid number: refused only if the endpoint has the field
-TOO_LARGE = {"infinite", "long fraction"}
-WITHOUT_USER = {"/tokenize", "/detokenize", "/v1/decisions"}
 VALID_TEXT = [rb'"\u0000"', rb'"\ud83d\ude42"', b'"\xe2\x80\xa8"', b'"\xef\xbf\xbd"']
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_invalid_json_values_get_400_in_any_field(guarded, name):
     """On every endpoint that reads JSON."""
-    for path in REQUIRED.keys() - (WITHOUT_USER if name in TOO_LARGE else set()):
+    for path in REQUIRED:
         required = json.dumps(REQUIRED[path]).encode()
 
         response = guarded.post(path, required[:-1] + b', "user": ' + ODD[name] + b"}")

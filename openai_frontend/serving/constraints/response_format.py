@@ -16,6 +16,7 @@ from openai_frontend.serving.constraints import formats
 from openai_frontend.serving.constraints.formats import Format
 from openai_frontend.serving.constraints.json_schema import check_schema
 from openai_frontend.serving.constraints.schema_reduction import REDUCTIONS
+from openai_frontend.serving.request.client_json import read_client_json
 from schemas.response_format import MAX_CONSTRAINT_BYTES
 from schemas.sampling import SamplingFields
 
@@ -130,11 +131,13 @@ def _schema(value: Any, place: str) -> Any:
     schema = value
     if isinstance(value, str):
         try:
-            schema = orjson.loads(value)
-        except orjson.JSONDecodeError as error:
+            schema = read_client_json(value)
+        except ValueError as error:
             message = f"Invalid '{place}': the text is not valid JSON: {error}."
             raise InvalidRequest(message, param=place) from None
     check_schema(schema, place)
+    if schema is not value:  # integers within the text
+        _check_size(schema, place)
     return schema
 
 
@@ -218,13 +221,14 @@ def _within_structural_tag(form: RequestedFormat) -> Format:
 
 def _parsed(form: RequestedFormat) -> Mapping[str, object]:
     try:
-        tag = orjson.loads(form.structured.structural_tag or "")
-    except orjson.JSONDecodeError as error:
+        tag = read_client_json(form.structured.structural_tag or "")
+    except ValueError as error:
         message = f"Invalid '{form.place}': the text is not valid JSON: {error}."
         raise InvalidRequest(message, param=form.place) from None
     if not isinstance(tag, Mapping):
         message = f"Invalid '{form.place}': expected an object."
         raise InvalidRequest(message, param=form.place)
+    _check_size(tag, form.param)
     return tag
 
 

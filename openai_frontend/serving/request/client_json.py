@@ -1,9 +1,22 @@
-"""JSON of values that a client has sent, among them integers that orjson cannot write."""
+"""JSON that a client has sent, whose integers may exceed 64 bits: orjson cannot write them."""
 
 import json
+import re
 from typing import Any
 
 import orjson
+from pydantic_core import from_json
+
+_LONG_NUMBER = re.compile("[0-9]{19}")
+
+
+def read_client_json(text: str) -> Any:
+    """The value of JSON within a text of the request. Raises ValueError.
+
+    Only orjson refuses `1e999` and NaN, and only pydantic's parser keeps integers above 64 bits.
+    """
+    value = orjson.loads(text)
+    return from_json(text) if _LONG_NUMBER.search(text) else value
 
 
 def client_json(value: Any) -> bytes:

@@ -145,7 +145,8 @@ async def test_refused_invocations(kserve, case):
 
 async def test_predictions_of_vertex_ai(kserve):
     """Each instance is a body; parameters belong to all of them."""
-    instances = [{"@requestFormat": "x", **COMPLETION}, COMPLETION]
+    long = {"unknown": 10**30}  # orjson writes no such integer
+    instances = [{"@requestFormat": "x", **COMPLETION}, {**COMPLETION, **long}]
     async with hosted(kserve) as client:
         several = await client.post(
             "/aip/predict", json={"instances": instances, "parameters": {"temperature": 0}}

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.request.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader, RepeatedBodyReader
+from openai_frontend.triton import json_member
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 
@@ -272,6 +273,29 @@ LONG = [
 async def test_long_body_gives_the_same_request_in_slices(body):
     """Pydantic's own parser gives an equal request."""
     assert COMPLETIONS._validate_json(body) == await COMPLETIONS.read(body)
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**30])
+async def test_long_body_keeps_integers_beyond_64_bits(number):
+    """As a short one does, where no schema has the field's type; with another prompt too."""
+    schema = {"type": "integer", "maximum": number}
+    readers = [CHAT, RepeatedBodyReader(ChatCompletionRequest, "messages", json_member)]
+
+    for reader in readers:
+        for length in (1, 20_000, 20_001, 100_000):
+            function = {"name": "f", "arguments": {"a": number, "b": "x" * length}}
+            calls = [{"id": "a", "type": "function", "function": function}]
+            messages = [USER, {"role": "assistant", "tool_calls": calls}]
+            request = await read(reader, chat_body(messages=messages, guided_json=schema))
+
+            assert schema == request.guided_json
+            assert messages == request.messages
+
+
+async def read(reader: BodyReader[Any], body: bytes) -> Any:
+    if isinstance(reader, RepeatedBodyReader):
+        return (await reader.read_known(body))[0]
+    return await reader.read(body)
 
 
 LONG_AND_WRONG = [

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from openai_frontend.admission.queue import ANONYMOUS, QueueKey
@@ -13,8 +14,12 @@ class OnDemand(Protocol):
     async def ensure_loaded(self, model_name: str, queue_key: QueueKey | None = ANONYMOUS) -> None:
         """Return once the model is loaded. Raises ModelUnavailable, QueueFull or QueueTimeout."""
 
-    def check_fit_together(self, names: Collection[str]) -> None:
-        """Raise ModelUnavailable if the models never fit beside each other."""
+    def loading_together(
+        self, names: Collection[str], queue_key: QueueKey
+    ) -> AbstractAsyncContextManager[None]:
+        """Enter it to load the models for one request. Raises ModelUnavailable if they never fit
+        beside each other.
+        """
 
     def notify_idle(self) -> None:
         """Report that a model has become idle."""

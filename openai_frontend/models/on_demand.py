@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from openai_frontend.admission.queue import (
 )
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelUnavailable
+from openai_frontend.models.load_groups import LoadGroups
 from openai_frontend.models.model_use import ModelUse
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.sleep import ModelSleep
@@ -72,6 +74,7 @@ class OnDemandLoader:
         self._called: set[str] = set()  # of those, the ones that a request waits for
         self._not_slept: dict[str, float] = {}  # when a model did not fall asleep
         self._load_lock = asyncio.Lock()
+        self._groups = LoadGroups()
         self._side_by_side: set[str] = set()  # models that load without being measured
         self._to_measure: set[str] = set()  # models that fit, and wait until nothing else loads
         self._loads: dict[str, asyncio.Task[None]] = {}
@@ -121,10 +124,10 @@ class OnDemandLoader:
         """Raise ModelUnavailable if the models never fit beside each other: a request that has one
         would wait for room that only its end makes.
         """
-        limits = self._limits
-        counted = [name for name in names if self._registry.loads_on_demand(name)]
         if all(map(self._is_awake, names)):
             return
+        limits = self._limits
+        counted = [name for name in names if self._registry.loads_on_demand(name)]
         wanted = sum(map(self._size_bytes, names))
         if limits.memory_bytes is not None and wanted > limits.memory_bytes:
             limit = f"need {wanted} bytes together; all models may use {limits.memory_bytes}"
@@ -135,6 +138,23 @@ class OnDemandLoader:
         shown = " and ".join(f"'{name}'" for name in sorted(names))
         raise ModelUnavailable(f"The models {shown} {limit}.")
 
+    def loading_together(
+        self, names: Collection[str], queue_key: QueueKey
+    ) -> AbstractAsyncContextManager[None]:
+        """Enter it to load the models for one request, which keeps each of them from its load on.
+        Raises ModelUnavailable if they never fit beside each other; QueueFull or QueueTimeout if
+        other sets of models load.
+        """
+        self.check_fit_together(names)
+        locks = self._registry.locks
+        if all(self._registry.is_loaded(each) and each not in locks for each in names):
+            return contextlib.nullcontext()
+        limits = [self._limits_of_waiting(each) for each in names]
+        max_size, timeout_s = max(size for size, _ in limits), min(wait_s for _, wait_s in limits)
+        return self._groups.hold(
+            frozenset(names), queue_key, max_size=max_size, timeout_s=timeout_s
+        )
+
     def _is_awake(self, name: str) -> bool:
         is_asleep = self._sleep is not None and self._sleep.is_sleeping(name)
         return self._registry.is_loaded(name) and not is_asleep
@@ -144,6 +164,7 @@ class OnDemandLoader:
         models stay as they are.
         """
         self._stopping = True
+        self._groups.drain()
         for queue in self._queues.values():
             queue.reject_all()
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Literal, NoReturn
 
@@ -214,11 +215,16 @@ class ModelRegistry:
         if self.uses.demand is not None and (model_name := self._loadable(name)) is not None:
             await self.uses.demand.ensure_loaded(model_name, queue_key)
 
-    def check_fit_together(self, *names: str) -> None:
-        """Raise ModelUnavailable if one request cannot have all of the models loaded."""
-        if self.uses.demand is not None:
-            loadable = {each for name in names if (each := self._loadable(name)) is not None}
-            self.uses.demand.check_fit_together(loadable)
+    def loading_together(
+        self, names: Collection[str], queue_key: QueueKey
+    ) -> AbstractAsyncContextManager[None]:
+        """Enter it to load several models for one request. Raises ModelUnavailable if they cannot
+        be loaded beside each other, QueueFull or QueueTimeout if other requests load several.
+        """
+        if self.uses.demand is None:
+            return nullcontext()
+        loadable = {each for name in names if (each := self._loadable(name)) is not None}
+        return self.uses.demand.loading_together(loadable, queue_key)
 
     def _loadable(self, name: str) -> str | None:
         """The Triton name of a model, or of an adapter's base; None for unknown and unserved

@@ -11,7 +11,7 @@ from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import (
     CancelOnDisconnect,
     read_body,
-    resolve_guard,
+    resolve_guarded,
     resolve_model,
 )
 from openai_frontend.routers.routing import InferenceRoute, JsonResponse, raw_headers
@@ -47,12 +47,11 @@ def chat_router(
         """Answers a conversation, complete or as a stream of chunks."""
         chat_request, known = await reader.read_known(await read_body(request.receive))
         asked, named = chat_request.moderation, None
-        if asked is not None:  # first: chats that hold their models must not wait for its load
-            with CancelOnDisconnect():
-                named = await resolve_guard(registry, asked.model, chat_request.model)
-        model = await resolve_model(
-            registry, chat_request.model, "chat", priority=chat_request.priority
-        )
+        name, priority = chat_request.model, chat_request.priority
+        if asked is None:
+            model = await resolve_model(registry, name, "chat", priority=priority)
+        else:
+            named, model = await resolve_guarded(registry, asked.model, name, priority=priority)
         with CancelOnDisconnect():  # fetching media may take seconds
             job = await chat.prepare(chat_request, model, known.plans)
             if named is not None:

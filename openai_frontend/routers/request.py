@@ -59,11 +59,17 @@ async def resolve_model(
     """
     if registry.uses.demand is None or (name is not None and registry.is_loaded(name)):
         return await resolve_loaded(registry, name, capability)
-    models, place = authorized_models(registry), queue_key(current_request(), priority or 0)
     with CancelOnDisconnect():  # an alias or an adapter has come here too
-        model = await find_model(models, name, capability, may_list=may_list_models, load_as=place)
-        record_model(model)
-        return model
+        return await _load(registry, name, capability, priority)
+
+
+async def _load(
+    registry: ModelRegistry, name: str | None, capability: Capability | None, priority: int | None
+) -> ServingModel:
+    models, place = authorized_models(registry), queue_key(current_request(), priority or 0)
+    model = await find_model(models, name, capability, may_list=may_list_models, load_as=place)
+    record_model(model)
+    return model
 
 
 async def resolve_loaded(
@@ -78,18 +84,27 @@ async def resolve_loaded(
     return model
 
 
-async def resolve_guard(
-    registry: ModelRegistry, name: str, guarded_model: str | None
-) -> GuardModel:
-    """The model that moderates a request, loaded and kept loaded; with the reason if it cannot
-    serve. Raises ModelNotFound under the name of the field, and ModelUnavailable if the guarded
-    model could never be loaded beside it.
+async def resolve_guarded(
+    registry: ModelRegistry, guard: str, name: str | None, *, priority: int | None
+) -> tuple[GuardModel, ServingModel]:
+    """The guard of a chat, and its model as `resolve_model`. Raises ModelUnavailable if they could
+    never be loaded beside each other.
     """
-    models, caller = authorized_models(registry), current_request().principal
-    guarded_model = guarded_model or only_name(models, "chat", may_list=may_list_models)
-    if allows(caller, name) and allows(caller, guarded_model):
-        registry.check_fit_together(name, guarded_model)
-    place = queue_key(current_request(), 0)
+    name = name or only_name(authorized_models(registry), "chat", may_list=may_list_models)
+    caller, place = current_request().principal, queue_key(current_request(), priority or 0)
+    names = (guard, name) if allows(caller, guard) and allows(caller, name) else ()
+    with CancelOnDisconnect():
+        async with registry.loading_together(names, place):
+            # The guard first: chats that keep their models must not wait for its load
+            named = await _resolve_guard(registry, guard)
+            return named, await _load(registry, name, "chat", priority)
+
+
+async def _resolve_guard(registry: ModelRegistry, name: str) -> GuardModel:
+    """The model that moderates a request, loaded and kept loaded; with the reason if it cannot
+    serve. Raises ModelNotFound under the name of the field.
+    """
+    models, place = authorized_models(registry), queue_key(current_request(), 0)
     try:
         model = await find_model(models, name, None, may_list=may_list_models, load_as=place)
     except ModelNotFound as error:

@@ -1,6 +1,7 @@
 """A chat's guard beside the limits of keys and of loaded models."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,20 +13,24 @@ from tests.fast.auth import key_files
 
 SENTENCE = ["word "] * 39 + ["end. "]
 MAPPING = "moderation: {labels: {bad: hate}, threshold: 1.0}"  # the mock's scores are below
+OTHER: dict[str, Any] = {"moderation": {"model": "second"}}
 MODERATION = {"model": "guard", "policy": {"output": {"mode": "block"}}}
 
 
-def write(repository, *chats: str) -> None:
-    """Chat models that answer two sentences, and their guard."""
+def write(repository, *chats: str, guards: Sequence[str] = ("guard",)) -> None:
+    """Chat models that answer two sentences, and their guards."""
     for name in chats:
         tokens = [*SENTENCE, *SENTENCE]
         mock_models.write_with_tokenizer(repository, name, tokens=tokens, answer_tokens=len(tokens))
-    mock_models.write_with_tokenizer(repository, "guard", tasks=["classify"], labels=["bad"])
-    options(repository, "guard", MAPPING)
+    for name in guards:
+        mock_models.write_with_tokenizer(repository, name, tasks=["classify"], labels=["bad"])
+        options(repository, name, MAPPING)
 
 
-async def answer(gateway: LiveGateway, model: str, **fields: Any) -> tuple[str, dict[str, Any]]:
-    response = await gateway.chat(model, moderation=MODERATION, **fields)
+async def answer(
+    gateway: LiveGateway, model: str, guard: str = "guard", **fields: Any
+) -> tuple[str, dict[str, Any]]:
+    response = await gateway.chat(model, moderation={**MODERATION, "model": guard}, **fields)
     assert response.status_code == 200, response.text
     said = response.json()
     assert said["moderation"]["output"]["type"] == "moderation_results"
@@ -57,6 +62,38 @@ async def test_guard_loads_before_the_models_that_it_guards(repository, live_gat
         answers = await asyncio.gather(answer(gateway, "a"), answer(gateway, "b"))
 
     assert [text for text, _ in answers] == ["".join(SENTENCE * 2)] * 2
+
+
+async def test_chats_with_other_guards_do_not_wait_for_each_other(repository, live_gateway):
+    """Each would keep its guard, and wait for room for its model until the timeout."""
+    chats = [("a", "first"), ("b", "second"), ("a", "second"), ("b", "first")]
+    write(repository, "a", "b", guards=("first", "second"))
+    limits = {"max_loaded_models": 2, "model_load_timeout_s": 15}
+    async with live_gateway(**ON_DEMAND, **limits) as gateway:
+        answers = await asyncio.gather(*(answer(gateway, *each) for each in chats * 2))
+        alone = await answer(gateway, "b", "first")
+
+    assert [text for text, _ in [*answers, alone]] == ["".join(SENTENCE * 2)] * 9
+
+
+async def test_client_that_leaves_lets_chats_with_other_guards_continue(
+    repository, live_gateway, held_loads
+):
+    """A chat of the same guard and model does not wait for it; one that waits has a timeout."""
+    write(repository, "a", "b", guards=("first", "second"))
+    options(repository, "second", f"queue_timeout_s: 0.2\n{MAPPING}")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        leaves, same, late = (
+            asyncio.create_task(gateway.chat(name, moderation={"model": guard}))
+            for name, guard in (("a", "first"), ("a", "first"), ("b", "second"))
+        )
+        response = await late
+        leaves.cancel()
+        held_loads.may_end.set()
+        statuses = [(await same).status_code, (await gateway.chat("b", **OTHER)).status_code]
+
+    assert (response.status_code, "other guards" in response.text) == (503, True), response.text
+    assert statuses == [200, 200]
 
 
 @pytest.mark.parametrize(

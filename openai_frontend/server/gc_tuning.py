@@ -5,6 +5,7 @@
 import asyncio
 import contextlib
 import gc
+import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -19,6 +20,7 @@ from openai_frontend.runtime.heartbeat import Heartbeat
 # takes 6 ms; a full one, of all objects that are not frozen, follows after 20 million.
 _THRESHOLDS = (2_000, 10, 1_000)
 _CHECK_INTERVAL_S = 1.0
+_HUGE_PAGES_AFTER_S = 5.0  # requests that wait for the start come first
 
 Lifespan = Callable[[Any], contextlib.AbstractAsyncContextManager[Any]]
 
@@ -84,6 +86,7 @@ async def _watch_models(
     gone = False  # whether one of them, or a later one, was unloaded since
     served: set[tuple[str, int]] = set()
     seen: object = None  # the registry's snapshot at the last check
+    collapse_s = math.inf  # when what stays moves to huge pages
     while True:
         if (snapshot := registry.snapshot_id()) is not seen:
             seen = snapshot
@@ -93,6 +96,9 @@ async def _watch_models(
             freeze_heap(gone=gone)
             limit.collected()
             frozen, gone = served, False
+            collapse_s = time.monotonic() + _HUGE_PAGES_AFTER_S
+        if time.monotonic() >= collapse_s:
+            collapse_s = math.inf
             await asyncio.to_thread(huge_pages.collapse)
         await heartbeat.next(_CHECK_INTERVAL_S)
 

@@ -52,6 +52,7 @@ def collapses(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Grows with each move to huge pages, which would take this process a second."""
     calls: list[None] = []
     monkeypatch.setattr(huge_pages, "collapse", lambda: calls.append(None))
+    monkeypatch.setattr(gc_tuning, "_HUGE_PAGES_AFTER_S", 0.0)
     return calls
 
 

@@ -111,6 +111,10 @@ def _text(part: str | ModerationPart, place: str) -> Text:
         return Text(part, place)
     if part.type == "image_url":
         raise unsupported_media(MediaPart({"type": part.type}, place))
+    if part.image_url is not None:  # else its text alone would decide
+        param = f"{place}.image_url"
+        message = f"Unsupported parameter: '{param}' cannot be used with the type 'text'."
+        raise InvalidRequest(message, param=param, code="unsupported_parameter")
     param = f"{place}.text"
     if part.text is None:
         message = f"Missing required parameter: '{param}'."

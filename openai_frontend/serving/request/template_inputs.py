@@ -25,6 +25,7 @@ from schemas.tools import ChatCompletionMessageToolCallParam
 _KNOWN = ChatCompletionMessageParam.__annotations__.keys()
 TEXT_PARTS = ("text", "refusal")
 _MEDIA = {part: {"type": kind} for part, kind in KINDS.items()}  # what a template gets of a part
+_CONTENTS = frozenset((*TEXT_PARTS, *KINDS))  # a part has the one of its type
 _CALL_FIELDS = ("tool_calls", "function_call", "reasoning_content", "reasoning")
 
 Message = Mapping[str, Any]
@@ -85,6 +86,8 @@ def _check_content(message: ChatCompletionMessageParam, place: str, media: list[
     content = message.get("content")
     if isinstance(content, list):
         for i, part in enumerate(content):
+            if len(part) > 2:
+                _check_alone(cast("Mapping[str, Any]", part), f"{place}[{i}]")
             if part["type"] in KINDS:
                 media.append(MediaPart(part, f"{place}[{i}]"))
             else:
@@ -107,6 +110,16 @@ def _check_part(part: ChatCompletionContentPartParam, place: str) -> None:
         raise InvalidRequest(message, param=f"{place}.type", code="unsupported_value")
     if kind not in part:
         _missing(f"{place}.{kind}")
+
+
+def _check_alone(part: Mapping[str, Any], place: str) -> None:
+    """Refuse the content of another type, which the model would not see."""
+    kind = part["type"]
+    for name in sorted(_CONTENTS & part.keys() - {kind}) if kind in _CONTENTS else ():
+        if part[name] is not None:
+            param = f"{place}.{name}"
+            message = f"Unsupported parameter: '{param}' cannot be used with the type '{kind}'."
+            raise InvalidRequest(message, param=param, code="unsupported_parameter")
 
 
 def _missing(place: str) -> NoReturn:

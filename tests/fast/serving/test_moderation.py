@@ -87,6 +87,16 @@ async def test_image_is_refused_by_name():
     assert "image_url" in refused.value.message
 
 
+async def test_text_with_an_image_is_refused_by_name():
+    """The score would be that of the text alone."""
+    part = {**parts("fine")[0], "image_url": {"url": "data:image/png;base64,AA=="}}
+
+    with pytest.raises(InvalidRequest) as refused:
+        await create(Classifier(), [*parts("fine"), part])
+
+    assert refused.value.param == "input[1].image_url"
+
+
 @pytest.mark.parametrize("input", [["fine"] * 9, parts(*["fine"] * 9)])
 async def test_too_many_inputs_are_refused(input):
     with pytest.raises(InvalidRequest, match="maximum length 8"):

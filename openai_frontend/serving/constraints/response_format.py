@@ -84,7 +84,13 @@ def _of_response_format(field: str, response_format: Mapping[str, Any]) -> Reque
         place = "response_format.schema"
         message = f"Unsupported parameter: '{place}'. Use the type 'json_schema' for a schema."
         raise InvalidRequest(message, param=place, code="unsupported_parameter")
-    structured = _FORMATS[response_format["type"]](response_format)
+    kind = response_format["type"]
+    for name in _MEMBERS.keys() & response_format.keys():
+        if _MEMBERS[name] != kind and response_format[name] is not None:
+            place = f"{field}.{name}"
+            message = f"Unsupported parameter: '{place}' cannot be used with the type '{kind}'."
+            raise InvalidRequest(message, param=place, code="unsupported_parameter")
+    structured = _FORMATS[kind](response_format)
     if structured is None:
         return None
     place = field if structured.json is None else _SCHEMA_PLACE
@@ -94,11 +100,13 @@ def _of_response_format(field: str, response_format: Mapping[str, Any]) -> Reque
 
 def _of_structured_outputs(field: str, members: Mapping[str, Any]) -> RequestedFormat | None:
     values = _given(members)
-    if not values:
+    unknown = sorted(name for name in members.keys() - {*_KINDS, *_OPTIONS} if members[name])
+    if not values and not unknown:
         return None
     kinds = [kind for kind in _KINDS if kind in values]
     if len(kinds) != 1:
-        got = "none of them" if not kinds else " and ".join(f"'{kind}'" for kind in kinds)
+        names = kinds or unknown  # of a misspelt name alone nothing would be constrained
+        got = " and ".join(f"'{name[:64]}'" for name in names[:4]) or "none of them"
         message = f"Invalid '{field}': expected one of {_listed()}, but got {got}."
         raise InvalidRequest(message, param=field)
     _check_size(values, field)
@@ -159,6 +167,11 @@ def _listed() -> str:
     return ", ".join(f"'{kind}'" for kind in _KINDS)
 
 
+# Constraints of `response_format` -> the type that has them
+_MEMBERS = {
+    "json_schema": "json_schema",
+    **dict.fromkeys(("format", "structures", "triggers"), "structural_tag"),
+}
 _SCHEMA_PLACE = "response_format.json_schema.schema"
 
 

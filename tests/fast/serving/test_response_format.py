@@ -66,8 +66,17 @@ def test_empty_schema_still_requires_json():
     assert constraint(structured_outputs={"json": {}}) == StructuredOutputs(json={})
 
 
-def test_request_without_a_format_is_unconstrained():
-    assert constraint() is None
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"structured_outputs": {"regex": None, "new": None, "disable_new": False}},
+        {"response_format": {"type": "text", "json_schema": None}},
+    ],
+)
+def test_request_without_a_format_is_unconstrained(fields):
+    """Clients also send null for members that they do not use."""
+    assert constraint(**fields) is None
 
 
 DIALECTS: list[tuple[dict[str, Any], StructuredOutputs]] = [
@@ -102,6 +111,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ebnf": "a", "structured_outputs": {"regex": "a"}}, "ebnf"),
     ({"guided_json": "{"}, "guided_json"),
     ({"guided_json": {"minimum": 2**70}}, "guided_json"),
+    ({"guided_json": f'{{"minimum": {2**70}}}'}, "guided_json.minimum"),
     ({"guided_json": {"type": "x"}}, "guided_json.type"),
     ({"structured_outputs": {"json": '{"type": "x"}'}}, "structured_outputs.json.type"),
     ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
@@ -127,6 +137,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "response_format",
     ),
     ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+    (
+        {"response_format": {"type": "json_object", "json_schema": {"name": "a", "schema": {}}}},
+        "response_format.json_schema",
+    ),
+    ({"response_format": {"type": "text", "format": {}}}, "response_format.format"),
+    ({"structured_outputs": {"regx": "a"}}, "structured_outputs"),
     ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs"),
     ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs"),
     (

@@ -341,6 +341,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
      "input[0].content[0].text"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a",
+                                                 "image_url": "data:,"}]}]},
+        "input[0].content[0].image_url",
+    ),
     ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
      "input[0].content[0].file_id"),
     ({"input": [{"role": "user", "content": [{"type": "hologram"}]}]}, "input[0].content[0].type"),

@@ -228,6 +228,7 @@ class _InputReader:
     def _part(self, part: Item, place: str, *, images: bool = True) -> Mapping[str, Any]:
         kind = part["type"]
         if kind in _TEXTS:
+            _check_only_text(part, place)
             return {"type": "text", "text": _required(part, "text", place)}
         if kind == "refusal":
             return {"type": "text", "text": part.get("refusal") or ""}
@@ -267,6 +268,15 @@ def _note(kind: str, item: Item) -> str:
     """A short text for what a hosted tool did in an earlier turn, elsewhere."""
     shown = {key: value for key, value in item.items() if key not in ("id", "type", "status")}
     return f"[{kind[:64]} {client_json(shown).decode()[:_LONGEST_NOTE]}]"
+
+
+def _check_only_text(part: Item, place: str) -> None:
+    """Refuse an image or a file in a part that is read as a text."""
+    for name in ("image_url", "file_id", "file_data", "file_url"):
+        if part.get(name) is not None:
+            param = f"{place}.{name}"
+            message = f"Unsupported parameter: '{param}' cannot be used with this type of part."
+            raise InvalidRequest(message, param=param, code="unsupported_parameter")
 
 
 def _required(part: Item, name: str, place: str) -> str:

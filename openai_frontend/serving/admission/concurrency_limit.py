@@ -195,7 +195,7 @@ class ModelSlots:
             self._server.grant_free_slots()
             free = self.free()
         if free and self not in contended:
-            return self._take(min(wanted, MAX_PARALLEL, free))
+            return self._take(1 if wanted == 1 else min(wanted, MAX_PARALLEL, free))
         self._server.enqueue(self)
         if self.closed:
             self._server.wake(self._model_name)

@@ -38,12 +38,10 @@ def template_messages(
 
     Appends the parts with media to `media`; templates only get their place.
     """
-    checked: list[Mapping[str, Any]] = []
+    checked: list[Mapping[str, Any]] = list(messages)
     for i, message in enumerate(messages):
-        if len(message) == 2 and type(message.get("content")) is str:  # as most are: with a role
-            checked.append(message)
-        else:
-            checked.append(_checked(message, f"messages[{i}]", policy, media))
+        if len(message) != 2 or type(message.get("content")) is not str:  # more than a role
+            checked[i] = _checked(message, f"messages[{i}]", policy, media)
     return for_templates(list(map(_without_media, checked)) if media else checked)
 
 
@@ -171,14 +169,13 @@ class AssistantTurn:
 def for_templates(messages: Sequence[Message]) -> list[Message]:
     """The messages in templates' words; those that need no change are the same objects."""
     ids: dict[str, str] = {}  # function name -> the id of its last call
-    translated: list[Message] = []
+    translated = list(messages)
     for i, message in enumerate(messages):  # a call for each would take more than the rest
         role = message["role"]
         if role == "function":
-            message = _tool_result(message, i, ids)
+            translated[i] = _tool_result(message, i, ids)
         elif role == "assistant" and any(message.get(name) for name in _CALL_FIELDS):
-            message = _assistant(dict(message), i, ids)
-        translated.append(message)
+            translated[i] = _assistant(dict(message), i, ids)
     return translated
 
 

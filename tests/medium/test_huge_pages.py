@@ -59,3 +59,13 @@ def test_machines_without_huge_pages_are_left_alone(policy, tmp_path):
         file.write_text(policy)
 
     assert huge_pages.collapse(file) == 0
+
+
+def test_page_table_that_cannot_be_read_is_no_failure(tmp_path, caplog):
+    """Such as that of a program with capabilities of its own."""
+    policy = tmp_path / "enabled"
+    policy.write_text("[always] madvise never")
+    caplog.set_level("INFO")
+
+    assert huge_pages.collapse(policy, tmp_path) == 0
+    assert "memory stays in small pages" in caplog.text

@@ -114,7 +114,7 @@ def _check_alone(part: Mapping[str, Any], place: str) -> None:
     """Refuse the content of another type, which the model would not see."""
     kind = part["type"]
     for name in sorted(_CONTENTS & part.keys() - {kind}) if kind in _CONTENTS else ():
-        if part[name] is not None:
+        if part[name]:  # some clients send empty members
             param = f"{place}.{name}"
             message = f"Unsupported parameter: '{param}' cannot be used with the type '{kind}'."
             raise InvalidRequest(message, param=param, code="unsupported_parameter")

@@ -40,5 +40,6 @@ def test_content_of_another_type_is_refused_by_name(part, name):
     "more", [{"image_url": None, "refusal": None}, {"cache_control": {"type": "ephemeral"}}]
 )
 def test_other_members_of_a_part_are_accepted(more):
-    """Clients send null for the members that another type has."""
+    """Clients send null or an empty text for the members that another type has."""
     read(type="text", text="hi", **more)
+    read(type="image_url", image_url=IMAGE, text="")

@@ -273,7 +273,7 @@ def _note(kind: str, item: Item) -> str:
 def _check_only_text(part: Item, place: str) -> None:
     """Refuse an image or a file in a part that is read as a text."""
     for name in ("image_url", "file_id", "file_data", "file_url"):
-        if part.get(name) is not None:
+        if part.get(name):  # some clients send empty members
             param = f"{place}.{name}"
             message = f"Unsupported parameter: '{param}' cannot be used with this type of part."
             raise InvalidRequest(message, param=param, code="unsupported_parameter")

@@ -62,7 +62,8 @@ def _filled_ranges(process: Path) -> Iterator[tuple[int, int]]:
             start = None
             for address in range(first, end, _HUGE_BYTES):
                 if _is_filled(pagemap.fileno(), address):
-                    start = address if start is None else start
+                    if start is None:
+                        start = address
                 elif start is not None:
                     yield start, address - start
                     start = None

@@ -11,9 +11,11 @@ from openai_frontend.serving.request.template_inputs import template_messages
 IMAGE = {"url": "data:image/png;base64,AA=="}
 
 
-def read(**part: Any) -> None:
+def read(**part: Any) -> list[str]:
+    """The types of the parts that the chat template gets."""
     message: Any = {"role": "user", "content": [{"type": "text", "text": "hi"}, part]}
-    template_messages([message], FieldPolicy("ignore"), [])
+    (read,) = template_messages([message], FieldPolicy("ignore"), [])
+    return [each["type"] for each in read["content"]]
 
 
 @pytest.mark.parametrize(
@@ -41,5 +43,5 @@ def test_content_of_another_type_is_refused_by_name(part, name):
 )
 def test_other_members_of_a_part_are_accepted(more):
     """Clients send null or an empty text for the members that another type has."""
-    read(type="text", text="hi", **more)
-    read(type="image_url", image_url=IMAGE, text="")
+    assert read(type="text", text="hi", **more) == ["text", "text"]
+    assert read(type="image_url", image_url=IMAGE, text="") == ["text", "image"]

@@ -120,7 +120,7 @@ class OnDemandLoader:
         finally:
             use.unpin()
 
-    def check_fit_together(self, names: Collection[str]) -> None:
+    def _check_fit_together(self, names: Collection[str]) -> None:
         """Raise ModelUnavailable if the models never fit beside each other: a request that has one
         would wait for room that only its end makes.
         """
@@ -145,7 +145,7 @@ class OnDemandLoader:
         Raises ModelUnavailable if they never fit beside each other; QueueFull or QueueTimeout if
         other sets of models load.
         """
-        self.check_fit_together(names)
+        self._check_fit_together(names)
         locks = self._registry.locks
         if all(self._registry.is_loaded(each) and each not in locks for each in names):
             return contextlib.nullcontext()

@@ -25,6 +25,7 @@ from benchmarks.request import PACED_MODEL
 from benchmarks.server_process import ServerProcess
 from benchmarks.summary import Summary
 from openai_frontend.kserve.grpc.messages import INFERENCE, methods
+from tests.ports import free_port
 
 _IDENTITY = """\
 backend: "python"
@@ -216,7 +217,7 @@ async def _measure_floor(server: ServerProcess, grpc_port: int, amount: Amount) 
 
 def rounds(core: int | None, amount: Amount, count: int) -> Iterator[dict[str, float]]:
     """The figures of each round, after one that warms up. `core` is that of the servers."""
-    port = server_process.free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
         repository = mock_repository.write(Path(folder) / "models")
         write_identity(repository)
@@ -230,10 +231,10 @@ def rounds(core: int | None, amount: Amount, count: int) -> Iterator[dict[str, f
 
 
 def _floor(core: int | None, amount: Amount) -> float:
-    port = server_process.free_port()
-    options = [str(each) for each in (port, amount.tokens, _MESSAGE_BYTES)]
+    port, ready_port = free_port(), free_port()
+    options = [str(each) for each in (port, ready_port, amount.tokens, _MESSAGE_BYTES)]
     arguments = ["-m", "benchmarks.rpc_floor", *options]
-    with server_process.ServerProcess(arguments, port + 1, core) as server:
+    with server_process.ServerProcess(arguments, ready_port, core) as server:
         return asyncio.run(_measure_floor(server, port, amount))
 
 

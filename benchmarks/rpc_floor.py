@@ -1,8 +1,8 @@
 """The least that grpcio's asyncio server can do for streamed tokens: prepared messages, one to each
 stream a turn, as the paced model of the mock engine makes them.
 
-`python -m benchmarks.rpc_floor PORT MESSAGES MESSAGE_BYTES` answers every method, and HTTP's
-readiness on PORT + 1.
+`python -m benchmarks.rpc_floor PORT READY_PORT MESSAGES MESSAGE_BYTES` answers every method on PORT
+and HTTP's readiness on READY_PORT.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Turns:
             turn.set()
 
 
-async def main(port: int, messages: int, message: bytes) -> None:
+async def main(port: int, ready_port: int, messages: int, message: bytes) -> None:
     """Until SIGTERM."""
     turns = Turns(messages, message)
     server = grpc.aio.server()
@@ -57,7 +57,7 @@ async def main(port: int, messages: int, message: bytes) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         writer.close()
 
-    await asyncio.start_server(ready, "127.0.0.1", port + 1)
+    await asyncio.start_server(ready, "127.0.0.1", ready_port)
     running = asyncio.create_task(turns.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     await asyncio.wait([running])
@@ -65,4 +65,5 @@ async def main(port: int, messages: int, message: bytes) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2]), bytes(int(sys.argv[3]))))
+    port, ready_port, messages, size = (int(each) for each in sys.argv[1:])
+    uvloop.run(main(port, ready_port, messages, bytes(size)))

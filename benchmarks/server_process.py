@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from benchmarks import process_stat
+from tests.ports import free_port
 
 _START_S = 120.0
 _STOP_S = 30.0
@@ -22,13 +23,6 @@ MOST_STREAMS = 4096
 
 class ServerFailed(Exception):
     """A server that ended or never answered; the message holds what it said."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class ServerProcess:

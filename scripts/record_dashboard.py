@@ -23,7 +23,8 @@ import httpx
 
 from scripts.generate_dashboard_image import DASHBOARD, SERIES
 from tests import audio, images, mock_models
-from tests.gateway_process import ROOT, GatewayProcess, free_port
+from tests.gateway_process import ROOT, GatewayProcess
+from tests.ports import free_port
 
 SCRAPE_S, STEP_S, RECORDED_S = 2, 10, 360
 VARIABLES = {"$instance": ".*", "$model": ".*", "$__rate_interval": f"{2 * STEP_S}s"}

@@ -1,17 +1,12 @@
 """The gateway as users run it: the command, in its own process, on its own port."""
 
-import atexit
-import itertools
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 import weakref
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +16,7 @@ import pytest
 
 from tests import fork_server
 from tests.fork_server import ForkedProcess
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("openai-frontend")
@@ -169,47 +165,3 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
             title = f"log of the gateway on port {process.port}"
             report.sections.append((title, log.read_text()[-_LOG_CHARACTERS:]))
     return report
-
-
-def free_port() -> int:
-    """A port on which no process listens, and which no other test of this machine gets while this
-    process runs, so that its gateway may be started late, or again.
-
-    It is below those that the kernel gives to connections and to listeners on port 0.
-    """
-    for port in itertools.islice(_ports, 10_000):
-        # A name without a file, which ends with this process; other tests cannot bind it too.
-        claim = socket.socket(socket.AF_UNIX)
-        try:
-            claim.bind(f"\0openai-frontend tests, port {port}")
-            with socket.socket() as listener:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(("127.0.0.1", port))
-        except OSError:
-            claim.close()
-            continue
-        _claims.append(claim)
-        if len(_claims) > _MOST_CLAIMS:
-            _claims.popleft().close()
-        return port
-    raise AssertionError("no port is free")
-
-
-def _all_ports() -> Iterator[int]:
-    """All of the range again and again, from a random one on."""
-    lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    first, count = 21_000, min(lowest_ephemeral, 32_000) - 21_000  # Ray's workers are below
-    assert count > 0, f"the kernel gives connections ports from {lowest_ephemeral} on"
-    start = random.randrange(count)
-    return (first + (start + number) % count for number in itertools.count())
-
-
-_ports = _all_ports()
-_claims: deque[socket.socket] = deque()
-_MOST_CLAIMS = 64  # those before have been used, or given up
-
-
-@atexit.register
-def _give_up_claims() -> None:
-    for claim in _claims:
-        claim.close()

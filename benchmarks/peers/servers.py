@@ -19,7 +19,8 @@ from urllib.error import URLError
 import psutil
 
 from benchmarks.peers import processes, rust_binary
-from benchmarks.server_process import ROOT, ServerFailed, free_port
+from benchmarks.server_process import ROOT, ServerFailed
+from tests.ports import free_port
 
 GATEWAY, VLLM, VLLM_RUST = SERVERS = ("gateway", "vllm", "vllm-rust")
 MODEL = "peer"

@@ -22,7 +22,8 @@ from scripts.soak.scenarios import (
     fill_media_pools,
     kill,
 )
-from tests.gateway_process import GatewayProcess, free_port
+from tests.gateway_process import GatewayProcess
+from tests.ports import free_port
 from tests.resilience.faults.invariants import no_trace_left
 
 OPTIONS = (

@@ -20,7 +20,8 @@ from benchmarks.peers import command as peers
 from tests import mock_models
 from tests.docs.documented_commands import COMMANDS, NOT_RUN, PAGES, RUN, Command, blocks
 from tests.fast.lora.files import write_peft
-from tests.gateway_process import COMMAND, ROOT, GatewayProcess, free_port
+from tests.gateway_process import COMMAND, ROOT, GatewayProcess
+from tests.ports import free_port
 
 LANGUAGES = {"sh", "console", "python", "yaml", "json", "toml", "text", "nginx", "protobuf"}
 DEMO = re.compile(r"""["/]demo["/]""")  # requests for the demo model, which vLLM runs

@@ -10,7 +10,8 @@ import pytest
 
 from tests import mock_models
 from tests.api.conformance.gateway import TOKENS
-from tests.gateway_process import GatewayProcess, free_port
+from tests.gateway_process import GatewayProcess
+from tests.ports import free_port
 from tests.resilience.faults import gated_engine
 from tests.resilience.faults.gate import Gate
 from tests.scale import agent_sessions, routers

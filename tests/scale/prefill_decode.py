@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from scripts.setup import clients
 from scripts.setup.install import site_packages
 from tests.fast.auth import key_files
-from tests.gateway_process import ROOT, GatewayProcess, free_port
+from tests.gateway_process import ROOT, GatewayProcess
+from tests.ports import free_port
 
 NIXL = ROOT / site_packages(clients.CLIENTS / "nixl")
 DEMO = ROOT / "model_repository" / "demo"

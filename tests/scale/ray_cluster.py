@@ -14,7 +14,8 @@ import yaml
 
 from openai_frontend.cli import main
 from scripts.setup import clients
-from tests.gateway_process import ROOT, free_port
+from tests.gateway_process import ROOT
+from tests.ports import free_port
 
 PYTHON = ROOT / clients.CLIENTS / "ray" / "bin" / "python"
 _BIN = PYTHON.parent

@@ -16,7 +16,7 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from openai_frontend.ray import app
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 TENSOR, PIPELINE = 2, 2  # parallel sizes: a node for each stage of the pipeline
 

@@ -13,7 +13,8 @@ import httpx
 
 from scripts.setup import clients
 from scripts.setup.install import site_packages
-from tests.gateway_process import ROOT, free_port
+from tests.gateway_process import ROOT
+from tests.ports import free_port
 
 VENV = ROOT / clients.CLIENTS / "routers"
 DEPLOY = ROOT / "deploy"

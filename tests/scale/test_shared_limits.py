@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import mock_models
 from tests.fast.auth import key_files
-from tests.gateway_process import GatewayProcess, free_port
+from tests.gateway_process import GatewayProcess
+from tests.ports import free_port
 from tests.scale.routers import VENV
 
 pytestmark = pytest.mark.slow

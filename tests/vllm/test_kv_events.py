@@ -15,7 +15,7 @@ from openai_frontend.engines.engine import DeltaSink, ModelSpec
 from openai_frontend.engines.kv_events import LOOPBACK_ENDPOINT
 from openai_frontend.engines.mock import MockEngine
 from openai_frontend.generation import Adapter, GenerationRequest
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 _numbers = itertools.count()
 

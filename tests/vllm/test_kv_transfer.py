@@ -10,6 +10,7 @@ import pytest
 
 from openai_frontend.engines.vllm import kv_transfer
 from openai_frontend.generation import REMOTE_DECODE, KVTransfer
+from tests.ports import free_port
 
 NIXL: dict[str, Any] = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
 PATH = Path("model.json")
@@ -23,9 +24,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         monkeypatch.setenv(name, "x")  # restored, whatever the code sets
         monkeypatch.delenv(name)
     monkeypatch.setattr(kv_transfer, "find_spec", lambda name: name)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
     return monkeypatch
 
 

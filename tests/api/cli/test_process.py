@@ -15,6 +15,7 @@ import pytest
 
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow  # each starts a process
 
@@ -213,9 +214,7 @@ def test_serve_model_exits_if_its_model_does_not_load(tmp_path: Path) -> None:
 
 def test_metrics_port(tmp_path: Path) -> None:
     """The second port serves the same /metrics and nothing else; it closes with the server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
 
     with running(tmp_path, f"--metrics-port={port}") as gateway:
         metrics = httpx.get(f"http://127.0.0.1:{port}/metrics")

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests import mock_models
-from tests.gateway_process import GatewayProcess, free_port
+from tests.gateway_process import GatewayProcess
+from tests.ports import free_port
 
 FLAGS = (
     "--model-control-mode=explicit --load-model=mock --strict-readiness=false --exit-on-error=false"

@@ -19,7 +19,8 @@ from obstore.store import AzureStore, S3Store
 
 from scripts.setup import clients
 from tests.clients.environments import PROGRAMS
-from tests.gateway_process import ROOT, free_port
+from tests.gateway_process import ROOT
+from tests.ports import free_port
 
 _VENV = ROOT / clients.CLIENTS / "object-storage"
 _START_S = 60

@@ -14,7 +14,7 @@ from openai_frontend.cli import main
 from openai_frontend.cli.connect.agents import AGENTS
 from schemas.models import Capabilities, ImageLimits, Model, ModelList
 from tests.api.cli.top.fake_gateway import fake_gateway
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 SECRET = "sk-secret"
 IMAGES = ImageLimits(

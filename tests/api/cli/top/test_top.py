@@ -20,8 +20,9 @@ from openai_frontend.cli.top.scrape import Unreachable
 from tests.api.cli.top.fake_gateway import ANSWERS, fake_gateway
 from tests.api.routers.mock_gateway import mock_gateway
 from tests.fast.auth.key_files import bearer, key, write
-from tests.gateway_process import COMMAND, ROOT, GatewayProcess, free_port
+from tests.gateway_process import COMMAND, ROOT, GatewayProcess
 from tests.medium.cli.certificates import Authority
+from tests.ports import free_port
 
 DEADLINE_S = 60.0
 

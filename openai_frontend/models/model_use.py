@@ -14,11 +14,14 @@ class OnDemand(Protocol):
     async def ensure_loaded(self, model_name: str, queue_key: QueueKey | None = ANONYMOUS) -> None:
         """Return once the model is loaded. Raises ModelUnavailable, QueueFull or QueueTimeout."""
 
+    async def ensure_awake(self, model_name: str, queue_key: QueueKey) -> None:
+        """Return once a loaded model no longer sleeps. Raises as `ensure_loaded` does."""
+
     def loading_together(
         self, names: Collection[str], queue_key: QueueKey
     ) -> AbstractAsyncContextManager[None]:
-        """Enter it to load the models for one request. Raises ModelUnavailable if they never fit
-        beside each other.
+        """Enter it to load and wake the models for one request. Raises ModelUnavailable if they
+        never fit beside each other.
         """
 
     def notify_idle(self) -> None:

@@ -69,7 +69,8 @@ class OnDemandLoader:
         self._used_bytes = used_bytes or process_memory_bytes
         self._metrics = metrics
         self._sleep = sleep
-        self._changing: dict[str, asyncio.Task[None]] = {}  # models that fall asleep or wake
+        # Models that fall asleep or wake; the result is why they did not wake
+        self._changing: dict[str, asyncio.Task[GatewayError | None]] = {}
         self._falling_asleep: set[str] = set()
         self._called: set[str] = set()  # of those, the ones that a request waits for
         self._not_slept: dict[str, float] = {}  # when a model did not fall asleep
@@ -105,18 +106,33 @@ class OnDemandLoader:
         if queue_key is None:
             await asyncio.shield(self._begin_load(model_name))
             return
-        max_size, timeout_s = self._limits_of_waiting(model_name)
+        await self._wait(model_name, queue_key, registry.is_loaded, self._begin_load)
+
+    async def ensure_awake(self, model_name: str, queue_key: QueueKey) -> None:
+        """Return once a loaded model no longer sleeps. Raises as `ensure_loaded` does."""
+        if (sleep := self._sleep) is not None and sleep.is_sleeping(model_name):
+            await self._wait(
+                model_name, queue_key, lambda name: not sleep.is_sleeping(name), self.begin_wake
+            )
+
+    async def _wait(
+        self,
+        name: str,
+        queue_key: QueueKey,
+        is_ready: Callable[[str], bool],
+        begin: Callable[[str], object],
+    ) -> None:
+        """Wait in the model's queue until it is ready; `begin` starts what makes it so."""
+        max_size, timeout_s = self._limits_of_waiting(name)
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
-        use = self._registry.use(model_name)
-        use.pin()  # from the end of the load until the caller continues, without an await between
+        use = self._registry.use(name)
+        use.pin()  # from its readiness until the caller continues, without an await between
         try:
-            while not self._registry.is_loaded(model_name):
-                self._begin_load(model_name)
+            while not is_ready(name):
+                begin(name)
                 left_s = max(0.0, deadline - clock())
-                await self._queue(model_name).wait(
-                    1, queue_key, max_size=max_size, timeout_s=left_s
-                )
+                await self._queue(name).wait(1, queue_key, max_size=max_size, timeout_s=left_s)
         finally:
             use.unpin()
 
@@ -141,13 +157,13 @@ class OnDemandLoader:
     def loading_together(
         self, names: Collection[str], queue_key: QueueKey
     ) -> AbstractAsyncContextManager[None]:
-        """Enter it to load the models for one request, which keeps each of them from its load on.
-        Raises ModelUnavailable if they never fit beside each other; QueueFull or QueueTimeout if
-        other sets of models load.
+        """Enter it to load and wake the models for one request, which keeps each of them from then
+        on. Raises ModelUnavailable if they never fit beside each other; QueueFull or QueueTimeout
+        if other sets of models load.
         """
         self._check_fit_together(names)
         locks = self._registry.locks
-        if all(self._registry.is_loaded(each) and each not in locks for each in names):
+        if all(self._is_awake(each) and each not in locks for each in names):
             return contextlib.nullcontext()
         limits = [self._limits_of_waiting(each) for each in names]
         max_size, timeout_s = max(size for size, _ in limits), min(wait_s for _, wait_s in limits)
@@ -177,25 +193,29 @@ class OnDemandLoader:
         elif name not in self._changing:
             self._change(name, self._wake(name, self._sleep))
 
-    def _change(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _change(self, name: str, work: Coroutine[Any, Any, GatewayError | None]) -> None:
         task = self._changing[name] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(partial(self._changed, name))
 
-    def _changed(self, name: str, task: asyncio.Task[None]) -> None:
+    def _changed(self, name: str, task: asyncio.Task[GatewayError | None]) -> None:
         del self._changing[name]
         self._falling_asleep.discard(name)
         self._room_event.set()
+        if not task.cancelled():
+            self._let_continue(name, task.result())
         if name in self._called:
             self._called.discard(name)
             if not task.cancelled():
                 self.begin_wake(name)
 
-    async def _wake(self, name: str, sleep: ModelSleep) -> None:
+    async def _wake(self, name: str, sleep: ModelSleep) -> GatewayError | None:
         try:
             await self.wake(name)
         except GatewayError as error:
             logger.warning("model %s: could not be woken: %s", name, error.message)
             sleep.fail(name, error)
+            return error
+        return None
 
     async def wake(self, name: str) -> None:
         """Wake a model once its memory fits. Raises ModelUnavailable if it does not wake."""
@@ -305,12 +325,15 @@ class OnDemandLoader:
         if queue is None:
             queue = self._queues[name] = WaitQueue(
                 name,
-                describe_load=lambda: f"The model '{name}' is loading",
+                describe_load=partial(self._describe_wait, name),
                 give_back=lambda _: None,
                 known_wait_s=lambda: self._load_s.get(name),
                 metrics=self._metrics,
             )
         return queue
+
+    def _describe_wait(self, name: str) -> str:
+        return f"The model '{name}' is {'loading' if name in self._loads else 'being woken'}"
 
     def _begin_load(self, name: str) -> asyncio.Task[None]:
         """The current load, or a new one unless the last one has just failed."""
@@ -327,13 +350,17 @@ class OnDemandLoader:
     def _forget(self, name: str, task: asyncio.Task[None]) -> None:
         """Let the requests continue that waited for the load."""
         del self._loads[name]
+        if task.cancelled():
+            if (queue := self._queues.pop(name, None)) is not None:
+                queue.reject_all()
+        else:
+            self._let_continue(name, task.exception())  # also if every waiter has left
+
+    def _let_continue(self, name: str, error: BaseException | None) -> None:
         queue = self._queues.pop(name, None)
-        error = None if task.cancelled() else task.exception()  # every waiter may have left
         if queue is None:
             return
-        if task.cancelled():
-            queue.reject_all()
-        elif error is not None:
+        if error is not None:
             queue.reject_all(lambda: error)
         while queue:
             queue.serve(lambda wanted: wanted)

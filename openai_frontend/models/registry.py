@@ -215,11 +215,19 @@ class ModelRegistry:
         if self.uses.demand is not None and (model_name := self._loadable(name)) is not None:
             await self.uses.demand.ensure_loaded(model_name, queue_key)
 
+    async def ensure_awake(self, name: str, queue_key: QueueKey) -> None:
+        """Wake the named model, or the base of a named adapter, if memory is made for it by sleep
+        or unloads of others. The caller waits as in `ensure_loaded`.
+        """
+        if self.uses.demand is not None and (model_name := self._loadable(name)) is not None:
+            await self.uses.demand.ensure_awake(model_name, queue_key)
+
     def loading_together(
         self, names: Collection[str], queue_key: QueueKey
     ) -> AbstractAsyncContextManager[None]:
-        """Enter it to load several models for one request. Raises ModelUnavailable if they cannot
-        be loaded beside each other, QueueFull or QueueTimeout if other requests load several.
+        """Enter it to load and wake several models for one request. Raises ModelUnavailable if
+        they cannot be loaded beside each other, QueueFull or QueueTimeout if other requests load
+        several.
         """
         if self.uses.demand is None:
             return nullcontext()

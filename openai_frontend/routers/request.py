@@ -97,16 +97,19 @@ async def resolve_guarded(
         async with registry.loading_together(names, place):
             # The guard first: chats that keep their models must not wait for its load
             named = await _resolve_guard(registry, guard)
-            return named, await _load(registry, name, "chat", priority)
+            model = await _load(registry, name, "chat", priority)
+            await registry.ensure_awake(name, place)
+            return named, model
 
 
 async def _resolve_guard(registry: ModelRegistry, name: str) -> GuardModel:
-    """The model that moderates a request, loaded and kept loaded; with the reason if it cannot
+    """The model that moderates a request, loaded, awake and kept so; with the reason if it cannot
     serve. Raises ModelNotFound under the name of the field.
     """
     models, place = authorized_models(registry), queue_key(current_request(), 0)
     try:
         model = await find_model(models, name, None, may_list=may_list_models, load_as=place)
+        await registry.ensure_awake(name, place)
     except ModelNotFound as error:
         raise ModelNotFound(error.message, param="moderation.model") from None
     except InvalidRequest as error:

@@ -17,14 +17,18 @@ OTHER: dict[str, Any] = {"moderation": {"model": "second"}}
 MODERATION = {"model": "guard", "policy": {"output": {"mode": "block"}}}
 
 
-def write(repository, *chats: str, guards: Sequence[str] = ("guard",)) -> None:
-    """Chat models that answer two sentences, and their guards."""
+def write(
+    repository, *chats: str, guards: Sequence[str] = ("guard",), size: str = "", **engine: Any
+) -> None:
+    """Chat models that answer two sentences, and their guards. `size` are options of all."""
     for name in chats:
-        tokens = [*SENTENCE, *SENTENCE]
-        mock_models.write_with_tokenizer(repository, name, tokens=tokens, answer_tokens=len(tokens))
+        answers = {"tokens": [*SENTENCE, *SENTENCE], "answer_tokens": 2 * len(SENTENCE)}
+        mock_models.write_with_tokenizer(repository, name, **answers, **engine)
+        options(repository, name, size)
     for name in guards:
-        mock_models.write_with_tokenizer(repository, name, tasks=["classify"], labels=["bad"])
-        options(repository, name, MAPPING)
+        classes = {"tasks": ["classify"], "labels": ["bad"]}
+        mock_models.write_with_tokenizer(repository, name, **classes, **engine)
+        options(repository, name, f"{size}\n{MAPPING}")
 
 
 async def answer(
@@ -94,6 +98,42 @@ async def test_client_that_leaves_lets_chats_with_other_guards_continue(
 
     assert (response.status_code, "other guards" in response.text) == (503, True), response.text
     assert statuses == [200, 200]
+
+
+async def test_chats_with_other_guards_do_not_wait_for_each_other_to_wake(repository, live_gateway):
+    """All models stay loaded, and two of them fit awake: each chat would keep one, and wait for
+    room for the other until the timeout.
+    """
+    guards, size = ("first", "second"), "memory_bytes: 100\nsleep_level: 1"
+    write(repository, "a", "b", guards=guards, size=size, sleep_frees_bytes=90)
+    limits = {"max_model_memory_bytes": 225, "model_load_timeout_s": 15}
+    async with live_gateway(**ON_DEMAND, **limits) as gateway:
+        for pair in zip("ab", guards, strict=True):
+            await answer(gateway, *pair)
+        pairs = [(chat, guard) for guard in guards for chat in "ab"]
+        answers = await asyncio.gather(*(answer(gateway, *each) for each in pairs * 2))
+
+        assert gateway.registry.loaded() == {"a", "b", *guards}
+    assert [text for text, _ in answers] == ["".join(SENTENCE * 2)] * 8
+
+
+@pytest.mark.parametrize(
+    ("asleep", "reason"),
+    [("a", "its engine did not wake: EngineError: out of memory"), ("guard", "'guard' cannot")],
+)
+async def test_model_that_does_not_wake_fails_chats_with_the_reason(
+    repository, live_gateway, asleep, reason
+):
+    write(repository, "a", failed_wakes=1)
+    settings = {"enable_model_management": True, "engine_max_restarts": 0}
+    async with live_gateway(**ON_DEMAND, **settings, load_model=["*"]) as gateway:
+        for name in ("a", "guard"):
+            await gateway.chat(name)
+        slept = await gateway.change(asleep, "sleep")
+        response = await gateway.chat("a", moderation=MODERATION)
+
+    assert (slept.status_code, response.status_code) == (200, 503), response.text
+    assert reason in response.text
 
 
 @pytest.mark.parametrize(

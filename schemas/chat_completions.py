@@ -48,15 +48,18 @@ class AudioURL(TypedDict):
     url: str
 
 
+ContentType = Literal[
+    "text", "refusal", "image_url", "input_audio", "file",
+    "audio_url", "video_url", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds",
+]  # fmt: skip
+
+
 # Messages are plain dicts from the wire to the chat template, so their types are dicts too.
 @with_config(_STRICT)
 class ChatCompletionContentPartParam(TypedDict):
     """A part of a message's content: a text, an image or audio. Others are refused by name."""
 
-    type: Literal[
-        "text", "refusal", "image_url", "input_audio", "file",
-        "audio_url", "video_url", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds",
-    ]  # fmt: skip
+    type: ContentType
     text: NotRequired[str]
     refusal: NotRequired[str]
     image_url: NotRequired[

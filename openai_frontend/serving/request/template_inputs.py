@@ -8,24 +8,26 @@ what templates expect of arguments and empty contents, see prompting/chat_templa
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, cast, get_args
 
 import orjson
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.admission.model import Renders
+from openai_frontend.serving.request.content_parts import check_alone
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.media_parts import KINDS, MediaPart
 from schemas.chat_completions import (
     ChatCompletionContentPartParam,
     ChatCompletionMessageParam,
+    ContentType,
 )
 from schemas.tools import ChatCompletionMessageToolCallParam
 
 _KNOWN = ChatCompletionMessageParam.__annotations__.keys()
 TEXT_PARTS = ("text", "refusal")
 _MEDIA = {part: {"type": kind} for part, kind in KINDS.items()}  # what a template gets of a part
-_CONTENTS = frozenset((*TEXT_PARTS, *KINDS))  # a part has the one of its type
+_CONTENTS = {kind: (kind,) for kind in get_args(ContentType)}
 _CALL_FIELDS = ("tool_calls", "function_call", "reasoning_content", "reasoning")
 
 Message = Mapping[str, Any]
@@ -85,7 +87,7 @@ def _check_content(message: ChatCompletionMessageParam, place: str, media: list[
     if isinstance(content, list):
         for i, part in enumerate(content):
             if len(part) > 2:
-                _check_alone(cast("Mapping[str, Any]", part), f"{place}[{i}]")
+                check_alone(cast("Mapping[str, Any]", part), f"{place}[{i}]", _CONTENTS)
             if part["type"] in KINDS:
                 media.append(MediaPart(part, f"{place}[{i}]"))
             else:
@@ -108,16 +110,6 @@ def _check_part(part: ChatCompletionContentPartParam, place: str) -> None:
         raise InvalidRequest(message, param=f"{place}.type", code="unsupported_value")
     if kind not in part:
         _missing(f"{place}.{kind}")
-
-
-def _check_alone(part: Mapping[str, Any], place: str) -> None:
-    """Refuse the content of another type, which the model would not see."""
-    kind = part["type"]
-    for name in sorted(_CONTENTS & part.keys() - {kind}) if kind in _CONTENTS else ():
-        if part[name]:  # some clients send empty members
-            param = f"{place}.{name}"
-            message = f"Unsupported parameter: '{param}' cannot be used with the type '{kind}'."
-            raise InvalidRequest(message, param=param, code="unsupported_parameter")
 
 
 def _missing(place: str) -> NoReturn:

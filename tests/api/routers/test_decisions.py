@@ -191,6 +191,11 @@ def test_images_of_input_and_instructions_reach_the_model(client):
     assert tokens(image) > tokens() + 2  # one more in each of two prompts
 
 
+OF_TWO_TYPES: list[tuple[dict[str, Any], str]] = [
+    ({"type": "input_json", "data": {"a": 1}, "text": "b"}, "text"),
+    ({"type": "input_text", "text": "a", "data": {"b": 1}}, "data"),
+    ({"type": "refusal", "refusal": "a", "text": "b"}, "text"),
+]
 INVALID: dict[str, tuple[dict[str, Any], str, str]] = {
     "no question": ({"questions": []}, "questions", "empty_array"),
     "401 questions": ({"questions": [TRUE] * 401}, "questions", "array_above_max_length"),
@@ -222,6 +227,14 @@ INVALID: dict[str, tuple[dict[str, Any], str, str]] = {
         "input[0].content[0].data",
         "missing_required_parameter",
     ),
+    **{
+        f"{part['type']} and {name}": (
+            {"questions": [{**TRUE, "instructions": [part]}]},
+            f"questions[0].instructions[0].{name}",
+            "unsupported_parameter",
+        )
+        for part, name in OF_TWO_TYPES
+    },
     "long JSON": (
         {
             "input": [

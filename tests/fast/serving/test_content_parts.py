@@ -26,6 +26,8 @@ def read(**part: Any) -> list[str]:
             {"type": "text", "text": "hi", "input_audio": {"data": "", "format": "wav"}},
             "input_audio",
         ),
+        ({"type": "text", "text": "hi", "file": {"file_id": "f"}}, "file"),
+        ({"type": "text", "text": "hi", "video_url": {"url": "data:,"}}, "video_url"),
         ({"type": "image_url", "image_url": IMAGE, "text": "hi"}, "text"),
         ({"type": "refusal", "refusal": "no", "text": "hi"}, "text"),
     ],

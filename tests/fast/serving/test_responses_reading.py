@@ -341,10 +341,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
      "input[0].content[0].text"),
-    (
-        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a",
-                                                 "image_url": "data:,"}]}]},
-        "input[0].content[0].image_url",
+    *(
+        ({"input": [{"role": "user", "content": [part]}]}, f"input[0].content[0].{name}")
+        for part, name in [
+            ({"type": "input_text", "text": "a", "image_url": "data:,"}, "image_url"),
+            ({"type": "input_text", "text": "a", "refusal": "no"}, "refusal"),
+            ({"type": "input_text", "text": "a", "input_audio": {"data": ""}}, "input_audio"),
+            ({"type": "input_image", "image_url": "data:,", "text": "a"}, "text"),
+            ({"type": "input_file", "file_data": "data:text/plain;base64,YQ==", "text": "a"},
+             "text"),
+            ({"type": "refusal", "refusal": "no", "text": "a"}, "text"),
+        ]
     ),
     ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
      "input[0].content[0].file_id"),

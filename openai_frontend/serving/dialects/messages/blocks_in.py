@@ -9,12 +9,15 @@ from typing import Any, NoReturn
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.dialects.messages.tool_list import referenced_tool
 from openai_frontend.serving.request.client_json import client_json
+from openai_frontend.serving.request.content_parts import check_alone
 from openai_frontend.serving.request.media_parts import MediaPart
 
 Block = Mapping[str, Any]
 Part = Mapping[str, Any]
 
 IMAGE: Part = {"type": "image"}  # a template gets only the place of an image
+# Type of a block -> its member with content
+_CONTENTS = {"text": ("text",), "image": ("source",), "document": ("source",)}
 _LONGEST_NOTE = 2000  # characters of what another server's tool has returned
 # Members of a block that say nothing to a model
 _NOT_NOTED = frozenset({"type", "id", "tool_use_id", "cache_control", "caller"})
@@ -30,6 +33,7 @@ class BlockReader:
 
     def parts(self, block: Block, place: str) -> list[Part]:
         """The texts and images of a block."""
+        check_alone(block, place, _CONTENTS)
         match block["type"]:
             case "text":
                 return [block]

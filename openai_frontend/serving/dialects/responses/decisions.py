@@ -24,7 +24,12 @@ from openai_frontend.serving.dialects.responses.decision_questions import (
     check_options,
     parts_of,
 )
-from openai_frontend.serving.dialects.responses.input_items import Item, ReadInput, read_input
+from openai_frontend.serving.dialects.responses.input_items import (
+    Item,
+    ReadInput,
+    check_contents,
+    read_input,
+)
 from openai_frontend.serving.output.collect import collect
 from openai_frontend.serving.output.completion_job import (
     CompletionJob,
@@ -244,6 +249,7 @@ def _with_json_text(item: Item, place: str) -> Item:
 def _text_of(part: Item, place: str) -> Item:
     if part["type"] != "input_json":
         return part
+    check_contents(part, place)
     if part.get("data") is None:
         message = f"Missing required parameter: '{place}.data'."
         raise InvalidRequest(message, param=f"{place}.data", code="missing_required_parameter")

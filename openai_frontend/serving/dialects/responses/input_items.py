@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.client_json import client_json
+from openai_frontend.serving.request.content_parts import check_alone
 from openai_frontend.serving.request.media_parts import MediaPart
 from openai_frontend.serving.request.sealed_text import UNENCRYPTED, TextSeal, Unsealer
 from openai_frontend.serving.request.template_inputs import AssistantTurn, for_templates
@@ -22,6 +23,15 @@ Item = Mapping[str, Any]
 
 # Parts of text under their types
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+# Type of a part -> its members with content
+_CONTENTS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(_TEXTS, ("text",)),
+    "refusal": ("refusal",),
+    **dict.fromkeys(("input_image", "computer_screenshot"), ("image_url", "file_id")),
+    "input_file": ("file_data", "file_id", "file_url"),
+    "input_audio": ("input_audio",),
+    "input_json": ("data",),
+}
 _IMAGE = {"type": "image"}  # a template gets only the place of an image
 # Items without meaning for another server
 _SKIPPED = frozenset({"compaction", "context_compaction"})
@@ -227,8 +237,9 @@ class _InputReader:
 
     def _part(self, part: Item, place: str, *, images: bool = True) -> Mapping[str, Any]:
         kind = part["type"]
+        if len(part) > 2:
+            check_contents(part, place)
         if kind in _TEXTS:
-            _check_only_text(part, place)
             return {"type": "text", "text": _required(part, "text", place)}
         if kind == "refusal":
             return {"type": "text", "text": part.get("refusal") or ""}
@@ -270,13 +281,9 @@ def _note(kind: str, item: Item) -> str:
     return f"[{kind[:64]} {client_json(shown).decode()[:_LONGEST_NOTE]}]"
 
 
-def _check_only_text(part: Item, place: str) -> None:
-    """Refuse an image or a file in a part that is read as a text."""
-    for name in ("image_url", "file_id", "file_data", "file_url"):
-        if part.get(name):  # some clients send empty members
-            param = f"{place}.{name}"
-            message = f"Unsupported parameter: '{param}' cannot be used with this type of part."
-            raise InvalidRequest(message, param=param, code="unsupported_parameter")
+def check_contents(part: Item, place: str) -> None:
+    """Refuse a part that also has the content of another type."""
+    check_alone(part, place, _CONTENTS)
 
 
 def _required(part: Item, name: str, place: str) -> str:

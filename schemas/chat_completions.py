@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, Tag, with_config
+from pydantic import BaseModel, Field, Tag
 from typing_extensions import TypedDict
 
-from schemas.json_value import JSONValue
+from schemas.json_value import JSONValue, open_object
 from schemas.logprobs import ChoiceLogprobs, PromptLogprobs
 from schemas.moderations import ModerationResult
 from schemas.sampling import INT32_MAX, RequestFields, SamplingFields, Scalar
@@ -22,10 +22,8 @@ from schemas.usage import CompletionUsage
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
-_STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
-
-@with_config(_STRICT)
+@open_object
 class ImageURL(TypedDict):
     """An image as a base64-encoded data URL, and how much of its detail the model needs."""
 
@@ -33,7 +31,7 @@ class ImageURL(TypedDict):
     detail: NotRequired[Literal["auto", "low", "high", "original"] | None]
 
 
-@with_config(_STRICT)
+@open_object
 class InputAudio(TypedDict):
     """An audio file as base64."""
 
@@ -41,7 +39,7 @@ class InputAudio(TypedDict):
     format: Literal["wav", "mp3", "flac", "ogg"]
 
 
-@with_config(_STRICT)
+@open_object
 class AudioURL(TypedDict):
     """An audio file as a base64-encoded data URL."""
 
@@ -55,7 +53,7 @@ ContentType = Literal[
 
 
 # Messages are plain dicts from the wire to the chat template, so their types are dicts too.
-@with_config(_STRICT)
+@open_object
 class ChatCompletionContentPartParam(TypedDict):
     """A part of a message's content: a text, an image or audio. Others are refused by name."""
 
@@ -79,7 +77,7 @@ ContentParts = Annotated[
 Content = Annotated[str, Tag("<a string>")] | Annotated[ContentParts, Tag("<an array of objects>")]
 
 
-@with_config(_STRICT)
+@open_object
 class ChatCompletionMessageParam(TypedDict):
     """One message of the conversation, of any role."""
 
@@ -100,7 +98,7 @@ class ChatCompletionMessageParam(TypedDict):
     reasoning: NotRequired[str | None]
 
 
-@with_config(_STRICT)
+@open_object
 class PredictionContent(TypedDict):
     """The expected output. Accepted without effect: it would only make the response faster."""
 

@@ -2,12 +2,11 @@
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, Discriminator, Field, Tag, with_config
+from pydantic import BaseModel, Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from schemas.json_value import JSONObject
+from schemas.json_value import JSONObject, open_object
 from schemas.responses import (
-    LENIENT,
     MAX_INPUT_ITEMS,
     MAX_PARTS,
     CustomToolCallItem,
@@ -23,7 +22,7 @@ MAX_CHOICES = 255
 MAX_LEVELS = 255
 
 
-@with_config(LENIENT)
+@open_object
 class DecisionPart(TypedDict):
     """A part of a message, of a tool's output or of a question: text, an image or JSON."""
 
@@ -32,7 +31,11 @@ class DecisionPart(TypedDict):
     refusal: NotRequired[str | None]
     image_url: NotRequired[str | None]
     detail: NotRequired[Literal["auto", "low", "high", "original"] | None]
-    data: NotRequired[JSONObject | list[JSONObject] | None]  # of an `input_json`
+    data: NotRequired[  # of an `input_json`
+        Annotated[JSONObject, Tag("<an object>")]
+        | Annotated[list[JSONObject], Tag("<an array of objects>")]
+        | None
+    ]
 
 
 DecisionParts = Annotated[
@@ -41,7 +44,7 @@ DecisionParts = Annotated[
 DecisionContent = Annotated[Text | DecisionParts, Discriminator(form_of)]
 
 
-@with_config(LENIENT)
+@open_object
 class DecisionMessage(TypedDict):
     """A message of any role, with or without `type`."""
 
@@ -51,7 +54,7 @@ class DecisionMessage(TypedDict):
     phase: NotRequired[Literal["commentary", "final_answer"] | None]
 
 
-@with_config(LENIENT)
+@open_object
 class DecisionToolOutput(TypedDict):
     """The output of an earlier call in the input."""
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, ValidationInfo
+from pydantic import AfterValidator, ConfigDict, ValidationInfo, with_config
 from pydantic_core import InitErrorDetails, ValidationError
 
 Path = tuple[str | int, ...]
@@ -41,3 +41,11 @@ _MAY_BE_INFINITE = frozenset({float, dict, list})
 
 JSONValue = Annotated[Any, AfterValidator(_all_finite)]
 JSONObject = Annotated[dict[str, Any], AfterValidator(_all_finite)]
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def open_object(kind: Kind) -> Kind:
+    """Let a TypedDict have members that it does not declare. They are any JSON."""
+    kind.__extra_items__ = JSONValue  # type: ignore[attr-defined]  # PEP 728's, new for mypy
+    return with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="allow"))(kind)

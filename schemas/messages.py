@@ -3,14 +3,13 @@
 import re
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, with_config
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from schemas.json_value import JSONObject, JSONValue
+from schemas.json_value import JSONObject, JSONValue, open_object
 from schemas.sampling import INT32_MAX, ModelName, RequestFields, StopTexts
 from schemas.tools import MAX_TOOLS, Name
 
-_STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 # Most of their types end with a date
 _SERVER_TOOL = re.compile(r"[a-z0-9_]+_20\d{6}|mcp_toolset|tool_search_tool_(bm25|regex)")
 _MAX_BLOCKS = 10_000  # of one message
@@ -52,7 +51,7 @@ def _tool_kind(value: Any) -> str | None:
     return "<a server tool>" if _SERVER_TOOL.fullmatch(kind) else f"<{kind}>"
 
 
-@with_config(_STRICT)
+@open_object
 class TextBlockParam(TypedDict):
     """Text."""
 
@@ -60,7 +59,7 @@ class TextBlockParam(TypedDict):
     text: str
 
 
-@with_config(_STRICT)
+@open_object
 class Base64Source(TypedDict):
     """A file as base64."""
 
@@ -69,7 +68,7 @@ class Base64Source(TypedDict):
     data: str
 
 
-@with_config(_STRICT)
+@open_object
 class URLSource(TypedDict):
     """A file at an address."""
 
@@ -77,14 +76,14 @@ class URLSource(TypedDict):
     url: str
 
 
-@with_config(_STRICT)
+@open_object
 class FileSource(TypedDict):
     """A file of Anthropic's Files API, which is refused."""
 
     type: Literal["file"]
 
 
-@with_config(_STRICT)
+@open_object
 class PlainTextSource(TypedDict):
     """A document as text."""
 
@@ -100,7 +99,7 @@ ImageSource = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@open_object
 class ImageBlockParam(TypedDict):
     """An image."""
 
@@ -114,7 +113,7 @@ _TextOrImage = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@open_object
 class ContentSource(TypedDict):
     """A document as blocks."""
 
@@ -139,7 +138,7 @@ DocumentSource = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@open_object
 class DocumentBlockParam(TypedDict):
     """A document, with a title and a description of it."""
 
@@ -149,7 +148,7 @@ class DocumentBlockParam(TypedDict):
     context: NotRequired[str | None]
 
 
-@with_config(_STRICT)
+@open_object
 class SearchResultBlockParam(TypedDict):
     """One result of a search."""
 
@@ -159,7 +158,7 @@ class SearchResultBlockParam(TypedDict):
     content: Annotated[list[TextBlockParam], Field(max_length=_MAX_BLOCKS, fail_fast=True)]
 
 
-@with_config(_STRICT)
+@open_object
 class ToolReferenceBlockParam(TypedDict):
     """A tool that a search for tools has found."""
 
@@ -167,7 +166,7 @@ class ToolReferenceBlockParam(TypedDict):
     tool_name: str
 
 
-@with_config(_STRICT)
+@open_object
 class ThinkingBlockParam(TypedDict):
     """Reasoning of an earlier turn. The signature may be another server's, or absent."""
 
@@ -176,14 +175,14 @@ class ThinkingBlockParam(TypedDict):
     signature: NotRequired[str | None]
 
 
-@with_config(_STRICT)
+@open_object
 class RedactedThinkingBlockParam(TypedDict):
     """Reasoning that only another server can read."""
 
     type: Literal["redacted_thinking"]
 
 
-@with_config(_STRICT)
+@open_object
 class ToolUseBlockParam(TypedDict):
     """A call of an earlier turn."""
 
@@ -193,7 +192,7 @@ class ToolUseBlockParam(TypedDict):
     input: JSONObject
 
 
-@with_config(_STRICT)
+@open_object
 class ServerToolUseBlockParam(TypedDict):
     """A call that another server ran, or its result, of any type."""
 
@@ -212,7 +211,7 @@ _ResultBlock = Annotated[
 _ResultBlocks = Annotated[list[_ResultBlock], Field(max_length=_MAX_BLOCKS, fail_fast=True)]
 
 
-@with_config(_STRICT)
+@open_object
 class ToolResultBlockParam(TypedDict):
     """The result of a call."""
 
@@ -242,7 +241,7 @@ ContentBlockParam = Annotated[
 ContentBlocks = Annotated[list[ContentBlockParam], Field(max_length=_MAX_BLOCKS, fail_fast=True)]
 
 
-@with_config(_STRICT)
+@open_object
 class MessageParam(TypedDict):
     """One message of the conversation."""
 
@@ -252,7 +251,7 @@ class MessageParam(TypedDict):
     )
 
 
-@with_config(_STRICT)
+@open_object
 class ToolParam(TypedDict):
     """A tool that the client runs."""
 
@@ -263,7 +262,7 @@ class ToolParam(TypedDict):
     strict: NotRequired[bool | None]
 
 
-@with_config(_STRICT)
+@open_object
 class ServerToolParam(TypedDict):
     """A tool that the model provider runs or defines. The model is not offered it."""
 
@@ -277,7 +276,7 @@ ToolUnion = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@open_object
 class ToolChoiceAuto(TypedDict):
     """The model decides."""
 
@@ -285,7 +284,7 @@ class ToolChoiceAuto(TypedDict):
     disable_parallel_tool_use: NotRequired[bool | None]
 
 
-@with_config(_STRICT)
+@open_object
 class ToolChoiceAny(TypedDict):
     """The model must call a tool."""
 
@@ -293,7 +292,7 @@ class ToolChoiceAny(TypedDict):
     disable_parallel_tool_use: NotRequired[bool | None]
 
 
-@with_config(_STRICT)
+@open_object
 class ToolChoiceTool(TypedDict):
     """The model must call this tool."""
 
@@ -302,7 +301,7 @@ class ToolChoiceTool(TypedDict):
     disable_parallel_tool_use: NotRequired[bool | None]
 
 
-@with_config(_STRICT)
+@open_object
 class ToolChoiceNone(TypedDict):
     """The model must not call tools."""
 
@@ -319,7 +318,7 @@ MessagesToolChoice = Annotated[
 _Display = Literal["summarized", "omitted", "updates"]
 
 
-@with_config(_STRICT)
+@open_object
 class ThinkingEnabled(TypedDict):
     """Reasoning of at most so many tokens."""
 
@@ -328,7 +327,7 @@ class ThinkingEnabled(TypedDict):
     display: NotRequired[_Display | None]
 
 
-@with_config(_STRICT)
+@open_object
 class ThinkingOther(TypedDict):
     """No reasoning, or as much as the model does by itself."""
 
@@ -345,7 +344,7 @@ ThinkingConfig = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@open_object
 class JSONOutputFormat(TypedDict):
     """JSON that matches the schema."""
 
@@ -353,7 +352,7 @@ class JSONOutputFormat(TypedDict):
     schema: JSONObject
 
 
-@with_config(_STRICT)
+@open_object
 class OutputConfig(TypedDict):
     """How much effort the model makes, and the format of its output."""
 

@@ -2,12 +2,10 @@
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
+from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from schemas.json_value import JSONObject
-
-_STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+from schemas.json_value import JSONObject, open_object
 
 MAX_CONSTRAINT_BYTES = 256 * 1024  # of its JSON
 # Limit of a grammar that the gateway writes: it contains the request's tools, at most 1 MiB, in
@@ -19,21 +17,21 @@ Choices = Annotated[list[str], Field(min_length=1, max_length=1024, fail_fast=Tr
 StructuralTag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_CHARACTERS)]
 
 
-@with_config(_STRICT)
+@open_object
 class ResponseFormatText(TypedDict):
     """Any text: the default."""
 
     type: Literal["text"]
 
 
-@with_config(_STRICT)
+@open_object
 class ResponseFormatJSONObject(TypedDict):
     """Any JSON object."""
 
     type: Literal["json_object"]
 
 
-@with_config(_STRICT)
+@open_object
 class JSONSchema(TypedDict):
     """A JSON schema with its name; the name is only used in logs."""
 
@@ -43,7 +41,7 @@ class JSONSchema(TypedDict):
     strict: NotRequired[bool | None]
 
 
-@with_config(_STRICT)
+@open_object
 class ResponseFormatJSONSchema(TypedDict):
     """JSON that matches a schema."""
 
@@ -51,7 +49,7 @@ class ResponseFormatJSONSchema(TypedDict):
     json_schema: JSONSchema
 
 
-@with_config(_STRICT)
+@open_object
 class ResponseFormatStructuralTag(TypedDict):
     """vLLM's: xgrammar's structural tag, the object itself."""
 
@@ -75,7 +73,7 @@ ResponseFormat = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@open_object
 class StructuredOutputsParam(TypedDict):
     """vLLM's: exactly one of the first six."""
 

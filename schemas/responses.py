@@ -6,10 +6,10 @@ input item, only the members that the gateway reads are validated.
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, with_config
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from schemas.json_value import JSONObject, JSONValue
+from schemas.json_value import JSONObject, JSONValue, open_object
 from schemas.response_format import JSONSchema
 from schemas.sampling import INT32_MAX, PromptCacheOptions, RequestFields, SamplingFields
 from schemas.tools import MAX_TOOLS, CustomFormatText, Name
@@ -17,7 +17,6 @@ from schemas.tools import MAX_TOOLS, CustomFormatText, Name
 MAX_INPUT_ITEMS = 100_000
 MAX_PARTS = 10_000
 
-LENIENT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 Text = Annotated[str, Tag("<a string>")]
 
@@ -38,7 +37,7 @@ def form_of(value: Any) -> str:
 # ---- input ----
 
 
-@with_config(LENIENT)
+@open_object
 class InputPart(TypedDict):
     """A part of a message or of a tool's output: text, an image or a file."""
 
@@ -59,7 +58,7 @@ Parts = Annotated[
 PartsOrText = Annotated[Text | Parts, Discriminator(form_of)]
 
 
-@with_config(LENIENT)
+@open_object
 class MessageItem(TypedDict):
     """A message of any role, with or without `type`."""
 
@@ -69,7 +68,7 @@ class MessageItem(TypedDict):
     phase: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class FunctionCallItem(TypedDict):
     """A call of a function in an earlier turn; `arguments` is JSON as text."""
 
@@ -80,7 +79,7 @@ class FunctionCallItem(TypedDict):
     namespace: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class CustomToolCallItem(TypedDict):
     """A call of a custom tool in an earlier turn."""
 
@@ -91,7 +90,7 @@ class CustomToolCallItem(TypedDict):
     namespace: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class CallOutputItem(TypedDict):
     """The output of a tool. Some clients leave out the id of a call that they made themselves."""
 
@@ -100,7 +99,7 @@ class CallOutputItem(TypedDict):
     call_id: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class ReasoningPart(TypedDict):
     """A part of the model's reasoning, or of its summary."""
 
@@ -110,7 +109,7 @@ class ReasoningPart(TypedDict):
 ReasoningParts = Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
-@with_config(LENIENT)
+@open_object
 class ReasoningItem(TypedDict):
     """The model's reasoning in an earlier turn; anything of it may be absent."""
 
@@ -120,7 +119,7 @@ class ReasoningItem(TypedDict):
     encrypted_content: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class ToolSearchCallItem(TypedDict):
     """The model's search for tools, which the client runs."""
 
@@ -129,7 +128,7 @@ class ToolSearchCallItem(TypedDict):
     call_id: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class AgentMessageItem(TypedDict):
     """A message of another agent."""
 
@@ -138,7 +137,7 @@ class AgentMessageItem(TypedDict):
     author: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class OtherItem(TypedDict):
     """Any other item: a call of a hosted tool, or a type that is newer than this server."""
 
@@ -173,7 +172,7 @@ def _item_kind(value: Any) -> str | None:
 # ---- tools ----
 
 
-@with_config(LENIENT)
+@open_object
 class FunctionToolParam(TypedDict):
     """A function; `defer_loading` hides it until a search has found it."""
 
@@ -185,7 +184,7 @@ class FunctionToolParam(TypedDict):
     defer_loading: NotRequired[bool | None]
 
 
-@with_config(LENIENT)
+@open_object
 class GrammarFormat(TypedDict):
     """Text that matches a grammar."""
 
@@ -200,7 +199,7 @@ InputFormat = Annotated[
 ]
 
 
-@with_config(LENIENT)
+@open_object
 class CustomToolParam(TypedDict):
     """A tool that takes text, any text unless it has a `format`."""
 
@@ -217,7 +216,7 @@ MemberTool = Annotated[
 ]
 
 
-@with_config(LENIENT)
+@open_object
 class NamespaceToolParam(TypedDict):
     """Tools under one name, such as those of an MCP server."""
 
@@ -228,7 +227,7 @@ class NamespaceToolParam(TypedDict):
     defer_loading: NotRequired[bool | None]
 
 
-@with_config(LENIENT)
+@open_object
 class ToolSearchParam(TypedDict):
     """Lets the model search for deferred tools; the client runs the search."""
 
@@ -238,7 +237,7 @@ class ToolSearchParam(TypedDict):
     parameters: NotRequired[JSONObject | None]
 
 
-@with_config(LENIENT)
+@open_object
 class HostedToolParam(TypedDict):
     """A tool that OpenAI runs, such as `web_search`."""
 
@@ -262,7 +261,7 @@ ResponsesTool = Annotated[
 ResponsesTools = Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-@with_config(LENIENT)
+@open_object
 class ToolsItem(TypedDict):
     """Tools that are callable from here on: the result of a search, or more of them."""
 
@@ -271,7 +270,7 @@ class ToolsItem(TypedDict):
     call_id: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class ToolReference(TypedDict):
     """A tool by its type and, for tools of the client, its name."""
 
@@ -280,7 +279,7 @@ class ToolReference(TypedDict):
     namespace: NotRequired[str | None]
 
 
-@with_config(LENIENT)
+@open_object
 class ToolChoiceObject(TypedDict):
     """One tool that must be called, or with `allowed_tools` the tools that may be."""
 
@@ -303,21 +302,21 @@ ResponsesToolChoice = Annotated[
 # ---- text and reasoning ----
 
 
-@with_config(LENIENT)
+@open_object
 class TextFormat(TypedDict):
     """Any text."""
 
     type: Literal["text"]
 
 
-@with_config(LENIENT)
+@open_object
 class JSONObjectFormat(TypedDict):
     """Any JSON object."""
 
     type: Literal["json_object"]
 
 
-@with_config(LENIENT)
+@open_object
 class JSONSchemaFormat(JSONSchema):
     """JSON that matches a schema."""
 

@@ -2,15 +2,14 @@
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
+from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from schemas.json_value import JSONObject
+from schemas.json_value import JSONObject, open_object
 
 # Per request; rejecting this many takes 5 ms. serving/request/tools.py limits their JSON's bytes
 MAX_TOOLS = 256
 
-_STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 # OpenAI's names, and those of MCP: dots, slashes, and twice the length
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_./-]+$")]
@@ -26,7 +25,7 @@ def _form(value: Any) -> str:
     return "<an object>" if isinstance(value, dict) else "<a string>"
 
 
-@with_config(_STRICT)
+@open_object
 class FunctionDefinition(TypedDict):
     """A function that the model may call; without `parameters` it has none."""
 
@@ -36,7 +35,7 @@ class FunctionDefinition(TypedDict):
     strict: NotRequired[bool | None]
 
 
-@with_config(_STRICT)
+@open_object
 class ChatCompletionFunctionTool(TypedDict):
     """A tool that takes a JSON object."""
 
@@ -44,14 +43,14 @@ class ChatCompletionFunctionTool(TypedDict):
     function: FunctionDefinition
 
 
-@with_config(_STRICT)
+@open_object
 class CustomFormatText(TypedDict):
     """Any text."""
 
     type: Literal["text"]
 
 
-@with_config(_STRICT)
+@open_object
 class CustomFormatGrammarGrammar(TypedDict):
     """The grammar of the input."""
 
@@ -59,7 +58,7 @@ class CustomFormatGrammarGrammar(TypedDict):
     definition: Annotated[str, Field(min_length=1, max_length=65_536)]
 
 
-@with_config(_STRICT)
+@open_object
 class CustomFormatGrammar(TypedDict):
     """Text that matches a grammar."""
 
@@ -73,7 +72,7 @@ CustomFormat = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@open_object
 class CustomTool(TypedDict):
     """A tool that takes text, any text unless it has a `format`."""
 
@@ -82,7 +81,7 @@ class CustomTool(TypedDict):
     format: NotRequired[CustomFormat | None]
 
 
-@with_config(_STRICT)
+@open_object
 class ChatCompletionCustomTool(TypedDict):
     """A tool that takes text."""
 
@@ -101,14 +100,14 @@ ChatCompletionTools = Annotated[
 Functions = Annotated[list[FunctionDefinition], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-@with_config(_STRICT)
+@open_object
 class Named(TypedDict):
     """A tool by its name."""
 
     name: str
 
 
-@with_config(_STRICT)
+@open_object
 class NamedToolChoice(TypedDict):
     """The model must call this function."""
 
@@ -116,7 +115,7 @@ class NamedToolChoice(TypedDict):
     function: Named
 
 
-@with_config(_STRICT)
+@open_object
 class NamedToolChoiceCustom(TypedDict):
     """The model must call this custom tool."""
 
@@ -131,7 +130,7 @@ NamedTool = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@open_object
 class AllowedTools(TypedDict):
     """The tools that the model may call (`auto`), or of which it must call one (`required`)."""
 
@@ -139,7 +138,7 @@ class AllowedTools(TypedDict):
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
-@with_config(_STRICT)
+@open_object
 class AllowedToolChoice(TypedDict):
     """Limits the choice to some of the tools."""
 
@@ -167,7 +166,7 @@ FunctionChoice = Annotated[
 Arguments = Annotated[str, Tag("<a string>")] | Annotated[JSONObject, Tag("<an object>")]
 
 
-@with_config(_STRICT)
+@open_object
 class FunctionCallParam(TypedDict):
     """A function called in an earlier message; `arguments` is JSON as text, or the object.
 
@@ -178,7 +177,7 @@ class FunctionCallParam(TypedDict):
     arguments: NotRequired[Arguments | None]
 
 
-@with_config(_STRICT)
+@open_object
 class CustomCallParam(TypedDict):
     """A custom tool called in an earlier message."""
 
@@ -186,7 +185,7 @@ class CustomCallParam(TypedDict):
     input: str
 
 
-@with_config(_STRICT)
+@open_object
 class ChatCompletionMessageFunctionToolCallParam(TypedDict):
     """A function call in an earlier message."""
 
@@ -195,7 +194,7 @@ class ChatCompletionMessageFunctionToolCallParam(TypedDict):
     function: FunctionCallParam
 
 
-@with_config(_STRICT)
+@open_object
 class ChatCompletionMessageCustomToolCallParam(TypedDict):
     """A custom tool call in an earlier message."""
 

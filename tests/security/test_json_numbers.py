@@ -39,6 +39,15 @@ CALLS = [
     },
     {"role": "tool", "tool_call_id": "c", "content": "1"},
 ]
+# Members that no schema describes, two of which are written into the prompt
+UNKNOWN = [{"role": "user", "content": [{"type": "text", "text": "hi", "hint": {"a": NUMBER}}]}]
+SERVER_USE = [
+    *MESSAGES,
+    {"role": "assistant", "content": [{"type": "server_tool_use", "input": {"a": NUMBER}}]},
+    *MESSAGES,
+]
+SEARCH = [{"role": "user", "content": "hi"}, {"type": "web_search_call", "action": {"a": NUMBER}}]
+DATA = [{"role": "user", "content": [{"type": "input_json", "data": {"a": NUMBER}}]}]
 FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 AS_TEXT = json.dumps(SCHEMA)
 
@@ -64,9 +73,11 @@ BODIES: list[tuple[str, dict[str, Any], str]] = [
         "functions[0].parameters",
     ),
     ("/v1/chat/completions", {**CHAT, "messages": CALLS}, "messages[1].tool_calls[0]"),
+    ("/v1/chat/completions", {**CHAT, "messages": UNKNOWN}, "messages[0].content[0].hint.a"),
     ("/v1/completions", {**MODEL, "prompt": "hi", "guided_json": SCHEMA}, "guided_json"),
     ("/tokenize", {**WITH_TOOLS, "tools": [TOOL]}, "tools[0].function.parameters"),
     ("/v1/messages", {**CHAT, "messages": USE}, "messages[1].content[0].input.a"),
+    ("/v1/messages", {**CHAT, "messages": SERVER_USE}, "messages[1].content[0].input.a"),
     (
         "/v1/messages/count_tokens",
         {**WITH_TOOLS, "tools": [{"name": "f", "input_schema": SCHEMA}]},
@@ -82,6 +93,8 @@ BODIES: list[tuple[str, dict[str, Any], str]] = [
         {**RESPONSE, "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
         "text.format.schema",
     ),
+    ("/v1/responses", {**MODEL, "input": SEARCH}, "input[1].action.a"),
+    ("/v1/decisions", {**REQUIRED["/v1/decisions"], "input": DATA}, "input[0].content[0].data.a"),
     ("/v2/models/mock/generate", {"text_input": "hi", "parameters": {"a": NUMBER}}, "parameters.a"),
     ("/invocations", {**CHAT, "tools": [TOOL]}, "tools[0].function"),
 ]

@@ -37,6 +37,8 @@ def unchecked(schema: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
     elif isinstance(schema, dict) and schema.get("function") != CHECK:
         if schema.get("type") == "any":
             yield ".".join(path)
+        if schema.get("extra_behavior") == "allow" and "extras_schema" not in schema:
+            yield ".".join((*path, "<unknown>"))
         for name, field in schema.get("fields", {}).items():
             yield from unchecked(field, (*path, name))
         for name in schema.keys() - {"fields", "metadata", "serialization"}:
@@ -45,7 +47,7 @@ def unchecked(schema: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 @pytest.mark.parametrize("schema", request_schemas(), ids=lambda each: each.__name__)
 def test_all_json_of_any_kind_is_checked_for_infinity(schema):
-    """Unknown fields too."""
+    """Unknown members too, at all levels."""
     found = set(unchecked(TypeAdapter(schema).core_schema))
 
     assert CHECKED_ELSEWHERE.get(schema.__name__, set()) == found

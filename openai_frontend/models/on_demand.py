@@ -75,7 +75,7 @@ class OnDemandLoader:
         self._called: set[str] = set()  # of those, the ones that a request waits for
         self._not_slept: dict[str, float] = {}  # when a model did not fall asleep
         self._load_lock = asyncio.Lock()
-        self._groups = LoadGroups()
+        self._groups = LoadGroups(self._surely_fit_together)
         self._side_by_side: set[str] = set()  # models that load without being measured
         self._to_measure: set[str] = set()  # models that fit, and wait until nothing else loads
         self._loads: dict[str, asyncio.Task[None]] = {}
@@ -154,12 +154,21 @@ class OnDemandLoader:
         shown = " and ".join(f"'{name}'" for name in sorted(names))
         raise ModelUnavailable(f"The models {shown} {limit}.")
 
+    def _surely_fit_together(self, names: frozenset[str]) -> bool:
+        limits = self._limits
+        if limits.models is not None and len(names) > limits.models:
+            return False
+        if limits.memory_bytes is None:
+            return True
+        sizes = [self._size_bytes(name) for name in names]
+        return all(sizes) and sum(sizes) <= limits.memory_bytes  # a load shows an unknown size
+
     def loading_together(
         self, names: Collection[str], queue_key: QueueKey
     ) -> AbstractAsyncContextManager[None]:
         """Enter it to load and wake the models for one request, which keeps each of them from then
         on. Raises ModelUnavailable if they never fit beside each other; QueueFull or QueueTimeout
-        if other sets of models load.
+        while other sets load that leave no room for it.
         """
         self._check_fit_together(names)
         locks = self._registry.locks

@@ -9,6 +9,7 @@ import pytest
 from tests import mock_models
 from tests.api.models.conftest import LiveGateway
 from tests.api.models.test_on_demand import ON_DEMAND, options
+from tests.core.triton.waiting import until
 from tests.fast.auth import key_files
 
 SENTENCE = ["word "] * 39 + ["end. "]
@@ -80,13 +81,37 @@ async def test_chats_with_other_guards_do_not_wait_for_each_other(repository, li
     assert [text for text, _ in [*answers, alone]] == ["".join(SENTENCE * 2)] * 9
 
 
+SIZED = "memory_bytes: 10"
+
+
+@pytest.mark.parametrize(
+    ("limits", "size"),
+    [({}, ""), ({"max_loaded_models": 4}, ""), ({"max_model_memory_bytes": 40}, SIZED)],
+)
+async def test_guards_and_models_that_all_fit_load_at_the_same_time(
+    repository, live_gateway, held_loads, limits, size
+):
+    """A slow load of one chat does not delay the others."""
+    write(repository, "a", "b", guards=("first", "second"), size=size)
+    async with live_gateway(**ON_DEMAND, **limits) as gateway:
+        chats = [
+            asyncio.create_task(answer(gateway, *pair))
+            for pair in (("a", "first"), ("b", "second"))
+        ]
+        await until(lambda: all(map(gateway.registry.load_phase, ("first", "second"))))
+        held_loads.may_end.set()
+        answers = await asyncio.gather(*chats)
+
+    assert [text for text, _ in answers] == ["".join(SENTENCE * 2)] * 2
+
+
 async def test_client_that_leaves_lets_chats_with_other_guards_continue(
     repository, live_gateway, held_loads
 ):
     """A chat of the same guard and model does not wait for it; one that waits has a timeout."""
     write(repository, "a", "b", guards=("first", "second"))
     options(repository, "second", f"queue_timeout_s: 0.2\n{MAPPING}")
-    async with live_gateway(**ON_DEMAND) as gateway:
+    async with live_gateway(**ON_DEMAND, max_loaded_models=3) as gateway:
         leaves, same, late = (
             asyncio.create_task(gateway.chat(name, moderation={"model": guard}))
             for name, guard in (("a", "first"), ("a", "first"), ("b", "second"))

@@ -8,7 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from openai_frontend.errors import InvalidRequest
+from schemas.messages import JSONOutputFormat, OutputConfig, ThinkingEnabled
 from schemas.response_format import JSONSchema, StructuredOutputsParam
 from schemas.sampling import RequestFields, SamplingFields, StreamOptions
 
@@ -24,6 +27,14 @@ _MAX_WARNED = 256  # distinct names that one process warns about
 
 # A guard that is ignored would pass what it should block
 NO_GUARD: Neutral = {"moderation": ()}
+
+# Constraints that other APIs of this server have: a client expects the output to match
+_NO_CONSTRAINTS: Neutral = {
+    "response_format": ({"type": "text"},),
+    "structured_outputs": ({},),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
+    **dict.fromkeys(("regex", "ebnf"), ()),
+}
 
 # Unsupported fields of OpenAI's, and of vLLM's that would change the output.
 _NEUTRAL_IN_BOTH: Neutral = {
@@ -68,9 +79,10 @@ NEUTRAL_IN_DECISIONS: Neutral = {
     "tools": ([],),
 }
 
-# Beta fields that would change the output
+# The others are beta fields that would change the output
 NEUTRAL_IN_MESSAGES: Neutral = {
     **NO_GUARD,
+    **_NO_CONSTRAINTS,
     "compaction": (),
     "fallbacks": ([],),
     "mcp_servers": ([],),
@@ -157,6 +169,11 @@ _WITH_MEMBERS: Mapping[str, frozenset[str]] = {
         {"type", "json_schema", "format", "structures", "triggers", "schema"}
     ),
     "structured_outputs": frozenset(StructuredOutputsParam.__annotations__),
+    # of Responses and Messages, which check these themselves
+    "text.format": frozenset({"type", *JSONSchema.__annotations__}),
+    "output_config": frozenset(OutputConfig.__annotations__),
+    "output_config.format": frozenset(JSONOutputFormat.__annotations__),
+    "thinking": frozenset(ThinkingEnabled.__annotations__),
 }
 
 
@@ -183,16 +200,23 @@ class FieldPolicy:
     def _check_members(self, request: SamplingFields, fields: Iterable[str]) -> None:
         """Report unknown names within object fields."""
         for field in sorted(fields):
-            value = getattr(request, field)
-            if isinstance(value, RequestFields):
-                names: Iterable[str] = value.model_extra or ()
-            else:
-                names = (value or {}).keys() - _WITH_MEMBERS[field]
-            self.unknown(f"{field}.{name}" for name in sorted(names))
+            self.check_members(getattr(request, field), field)
         form: Mapping[str, Any] = request.response_format or {"type": "text"}
         schema = form.get("json_schema") or {}
         unknown = schema.keys() - JSONSchema.__annotations__.keys()
         self.unknown(f"response_format.json_schema.{name}" for name in sorted(unknown))
+
+    def check_members(self, given: Mapping[str, Any] | BaseModel | None, place: str) -> None:
+        """Report unknown names within an object field; `_WITH_MEMBERS` has the known ones of
+        mappings.
+        """
+        if given is None:
+            return
+        if isinstance(given, BaseModel):
+            names: Iterable[str] = given.model_extra or ()
+        else:
+            names = given.keys() - _WITH_MEMBERS[place]
+        self.unknown(f"{place}.{name}" for name in sorted(names))
 
     def check_extra(self, request: RequestFields, neutral: Neutral) -> None:
         """Like `check`, for a request that never streams."""

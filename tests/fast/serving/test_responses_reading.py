@@ -336,6 +336,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [READ, READ]}, "tools[1].name"),
     ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "x"}}}},
      "text.format.schema.type"),
+    ({"text": {"format": {"type": "text", "json_schema": {"schema": {}}}}},
+     "text.format.json_schema"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
     ({"input": [{"type": "compaction_trigger"}]}, "input[0]"),
     ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
@@ -357,6 +359,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
      "input[0].content[0].file_id"),
     ({"input": [{"role": "user", "content": [{"type": "hologram"}]}]}, "input[0].content[0].type"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"text": {"fromat": {"type": "json_object"}}}, "text.fromat"),
+        ({"text": {"format": {"type": "json_object", "x": 1}}}, "text.format.x"),
+        ({"reasoning": {"x": 1}}, "reasoning.x"),
+    ],
+)
+async def test_unknown_members_follow_the_policy(fields, param):
+    with pytest.raises(InvalidRequest) as refused:
+        await prepared(**fields, responses=STRICT)
+    assert (refused.value.param, refused.value.code) == (param, "unknown_parameter")
+
+    await prepared(**fields)
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)

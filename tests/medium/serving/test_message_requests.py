@@ -340,8 +340,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
     ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ({"surprise": 1}, "surprise"),
+    ({"output_config": {"fromat": {}}}, "output_config.fromat"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {}, "x": 1}}},
+     "output_config.format.x"),
+    ({"thinking": {"type": "adaptive", "x": 1}}, "thinking.x"),
     ({"tools": [SEARCH]}, "tools.web_search_20260318"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["guided_json", "regex", "response_format", "structured_outputs"])
+async def test_constraint_of_other_apis_is_refused_whatever_the_policy(name):
+    """The output would not match. Empty ones are accepted."""
+    fields: dict[str, Any] = {name: {"json": {}}}
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(policy="ignore", **fields)
+
+    assert refused.value.param == name
+    await prepare(response_format={"type": "text"}, structured_outputs={}, guided_json=None)
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED, ids=str)

@@ -78,6 +78,7 @@ class Messages:
         not support.
         """
         self._conversations.admission.check(current_request(), model, 0)
+        _check_moved(request)
         with _own_words():
             conversation = self._read(request, model, Plans() if plans is None else plans)
             job = await self._conversations.job(conversation, model)
@@ -91,6 +92,7 @@ class Messages:
 
     async def count(self, request: CountTokensRequest, model: ServingModel) -> int:
         """The tokens of the prompt, even if they exceed the context."""
+        _check_moved(request)
         with _own_words():
             return await self._conversations.count(self._read(request, model, Plans()), model)
 
@@ -122,6 +124,7 @@ class Messages:
         """Refuse what the server or the model does not support."""
         require_generation(model)
         self._policy.check_extra(request, NEUTRAL_IN_MESSAGES)
+        self._check_members(request)
         tools = read_tools(request.tools, request.tool_choice, self._policy, found)
         if tools.in_use:
             require_tool_support(tools, model.output_format, shown=model.template_knows("tools"))
@@ -133,6 +136,13 @@ class Messages:
             names=_NAMES,
         )
         return _MessagesPlan(plan, _sampling(request, model))
+
+    def _check_members(self, request: CountTokensRequest) -> None:
+        """Report unknown names within the objects of this API."""
+        self._policy.check_members(request.thinking, "thinking")
+        if (config := request.output_config) is not None:
+            self._policy.check_members(config, "output_config")
+            self._policy.check_members(config.get("format"), "output_config.format")
 
     def _variables(self, request: CountTokensRequest, model: Renders) -> TemplateVariables:
         """How much the model thinks, as far as its template lets a request say so."""
@@ -150,6 +160,14 @@ class Messages:
         hosted = (tool["type"] for tool in request.tools or () if "input_schema" not in tool)
         adjusted |= ignored_tools(hosted)
         return TemplateVariables(variables.values, adjusted)
+
+
+def _check_moved(request: CountTokensRequest) -> None:
+    """Name the field of this API for one of chats."""
+    if (request.model_extra or {}).get("response_format") not in (None, {"type": "text"}):
+        name = "response_format"
+        message = f"Unsupported parameter: '{name}' is 'output_config.format' in the Messages API."
+        raise InvalidRequest(message, param=name, code="unsupported_parameter")
 
 
 def _thinking(request: CountTokensRequest) -> Mapping[str, Any]:

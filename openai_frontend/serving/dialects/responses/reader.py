@@ -212,6 +212,7 @@ class Responses:
         _check_values(request)
         if update is not None:
             request = _updated(request, update)
+        self._check_members(request)
         tools = read_tools(request, self._policy)
         if tools.tools.in_use:
             shown = model.template_knows("tools")
@@ -235,6 +236,13 @@ class Responses:
         summaries = wants_summary(request)
         return _Plan(conversation=plan, tools=tools, fields=fields, echo=echo, summaries=summaries)
 
+    def _check_members(self, request: ResponsesRequest) -> None:
+        """Report unknown names within the objects of this API."""
+        self._policy.check_members(request.reasoning, "reasoning")
+        if request.text is not None:
+            self._policy.check_members(request.text, "text")
+            self._policy.check_members(request.text.format, "text.format")
+
 
 def _reported(variables: TemplateVariables, ignored: Sequence[str]) -> TemplateVariables:
     """With the names of this API, and the hosted tools that were left out."""
@@ -255,6 +263,11 @@ def _sampling_fields(request: ResponsesRequest) -> SamplingFields:
 def _chat_format(form: Mapping[str, Any]) -> Mapping[str, Any]:
     """The format as chats state it."""
     if form["type"] != "json_schema":
+        if form.get("json_schema"):  # as chats nest it
+            place = "text.format.json_schema"
+            advice = "Use the type 'json_schema', with 'schema' in 'text.format' itself."
+            message = f"Unsupported parameter: '{place}'. {advice}"
+            raise InvalidRequest(message, param=place, code="unsupported_parameter")
         return form
     schema = {name: value for name, value in form.items() if name != "type"}
     return {"type": "json_schema", "json_schema": schema}

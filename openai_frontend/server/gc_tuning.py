@@ -8,12 +8,14 @@ import gc
 import math
 import time
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any
 
 import psutil
 
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.runtime import huge_pages
+from openai_frontend.runtime.background_tasks import in_daemon_thread, supervise
 from openai_frontend.runtime.heartbeat import Heartbeat
 
 # Python's defaults are 700, 10 and 10. With these a collection checks at most 20,000 objects, which
@@ -68,7 +70,8 @@ def freezing_heap(lifespan: Lifespan, registry: ModelRegistry, heartbeat: Heartb
 
     @contextlib.asynccontextmanager
     async def wrapped(app: Any) -> AsyncGenerator[Any, None]:
-        task = asyncio.create_task(_watch_models(registry, CollectionLimit(), heartbeat))
+        watch = partial(_watch_models, registry, CollectionLimit(), heartbeat)
+        task = asyncio.create_task(supervise("freeze the heap", watch))
         try:
             async with lifespan(app) as state:
                 yield state
@@ -99,7 +102,8 @@ async def _watch_models(
             collapse_s = time.monotonic() + _HUGE_PAGES_AFTER_S
         if time.monotonic() >= collapse_s:
             collapse_s = math.inf
-            await asyncio.to_thread(huge_pages.collapse)
+            # 25 s for 10 GiB, which the exit of the process must not wait for
+            await in_daemon_thread("huge pages", huge_pages.collapse)
         await heartbeat.next(_CHECK_INTERVAL_S)
 
 

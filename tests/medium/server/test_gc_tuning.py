@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.models.model_card import ModelCard
-from openai_frontend.runtime import huge_pages
+from openai_frontend.runtime import background_tasks, huge_pages
 from openai_frontend.runtime.heartbeat import Heartbeat
 from openai_frontend.server import gc_tuning
 
@@ -48,10 +49,10 @@ def frozen() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def collapses(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Grows with each move to huge pages, which would take this process a second."""
-    calls: list[None] = []
-    monkeypatch.setattr(huge_pages, "collapse", lambda: calls.append(None))
+def collapses(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The thread of each move to huge pages, which would take this process a second."""
+    calls: list[threading.Thread] = []
+    monkeypatch.setattr(huge_pages, "collapse", lambda: calls.append(threading.current_thread()))
     monkeypatch.setattr(gc_tuning, "_HUGE_PAGES_AFTER_S", 0.0)
     return calls
 
@@ -84,7 +85,9 @@ async def looked_at() -> None:
 
 
 async def test_heap_is_frozen_after_changes_of_models(monkeypatch, collapses):
-    """If a model is gone, frozen objects are collected first. Huge pages follow each time."""
+    """If a model is gone, frozen objects are collected first. Huge pages follow each time, in a
+    thread for which the exit of the process does not wait.
+    """
     calls, registry = Settled(), FakeRegistry()
     monkeypatch.setattr(gc_tuning, "freeze_heap", calls)
     monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.005)
@@ -96,7 +99,29 @@ async def test_heap_is_frozen_after_changes_of_models(monkeypatch, collapses):
             await looked_at()
 
     assert calls.gone == [False, False, True, True]
-    assert len(collapses) == 4
+    assert [each.daemon for each in collapses] == [True] * 4
+
+
+async def test_heap_is_frozen_after_a_failure(monkeypatch, caplog):
+    """Such as a shortage of threads, which is logged."""
+    calls = Settled()
+    results: Iterator[OSError | int] = iter([OSError("no thread"), 0])
+
+    def collapse() -> int:
+        if isinstance(result := next(results), OSError):
+            raise result
+        return result
+
+    monkeypatch.setattr(huge_pages, "collapse", collapse)
+    monkeypatch.setattr(gc_tuning, "freeze_heap", calls)
+    monkeypatch.setattr(background_tasks, "RESTART_DELAY_S", 0.0)
+    monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.005)
+    monkeypatch.setattr(gc_tuning.CollectionLimit, "INTERVAL_S", 0)
+    async with running(FakeRegistry({"a": 1})), asyncio.timeout(10):
+        while len(calls.gone) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    assert "background task 'freeze the heap' failed" in caplog.text
 
 
 async def test_swaps_of_models_cause_one_collection(monkeypatch):

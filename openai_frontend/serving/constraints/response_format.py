@@ -80,7 +80,7 @@ def _with_guided_options(
 
 def _of_response_format(field: str, response_format: Mapping[str, Any]) -> RequestedFormat | None:
     _check_size(response_format, field)
-    if "schema" in response_format:
+    if response_format.get("schema") is not None:
         place = "response_format.schema"
         message = f"Unsupported parameter: '{place}'. Use the type 'json_schema' for a schema."
         raise InvalidRequest(message, param=place, code="unsupported_parameter")
@@ -144,6 +144,8 @@ def _schema(value: Any, place: str) -> Any:
             message = f"Invalid '{place}': the text is not valid JSON: {error}."
             raise InvalidRequest(message, param=place) from None
     check_schema(schema, place)
+    if isinstance(schema, bool):  # engines take objects
+        schema = {} if schema else {"not": {}}
     if schema is not value:  # integers within the text
         _check_size(schema, place)
     return schema

@@ -66,12 +66,18 @@ def test_empty_schema_still_requires_json():
     assert constraint(structured_outputs={"json": {}}) == StructuredOutputs(json={})
 
 
+@pytest.mark.parametrize(("text", "schema"), [("true", {}), ("false", {"not": {}})])
+def test_boolean_schema_becomes_an_object(text, schema):
+    """Which engines can read."""
+    assert constraint(guided_json=text) == StructuredOutputs(json=schema)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {},
         {"structured_outputs": {"regex": None, "new": None, "disable_new": False}},
-        {"response_format": {"type": "text", "json_schema": None}},
+        {"response_format": {"type": "text", "json_schema": None, "schema": None}},
     ],
 )
 def test_request_without_a_format_is_unconstrained(fields):

@@ -506,17 +506,37 @@ void ResponseQueue::wake(const std::shared_ptr<InFlight>& in_flight) noexcept {
   enqueue(in_flight);
 }
 
+namespace {
+
+// The step of `run_step` that this thread is in, and the queue that it drains at its end.
+struct Step {
+  std::shared_ptr<ResponseQueue> answered;
+};
+thread_local Step* running_step = nullptr;
+
+bool is_drained_by_step(const std::shared_ptr<ResponseQueue>& queue) noexcept {
+  if (running_step == nullptr) return false;
+  std::shared_ptr<ResponseQueue>& answered = running_step->answered;
+  if (answered == nullptr) answered = queue;
+  return answered == queue;
+}
+
+}  // namespace
+
 void ResponseQueue::enqueue(const std::shared_ptr<InFlight>& in_flight) noexcept {
   if (in_flight->queued) return;
   in_flight->queued = true;
   const bool first = ready_ == nullptr;
   (first ? ready_ : last_ready_->next_ready) = in_flight;
   last_ready_ = in_flight.get();
-  if (first) event_.set();
+  if (!first || is_drained_by_step(in_flight->queue)) return;
+  event_.set();
+  signalled_ = true;
 }
 
 std::shared_ptr<InFlight> ResponseQueue::take_ready() noexcept {
   const std::lock_guard lock(mutex);
+  if (std::exchange(signalled_, false)) event_.clear();
   return std::move(ready_);
 }
 
@@ -530,9 +550,24 @@ std::shared_ptr<InFlight> ResponseQueue::next_of(std::shared_ptr<InFlight>& read
 
 // ---- under the GIL ----
 
-nb::list ResponseQueue::drain() {
-  event_.clear();
-  nb::list waiters;
+nb::object run_step(const nb::callable& function, const nb::args& arguments) {
+  if (running_step != nullptr) return function(*arguments);  // the outer one drains
+  Step step;
+  running_step = &step;
+  nb::object result;
+  std::exception_ptr raised;
+  try {
+    result = function(*arguments);
+  } catch (...) {
+    raised = std::current_exception();
+  }
+  running_step = nullptr;
+  if (step.answered != nullptr) step.answered->drain();
+  if (raised != nullptr) std::rethrow_exception(raised);
+  return result;
+}
+
+void ResponseQueue::drain() {
   for (std::shared_ptr<InFlight> ready = take_ready(); ready != nullptr;) {
     const std::shared_ptr<InFlight> in_flight = next_of(ready);
     release_memory(*in_flight);
@@ -540,12 +575,11 @@ nb::list ResponseQueue::drain() {
     const nb::object kept = nb::borrow(in_flight->stream);  // a writer may let go of its stream
     auto* stream = nb::inst_ptr<ResponseStream>(kept);
     try {
-      stream->wake(waiters);
+      stream->wake();
     } catch (const std::exception& error) {  // of this stream: the others are woken all the same
       stream->fail_relay(error);
     }
   }
-  return waiters;
 }
 
 void ResponseQueue::clear() {
@@ -553,15 +587,30 @@ void ResponseQueue::clear() {
     release_memory(*next_of(ready));
 }
 
-void ResponseStream::wake(nb::list& waiters) {
+namespace {
+
+// Gives a future the result None, unless its consumer has gone.
+void complete(const nb::object& future) {
+  static PyObject* const done = PyUnicode_InternFromString("done");
+  static PyObject* const set_result = PyUnicode_InternFromString("set_result");
+  const nb::object is_done = nb::steal(PyObject_CallMethodNoArgs(future.ptr(), done));
+  if (!is_done.is_valid()) throw nb::python_error();
+  if (is_done.is(nb::bool_(true))) return;
+  if (!nb::steal(PyObject_CallMethodOneArg(future.ptr(), set_result, Py_None)).is_valid())
+    throw nb::python_error();
+}
+
+}  // namespace
+
+void ResponseStream::wake() {
   if (!write.is_none()) flush_relay();
   if (!release_waiter.is_none() && over()) {
-    waiters.append(release_waiter);
+    complete(release_waiter);
     release_waiter = nb::none();
   }
   // A consumer that did not wait has taken them already; it now waits for later responses.
   if (waiter.is_none() || !has_news()) return;
-  waiters.append(waiter);
+  complete(waiter);
   waiter = nb::none();
 }
 
@@ -1064,6 +1113,11 @@ nb::object infer(triton::Server* server, ResponseAllocator* allocator,
 
 void bind_inference(nb::module_& module) {
   using nb::literals::operator""_a;
+  module.def("run_step", &run_step, "function"_a, "arguments"_a,
+             nb::sig("def run_step(function: collections.abc.Callable[..., object], *arguments: "
+                     "typing.Any) -> object"),
+             "Call a function that sends responses, on the thread of the event loop: their "
+             "consumers are woken when it returns or raises, not in the loop's next iteration.");
   nb::class_<ReceivedResponse>(module, "InferenceResponse",
                                "One response: its output tensors, or an error.")
       .def_ro("final", &ReceivedResponse::final)
@@ -1172,11 +1226,11 @@ void bind_inference(nb::module_& module) {
       .def_prop_ro("received", &ResponseStream::received,
                    "Responses that have come so far, relayed ones too.")
       .def_rw("waiter", &ResponseStream::waiter, nb::arg().none(),
-              "A future that the drain hands out once when a response comes.")
+              "A future that the next drain completes when a response has come.")
       .def_prop_rw(
           "release_waiter", [](const ResponseStream& self) { return self.release_waiter; },
           &ResponseStream::await_release, nb::for_setter(nb::arg().none()),
-          "A future that the drain hands out once Triton has released a cancelled request and "
+          "A future that a drain completes once Triton has released a cancelled request and "
           "sent its last response.");
 }
 

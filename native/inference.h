@@ -147,7 +147,8 @@ struct InFlight {
 };
 
 // Collects the responses of all the requests of one server. One wake-up of the event loop serves a
-// whole burst: only the first response after a drain writes to the eventfd.
+// whole burst: only the first response after a drain writes to the eventfd, and none that the
+// thread sends in `run_step`.
 class ResponseQueue {
  public:
   int fd() const { return event_.fd(); }
@@ -160,9 +161,9 @@ class ResponseQueue {
   void enqueue(const std::shared_ptr<InFlight>& in_flight) noexcept;
   // The same, not under the lock.
   void wake(const std::shared_ptr<InFlight>& in_flight) noexcept;
-  // Writes the text of the streams that are relayed; gives the futures of those that have other
-  // responses. Needs the GIL.
-  nb::list drain();
+  // Writes the text of the streams that are relayed; completes the futures of those that have other
+  // responses. Needs the GIL, on the thread of the event loop.
+  void drain();
   // Drops the responses that no drain will take: requests and queue keep each other alive. Needs
   // the GIL.
   void clear();
@@ -184,6 +185,7 @@ class ResponseQueue {
   std::shared_ptr<InFlight> next_of(std::shared_ptr<InFlight>& ready) noexcept;
 
   Event event_;
+  bool signalled_ = false;  // the event is set, or about to be read
   std::shared_ptr<InFlight> ready_;
   InFlight* last_ready_ = nullptr;
 };
@@ -221,8 +223,8 @@ class ResponseStream {
   void stop_relay();
   // For a consumer that has left: further responses are counted, not kept.
   void await_release(nb::object waiter);
-  // Writes the gathered text, and returns the futures whose events have occurred.
-  void wake(nb::list& waiters);
+  // Writes the gathered text, and completes the futures whose events have occurred.
+  void wake();
   // Keeps an exception of this stream for `take`, and writes no more.
   void fail_relay(const std::exception& error);
   // Whether `take` has something to give, or to raise.
@@ -258,6 +260,10 @@ class ResponseStream {
 
 // Called with each cancel, so that the in-process backend looks at its requests without polling.
 void notify_cancel();
+
+// Calls a function on the thread of the event loop. What it answers wakes its consumers at its end,
+// not in the loop's next iteration: a step of an engine so costs no eventfd and no second wake-up.
+nb::object run_step(const nb::callable& function, const nb::args& arguments);
 
 struct InferArguments {
   std::string model;

@@ -215,7 +215,7 @@ class CoreServer {
   int response_fd() const { return queue_->fd(); }
   void set_stubs(const Stubs::Running& running) const { queue_->stubs.set(running); }
   nb::dict unhealthy_stubs() const { return queue_->stubs.unhealthy(); }
-  nb::list drain() const { return queue_->drain(); }
+  void drain() const { queue_->drain(); }
 
  private:
   // A copy for the time of a call, by which a stop on another thread does not delete the core.
@@ -276,9 +276,10 @@ void bind_server(nb::module_& module) {
            "The instances whose stub Triton calls unhealthy and that have no other process so far; "
            "true: it was alive, and was killed if its process is known.")
       .def_prop_ro("response_fd", &CoreServer::response_fd,
-                   "Readable when drain() has futures to return.")
-      .def("drain", &CoreServer::drain, nb::sig("def drain(self) -> list[typing.Any]"),
-           "The futures to complete: one for each stream that waits and has responses.")
+                   "Readable when drain() has something to do.")
+      .def("drain", &CoreServer::drain,
+           "Write the text of relayed streams, and complete the futures of those that wait and "
+           "have responses.")
       .def(
           "infer",
           [](const CoreServer& self, std::string model, int64_t version, nb::dict inputs,

@@ -1,6 +1,12 @@
 """Python interface to the Triton core in this process."""
 
-from openai_frontend.triton._core import MappedFile, StreamWriter, json_member, relay_counts
+from openai_frontend.triton._core import (
+    MappedFile,
+    StreamWriter,
+    json_member,
+    relay_counts,
+    run_step,
+)
 from openai_frontend.triton.library import LibraryNotFound
 from openai_frontend.triton.model_health import NOT_READY, ModelIndexEntry
 from openai_frontend.triton.options import Options
@@ -20,4 +26,5 @@ __all__ = [
     "Tensor",
     "json_member",
     "relay_counts",
+    "run_step",
 ]

@@ -193,11 +193,11 @@ class Server:
 
     @property
     def response_fd(self) -> int:
-        """Readable when drain() has futures to return."""
+        """Readable when drain() has something to do."""
 
-    def drain(self) -> list[Any]:
+    def drain(self) -> None:
         """
-        The futures to complete: one for each stream that waits and has responses.
+        Write the text of relayed streams, and complete the futures of those that wait and have responses.
         """
 
     def infer(self, model: str, version: int, inputs: dict[str, Any], request_id: str, priority: int, timeout_us: int, parameters: dict[str, Any] | None, sequence: tuple[int | str, bool, bool] | None, outputs: Sequence[tuple[str, int | None, Any]], trace: RequestTrace | None = None) -> ResponseStream: ...
@@ -289,6 +289,11 @@ def add_token(vocabulary: int, token_id: int, before: bytes, after: bytes) -> No
     The JSON of a token around its log probability, for `ResponseStream.relay_logprobs`.
     """
 
+def run_step(function: Callable[..., object], *arguments: Any) -> object:
+    """
+    Call a function that sends responses, on the thread of the event loop: their consumers are woken when it returns or raises, not in the loop's next iteration.
+    """
+
 class InferenceResponse:
     """One response: its output tensors, or an error."""
 
@@ -370,7 +375,7 @@ class ResponseStream:
 
     @property
     def waiter(self) -> object:
-        """A future that the drain hands out once when a response comes."""
+        """A future that the next drain completes when a response has come."""
 
     @waiter.setter
     def waiter(self, arg: object | None, /) -> None: ...
@@ -378,7 +383,7 @@ class ResponseStream:
     @property
     def release_waiter(self) -> object:
         """
-        A future that the drain hands out once Triton has released a cancelled request and sent its last response.
+        A future that a drain completes once Triton has released a cancelled request and sent its last response.
         """
 
     @release_waiter.setter

@@ -114,7 +114,7 @@ class Server:
             on_failure.pop_all()
         self._control.note_load()
         _stop_at_exit(self)
-        loop.add_reader(self._core.response_fd, self._resolve, self._core)
+        loop.add_reader(self._core.response_fd, self._core.drain)
         self._change_threads = ThreadPoolExecutor(MAX_CHANGE_THREADS, "model-change")
         self._monitor = ReadinessMonitor(
             index=self._read_index,
@@ -172,7 +172,7 @@ class Server:
             await asyncio.to_thread(self._end, core)
         finally:
             loop.remove_reader(core.response_fd)
-            self._resolve(core)
+            core.drain()
             self.unreleased.clear()
 
     def _end_background(self) -> None:
@@ -570,12 +570,6 @@ class Server:
         """Return why the in-process engine of a loaded version can serve no more, or None."""
         failures = (handle.failure() for handle in inprocess.current_handles(name))
         return next((failure for failure in failures if failure is not None), None)
-
-    @staticmethod
-    def _resolve(core: _core.Server) -> None:
-        for waiter in core.drain():
-            if not waiter.done():
-                waiter.set_result(None)
 
     async def _poll_repository(self) -> None:
         while True:

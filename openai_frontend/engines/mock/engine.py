@@ -43,7 +43,7 @@ from openai_frontend.pooling import (
     ScoreResult,
 )
 from openai_frontend.prefix_cache.blocks import PrefixCache
-from openai_frontend.triton import error_codes
+from openai_frontend.triton import _core, error_codes
 
 _HALF = math.log(0.5)
 
@@ -313,7 +313,7 @@ class MockEngine(Engine):
         if self._running and not self._scheduled:
             self._scheduled = True
             rate = self._settings.tokens_per_second
-            loop.call_later(1 / rate if rate else 0, self._step, loop)
+            loop.call_later(1 / rate if rate else 0, _core.run_step, self._step, loop)
 
     def _hangs(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the engine hangs, starting with this step or earlier."""

@@ -13,6 +13,7 @@ from typing import Any
 from openai_frontend.engines.vllm import capabilities, versions
 from openai_frontend.errors import caught
 from openai_frontend.runtime import compatibility
+from openai_frontend.triton import _core
 
 _FRAMES_OF_TEXT = 3  # engine, kind and request
 
@@ -147,7 +148,7 @@ class OutputReader:
         # zmq registers the socket with the loop and removes it when it is closed; only the callback
         # is ours.
         self._socket._get_loop()
-        loop.add_reader(self._socket.FD, self._read)
+        loop.add_reader(self._socket.FD, _core.run_step, self._read)
         try:
             self._read()  # the descriptor signals only changes, not data that is already there
             await self._ended

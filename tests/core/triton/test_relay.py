@@ -1,6 +1,7 @@
 """Texts framed in native code: complete and in order."""
 
 import asyncio
+import select
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,11 @@ EDGES = [
 ]
 AWKWARD = 'a"\\/\b\f\n\r\t\0\x1b\x1f\x7f\x85é\u2028\u2029\ufeff😀' + "".join(EDGES)
 texts = st.text(AWKWARD) | st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def readable(request: Request) -> bool:
+    """Whether a response has woken the loop."""
+    return bool(select.select([request._core.response_fd], [], [], 0)[0])
 
 
 @pytest.fixture
@@ -478,6 +484,86 @@ async def test_engines_on_threads(ask):
     )
 
     assert [b"".join([*sent, b"end"])] * 4 == followed
+
+
+async def test_responses_of_a_step_are_written_at_its_end(ask):
+    """Also if it raises, and whatever its streams; nothing is left for the next wake-up."""
+    one, other = await ask(), await ask()
+    one.relay()
+    other.relay()
+
+    def step(*texts: str) -> str:
+        for each in texts:
+            one.send(each)
+            other.send(each.upper())
+        assert not one.frames
+        return "done"
+
+    def failing_step() -> None:
+        one.send("c")
+        raise RuntimeError("the step failed")
+
+    assert _core.run_step(step, "a", "b") == "done"
+    assert (one.texts, other.texts) == (["ab"], ["AB"])
+    with pytest.raises(RuntimeError, match="the step failed"):
+        _core.run_step(failing_step)
+    assert one.texts == ["ab", "c"]
+    assert not readable(one)
+    one.send("d")
+    assert readable(one)
+
+
+async def test_step_in_a_step(ask):
+    """Only the end of the outer one writes."""
+    request = await ask()
+    request.relay()
+
+    def outer() -> None:
+        request.send("a")
+        _core.run_step(request.send, "b")
+        assert request.texts == []
+
+    _core.run_step(outer)
+    assert request.texts == ["ab"]
+
+
+async def test_step_wakes_the_iterator(ask):
+    """What is not relayed, and the end, without a wake-up by Triton's threads."""
+    request = await ask()
+    came = asyncio.ensure_future(request.stream.__anext__())
+    await asyncio.sleep(0)
+
+    _core.run_step(request.send, "a")
+    assert not readable(request)
+    [response] = await asyncio.wait_for(came, 10)
+    assert response.item("text_output") == b"a"
+
+
+async def test_steps_beside_threads(ask):
+    """Streams of steps and of threads lose nothing, although only some responses wake the loop."""
+    requests = [await ask() for _ in range(4)]
+    for request in requests:
+        request.relay()
+    sent = [f"{number};" for number in range(2000)]
+
+    def work(request: Request) -> None:
+        for each in sent:
+            request.send(each)
+
+    async def steps(request: Request) -> None:
+        for each in sent:
+            _core.run_step(request.send, each)
+            if len(each) % 2:
+                await asyncio.sleep(0)
+
+    threads = [asyncio.to_thread(work, request) for request in requests[:2]]
+    await asyncio.gather(*threads, *map(steps, requests[2:]))
+    for request in requests:
+        request.execution.finish()
+        [last] = await collect(request.stream)
+        assert last.final
+
+    assert ["".join(request.texts) for request in requests] == ["".join(sent)] * 4
 
 
 async def test_responses_are_counted_on_every_path(ask):

@@ -19,12 +19,17 @@ def parse_run_ns(schedstat: str) -> int:
     return int(schedstat.split()[0])
 
 
-def run_s(pid: int) -> float:
-    """CPU time so far of the threads that there are now, in nanoseconds' steps; `cpu_s` counts in
-    steps of 10 ms.
+def run_ns(pid: int) -> dict[str, int]:
+    """CPU time so far of each thread that there is now, in nanoseconds; `cpu_s` counts in steps of
+    10 ms.
     """
     stats = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(parse_run_ns(each.read_text(encoding="ascii")) for each in stats) / 1e9
+    return {each.parent.name: parse_run_ns(each.read_text(encoding="ascii")) for each in stats}
+
+
+def run_s_since(pid: int, before: Mapping[str, int]) -> float:
+    """CPU time since `run_ns` gave `before`, without threads that have ended meanwhile."""
+    return sum(now - before.get(thread, 0) for thread, now in run_ns(pid).items()) / 1e9
 
 
 def cpu_s_by_role(pids: Mapping[str, Iterable[int]]) -> dict[str, float]:

@@ -29,3 +29,11 @@ def test_cpu_time_without_waiting_counts_as_busy(monkeypatch):
     monkeypatch.setattr(psutil, "cpu_times", lambda: times)
 
     assert process_stat.machine_cpu_s() == pytest.approx(1.71)
+
+
+def test_run_time_without_ended_threads():
+    """The time of a thread that has ended is missing, not subtracted from that of the others."""
+    pid = os.getpid()
+    before = {**process_stat.run_ns(pid), "ended": 10**12}
+
+    assert 0 <= process_stat.run_s_since(pid, before) < 60

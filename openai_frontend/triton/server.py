@@ -81,7 +81,8 @@ class Server:
         self._unreadable: dict[
             str, str
         ] = {}  # model -> why its config could not be read at startup
-        self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
+        # A WeakSet, but without its calls of Python functions
+        self._streams: set[weakref.ref[ResponseStream]] = set()
         self.unreleased = UnreleasedRequests()
         self.stubs = StubProcesses()
         self.before_poll: Callable[[], Awaitable[None]] | None = None  # of the repository
@@ -165,7 +166,7 @@ class Server:
         self._core = None
         self._close_monitor()
         inprocess.detach(loop, STOPPING)
-        for stream in self._streams:  # requests to other backends
+        for stream in self.streams():  # requests to other backends
             stream.cancel_keep_output(partial(errors.ModelUnavailable, STOPPING))
         await self._control.end()
         try:
@@ -240,7 +241,7 @@ class Server:
         """Whether the core starts, models change, or requests run or await their release."""
         if self._core is None:
             return self._loop is not None
-        return self._control.is_changing() or not all(each.done for each in self._streams)
+        return self._control.is_changing() or not all(each.done for each in self.streams())
 
     def is_live(self) -> bool:
         """Whether the core is live; False before the start and after the stop."""
@@ -498,7 +499,7 @@ class Server:
             self.unreleased,
             None if request is None else request.deferred_release,
         )
-        self._streams.add(stream)
+        self._streams.add(weakref.ref(stream, self._streams.discard))
         return stream
 
     def set_stubs(self, running: dict[str, tuple[int, list[str]]]) -> None:
@@ -516,7 +517,8 @@ class Server:
 
     def streams(self) -> list[ResponseStream]:
         """The requests that are still referenced."""
-        return list(self._streams)
+        streams = (reference() for reference in self._streams.copy())
+        return [stream for stream in streams if stream is not None]
 
     def _new_core(self, folder: Path) -> _core.Server:
         native = options.native(self.options, folder, self._server_folder)

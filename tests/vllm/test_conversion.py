@@ -16,7 +16,13 @@ import pytest
 
 from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.vllm import conversion
-from openai_frontend.generation import RESERVED_ARGS, Adapter, GenerationRequest, SamplingParams
+from openai_frontend.generation import (
+    RESERVED_ARGS,
+    Adapter,
+    GenerationRequest,
+    SamplingParams,
+    StructuredOutputs,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -120,7 +126,9 @@ def test_too_many_token_ids_are_refused(name):
 
 
 def test_parameters_that_requests_share_are_converted_once():
-    """For each kind of output; parameters with lists or objects are converted each time."""
+    """For each kind of output; parameters with lists or objects are converted each time, but not
+    those with a short constraint.
+    """
     shared = conversion.SharedParams({"temperature": 0.5})
     plain, listed = SamplingParams(max_tokens=5), SamplingParams(stop=["a"])
 
@@ -130,6 +138,10 @@ def test_parameters_that_requests_share_are_converted_once():
     assert streamed.output_kind != whole.output_kind
     assert (streamed.max_tokens, streamed.temperature, whole.max_tokens) == (5, 0.5, 5)
     assert shared.convert(listed, stream=True) is not shared.convert(listed, stream=True)
+    for schema, is_shared in (({"const": "a"}, True), ({"const": "a" * 8192}, False)):
+        params = SamplingParams(structured_outputs=StructuredOutputs(json=schema))
+        again = shared.convert(params, stream=True)
+        assert (shared.convert(params, stream=True) is again) == is_shared
 
 
 def test_shared_parameters_are_bounded_and_of_their_own_objects():

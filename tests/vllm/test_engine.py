@@ -14,8 +14,8 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.contracts.vllm import VLLMContract
-from openai_frontend.engines.vllm import VLLMEngine, zmq_io
-from openai_frontend.generation import merge_deltas
+from openai_frontend.engines.vllm import VLLMEngine, conversion, zmq_io
+from openai_frontend.generation import StructuredOutputs, merge_deltas
 from openai_frontend.triton import Server, _core, inprocess
 from tests.vllm.conftest import needs_step_loop, needs_whole_outputs
 from tests.vllm.requests import answer, collect, completion_tokens, request, send
@@ -165,34 +165,43 @@ async def test_tokens_of_a_whole_answer_come_in_few_messages(
 
 
 @needs_step_loop
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ignore_eos": True},
+        {"ignore_eos": True, "logprobs": 2},
+        {"structured_outputs": StructuredOutputs(json={"enum": ["first", "second"]})},
+        {"structured_outputs": StructuredOutputs(choice=("first", "second"))},
+    ],
+    ids=["plain", "logprobs", "schema", "choice"],
+)
 async def test_known_request_reaches_the_engine_as_the_first_one_did(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ):
     """The first of several requests with the same parameters goes through vLLM's input processor;
     the engine gets the same of the others, and answers the same.
     """
     import msgspec
     from vllm.v1.engine import EngineCoreRequest
-    from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.serial_utils import MsgpackDecoder
 
     sent: list[EngineCoreRequest] = []
     through_processor: list[str] = []
-    add, process = zmq_io.RequestSender.add, InputProcessor.process_inputs
+    add, keep = zmq_io.RequestSender.add, conversion.RequestTemplates.keep
 
     def recorded(sender, request):
         frames = sender._client.encoder.encode(request)
         sent.append(MsgpackDecoder(EngineCoreRequest).decode(frames))
         return add(sender, request)
 
-    def counted(processor, request_id, *given, **named):
-        through_processor.append(request_id)
-        return process(processor, request_id, *given, **named)
+    def counted(templates, params, request):
+        through_processor.append(request.request_id)
+        keep(templates, params, request)
 
     monkeypatch.setattr(zmq_io.RequestSender, "add", recorded)
-    monkeypatch.setattr(InputProcessor, "process_inputs", counted)
+    monkeypatch.setattr(conversion.RequestTemplates, "keep", counted)
     prompt = [(7 * i) % 500 for i in range(600)]  # long enough to stay an array
-    options = {"max_tokens": 6, "ignore_eos": True, "return_token_ids": True, "top_p": 0.875}
+    options = {"max_tokens": 6, "return_token_ids": True, "top_p": 0.875, **fields}
 
     answers = [await answer(server, "demo", prompt, **options) for _ in range(3)]
 
@@ -203,7 +212,7 @@ async def test_known_request_reaches_the_engine_as_the_first_one_did(
         assert msgspec.structs.asdict(each) == msgspec.structs.asdict(first)
     assert (len(sent), len(through_processor)) == (3, 1)
     assert [each.token_ids for each in answers] == [answers[0].token_ids] * 3
-    assert completion_tokens(answers[2]) == 6
+    assert {completion_tokens(each) for each in answers} == {completion_tokens(answers[0])}
 
 
 @both

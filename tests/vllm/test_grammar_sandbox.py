@@ -372,12 +372,14 @@ async def test_internal_failure_is_not_cached(flaky: Flaky):
 async def test_known_constraint_needs_no_thread(flaky: Flaky, constraint: dict[str, Any]):
     """An agent sends the same schema with every request."""
     flaky.reads = 1  # the next read succeeds
-    first, second = constrained(**constraint), constrained(**constraint)
-    await flaky.prepare(first)
+    given = constrained(**constraint)
+    first = await flaky.prepare(given)
     flaky._thread.shutdown()  # a use would fail
-    await flaky.prepare(second)
+    second = await flaky.prepare(given)
 
     assert first.structured_outputs == second.structured_outputs
+    assert first.structured_outputs is not second.structured_outputs  # vLLM writes to it
+    assert given == constrained(**constraint)
 
 
 def test_close_ends_the_process():

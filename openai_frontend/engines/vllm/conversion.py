@@ -9,8 +9,10 @@ from http import HTTPStatus
 from typing import Any
 
 import numpy as np
+import orjson
 
 from openai_frontend.engines.engine import ConstraintError, EngineError
+from openai_frontend.engines.sampling_parameters import CONTAINERS, MOST_SHARED_BYTES
 from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_EXCEEDED, GRAMMAR_FAILED
 from openai_frontend.engines.vllm.grammars.xgrammar_errors import reason_of_xgrammar
@@ -85,23 +87,11 @@ def is_whole(params: Any) -> bool:
     return whole
 
 
-_CONTAINERS = (
-    "allowed_token_ids",
-    "bad_words",
-    "extra_args",
-    "logit_bias",
-    "logprob_token_ids",
-    "repetition_detection",
-    "stop",
-    "stop_token_ids",
-    "structured_outputs",
-)
-
-
 class SharedParams:
     """Converts sampling parameters that requests share (`engines.sampling_parameters.read_text`)
     once: vLLM's take 25 us. Its input processor copies them for each request, but not the lists and
-    objects in them, so parameters that have some are converted each time.
+    objects in them, so parameters that have some are converted each time. So are those with a
+    constraint too long to be shared, which would stay in memory.
     """
 
     _MOST = 256
@@ -117,11 +107,21 @@ class SharedParams:
         if known is not None:
             return known[1]
         converted = sampling_params(params, self._defaults, stream=stream)
-        if not any(getattr(params, name) for name in _CONTAINERS):
+        changeable = any(getattr(params, name) for name in CONTAINERS)
+        if not changeable and _is_short(params.structured_outputs):
             if len(self._known) >= self._MOST:
                 self._known.clear()
             self._known[id(params), stream] = params, converted
         return converted
+
+
+def _is_short(constraint: StructuredOutputs | None) -> bool:
+    if constraint is None:
+        return True
+    try:
+        return len(orjson.dumps(constraint)) <= MOST_SHARED_BYTES
+    except TypeError:  # integers of more than 64 bits
+        return False
 
 
 class RequestTemplates:
@@ -146,7 +146,7 @@ class RequestTemplates:
         Its prompt is not kept.
         """
         own = [request.mm_features, request.lora_request, request.trace_headers]
-        given = [getattr(params, name, None) for name in _CONTAINERS]
+        given = [getattr(params, name, None) for name in CONTAINERS]
         if params.max_tokens is None or any(own) or any(given):
             return
         if len(self._known) >= self._MOST:

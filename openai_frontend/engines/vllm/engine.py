@@ -431,7 +431,7 @@ class VLLMEngine(Engine):
         ):
             if isinstance(prompt, asyncio.Task):
                 prompt = await prompt
-            await self._prepare(params, options)
+            params = await self._prepare(params, options)
         if params.extra_args and kv_transfer.take_late(params) is not None:
             self._return_unread(request)
         with self._unread_returned(request, ValueError), conversion.translate_errors(params):
@@ -447,16 +447,17 @@ class VLLMEngine(Engine):
                         counts.audio_tokens = prompt_media.media_tokens(prompt, AUDIO)
                     sink.send(delta)
 
-    async def _prepare(self, params: Any, options: dict[str, Any]) -> None:
+    async def _prepare(self, params: Any, options: dict[str, Any]) -> Any:
         if isinstance(loading := options.get("lora_request"), asyncio.Task):
             options["lora_request"] = await asyncio.shield(loading)
         if params.structured_outputs is not None:
-            await self._grammars.prepare(params)
+            params = await self._grammars.prepare(params)
         if params.bad_words:
             tokenizer = self._engine.input_processor.tokenizer
             await asyncio.to_thread(params.update_from_tokenizer, tokenizer)
             conversion.check_bad_words(params)
             params.bad_words = []  # done: vLLM would do it again, on the event loop
+        return params
 
     @contextlib.contextmanager
     def _unread_returned(

@@ -136,6 +136,8 @@ class StepLoop:
         prompt = request.prompt_token_ids
         if self._writer is None or prompt is None:
             return False
+        if params.logprobs is not None and not takes_arrays(sink, params):
+            return False
         if (made := self._templates.make(params, request, prompt)) is None:
             return False
         with self._adding(request.request_id, params, sink):
@@ -169,12 +171,16 @@ class StepLoop:
             self._named(request, request_id)
             self._check_alive()
             self._register(request, sink, request.prompt_token_ids)
-            if request_id in self._streams and params.logprobs is None:
-                self._templates.keep(params, request)
+            self._keep(request_id, params, request)
             if request.mm_features:
                 self._leave_out_media(request)
             if self._writer is None or not self._writer.add(request):
                 self._spawn(self._send(request_id, request, sink))
+
+    def _keep(self, request_id: str, params: Any, request: Any) -> None:
+        """Make later requests with these parameters without vLLM's input processor."""
+        if request_id in self._streams:
+            self._templates.keep(params, request)
 
     async def _send(self, request_id: str, request: Any, sink: DeltaSink) -> None:
         with self._adding(request_id, request.sampling_params, sink):
@@ -217,9 +223,11 @@ class StepLoop:
                 return
             self._check_alive()
             self._register(request, sink, request.prompt_token_ids)
+            self._keep(request_id, params, request)
             if request.mm_features:
                 self._leave_out_media(request)
-            await self._core.add_request_async(request)
+            if self._writer is None or not self._writer.add(request):
+                await self._core.add_request_async(request)
         if _is_cancelled(sink):
             # The caller left while the prompt was being prepared, when there was nothing to abort
             # yet. A request that failed is unknown by now.
@@ -235,7 +243,7 @@ class StepLoop:
         if self._supported_tasks is None:
             self._supported_tasks = await self._engine.get_supported_tasks()
         if params.structured_outputs is not None:
-            await self._grammars.prepare(params)
+            params = await self._grammars.prepare(params)
         processor = self._engine.input_processor
         known = {"supported_tasks": self._supported_tasks, **options}
         if _is_synchronous(prompt, params):

@@ -180,11 +180,13 @@ def test_texts_that_are_no_number_of_the_field(value):
         (b'{"temperature": 0.5, "seed": 3}', True),
         (b'{"temperature": 0.5, "stop": ["a"]}', False),
         (b'{"logit_bias": {"3": 1.5}}', False),
-        (b'{"structured_outputs": {"json_object": true}}', False),
+        (b'{"structured_outputs": {"json": {"enum": ["a"]}}}', True),
+        (b'{"structured_outputs": {"json_object": true}, "stop": ["a"]}', False),
+        (b'{"structured_outputs": {"regex": "%s"}}' % (b"a" * 8192), False),
     ],
 )
-def test_only_parameters_without_lists_and_objects_are_shared(text, shared):
-    """An engine may change a list or an object in place; numbers it cannot change."""
+def test_only_short_parameters_without_lists_and_objects_are_shared(text, shared):
+    """An engine may change a list or an object in place, but not a number or a constraint."""
     one, other = (sampling_parameters.read_text(text) for _ in range(2))
 
     assert one == other

@@ -3,6 +3,7 @@ sandbox process, before the engine compiles it.
 """
 
 import asyncio
+import copy
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -52,13 +53,17 @@ class GrammarPreparer:
         self._trials = GrammarSandbox() if prepares_grammars(config) else None
         self._known: OrderedDict[GrammarSpec, asyncio.Task[GrammarSpec | _Refused]] = OrderedDict()
 
-    async def prepare(self, params: Any) -> None:
-        """Rewrite the constraint in vLLM's SamplingParams. Raises ConstraintError, naming the
-        invalid part.
+    async def prepare(self, params: Any) -> Any:
+        """Return a copy of vLLM's SamplingParams with the constraint rewritten, in an object of its
+        own. Raises ConstraintError, naming the invalid part.
         """
+        prepared = copy.copy(params)
+        prepared.structured_outputs = await self._prepared(params.structured_outputs)
+        return prepared
+
+    async def _prepared(self, constraint: Any) -> Any:
         if self._trials is None:
-            return
-        constraint = params.structured_outputs
+            return copy.copy(constraint)
         form = _unchecked_spec(constraint)
         if form is None or form not in self._known:  # a known one has been checked
             loop = asyncio.get_running_loop()
@@ -70,7 +75,7 @@ class GrammarPreparer:
             )
         if not self._two_engines:
             _check_for_vllms_scheduler(ready)
-        params.structured_outputs = _changed(constraint, form, ready)
+        return _changed(constraint, form, ready)
 
     def start(self) -> None:
         """Start the sandbox; otherwise the first request would wait about 2 s for it."""
@@ -250,4 +255,6 @@ def prepare_constraint(
 def _changed(constraint: Any, form: GrammarSpec, ready: GrammarSpec) -> Any:
     from vllm.sampling_params import StructuredOutputsParams
 
-    return constraint if ready == form else StructuredOutputsParams(**{str(ready.kind): ready.text})
+    if ready == form:
+        return copy.copy(constraint)
+    return StructuredOutputsParams(**{str(ready.kind): ready.text})

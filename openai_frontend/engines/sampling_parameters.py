@@ -54,7 +54,8 @@ _CONSTRAINT = "structured_outputs"
 _FIELDS = {"extra_args": "vllm_xargs", "beam_width": "n"}
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 _MEMBERS = frozenset(field.name for field in fields(StructuredOutputs))
-# Parameters that are lists or objects. Engines make their own object of a constraint.
+# Parameters that are lists or objects. Engines make their own object of a constraint, and `stop` is
+# a tuple.
 CONTAINERS = (
     "allowed_token_ids",
     "bad_words",
@@ -62,7 +63,6 @@ CONTAINERS = (
     "logit_bias",
     "logprob_token_ids",
     "repetition_detection",
-    "stop",
     "stop_token_ids",
 )
 _WITHOUT_LENGTH = {"json", "choice"}  # members whose types do not limit their size
@@ -130,10 +130,10 @@ def read_text(text: bytes) -> tuple[SamplingParams, str | None]:
     """Return the parameters and the name of the LoRA adapter they select.
 
     Raises ValueError, naming the parameter. Requests with the same text, if it is not long, share
-    parameters without lists or objects, which an engine may change, beside a constraint.
+    parameters without lists or objects, which an engine may change, beside `stop` and a constraint.
     """
     has_containers = b"[" in text or text.find(b"{", 1) >= 0
-    is_plain = not has_containers or _CONSTRAINT_NAME in text
+    is_plain = not has_containers or _CONSTRAINT_NAME in text or b'"stop"' in text
     if not is_plain or len(text) > MOST_SHARED_BYTES:
         return _read_text(text)
     found = _read_short_text(text)
@@ -170,8 +170,9 @@ def read(given: Mapping[str, Any]) -> tuple[SamplingParams, str | None]:
     values = {name: getattr(read, name) for name in read.model_fields_set}
     values = {name: value for name, value in values.items() if value is not None}
     lora_name = values.pop("lora_name", None)
-    if isinstance(values.get("stop"), str):
-        values["stop"] = [values["stop"]]
+    if "stop" in values:
+        stop = values["stop"]
+        values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     if "repetition_detection" in values:
         values["repetition_detection"] = values["repetition_detection"].model_dump()
     _check_bad_words(values.get("bad_words", ()))

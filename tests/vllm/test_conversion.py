@@ -130,7 +130,7 @@ def test_parameters_that_requests_share_are_converted_once():
     those with a short constraint.
     """
     shared = conversion.SharedParams({"temperature": 0.5})
-    plain, listed = SamplingParams(max_tokens=5), SamplingParams(stop=["a"])
+    plain, listed = SamplingParams(max_tokens=5), SamplingParams(bad_words=["a"])
 
     streamed, whole = shared.convert(plain, stream=True), shared.convert(plain, stream=False)
 
@@ -216,22 +216,32 @@ def test_request_that_the_processor_may_refuse_has_no_template(request_):
 @pytest.mark.parametrize(
     ("fields", "of_request"),
     [
-        ({}, {}),
-        ({"max_tokens": 5, "stop": ["a"]}, {}),
+        ({"min_tokens": 5}, {}),
         ({"max_tokens": 5, "logit_bias": {1: 1.0}}, {}),
         ({"max_tokens": 5}, {"lora_request": object()}),
         ({"max_tokens": 5}, {"mm_features": [object()]}),
     ],
-    ids=["no max_tokens", "stop", "logit_bias", "adapter", "images"],
+    ids=["min_tokens without max_tokens", "logit_bias", "adapter", "images"],
 )
 def test_parameters_that_depend_on_the_request_are_not_kept(fields, of_request):
-    """Without max_tokens, for example, the prompt's length decides."""
+    """The prompt's length decides whether it leaves room for min_tokens, for example."""
     params = converted(**fields)
     templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
 
     templates.keep(params, processed(params, **of_request))
 
     assert make(templates, params, generation([1])) is None
+
+
+def test_request_without_max_tokens_may_fill_the_context():
+    """It depends on the prompt's length, and changes no other request."""
+    params = converted()
+    templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
+    templates.keep(params, processed(params))
+
+    made = [make(templates, params, generation([1] * length)) for length in (1, 63, 10)]
+
+    assert [each.sampling_params.max_tokens for each in made] == [63, 1, 54]
 
 
 def test_template_keeps_no_prompt():

@@ -172,8 +172,10 @@ async def test_tokens_of_a_whole_answer_come_in_few_messages(
         {"ignore_eos": True, "logprobs": 2},
         {"structured_outputs": StructuredOutputs(json={"enum": ["first", "second"]})},
         {"structured_outputs": StructuredOutputs(choice=("first", "second"))},
+        {"stop": ["never written"]},
+        {"structured_outputs": StructuredOutputs(choice=("first",)), "max_tokens": None},
     ],
-    ids=["plain", "logprobs", "schema", "choice"],
+    ids=["plain", "logprobs", "schema", "choice", "stop", "no max_tokens"],
 )
 async def test_known_request_reaches_the_engine_as_the_first_one_did(
     server: Server, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]

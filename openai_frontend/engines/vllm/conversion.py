@@ -129,7 +129,7 @@ class RequestTemplates:
 
     vLLM's input processor checks, copies and completes the parameters of each request, and goes
     through its prompt twice. For parameters that requests share (`SharedParams`), the result
-    depends only on them if they state `max_tokens`, so it is kept.
+    depends only on them, but for `max_tokens` if they do not state it, so it is kept.
     """
 
     _MOST = 256
@@ -147,7 +147,8 @@ class RequestTemplates:
         """
         own = [request.mm_features, request.lora_request, request.trace_headers]
         given = [getattr(params, name, None) for name in CONTAINERS]
-        if params.max_tokens is None or any(own) or any(given):
+        unchecked = params.max_tokens is None and params.min_tokens
+        if unchecked or any(own) or any(given):
             return
         if len(self._known) >= self._MOST:
             self._known.clear()
@@ -174,6 +175,9 @@ class RequestTemplates:
         made.arrival_time = time.time()
         made.cache_salt = request.cache_salt
         made.priority = request.priority
+        if params.max_tokens is None:  # until the context is full
+            made.sampling_params = copy.copy(made.sampling_params)
+            made.sampling_params.max_tokens = self._max_model_len - len(token_ids)
         return made
 
     def _packed(self, token_ids: Sequence[int]) -> Any:

@@ -47,7 +47,7 @@ def test_longest_request_of_the_http_api_is_accepted():
     fields = {name: getattr(request, name) for name in LONGEST}
     fields["extra_args"] = fields.pop("vllm_xargs")
 
-    assert read(**fields).stop == LONGEST["stop"]
+    assert read(**fields).stop == tuple(LONGEST["stop"])
 
 
 def test_longer_vllm_xargs_are_refused_by_name():
@@ -164,7 +164,7 @@ def test_numbers_and_booleans_as_texts():
     params, _ = sampling_parameters.read_text(text)
 
     assert (params.max_tokens, params.temperature, params.ignore_eos) == (8, 0.5, True)
-    assert params.stop == ["8"]
+    assert params.stop == ("8",)
 
 
 @pytest.mark.parametrize("value", ["x", "8.5", "null", "1e400", "[8]", "9" * 40, ""])
@@ -178,10 +178,12 @@ def test_texts_that_are_no_number_of_the_field(value):
     ("text", "shared"),
     [
         (b'{"temperature": 0.5, "seed": 3}', True),
-        (b'{"temperature": 0.5, "stop": ["a"]}', False),
+        (b'{"temperature": 0.5, "stop": ["a"]}', True),
+        (b'{"temperature": 0.5, "stop": "a"}', True),
+        (b'{"temperature": 0.5, "stop": ["a"], "stop_token_ids": [1]}', False),
         (b'{"logit_bias": {"3": 1.5}}', False),
         (b'{"structured_outputs": {"json": {"enum": ["a"]}}}', True),
-        (b'{"structured_outputs": {"json_object": true}, "stop": ["a"]}', False),
+        (b'{"structured_outputs": {"json_object": true}, "bad_words": ["a"]}', False),
         (b'{"structured_outputs": {"regex": "%s"}}' % (b"a" * 8192), False),
     ],
 )

@@ -64,7 +64,7 @@ GENERATIONS = {
         GenerationRequest(
             request_id="r",
             prompt="hi",
-            sampling_params=SamplingParams(max_tokens=3, stop=["x"]),
+            sampling_params=SamplingParams(max_tokens=3, stop=("x",)),
         ),
     ),
     "token ids back": (
@@ -90,7 +90,7 @@ SAMPLING = {
     "logit_bias": ({"logit_bias": {"5": -1, "6": 2.5}}, {"logit_bias": {5: -1.0, 6: 2.5}}),
     "whole numbers for others": ({"temperature": 1}, {"temperature": 1.0}),
     "null": ({"max_tokens": None, "logprobs": None, "stop": None}, {}),
-    "one stop text": ({"stop": "x"}, {"stop": ["x"]}),
+    "one stop text": ({"stop": "x"}, {"stop": ("x",)}),
     "lists": (
         {"stop_token_ids": [1], "allowed_token_ids": [2], "bad_words": ["a"]},
         {"stop_token_ids": [1], "allowed_token_ids": [2], "bad_words": ["a"]},
@@ -467,7 +467,7 @@ def test_request_parameters_replace_the_tensor():
         {"text_input": text("hi")}, "r", CONTEXT, {}, lambda: given
     )
 
-    assert request.sampling_params == SamplingParams(temperature=0, max_tokens=3, stop=["end"])
+    assert request.sampling_params == SamplingParams(temperature=0, max_tokens=3, stop=("end",))
 
 
 def test_unknown_request_parameter():

@@ -40,7 +40,7 @@ def test_streamed_chunk_costs_little_cpu(tmp_path):
     assert cost_s <= budget(_MOST_CPU_S)
 
 
-# An idle gateway's event loop beats every 2 s, and Triton's own thread once a second. A wake-up
+# An idle gateway's event loop beats every 2 s, and Triton's own thread every 5 s. A wake-up
 # takes 0.1 to 0.2 ms of CPU time, because its caches are cold.
 _IDLE_S = 8.0
 _MOST_OF_THE_LOOP, _MOST_OF_ALL = 8, 32

@@ -143,7 +143,7 @@ class EngineSupervisor:
             self._clear(name)
         failures = self._control.engine_failures(loaded)
         for name in self._given_up.keys() & loaded:
-            if self._given_up[name] != self._control.identity(name):  # it was loaded again
+            if not self._control.has_no_other(name, self._given_up[name]):  # it was loaded again
                 self._clear(name)
         for name, reason in failures.items():
             if name not in self._recoveries and name not in self._given_up:
@@ -256,6 +256,8 @@ class EngineSupervisor:
             except GatewayError as error:
                 reason = error.message
                 logger.error("model %s: engine restart failed: %s", name, reason)
+                # Its process may live a little longer: that is not another engine
+                engine = self._control.with_processes(engine, name)
             if not self._is_loaded(name, engine):
                 self._set_problem(name, None)
                 await self._note_dropped(name)
@@ -276,7 +278,7 @@ class EngineSupervisor:
     def _is_loaded(self, name: str, engine: object) -> bool:
         """Whether the model still has this engine: it was neither loaded again nor unloaded."""
         loaded = self._registry.loaded_in_core()
-        return name in loaded and self._control.identity(name) == engine
+        return name in loaded and self._control.has_no_other(name, engine)
 
     async def _restart_once(self, name: str) -> None:
         began_s = time.monotonic()

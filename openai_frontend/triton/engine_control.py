@@ -110,6 +110,20 @@ class EngineControl:
             return handles
         return frozenset(process.pid for process in self._stubs.of_model(self._config(name)))
 
+    def has_no_other(self, name: str, engine: object) -> bool:
+        """Whether the model has only this engine (`identity`); processes of it may have ended."""
+        now = self.identity(name)
+        if isinstance(now, frozenset) and isinstance(engine, frozenset):
+            return now <= engine
+        return now == engine
+
+    def with_processes(self, engine: object, name: str) -> object:
+        """The engine (`identity`) with the processes that the model has now."""
+        now = self.identity(name)
+        if isinstance(now, frozenset) and isinstance(engine, frozenset):
+            return engine | now
+        return engine
+
     def can_probe(self, name: str) -> bool:
         """Whether the engine can be probed without a client's request."""
         return bool(inprocess.handles(name))

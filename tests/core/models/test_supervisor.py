@@ -26,6 +26,7 @@ from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.triton import ResponseStream, Server, _core, engine_control, inprocess
+from openai_frontend.triton.engine_control import EngineControl
 from tests import mock_models
 from tests.core.engines import failing_engines
 from tests.core.triton import puppet, python_models
@@ -402,3 +403,17 @@ async def test_stub_in_poll_mode(repository, nothing_left, caplog):
                 await here.registry.refresh()
                 await watch(here)
         assert await replied(here.server) == b"hello"
+
+
+def test_engine_whose_processes_end_is_no_other(monkeypatch):
+    """A failed restart's own process may outlive the failure for a moment. A new one is a load."""
+    pids = [frozenset({1}), frozenset({3}), frozenset(), frozenset({4})]
+    monkeypatch.setattr(EngineControl, "identity", lambda control, name: pids.pop(0))
+    control = EngineControl.__new__(EngineControl)
+    engine: object = frozenset({1})
+
+    assert control.has_no_other("model", engine)
+    engine = control.with_processes(engine, "model")
+    assert engine == frozenset({1, 3})
+    assert control.has_no_other("model", engine)
+    assert not control.has_no_other("model", engine)

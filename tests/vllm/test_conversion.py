@@ -26,6 +26,8 @@ from openai_frontend.generation import (
 
 pytestmark = pytest.mark.engine
 
+LONG = StructuredOutputs(json={"const": "a" * 8192})
+
 
 def converted(**params: Any) -> Any:
     return conversion.sampling_params(SamplingParams(**params), {}, stream=True)
@@ -127,7 +129,7 @@ def test_too_many_token_ids_are_refused(name):
 
 def test_parameters_that_requests_share_are_converted_once():
     """For each kind of output; parameters with lists or objects are converted each time, but not
-    those with a short constraint.
+    those with a short constraint or short stop strings.
     """
     shared = conversion.SharedParams({"temperature": 0.5})
     plain, listed = SamplingParams(max_tokens=5), SamplingParams(bad_words=["a"])
@@ -138,10 +140,11 @@ def test_parameters_that_requests_share_are_converted_once():
     assert streamed.output_kind != whole.output_kind
     assert (streamed.max_tokens, streamed.temperature, whole.max_tokens) == (5, 0.5, 5)
     assert shared.convert(listed, stream=True) is not shared.convert(listed, stream=True)
-    for schema, is_shared in (({"const": "a"}, True), ({"const": "a" * 8192}, False)):
-        params = SamplingParams(structured_outputs=StructuredOutputs(json=schema))
-        again = shared.convert(params, stream=True)
-        assert (shared.convert(params, stream=True) is again) == is_shared
+    for text, is_shared in (("a", True), ("a" * 8192, False)):
+        constraint = StructuredOutputs(json={"const": text})
+        for params in (SamplingParams(structured_outputs=constraint), SamplingParams(stop=(text,))):
+            again = shared.convert(params, stream=True)
+            assert (shared.convert(params, stream=True) is again) == is_shared
 
 
 def test_shared_parameters_are_bounded_and_of_their_own_objects():
@@ -218,13 +221,17 @@ def test_request_that_the_processor_may_refuse_has_no_template(request_):
     [
         ({"min_tokens": 5}, {}),
         ({"max_tokens": 5, "logit_bias": {1: 1.0}}, {}),
+        ({"max_tokens": 5, "structured_outputs": LONG}, {}),
+        ({"max_tokens": 5, "stop": ["a" * 8192]}, {}),
         ({"max_tokens": 5}, {"lora_request": object()}),
         ({"max_tokens": 5}, {"mm_features": [object()]}),
     ],
-    ids=["min_tokens without max_tokens", "logit_bias", "adapter", "images"],
+    ids=["min_tokens", "logit_bias", "long constraint", "long stop", "adapter", "images"],
 )
 def test_parameters_that_depend_on_the_request_are_not_kept(fields, of_request):
-    """The prompt's length decides whether it leaves room for min_tokens, for example."""
+    """The prompt's length decides whether it leaves room for min_tokens, for example. Long ones
+    are not shared, and would only fill the memory.
+    """
     params = converted(**fields)
     templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
 

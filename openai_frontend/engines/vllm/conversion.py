@@ -90,8 +90,8 @@ def is_whole(params: Any) -> bool:
 class SharedParams:
     """Converts sampling parameters that requests share (`engines.sampling_parameters.read_text`)
     once: vLLM's take 25 us. Its input processor copies them for each request, but not the lists and
-    objects in them, so parameters that have some are converted each time. So are those with a
-    constraint too long to be shared, which would stay in memory.
+    objects in them, so parameters that have some are converted each time. So are those that are too
+    long to be shared, which would stay in memory.
     """
 
     _MOST = 256
@@ -108,18 +108,19 @@ class SharedParams:
             return known[1]
         converted = sampling_params(params, self._defaults, stream=stream)
         changeable = any(getattr(params, name) for name in CONTAINERS)
-        if not changeable and _is_short(params.structured_outputs):
+        if not changeable and _is_short(params):
             if len(self._known) >= self._MOST:
                 self._known.clear()
             self._known[id(params), stream] = params, converted
         return converted
 
 
-def _is_short(constraint: StructuredOutputs | None) -> bool:
-    if constraint is None:
+def _is_short(params: Any) -> bool:
+    """Whether requests may share these parameters, the gateway's or vLLM's (`read_text`)."""
+    if not params.structured_outputs and not params.stop:
         return True
     try:
-        return len(orjson.dumps(constraint)) <= MOST_SHARED_BYTES
+        return len(orjson.dumps([params.structured_outputs, params.stop])) <= MOST_SHARED_BYTES
     except TypeError:  # integers of more than 64 bits
         return False
 
@@ -148,7 +149,7 @@ class RequestTemplates:
         own = [request.mm_features, request.lora_request, request.trace_headers]
         given = [getattr(params, name, None) for name in CONTAINERS]
         unchecked = params.max_tokens is None and params.min_tokens
-        if unchecked or any(own) or any(given):
+        if unchecked or any(own) or any(given) or not _is_short(params):
             return
         if len(self._known) >= self._MOST:
             self._known.clear()

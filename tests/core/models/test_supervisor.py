@@ -26,7 +26,6 @@ from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.request_context.context import RequestContext, current
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.triton import ResponseStream, Server, _core, engine_control, inprocess
-from openai_frontend.triton.engine_control import EngineControl
 from tests import mock_models
 from tests.core.engines import failing_engines
 from tests.core.triton import puppet, python_models
@@ -408,8 +407,9 @@ async def test_stub_in_poll_mode(repository, nothing_left, caplog):
 def test_engine_whose_processes_end_is_no_other(monkeypatch):
     """A failed restart's own process may outlive the failure for a moment. A new one is a load."""
     pids = [frozenset({1}), frozenset({3}), frozenset(), frozenset({4})]
-    monkeypatch.setattr(EngineControl, "identity", lambda control, name: pids.pop(0))
-    control = EngineControl.__new__(EngineControl)
+    kind = engine_control.EngineControl
+    monkeypatch.setattr(kind, "identity", lambda control, name: pids.pop(0))
+    control = kind.__new__(kind)
     engine: object = frozenset({1})
 
     assert control.has_no_other("model", engine)

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -30,6 +31,7 @@ pytestmark = [
 MODELS = ["demo", "demo-async-llm"]
 both = pytest.mark.parametrize("model", MODELS)
 
+PROMPT = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 PIRATE, ROBOT, POET = ANSWERS.values()
 IN_PROGRESS = "openai_frontend_requests_running"
 
@@ -110,6 +112,42 @@ async def test_base_and_adapters_at_once(client: openai.AsyncOpenAI, model: str)
     for stream in (False, True):
         said = await asyncio.gather(*(say(client, name, stream=stream) for name in names * 3))
         assert [text[: len(BASE)] for text in said] == expected * 3
+
+
+@both
+async def test_prompt_logprobs_of_base_and_adapters(client: openai.AsyncOpenAI, model: str):
+    """Each model finds its own answer likely when it reads it, alone and beside the others."""
+    names = [model, *(f"{model}:{name}" for name in ANSWERS)]
+    said = [BASE, *ANSWERS.values()]
+
+    read = [await likelihood(client, *each) for each in zip(names, said, strict=True)]
+    together = await asyncio.gather(
+        *(likelihood(client, *each) for each in zip(names, said, strict=True))
+    )
+    exchanged = await likelihood(client, names[0], said[1])
+
+    assert min(read) > -1
+    assert together == pytest.approx(read, abs=1e-3)
+    assert exchanged < -1
+
+
+async def likelihood(client: openai.AsyncOpenAI, model: str, answer: str) -> float:
+    """The mean log probability of an answer's tokens as a part of the prompt."""
+    question = await client.completions.create(**_read(model, PROMPT))
+    complete = await client.completions.create(**_read(model, PROMPT + answer))
+    assert question.usage is not None
+    positions = complete.choices[0].to_dict()["prompt_logprobs"][question.usage.prompt_tokens :]
+    logprobs: list[float] = [next(iter(each.values()))["logprob"] for each in positions]
+    return sum(logprobs) / len(logprobs)
+
+
+def _read(model: str, prompt: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": 1,
+        "extra_body": {"prompt_logprobs": 0},
+    }
 
 
 async def test_adapters_are_listed_with_their_parent(client: openai.AsyncOpenAI):

@@ -282,7 +282,7 @@ FORK_SERVER = Capability(
 )
 CPU_WORKER = Capability(
     name="cpu_worker",
-    gives="on CPUs, `seed` with chunked prefill, and LoRA in mixed batches",
+    gives="on CPUs, `seed` with chunked prefill, LoRA in mixed batches and `prompt_logprobs`",
     without="on CPUs, chunked prefill is off, and LoRA is refused before vLLM 0.33",
     requirements="""
         vllm.engine.arg_utils:AsyncEngineArgs(worker_cls)
@@ -292,12 +292,16 @@ CPU_WORKER = Capability(
         vllm.v1.worker.cpu_model_runner:CPUModelRunner._bookkeeping_sync
         vllm.v1.worker.cpu_model_runner:CPUModelRunner.input_batch
         vllm.v1.worker.cpu_model_runner:CPUModelRunner.discard_request_mask
+        vllm.v1.worker.cpu_model_runner:CPUModelRunner._get_prompt_logprobs_dict
+        vllm.v1.worker.cpu_model_runner:CPUModelRunner.num_prompt_logprobs
+        vllm.v1.worker.cpu_model_runner:CPUModelRunner.set_active_loras
         vllm.lora.model_manager:get_punica_wrapper
         vllm.lora.punica_wrapper.punica_cpu:PunicaWrapperCPU.add_lora_linear
         vllm.lora.punica_wrapper.punica_cpu:PunicaWrapperCPU.add_lora_embedding
         vllm.lora.punica_wrapper.punica_cpu:PunicaWrapperCPU.add_lora_logits
         vllm.lora.punica_wrapper.punica_cpu:PunicaWrapperCPU.token_lora_indices
         vllm.lora.punica_wrapper.punica_cpu:PunicaWrapperCPU.sampler_indices
+        vllm.lora.punica_wrapper.punica_cpu:PunicaWrapperCPU.indices_len
     """,
 )
 IMAGES = Capability(

@@ -1,6 +1,6 @@
-"""vLLM's CPU worker with four fixes: seeds with chunked prefill, LoRA in mixed batches, no
-compilation with `enforce_eager`, and KV transfers that leave the processor alone. Runs in the
-EngineCore process, which loads it by name.
+"""vLLM's CPU worker with five fixes: seeds with chunked prefill, LoRA in mixed batches, log
+probabilities of prompts with LoRA, no compilation with `enforce_eager`, and KV transfers that leave
+the processor alone. Runs in the EngineCore process, which loads it by name.
 
 Seeds: a step that reads only a part of a prompt samples a token that is discarded, and must return
 its draw to the request's generator. vLLM uses the generator's offset for that, which CPU generators
@@ -11,6 +11,10 @@ tokens.
 LoRA: a token without an adapter has the index -1. vLLM's CPU kernels use it as an index from the
 end of the adapters (0.32, lora/ops/torch_ops/lora_ops.py): the token gets the contribution of the
 last slot's adapter, and outputs of the base model are partly an adapter's.
+
+Prompts: vLLM computes the logits of a prompt's tokens for `prompt_logprobs` with the adapters of
+the step's requests, one for each of them and not for each token (0.32,
+v1/worker/gpu_model_runner.py): the process crashes if one of them has an adapter.
 
 Compilation: vLLM compiles the ranks of log probabilities in spite of `enforce_eager`
 (0.32, v1/sample/ops/logprobs.py). The first request with `logprobs` ran the C++ compiler for 10 s,
@@ -45,8 +49,13 @@ class CPULoRAWrapper(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM's types ar
         _skip_base_rows(self.token_lora_indices, y, super().add_lora_embedding, *given, **named)
 
     def add_lora_logits(self, y: Any, *given: Any, **named: Any) -> None:
-        """Logits, one row per request."""
-        _skip_base_rows(self.sampler_indices, y, super().add_lora_logits, *given, **named)
+        """Logits, one row per request, or per token of one prompt, maybe without its last ones."""
+        rows = self.indices_len[1]  # of `sampler_indices`
+        self.indices_len[1] = min(rows, y.shape[0])
+        try:
+            _skip_base_rows(self.sampler_indices, y, super().add_lora_logits, *given, **named)
+        finally:
+            self.indices_len[1] = rows
 
 
 def _skip_base_rows(
@@ -62,7 +71,41 @@ def _skip_base_rows(
         y[without] = kept
 
 
-class SeededModelRunner(CPUModelRunner):  # type: ignore[misc]  # vLLM's types are not followed
+class PromptLogprobsMixin:
+    """Computes the logits of each prompt with the adapter of its request."""
+
+    input_batch: Any
+    lora_config: Any
+    num_prompt_logprobs: dict[str, int]
+    set_active_loras: Callable[..., None]
+
+    def _get_prompt_logprobs_dict(
+        self, hidden_states: Any, num_scheduled_tokens: dict[str, int]
+    ) -> Any:
+        """vLLM's, for one request after the other; it removes those whose prompt is complete."""
+        compute = super()._get_prompt_logprobs_dict  # type: ignore[misc]
+        if self.lora_config is None:
+            return compute(hidden_states, num_scheduled_tokens)
+        every = self.num_prompt_logprobs
+        found: dict[str, Any] = {}
+        for request_id in [each for each in every if each in num_scheduled_tokens]:
+            self._set_lora_of_rows(request_id, num_scheduled_tokens)
+            self.num_prompt_logprobs = {request_id: every[request_id]}
+            found |= compute(hidden_states, num_scheduled_tokens)
+            if request_id not in self.num_prompt_logprobs:
+                del every[request_id]
+        self.num_prompt_logprobs = every
+        return found
+
+    def _set_lora_of_rows(self, request_id: str, num_scheduled_tokens: dict[str, int]) -> None:
+        """The rows of logits are the tokens of this request."""
+        batch = self.input_batch
+        tokens = np.array([num_scheduled_tokens[each] for each in batch.req_ids], np.int32)
+        rows = np.where(np.array(batch.req_ids) == request_id, tokens, 0)
+        self.set_active_loras(batch, tokens, rows)
+
+
+class SeededModelRunner(PromptLogprobsMixin, CPUModelRunner):  # type: ignore[misc]  # not followed
     """Restores the generator's whole state to undo a draw."""
 
     def _sample(self, *given: Any, **named: Any) -> Any:

@@ -117,9 +117,10 @@ def measure(size: Size, cores: Cores, idle_s: float = _IDLE_S) -> dict[str, floa
 def _figures(server: ServerProcess, client_core: int | None, idle_s: float) -> dict[str, float]:
     # Before the load: what a request leaves behind is not idle work
     time.sleep(_SETTLE_S)
-    before, began_s = process_stat.run_ns(server.pid), time.perf_counter()
+    before_s, began_s = process_stat.cpu_s(server.pid), time.perf_counter()
     time.sleep(idle_s)
-    idle = process_stat.run_s_since(server.pid, before) / (time.perf_counter() - began_s)
+    used_s = process_stat.cpu_s(server.pid) - before_s
+    idle = used_s / (time.perf_counter() - began_s)
     load = Load(
         port=server.port,
         pids={"server": [server.pid]},
@@ -157,10 +158,10 @@ def _cpu_ms(server: ServerProcess, path: str) -> float:
 
 def _repeated(pid: int, call: Callable[[], None]) -> float:
     call()
-    before = process_stat.run_ns(pid)
+    before_s = process_stat.cpu_s(pid)
     for _ in range(_GETS):
         call()
-    return process_stat.run_s_since(pid, before) / _GETS * 1e3
+    return (process_stat.cpu_s(pid) - before_s) / _GETS * 1e3
 
 
 def rounds(count: int, sizes: Sequence[Size] = SIZES) -> Iterator[Mapping[str, dict[str, float]]]:

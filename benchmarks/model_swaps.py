@@ -203,9 +203,10 @@ class _ZipfLoad:
 
 def _idle_percent(server: ServerProcess) -> float:
     time.sleep(_SETTLE_S)
-    before, began_s = process_stat.run_ns(server.pid), time.perf_counter()
+    before_s, began_s = process_stat.cpu_s(server.pid), time.perf_counter()
     time.sleep(_IDLE_S)
-    return process_stat.run_s_since(server.pid, before) / (time.perf_counter() - began_s) * 100
+    used_s = process_stat.cpu_s(server.pid) - before_s
+    return used_s / (time.perf_counter() - began_s) * 100
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:

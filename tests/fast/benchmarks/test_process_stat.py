@@ -1,4 +1,5 @@
 import os
+import threading
 import time
 
 import psutil
@@ -31,9 +32,25 @@ def test_cpu_time_without_waiting_counts_as_busy(monkeypatch):
     assert process_stat.machine_cpu_s() == pytest.approx(1.71)
 
 
-def test_run_time_without_ended_threads():
-    """The time of a thread that has ended is missing, not subtracted from that of the others."""
-    pid = os.getpid()
-    before = {**process_stat.run_ns(pid), "ended": 10**12}
+def test_cpu_time_is_exact_and_that_of_all_threads():
+    def work() -> None:
+        end_s = time.thread_time() + 0.005
+        while time.thread_time() < end_s:
+            pass
 
-    assert 0 <= process_stat.run_s_since(pid, before) < 60
+    before_s = process_stat.cpu_s(os.getpid())
+    for _ in range(3):  # they have ended when the clock is read
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    used_s = process_stat.cpu_s(os.getpid()) - before_s
+
+    assert used_s >= 0.015
+    assert time.process_time() <= process_stat.cpu_s(os.getpid()) <= time.process_time()
+
+
+def test_cpu_time_of_no_process():
+    most = 2**22  # of PIDs, in Linux
+
+    with pytest.raises(OSError, match="Invalid argument"):
+        process_stat.cpu_s(most + 1)

@@ -434,3 +434,28 @@ async def test_pattern_of_many_readings_is_refused_with_its_path(server: Server)
 
     with pytest.raises(errors.InvalidRequest, match=r"properties\.text.*up to 10100 readings"):
         await answers(server, [held("hermes", response_format=form)])
+
+
+@needs_grammar_engines
+@pytest.mark.parametrize("model", ["demo", "demo-async-llm"])
+@streamed
+async def test_allowed_tokens_that_the_constraint_excludes_are_an_error(
+    server: Server, model: str, stream: bool
+):
+    """The request's, from the first token that both exclude on; not the server's."""
+    chosen = StructuredOutputs(choice=("yes",))
+    free = await answer(
+        server, model, QUESTION, structured_outputs=chosen, return_token_ids=True, max_tokens=9
+    )
+
+    for allowed in ([130], free.token_ids[:1]):
+        with pytest.raises(errors.InvalidRequest, match="no token of allowed_token_ids continues"):
+            await answer(
+                server,
+                model,
+                QUESTION,
+                structured_outputs=chosen,
+                allowed_token_ids=allowed,
+                stream=stream,
+                max_tokens=9,
+            )

@@ -14,7 +14,11 @@ import orjson
 from openai_frontend.engines.engine import ConstraintError, EngineError
 from openai_frontend.engines.sampling_parameters import CONTAINERS, MOST_SHARED_BYTES
 from openai_frontend.engines.vllm import versions
-from openai_frontend.engines.vllm.grammars.backends import GRAMMAR_EXCEEDED, GRAMMAR_FAILED
+from openai_frontend.engines.vllm.grammars.backends import (
+    GRAMMAR_EXCEEDED,
+    GRAMMAR_EXCLUDED,
+    GRAMMAR_FAILED,
+)
 from openai_frontend.engines.vllm.grammars.xgrammar_errors import reason_of_xgrammar
 from openai_frontend.generation import (
     RESERVED_ARGS,
@@ -342,6 +346,11 @@ def finish_reason(reason: object, stop_reason: object) -> Any:
         raise ConstraintError(
             "structured_outputs: the grammar became too large or too slow within the answer. Make"
             " it less ambiguous: each text should have one reading."
+        )
+    if stop_reason == GRAMMAR_EXCLUDED:
+        raise ConstraintError(
+            "structured_outputs: no token of allowed_token_ids continues the output. Leave"
+            " allowed_token_ids out, or add the tokens that the constraint needs."
         )
     raise EngineError(f"the engine ended the request: {name}")
 

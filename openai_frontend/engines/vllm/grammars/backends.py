@@ -25,8 +25,9 @@ from openai_frontend.engines.vllm.grammars.sandbox import GrammarSandbox, Sandbo
 # allows since 0.32
 MAX_NESTING = 64
 TAG_NESTING = 16
-# Stop reasons of requests whose grammar the engine cannot compile, or gave up within the answer
-GRAMMAR_FAILED, GRAMMAR_EXCEEDED = "grammar", "grammar limit"
+# Stop reasons of requests whose grammar the engine cannot compile, gave up within the answer, or
+# that allow none of its tokens
+GRAMMAR_FAILED, GRAMMAR_EXCEEDED, GRAMMAR_EXCLUDED = "grammar", "grammar limit", "grammar excluded"
 _KEPT = 64  # results kept: for the choices of one request and for repeated requests
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "structural_tag")
 

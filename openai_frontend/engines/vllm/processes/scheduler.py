@@ -35,6 +35,7 @@ from openai_frontend.engines.vllm import versions
 from openai_frontend.engines.vllm.grammars import lark
 from openai_frontend.engines.vllm.grammars.backends import (
     GRAMMAR_EXCEEDED,
+    GRAMMAR_EXCLUDED,
     GRAMMAR_FAILED,
     prepares_grammars,
     special_tokens,
@@ -90,7 +91,8 @@ class GrammarQuotaMixin:
 class GrammarFailureMixin:
     """Marks the last output of a request whose grammar failed: if it did not compile, vLLM ends it
     like any request that failed, without a reason; if llguidance reached a limit within the answer,
-    vLLM ends it as if it were complete. So marked is also a request whose grammar took too long.
+    vLLM ends it as if it were complete. So marked is also a request whose grammar took too long,
+    and one whose `allowed_token_ids` leave no token that the grammar allows.
     """
 
     running: list[Any]
@@ -123,6 +125,8 @@ class GrammarFailureMixin:
             output = ended.get(request.request_id)
             if output is not None and _has_broken(request):
                 _mark_broken(output)
+            elif output is not None and _had_no_token(request, output):
+                output.stop_reason = GRAMMAR_EXCLUDED
         return outputs
 
 
@@ -144,6 +148,15 @@ def _has_broken(request: Any) -> bool:
     matcher = getattr(constraint.grammar, "ll_matcher", None)
     return getattr(constraint.grammar, "is_too_slow", False) or (
         matcher is not None and bool(matcher.get_error())
+    )
+
+
+def _had_no_token(request: Any, output: Any) -> bool:
+    """Whether vLLM gave up a request because the sampled token was none of its grammar's."""
+    return bool(
+        output.finish_reason == FinishReason.ERROR
+        and _is_constrained(request)
+        and request.sampling_params.allowed_token_ids
     )
 
 

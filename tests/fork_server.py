@@ -45,8 +45,13 @@ _SET_BY_TESTS_IMPORTS = ("PYTEST_", "KMP_", "TORCHINDUCTOR_", "VLLM_")
 
 def has_environment(wanted: Mapping[str, str]) -> bool:
     """Whether the variables are those of the process that forks."""
+    return not differences(wanted)
+
+
+def differences(wanted: Mapping[str, str]) -> set[str]:
+    """The names of the variables that the process that forks lacks, or has with other values."""
     different = {name for name, _ in wanted.items() ^ _AT_START.items()}
-    return all(name.startswith(_SET_BY_TESTS_IMPORTS) for name in different)
+    return {name for name in different if not name.startswith(_SET_BY_TESTS_IMPORTS)}
 
 
 class ForkedProcess:

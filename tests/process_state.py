@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
+
 State = dict[str, object]
 
 _OWN = "openai_frontend"
@@ -25,6 +27,9 @@ _WITH_ENGINES = ("vllm", "api/backends", "medium/demo_model")
 _SET_BY_ENGINES = ("$", "sys.path:")
 # The first test of a worker that imports torch or transformers sets them, in any folder.
 _SET_BY_TORCH = ("$KMP_", "$TORCHINDUCTOR_CACHE_DIR:")
+
+# Variables that modules of tests have changed when they were imported
+SET_BY_IMPORTS: set[str] = set()
 
 
 def look() -> State:
@@ -125,6 +130,11 @@ def heed_in_children() -> None:
 
 def _ignore(number: int, frame: object) -> None:
     """A handler instead of SIG_IGN."""
+
+
+def pytest_collection_finish() -> None:
+    environment = {**os.environ, **fork_server.ENVIRONMENT}
+    SET_BY_IMPORTS.update(fork_server.differences(environment))
 
 
 @pytest.fixture(autouse=True, scope="module")

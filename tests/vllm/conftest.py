@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,18 +49,24 @@ needs_whole_outputs = needs(capabilities.WHOLE_OUTPUTS)
 
 
 @pytest.fixture(scope="package", autouse=True)
-def vllm_is_set_up(request: pytest.FixtureRequest) -> None:
+def vllm_is_set_up(request: pytest.FixtureRequest) -> Iterator[None]:
     """Import vLLM and build an engine config before the first module, if any test needs an engine.
 
-    Both set environment variables of the process, and each module must leave those unchanged.
+    Both set environment variables of the process, and each module must leave those unchanged. The
+    gateways of later folders start without them.
     """
     if not any(item.get_closest_marker("engine") for item in request.session.items):
+        yield
         return
+    before = dict(os.environ)
     demo = ROOT / "model_repository" / "demo"
     given = json.loads((demo / "1" / "model.json").read_text())
     arguments.set_environment()
     model = ModelSpec(name="demo", version=1, folder=demo, parameters={}, arguments=given)
     arguments.engine_arguments(model).create_engine_config()
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,22 +1,17 @@
 """A gRPC server for an application of the tests, and a client of it, on real sockets."""
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
-import pytest
 from google.protobuf import json_format
 
 from openai_frontend.cli import grpc_server
 from openai_frontend.config.settings import Settings
 from openai_frontend.kserve.grpc.messages import HEALTH, INFERENCE, message, methods
-
-# The server sets it too: a module of tests must leave the environment as it was
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 METHODS = {**methods(INFERENCE), **methods(HEALTH)}
 
@@ -83,9 +78,7 @@ def request(model: str, inputs: Mapping[str, tuple[str, list[int], bytes]], **fi
 async def rpc_server(app: Any, **settings: Any) -> AsyncIterator[str]:
     """The address of a gRPC server for the application."""
     options = {"grpc-port": "0", **settings.pop("triton_option", {})}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRPC_VERBOSITY", "NONE")  # `build` would leave it set
-        server = grpc_server.build(Settings(triton_option=options, **settings), app)
+    server = grpc_server.build(Settings(triton_option=options, **settings), app)
     assert server is not None
     await server.start()
     try:

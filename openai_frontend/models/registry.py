@@ -245,6 +245,15 @@ class ModelRegistry:
         is_served = model_name in snapshot.options and model_name not in snapshot.refused
         return model_name if is_served else None
 
+    def unloaded_capabilities(self, name: str) -> frozenset[str] | None:
+        """Capabilities by the options of a model that a request would load, or of the base of an
+        adapter; None for other models and names.
+        """
+        model_name = self._loadable(name)
+        if model_name is None or self.is_loaded(model_name) or not self.loads_on_demand(model_name):
+            return None
+        return self.options(model_name).known_capabilities
+
     def enable_on_demand(self, demand: OnDemand, *, every_model: bool = True) -> None:
         """Load models on demand from now on: every model, or those whose options say so."""
         self.uses.demand = demand
@@ -334,7 +343,7 @@ class ModelRegistry:
         """The model's card, with the reason if it cannot serve."""
         snapshot = self._current()
         canonical = snapshot.canonical(name)
-        if name in self._on_demand(snapshot):
+        if self._is_on_demand(name, snapshot):
             return self._unloaded(name, snapshot)
         for reasons in (snapshot.failures, snapshot.refused):
             if (reason := reasons.get(name, reasons.get(canonical))) is not None:
@@ -476,6 +485,11 @@ class ModelRegistry:
         """The names of models that a request would load."""
         unloaded = snapshot.unloaded() if self.uses.demand is not None else ()
         return [name for name in unloaded if self.loads_on_demand(snapshot.canonical(name))]
+
+    def _is_on_demand(self, name: str, snapshot: Snapshot) -> bool:
+        canonical = snapshot.canonical(name)
+        is_unloaded = snapshot.failures.get(canonical) == NOT_LOADED
+        return is_unloaded and canonical in snapshot.options and self.loads_on_demand(canonical)
 
     def _current(self) -> Snapshot:
         if self._snapshot is None:

@@ -65,6 +65,23 @@ TASKS = (
     ),
     Task("speak", lambda each: each.speech is not None, frozenset({"speech"})),
 )
+# Capabilities that a model cannot have together with those of another set. Pooling models share
+# one set: a classifier may also score, and BGE-M3 makes several kinds of vectors.
+_KINDS: tuple[frozenset[str], ...] = (
+    frozenset({"chat", "completions"}),
+    frozenset({"transcription"}),
+    frozenset({"speech"}),
+    frozenset(
+        {
+            "embeddings",
+            "sparse_embeddings",
+            "token_embeddings",
+            "rerank",
+            "classification",
+            "moderation",
+        }
+    ),
+)
 _CAPABILITIES = {task.name: task.capabilities for task in TASKS}
 
 
@@ -76,3 +93,13 @@ def tasks_of(contracts: SelectedContracts) -> frozenset[str]:
 def capabilities_of(tasks: frozenset[str]) -> frozenset[str]:
     """The capabilities that the tasks give every model."""
     return frozenset().union(*(_CAPABILITIES[name] for name in tasks))
+
+
+def exclude(capabilities: frozenset[str], capability: Capability) -> bool:
+    """Whether a model with these capabilities, maybe not all that it has, cannot have this one.
+    `moderation` is never left out: only an option gives it.
+    """
+    if capability == "moderation":
+        return capability not in capabilities
+    kinds = [kind for kind in _KINDS if kind & capabilities]
+    return bool(kinds) and not any(capability in kind for kind in kinds)

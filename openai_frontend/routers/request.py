@@ -3,6 +3,8 @@ end.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from starlette.types import Receive
@@ -17,16 +19,18 @@ from openai_frontend.errors import (
     RequestTimedOut,
     ServerOverloaded,
 )
+from openai_frontend.models.model_card import ModelCard
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.tasks import Capability
 from openai_frontend.request_context.context import current_request
-from openai_frontend.serving.admission.authorized_models import (
-    AuthorizedModels,
-    ModelProvider,
-    allows,
-)
+from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
 from openai_frontend.serving.admission.model import Generates, ServingModel
-from openai_frontend.serving.admission.model_lookup import find_model, only_name
+from openai_frontend.serving.admission.model_lookup import (
+    check_capability,
+    find_model,
+    known_card,
+    only_name,
+)
 from openai_frontend.serving.admission.permit import queue_key
 from openai_frontend.serving.guard import GuardModel
 
@@ -88,13 +92,16 @@ async def resolve_guarded(
     registry: ModelRegistry, guard: str, name: str | None, *, priority: int | None
 ) -> tuple[GuardModel, ServingModel]:
     """The guard of a chat, and its model as `resolve_model`. Raises ModelUnavailable if they could
-    never be loaded beside each other.
+    never be loaded beside each other, and InvalidRequest, before a load or wake, for models of
+    other kinds.
     """
-    name = name or only_name(authorized_models(registry), "chat", may_list=may_list_models)
-    caller, place = current_request().principal, queue_key(current_request(), priority or 0)
-    names = (guard, name) if allows(caller, guard) and allows(caller, name) else ()
+    models, place = authorized_models(registry), queue_key(current_request(), priority or 0)
+    name = name or only_name(models, "chat", may_list=may_list_models)
+    with _naming_guard():
+        _check_card(known_card(models, guard, may_list=may_list_models), "moderation")
+    _check_card(known_card(models, name, may_list=may_list_models), "chat")
     with CancelOnDisconnect():
-        async with registry.loading_together(names, place):
+        async with registry.loading_together((guard, name), place):
             # The guard first: chats that keep their models must not wait for its load
             named = await _resolve_guard(registry, guard)
             model = await _load(registry, name, "chat", priority)
@@ -102,24 +109,38 @@ async def resolve_guarded(
             return named, model
 
 
+def _check_card(card: ModelCard, capability: Capability) -> None:
+    """Nothing is known of the kind of a model that failed, or that requests do not load."""
+    if card.ready or card.loads_on_demand:
+        check_capability(card.name, card.capabilities, capability)
+
+
 async def _resolve_guard(registry: ModelRegistry, name: str) -> GuardModel:
     """The model that moderates a request, loaded, awake and kept so; with the reason if it cannot
     serve. Raises ModelNotFound under the name of the field.
     """
     models, place = authorized_models(registry), queue_key(current_request(), 0)
+    fails_open = registry.moderation_fails_open(name)
     try:
-        model = await find_model(models, name, None, may_list=may_list_models, load_as=place)
-        await registry.ensure_awake(name, place)
+        with _naming_guard():
+            model = await find_model(models, name, None, may_list=may_list_models, load_as=place)
+            await registry.ensure_awake(name, place)
+    except (ModelUnavailable, ServerOverloaded) as error:
+        return GuardModel(name, None, error, fails_open=fails_open)
+    model.use.pin()
+    current_request().at_end(model.use.unpin)
+    return GuardModel(name, model, fails_open=fails_open)
+
+
+@contextmanager
+def _naming_guard() -> Iterator[None]:
+    """Names the guard's field in errors about the model."""
+    try:
+        yield
     except ModelNotFound as error:
         raise ModelNotFound(error.message, param="moderation.model") from None
     except InvalidRequest as error:
         raise InvalidRequest(error.message, param="moderation.model", code=error.code) from None
-    except (ModelUnavailable, ServerOverloaded) as error:
-        fails_open = registry.moderation_fails_open(name)
-        return GuardModel(name, None, error, fails_open=fails_open)
-    model.use.pin()
-    current_request().at_end(model.use.unpin)
-    return GuardModel(name, model, fails_open=registry.moderation_fails_open(name))
 
 
 def record_model(model: Generates) -> None:

@@ -16,6 +16,9 @@ class ModelProvider(Protocol):
     async def ensure_loaded(self, name: str, queue_key: QueueKey = ANONYMOUS) -> None:
         """Load the model if models are loaded on demand, waiting for it by `queue_key`."""
 
+    def unloaded_capabilities(self, name: str) -> frozenset[str] | None:
+        """Capabilities of a model that `ensure_loaded` would load; None for others."""
+
     def get(self, name: str) -> ServingModel:
         """The model, ready to serve. Raises ModelNotFound."""
 
@@ -48,6 +51,10 @@ class AuthorizedModels:
         """Load a model only for callers that may use it."""
         check_allowed(self._caller, name)
         await self._models.ensure_loaded(name, queue_key)
+
+    def unloaded_capabilities(self, name: str) -> frozenset[str] | None:
+        check_allowed(self._caller, name)
+        return self._models.unloaded_capabilities(name)
 
     def get(self, name: str) -> ServingModel:
         check_allowed(self._caller, name)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from openai_frontend.admission.queue import QueueKey
 from openai_frontend.errors import InvalidRequest, ModelNotFound
 from openai_frontend.models.model_card import ModelCard
-from openai_frontend.models.tasks import Capability
+from openai_frontend.models.tasks import Capability, exclude
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 from openai_frontend.serving.admission.model import ServingModel
 
@@ -28,7 +28,8 @@ async def find_model(
 ) -> ServingModel:
     """The model. Without a name, the only model, or else the only one with the capability.
 
-    `capability`: what the path needs; None if every model has it.
+    `capability`: what the path needs; None if every model has it. Raises InvalidRequest, without
+    a load, if the options of an unloaded model rule it out.
     `may_list`: whether errors may list the models.
     `load_as`: the caller's place among the requests that wait for a model that is loaded on demand;
     None to load none.
@@ -36,8 +37,31 @@ async def find_model(
     name = name or only_name(models, capability, may_list=may_list)
     try:
         if load_as is not None:
+            known = models.unloaded_capabilities(name)
+            if known is not None and capability is not None:
+                check_capability(name, known, capability)
             await models.ensure_loaded(name, load_as)
         return models.get(name)
+    except ModelNotFound as error:
+        raise with_known_names(error, models, name) if may_list() else error from None
+
+
+def check_capability(name: str, capabilities: frozenset[str], capability: Capability) -> None:
+    """Raise InvalidRequest if what is known of the model rules the capability out."""
+    if not exclude(capabilities, capability):
+        return
+    if capability == "moderation":
+        message = f"The model '{name}' does not moderate: it has no option `moderation`."
+    else:
+        listed = ", ".join(sorted(capabilities))
+        message = f"The model '{name}' does not support '{capability}'. Its capabilities: {listed}."
+    raise InvalidRequest(message, param="model", code="unsupported_model")
+
+
+def known_card(models: ModelProvider, name: str, *, may_list: Callable[[], bool]) -> ModelCard:
+    """The model's card, loaded or not. Raises ModelNotFound as `find_model` does."""
+    try:
+        return models.card(name)
     except ModelNotFound as error:
         raise with_known_names(error, models, name) if may_list() else error from None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.triton import engine_sleep
 from tests import mock_models
 from tests.api.models.conftest import LiveGateway
 from tests.api.models.test_on_demand import ON_DEMAND, options
@@ -153,7 +154,7 @@ async def test_model_that_does_not_wake_fails_chats_with_the_reason(
     settings = {"enable_model_management": True, "engine_max_restarts": 0}
     async with live_gateway(**ON_DEMAND, **settings, load_model=["*"]) as gateway:
         for name in ("a", "guard"):
-            await gateway.chat(name)
+            await gateway.registry.ensure_loaded(name)
         slept = await gateway.change(asleep, "sleep")
         response = await gateway.chat("a", moderation=MODERATION)
 
@@ -185,3 +186,25 @@ async def test_guard_without_room_beside_its_model_is_refused_at_once(
     assert "'a' and 'guard'" in error["message"]
     assert limit in error["message"]
     assert plain.status_code == 200
+
+
+async def test_guard_of_another_kind_loads_and_wakes_nothing(repository, live_gateway):
+    """A guard needs the option `moderation`, and its chat a model that generates: both are known
+    before a load.
+    """
+    write(repository, "a", "b")
+    settings = {**ON_DEMAND, "enable_model_management": True, "max_loaded_models": 1}
+    async with live_gateway(**settings) as gateway:
+        loaded_b = await gateway.chat("b")
+        await gateway.change("b", "sleep")
+        pairs = [("a", "b"), ("a", "a"), ("guard", "guard"), ("missing", "guard")]
+        responses = [await gateway.chat(a, moderation={"model": guard}) for a, guard in pairs]
+        statuses = [each.status_code for each in responses]
+        errors = [each.json()["error"] for each in responses]
+
+        assert loaded_b.status_code == 200
+        assert statuses == [400, 400, 400, 404], errors
+        params = ["moderation.model", "moderation.model", "model", "model"]
+        assert params == [each["param"] for each in errors]
+        assert gateway.registry.loaded() == {"b"}
+        assert engine_sleep.is_sleeping("b")

@@ -421,3 +421,45 @@ async def test_measured_size(repository, live_gateway):
         demand: Any = gateway.registry.use("a")._uses.demand
         assert demand._size_bytes("a") >= 0
         assert demand._size_bytes("b") == 0
+
+
+KINDS = [
+    ("chat", "/v1/embeddings", {"input": "x"}),
+    ("chat", "/v1/pooling", {"input": "x"}),
+    ("chat", "/v1/rerank", {"query": "x", "documents": ["y"]}),
+    ("chat", "/v1/classify", {"input": "x"}),
+    ("classification", "/v1/moderations", {"input": "x"}),
+    ("chat", "/v1/audio/speech", {"input": "x", "voice": "v"}),
+    ("embeddings", "/v1/completions", {"prompt": "x"}),
+    ("embeddings", "/v1/responses", {"input": "x"}),
+    (
+        "embeddings",
+        "/v1/messages",
+        {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("capability", "path", "body"), KINDS)
+async def test_request_of_another_kind_than_the_options_tell_loads_nothing(
+    repository, live_gateway, capability, path, body
+):
+    """Such a load would take minutes, and the room of a model in use, for a 400."""
+    write(repository, "a", "b")
+    options(repository, "b", f"capabilities: [{capability}]\naliases: [other]")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
+        assert await text(gateway, "a") == "a a "
+        response = await gateway.client.post(path, json={"model": "other", **body})
+
+        assert response.status_code == 400, response.text
+        assert "'other' does not" in response.text
+        assert loaded(gateway) == {"a"}
+
+
+async def test_options_without_a_kind_do_not_refuse_a_request(repository, live_gateway):
+    """Images tell nothing of a model's kind, and chat models complete texts too."""
+    write(repository, "a", "b")
+    options(repository, "a", "capabilities: [images]")
+    options(repository, "b", "capabilities: [chat]")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        assert [await text(gateway, name) for name in "ab"] == ["a a ", "b b "]

@@ -26,6 +26,9 @@ class Models:
     async def ensure_loaded(self, name: str, queue_key: QueueKey = ANONYMOUS) -> None:
         """Every model counts as loaded."""
 
+    def unloaded_capabilities(self, name: str) -> None:
+        """None is unloaded."""
+
     def get(self, name: str) -> Any:
         if name not in self.names:
             raise ModelNotFound(f"The model '{name}' does not exist.", param="model")

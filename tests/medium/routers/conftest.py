@@ -84,6 +84,9 @@ class FakeRegistry:
     async def ensure_loaded(self, name: str, queue_key: object = None) -> None:
         pass
 
+    def unloaded_capabilities(self, name: str) -> None:
+        """None is unloaded."""
+
     async def watch_adapters(self, every_s: float) -> None:
         """There are none."""
 

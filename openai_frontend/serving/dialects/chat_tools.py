@@ -40,7 +40,7 @@ def _current(
     for i, tool in enumerate(tools):
         offered.add(tool, f"tools[{i}]")
     check_tools_size(tools, "tools")
-    mode, allowed = _chosen(request.tool_choice, offered, policy)
+    mode, allowed = _chosen(request.tool_choice, offered)
     return offered.tools(mode, allowed, parallel=request.parallel_tool_calls is not False)
 
 
@@ -54,24 +54,25 @@ def _legacy(
     choice = request.function_call or "auto"
     if isinstance(choice, str):
         return offered.tools(choice, offered.names, parallel=False, legacy=True)
+    offered.check_members(choice, {"name"}, "function_call")
     offered.check_named(choice["name"], "function_call.name", "functions")
     named = frozenset([choice["name"]])
     return offered.tools("required", named, parallel=False, legacy=True)
 
 
 def _chosen(
-    choice: Any, offered: "_Offered", policy: FieldPolicy
+    choice: Any, offered: "_Offered"
 ) -> tuple[Literal["none", "auto", "required"], frozenset[str]]:
     """The mode of `tool_choice`, and the tools that may be called."""
     if choice is None:
         return "auto", offered.names
     if isinstance(choice, str):
         return cast("Literal['none', 'auto', 'required']", choice), offered.names
-    policy.unknown(f"tool_choice.{key}" for key in choice.keys() - {"type", choice["type"]})
     if choice["type"] != "allowed_tools":
         return "required", frozenset([offered.named(choice, "tool_choice")])
     allowed = choice["allowed_tools"]
-    policy.unknown(f"tool_choice.allowed_tools.{key}" for key in allowed.keys() - _ALLOWED)
+    offered.check_members(choice, {"type", "allowed_tools"}, "tool_choice")
+    offered.check_members(allowed, _ALLOWED, "tool_choice.allowed_tools")
     place = "tool_choice.allowed_tools.tools"
     names = [offered.named(tool, f"{place}[{i}]") for i, tool in enumerate(allowed["tools"])]
     return allowed["mode"], frozenset(names)
@@ -89,7 +90,7 @@ class _Offered(OfferedTools):
 
     def add(self, tool: ChatCompletionTool, place: str) -> None:
         """A tool of either kind."""
-        self._check_members(tool, {"type", tool["type"]}, place)
+        self.check_members(tool, {"type", tool["type"]}, place)
         if tool["type"] == "function":
             self.add_definition(tool["function"], f"{place}.function")
         else:
@@ -97,7 +98,7 @@ class _Offered(OfferedTools):
 
     def add_definition(self, function: FunctionDefinition, place: str) -> None:
         """A function in OpenAI's form."""
-        self._check_members(function, FunctionDefinition.__annotations__.keys(), place)
+        self.check_members(function, FunctionDefinition.__annotations__.keys(), place)
         self.add_function(
             function["name"],
             function.get("parameters"),
@@ -107,7 +108,7 @@ class _Offered(OfferedTools):
         )
 
     def _add_text_tool(self, custom: CustomTool, place: str) -> None:
-        self._check_members(custom, CustomTool.__annotations__.keys(), place)
+        self.check_members(custom, CustomTool.__annotations__.keys(), place)
         text_format: Mapping[str, Any] = custom.get("format") or {"type": "text"}
         grammar = text_format.get("grammar") or {}
         form = CustomFormat(
@@ -116,16 +117,20 @@ class _Offered(OfferedTools):
             definition=grammar.get("definition"),
         )
         self.add_custom(custom["name"], form, place, description=custom.get("description"))
-        self._check_members(text_format, {"type", text_format["type"]}, f"{place}.format")
-        self._check_members(grammar, {"syntax", "definition"}, f"{place}.format.grammar")
+        self.check_members(text_format, {"type", text_format["type"]}, f"{place}.format")
+        self.check_members(grammar, {"syntax", "definition"}, f"{place}.format.grammar")
 
-    def _check_members(self, members: Mapping[str, Any], known: Any, place: str) -> None:
+    def check_members(self, members: Mapping[str, Any], known: Any, place: str) -> None:
+        """Report the members that are not known."""
         self._policy.unknown(f"{place}.{key}" for key in members.keys() - known)
 
     def named(self, tool: NamedTool, place: str) -> str:
         """The name of an offered tool. Raises InvalidRequest for an unknown name or wrong kind."""
         kind = tool["type"]
-        name = str(cast("Mapping[str, Any]", tool)[kind]["name"])
+        chosen: Mapping[str, Any] = cast("Mapping[str, Any]", tool)[kind]
+        name = str(chosen["name"])
+        self.check_members(tool, {"type", kind}, place)
+        self.check_members(chosen, {"name"}, f"{place}.{kind}")
         param = f"{place}.{kind}.name"
         self.check_named(name, param, "tools")
         if (kind == "custom") != self.is_custom(name):

@@ -18,7 +18,8 @@ from schemas.sampling import RequestFields, SamplingFields, StreamOptions
 logger = logging.getLogger(__name__)
 
 # Anything else may be a misplaced prompt, which must not be logged.
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"(?:[A-Za-z0-9_.-]|\[\])+")
+_INDEX = re.compile(r"\[[0-9]+\]")
 
 UnknownFieldsPolicy = Literal["warn", "ignore", "reject"]
 Neutral = Mapping[str, tuple[Any, ...]]  # field -> default values besides null, which are accepted
@@ -261,6 +262,7 @@ class FieldPolicy:
             )
 
     def _warn(self, name: str) -> None:
+        name = _INDEX.sub("[]", name)  # the same member of any message and part
         if name in self._warned or len(self._warned) >= _MAX_WARNED:
             return
         self._warned.add(name)

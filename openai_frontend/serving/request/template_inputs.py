@@ -6,7 +6,7 @@ what templates expect of arguments and empty contents, see prompting/chat_templa
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast, get_args
 
@@ -18,9 +18,12 @@ from openai_frontend.serving.request.content_parts import check_alone
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.media_parts import KINDS, MediaPart
 from schemas.chat_completions import (
+    AudioURL,
     ChatCompletionContentPartParam,
     ChatCompletionMessageParam,
     ContentType,
+    ImageURL,
+    InputAudio,
 )
 from schemas.tools import ChatCompletionMessageToolCallParam
 
@@ -28,6 +31,14 @@ _KNOWN = ChatCompletionMessageParam.__annotations__.keys()
 TEXT_PARTS = ("text", "refusal")
 _MEDIA = {part: {"type": kind} for part, kind in KINDS.items()}  # what a template gets of a part
 _CONTENTS = {kind: (kind,) for kind in get_args(ContentType)}
+_PART_MEMBERS = frozenset({"type", *_CONTENTS})
+_MEDIA_PART_MEMBERS = _PART_MEMBERS | {"uuid"}
+_MEDIA_MEMBERS: Mapping[str, Collection[str]] = {
+    "image_url": ImageURL.__annotations__.keys(),
+    "input_audio": InputAudio.__annotations__.keys(),
+    "audio_url": AudioURL.__annotations__.keys(),
+}
+_CALL_MEMBERS = frozenset({"name", "arguments", "input"})
 _CALL_FIELDS = ("tool_calls", "function_call", "reasoning_content", "reasoning")
 
 Message = Mapping[str, Any]
@@ -58,9 +69,11 @@ def _without_media(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _checked(
     message: ChatCompletionMessageParam, place: str, policy: FieldPolicy, media: list[MediaPart]
 ) -> Mapping[str, Any]:
-    _check_content(message, f"{place}.content", media)
+    _check_content(message, f"{place}.content", policy, media)
     if message.get("tool_calls"):
         _check_calls(message["tool_calls"] or (), f"{place}.tool_calls", policy)
+    if call := message.get("function_call"):
+        _report(call, _CALL_MEMBERS, f"{place}.function_call", policy)
     if message.keys() <= _KNOWN:
         return message
     if message.get("audio") is not None:
@@ -76,22 +89,42 @@ def _check_calls(
     for i, call in enumerate(calls):
         kind = call["type"]
         inner: Mapping[str, Any] = cast("Mapping[str, Any]", call)[kind]
-        unknown = call.keys() - {"id", "type", "index", kind}
-        policy.unknown(f"{place}[{i}].{key}" for key in unknown)
-        unknown = inner.keys() - {"name", "arguments", "input"}
-        policy.unknown(f"{place}[{i}].{kind}.{key}" for key in unknown)
+        _report(call, {"id", "type", "index", kind}, f"{place}[{i}]", policy)
+        _report(inner, _CALL_MEMBERS, f"{place}[{i}].{kind}", policy)
 
 
-def _check_content(message: ChatCompletionMessageParam, place: str, media: list[MediaPart]) -> None:
+def _check_members(part: ChatCompletionContentPartParam, place: str, policy: FieldPolicy) -> None:
+    """Report unknown members of a part and of its media; `check_alone` refuses other content."""
+    kind = part["type"]
+    if len(part) > 2:
+        check_alone(cast("Mapping[str, Any]", part), place, _CONTENTS)
+        _report(part, _MEDIA_PART_MEMBERS if kind in KINDS else _PART_MEMBERS, place, policy)
+    media = part.get(kind)
+    if isinstance(media, dict):
+        _report(media, _MEDIA_MEMBERS[kind], f"{place}.{kind}", policy)
+
+
+def _report(
+    members: Mapping[str, Any], known: Collection[str], place: str, policy: FieldPolicy
+) -> None:
+    unknown = [f"{place}.{key}" for key in members if key not in known]
+    if unknown:
+        policy.unknown(unknown)
+
+
+def _check_content(
+    message: ChatCompletionMessageParam, place: str, policy: FieldPolicy, media: list[MediaPart]
+) -> None:
     content = message.get("content")
     if isinstance(content, list):
         for i, part in enumerate(content):
-            if len(part) > 2:
-                check_alone(cast("Mapping[str, Any]", part), f"{place}[{i}]", _CONTENTS)
             if part["type"] in KINDS:
                 media.append(MediaPart(part, f"{place}[{i}]"))
             else:
                 _check_part(part, f"{place}[{i}]")
+                if len(part) == 2:
+                    continue
+            _check_members(part, f"{place}[{i}]", policy)
     if message["role"] == "assistant":
         return  # may be empty: clients return what they received
     if content is None:

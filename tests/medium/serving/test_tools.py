@@ -316,3 +316,30 @@ def test_any_model_accepts_tools_with_tool_choice_none():
 
     require_tool_support(unused, PLAIN, shown=False)  # raises for a model that cannot call them
     assert not unused.in_use
+
+
+UNKNOWN_MEMBERS: list[tuple[str, dict[str, Any]]] = [
+    ("tool_choice.foo", {"tool_choice": {**named("now"), "foo": 1}}),
+    (
+        "tool_choice.function.foo",
+        {"tool_choice": {"type": "function", "function": {"name": "now", "foo": 1}}},
+    ),
+    ("tool_choice.foo", {"tool_choice": {**allowed("auto", NOW), "foo": 1}}),
+    (
+        "tool_choice.allowed_tools.tools[0].foo",
+        {"tool_choice": allowed("auto", {**named("now"), "foo": 1})},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "fields"), UNKNOWN_MEMBERS)
+def test_unknown_member_of_a_choice_of_tools_is_refused(name, fields):
+    """With `--unknown-fields reject`, as other unknown fields."""
+    assert refusal(tools=[NOW], **fields).param == name
+    assert read("warn", tools=[NOW], **fields).allowed == {"now"}
+
+
+def test_unknown_member_of_a_deprecated_choice_of_a_function_is_refused():
+    choice = {"name": "now", "foo": 1}
+
+    assert refusal(functions=[{"name": "now"}], function_call=choice).param == "function_call.foo"

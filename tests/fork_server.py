@@ -37,6 +37,7 @@ _IMPORTED = (
 )
 _MAX_REQUEST_BYTES = 1 << 20
 _STOP_S = 60.0
+_FORK_S = 300.0  # the imports take minutes on a busy machine
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 # Before any test. Libraries and the dynamic linker read variables only once.
 _AT_START = {**os.environ, **ENVIRONMENT}
@@ -67,7 +68,12 @@ class ForkedProcess:
         assert len(request) <= _MAX_REQUEST_BYTES
         with theirs:
             socket.send_fds(_server()[0], [request], [output.fileno(), theirs.fileno()])
-        self.pid = int(self._status.recv(64))
+        self._status.settimeout(_FORK_S)
+        try:
+            self.pid = int(self._status.recv(64))
+        except (TimeoutError, ValueError) as error:  # a closed connection has no number
+            self._status.close()
+            raise RuntimeError(f"No process was forked in {_FORK_S:g} s: {command}") from error
 
     def poll(self) -> int | None:
         """The exit code, None while it runs."""

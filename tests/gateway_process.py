@@ -77,7 +77,7 @@ class GatewayProcess:
         return self._process.pid
 
     def wait_until_ready(self, timeout_s: float = 600) -> None:
-        """Returns when /health/ready succeeds; otherwise fails with the log.
+        """Returns when /health/ready succeeds; otherwise fails with the end of the log.
 
         Three engines that start at once take minutes on a busy machine. If Triton's Python backend
         aborts the process or gives up a stub while models load, it is started again.
@@ -93,14 +93,17 @@ class GatewayProcess:
                 if not restarts or not (_BACKEND_ABORT in output or _STUB_KILLED in output):
                     break
                 restarts, self._process = restarts - 1, self._start()
-            if self.ready():
+            if self.ready(min(30, timeout_s)):
                 return
             time.sleep(0.1)
-        raise AssertionError(f"the gateway did not get ready:\n{self.output()}")
+        code = self._process.poll()
+        end = f"in {timeout_s:g} s" if code is None else f"before it ended with {code}"
+        log = self.output()[-_LOG_CHARACTERS:]
+        raise AssertionError(f"the gateway did not get ready {end}; the end of its log:\n{log}")
 
-    def ready(self) -> bool:
+    def ready(self, timeout_s: float = 30) -> bool:
         try:
-            return httpx.get(f"{self.url}/health/ready", timeout=30).status_code == 200
+            return httpx.get(f"{self.url}/health/ready", timeout=timeout_s).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -153,13 +153,15 @@ class WaitQueue:
         give_back: Callable[[int], None],
         known_wait_s: Callable[[], float | None] = lambda: None,
         metrics: QueueMetrics | None = None,
+        queued_for: str = "this model",
     ) -> None:
-        """`describe_load` is quoted in error messages. `give_back` takes back the slots that were
-        granted to a request at the moment when it was cancelled. `known_wait_s`: how long requests
-        wait for the model itself, for Retry-After headers; None if the queue's pace decides.
+        """Error messages quote `describe_load` and `queued_for`. `give_back` takes back the slots
+        that were granted to a request at the moment when it was cancelled. `known_wait_s`: how long
+        requests wait for the model itself, for Retry-After headers; None if the queue's pace
+        decides.
         """
         self._model_name = model_name
-        self._describe_load = describe_load
+        self._describe_load, self._queued_for = describe_load, queued_for
         self._give_back = give_back
         self._known_wait_s = known_wait_s
         self._metrics = metrics
@@ -239,7 +241,7 @@ class WaitQueue:
         waiter.reject(QueueTimeout(message, retry_after_s=self._retry_after_s()))
 
     def _load(self) -> str:
-        return f"{self._describe_load()}; {len(self._queue)} queued for this model."
+        return f"{self._describe_load()}; {len(self._queue)} queued for {self._queued_for}."
 
     def _retry_after_s(self) -> float:
         if (known_s := self._known_wait_s()) is not None:

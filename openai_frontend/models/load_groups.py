@@ -22,6 +22,7 @@ class LoadGroups:
             "",
             describe_load=lambda: "Chats with other guards load their models",
             give_back=lambda _: None,
+            queued_for="a guard and a model",
         )
 
     @asynccontextmanager

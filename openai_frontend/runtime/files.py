@@ -13,6 +13,16 @@ class FileStamp(NamedTuple):
     changed_ns: int  # no program can set it, unlike the time of the modification
     inode: int
     size: int
+    links: int
+
+    def has_content_of(self, before: "FileStamp") -> bool:
+        """Whether at most hard links were made or removed since, which changes `changed_ns` too. A
+        program that writes the file at the same moment would have to keep its size, and to set back
+        the time of its modification.
+        """
+        if self.links == before.links:
+            return self == before
+        return self._replace(changed_ns=before.changed_ns, links=before.links) == before
 
 
 def file_stamp(path: Path | str) -> FileStamp | None:
@@ -21,7 +31,9 @@ def file_stamp(path: Path | str) -> FileStamp | None:
         status = os.stat(path)
     except OSError:
         return None
-    return FileStamp(status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
+    return FileStamp(
+        status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size, status.st_nlink
+    )
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:

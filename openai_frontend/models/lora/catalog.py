@@ -11,7 +11,8 @@ from pathlib import Path
 from openai_frontend.errors import caught
 from openai_frontend.generation import Adapter
 from openai_frontend.models.lora import files
-from openai_frontend.models.lora.files import NAME, InvalidLoRA, LoRARequirements
+from openai_frontend.models.lora.files import NAME, InvalidLoRA, Kind, LoRARequirements
+from openai_frontend.runtime.files import FileStamp
 
 MULTI_LORA = "multi_lora.json"
 
@@ -122,6 +123,8 @@ class LoRACatalog:
         self._ids = itertools.count(1)
         # Keyed by what identifies an adapter: model, name, folder, content
         self._adapters: dict[tuple[object, ...], Adapter] = {}
+        # Folder -> its stamp at the last scan, and the first with the same content
+        self._stamps: dict[tuple[str, Kind], tuple[files.Stamp, files.Stamp]] = {}
         self._checked: dict[tuple[object, ...], str | None] = {}
         self._unloaded: dict[str, frozenset[str]] = {}
         self._logged: dict[str, Mapping[str, str]] = {}
@@ -170,9 +173,18 @@ class LoRACatalog:
             if source.origin != MULTI_LORA:
                 raise InvalidLoRA("the model's backend serves only the adapters in multi_lora.json")
             return self._known((model, source.name), source.name, None)
-        stamp = files.stamp(source.path, requirements.kind)
+        stamp = self._stamp(source.path, requirements.kind)
         self._check(source.path, stamp, requirements)
         return self._known((model, source.name, source.path, stamp), source.name, source.path)
+
+    def _stamp(self, path: str, kind: Kind) -> files.Stamp:
+        """Another hard link to a file, such as of a backup, leaves the stamp as it was."""
+        stamp = files.stamp(path, kind)
+        last, first = self._stamps.get((path, kind), (stamp, stamp))
+        if not all(map(FileStamp.has_content_of, stamp, last)):
+            first = stamp
+        self._stamps[path, kind] = stamp, first
+        return first
 
     def _check(self, path: str, stamp: files.Stamp, requirements: LoRARequirements) -> None:
         """Validate the files, once for each content."""

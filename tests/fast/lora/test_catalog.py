@@ -68,6 +68,23 @@ def test_ids_follow_name_and_content(model: Path) -> None:
     assert (first.id, changed.id, renamed.id) == (1, 2, 3)
 
 
+def test_hard_links_to_an_adapter_do_not_change_it(tmp_path: Path, model: Path) -> None:
+    """Backups and local copies of buckets make and remove them; a reload would cost each time."""
+    table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
+    weights = write_peft(model / "watched" / "a") / "adapter_model.safetensors"
+    first = scan(sources, table=table).adapters["a"]
+    (tmp_path / "backup").hardlink_to(weights)
+    linked = scan(sources, table=table).adapters["a"]
+    (tmp_path / "backup").unlink()
+    unlinked = scan(sources, table=table).adapters["a"]
+    (tmp_path / "backup").hardlink_to(weights)
+    write_peft(model / "watched" / "a", rank=8)
+    changed = scan(sources, table=table).adapters["a"]
+
+    assert linked is unlinked is first
+    assert changed.id == 2
+
+
 def test_folders_appear_and_disappear(model: Path) -> None:
     """Hidden folders and plain files are ignored, and a missing folder is a problem."""
     table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")

@@ -86,9 +86,13 @@ class TraceWriter:
         while until_s is None or (self._waiting and time.monotonic() < until_s):
             if not self._receive():
                 until_s = time.monotonic() + _CLOSE_S
+            ended: list[FinishedTrace] = []
+            waiting: list[FinishedTrace] = []
+            for each in self._waiting:  # once: the core reports an end at any time
+                (ended if each.trace.ended else waiting).append(each)
+            self._waiting = waiting
             with caught(self._failed):
-                self._write([each for each in self._waiting if each.trace.ended])
-            self._waiting = [each for each in self._waiting if not each.trace.ended]
+                self._write(ended)
         with caught(self._failed):
             self._write(self._waiting)
         self._close_files()

@@ -187,6 +187,26 @@ def test_trace_waits_for_its_end(writer: TraceWriter, path: Path) -> None:
     assert ids(path)[::2] == [3, 1]
 
 
+class EndsSoon(Reported):
+    """Its end is reported after the first look at it."""
+
+    def __init__(self, id: int) -> None:
+        self._id = id
+        self._looks = 0
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        self._looks += 1
+        return self._looks > 1
+
+
+def test_trace_that_ends_between_two_looks_is_written(writer: TraceWriter, path: Path) -> None:
+    write(writer, setting(), EndsSoon(1), Reported(3))
+    writer.close()
+
+    assert sorted(ids(path)[::2]) == [1, 3]
+
+
 def test_earlier_content_is_replaced_at_the_first_write(path: Path) -> None:
     path.write_text("old " * 1000)
     writer = TraceWriter(path)

@@ -172,10 +172,23 @@ async def test_tokens_of_a_whole_answer_come_in_few_messages(
         {"ignore_eos": True, "logprobs": 2},
         {"structured_outputs": StructuredOutputs(json={"enum": ["first", "second"]})},
         {"structured_outputs": StructuredOutputs(choice=("first", "second"))},
+        {"structured_outputs": StructuredOutputs(grammar='root ::= "a" [b-d]* "e"')},
         {"stop": ["never written"]},
+        {"stop": ["e"], "include_stop_str_in_output": True, "min_tokens": 2},
+        {"temperature": 1.0, "seed": -1, "skip_special_tokens": False},
         {"structured_outputs": StructuredOutputs(choice=("first",)), "max_tokens": None},
     ],
-    ids=["plain", "logprobs", "schema", "choice", "stop", "no max_tokens"],
+    ids=[
+        "plain",
+        "logprobs",
+        "schema",
+        "choice",
+        "grammar",
+        "stop",
+        "included stop",
+        "seed",
+        "no max_tokens",
+    ],
 )
 async def test_known_request_reaches_the_engine_as_the_first_one_did(
     server: Server, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
@@ -213,7 +226,8 @@ async def test_known_request_reaches_the_engine_as_the_first_one_did(
         each.request_id = each.external_req_id = first.request_id
         assert msgspec.structs.asdict(each) == msgspec.structs.asdict(first)
     assert (len(sent), len(through_processor)) == (3, 1)
-    assert [each.token_ids for each in answers] == [answers[0].token_ids] * 3
+    given = [(each.text, each.token_ids, each.finish_reason, each.stop_reason) for each in answers]
+    assert given == given[:1] * 3
     assert {completion_tokens(each) for each in answers} == {completion_tokens(answers[0])}
 
 

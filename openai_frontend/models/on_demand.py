@@ -23,6 +23,7 @@ from openai_frontend.admission.queue import (
 )
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelUnavailable
+from openai_frontend.models.load_capacity import LoadCapacity
 from openai_frontend.models.load_groups import LoadGroups
 from openai_frontend.models.model_use import ModelUse
 from openai_frontend.models.registry import ModelRegistry
@@ -51,7 +52,6 @@ class OnDemandLoader:
     `memory_bytes`.
 
     A load that waits for room does not keep others from loading, and neither does an unload.
-    A model's size is its `memory_bytes` option, or else the largest growth measured at its loads.
     """
 
     def __init__(
@@ -69,13 +69,16 @@ class OnDemandLoader:
         self._used_bytes = used_bytes or process_memory_bytes
         self._metrics = metrics
         self._sleep = sleep
+        self._capacity = LoadCapacity(
+            registry, max_models=limits.models, max_bytes=limits.memory_bytes, sleep=sleep
+        )
         # Models that fall asleep or wake; the result is why they did not wake
         self._changing: dict[str, asyncio.Task[GatewayError | None]] = {}
         self._falling_asleep: set[str] = set()
         self._called: set[str] = set()  # of those, the ones that a request waits for
         self._not_slept: dict[str, float] = {}  # when a model did not fall asleep
         self._load_lock = asyncio.Lock()
-        self._groups = LoadGroups(self._surely_fit_together)
+        self._groups = LoadGroups(self._capacity.surely_fit_together)
         self._side_by_side: set[str] = set()  # models that load without being measured
         self._to_measure: set[str] = set()  # models that fit, and wait until nothing else loads
         self._loads: dict[str, asyncio.Task[None]] = {}
@@ -83,7 +86,6 @@ class OnDemandLoader:
         self._load_s: dict[str, float] = {}  # duration of the last load
         self._evictions: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[float, str]] = {}  # when, and why
-        self._measured_bytes: dict[str, int] = {}
         self._room_event = asyncio.Event()
         # Loads and wakes without room, by their first attempt, and whether what has begun to unload
         # makes room for them. If not, the others are in use, and later loads may go before them.
@@ -136,33 +138,6 @@ class OnDemandLoader:
         finally:
             use.unpin()
 
-    def _check_fit_together(self, names: Collection[str]) -> None:
-        """Raise ModelUnavailable if the models never fit beside each other: a request that has one
-        would wait for room that only its end makes.
-        """
-        if all(map(self._is_awake, names)):
-            return
-        limits = self._limits
-        counted = [name for name in names if self._registry.loads_on_demand(name)]
-        wanted = sum(map(self._size_bytes, names))
-        if limits.memory_bytes is not None and wanted > limits.memory_bytes:
-            limit = f"need {wanted} bytes together; all models may use {limits.memory_bytes}"
-        elif limits.models is not None and len(counted) > limits.models:
-            limit = f"cannot be loaded together: the limit is {limits.models} (max_loaded_models)"
-        else:
-            return
-        shown = " and ".join(f"'{name}'" for name in sorted(names))
-        raise ModelUnavailable(f"The models {shown} {limit}.")
-
-    def _surely_fit_together(self, names: frozenset[str]) -> bool:
-        limits = self._limits
-        if limits.models is not None and len(names) > limits.models:
-            return False
-        if limits.memory_bytes is None:
-            return True
-        sizes = [self._size_bytes(name) for name in names]
-        return all(sizes) and sum(sizes) <= limits.memory_bytes  # a load shows an unknown size
-
     def loading_together(
         self, names: Collection[str], queue_key: QueueKey
     ) -> AbstractAsyncContextManager[None]:
@@ -170,9 +145,10 @@ class OnDemandLoader:
         on. Raises ModelUnavailable if they never fit beside each other; QueueFull or QueueTimeout
         while other sets load that leave no room for it.
         """
-        self._check_fit_together(names)
         locks = self._registry.locks
-        if all(self._is_awake(each) and each not in locks for each in names):
+        if not all(map(self._is_awake, names)):
+            self._capacity.check_fit_together(names)
+        elif not any(each in locks for each in names):
             return contextlib.nullcontext()
         limits = [self._limits_of_waiting(each) for each in names]
         max_size, timeout_s = max(size for size, _ in limits), min(wait_s for _, wait_s in limits)
@@ -400,7 +376,7 @@ class OnDemandLoader:
             if name in self._registry.locks or not self._make_room(name):
                 self._to_measure.discard(name)  # a load that waits for room holds up no other
                 return False
-            if self._is_measured(name):
+            if self._capacity.must_measure(name):
                 if self._side_by_side:  # the end of one sets `_room_event`
                     self._to_measure.add(name)
                     return False
@@ -417,18 +393,13 @@ class OnDemandLoader:
                 self._room_event.set()
         return True
 
-    def _is_measured(self, name: str) -> bool:
-        has_budget = self._limits.memory_bytes is not None
-        return has_budget and self._registry.options(name).memory_bytes is None
-
     async def _load_and_measure(self, name: str) -> None:
         before = await asyncio.to_thread(self._used_bytes)
         measurable = not self._evictions  # their memory would hide that of the load
         await self._load_model(name)
         added = await asyncio.to_thread(self._used_bytes) - before
-        if measurable or name not in self._measured_bytes:
-            self._measured_bytes[name] = max(added, self._measured_bytes.get(name, 0))
-        logger.info("model %s: takes %d bytes", name, self._size_bytes(name))
+        self._capacity.add_measurement(name, added, exact=measurable)
+        logger.info("model %s: takes %d bytes", name, self._capacity.size_bytes(name))
 
     async def _load_model(self, name: str) -> None:
         begun_s = time.monotonic()
@@ -442,42 +413,31 @@ class OnDemandLoader:
         self._load_s[name] = time.monotonic() - begun_s
         logger.info("model %s: loaded on demand in %.1f s", name, self._load_s[name])
 
-    def _size_bytes(self, name: str) -> int:
-        """The model's size; 0 if it has no option and was never loaded on demand."""
-        declared = self._registry.options(name).memory_bytes
-        return self._measured_bytes.get(name, 0) if declared is None else declared
-
     def _make_room(self, name: str) -> bool:
         """Whether the model fits, also once those have loaded that have waited for longer. If not,
         start to unload as many idle models as necessary, and note that it waits.
         """
-        limits, wanted = self._limits, self._missing_bytes(name)
-        if limits.memory_bytes is not None and wanted > limits.memory_bytes:
-            message = f"The model '{name}' needs {wanted} bytes; all models may use "
-            raise ModelUnavailable(f"{message}{limits.memory_bytes}.")
+        capacity = self._capacity
+        capacity.check_fits(name)
+        wanted = capacity.missing_bytes(name)
         earlier = itertools.takewhile(lambda each: each != name, self._waiting)
         ahead = [each for each in earlier if self._waiting[each] and each not in self._side_by_side]
-        total = wanted + sum(map(self._missing_bytes, ahead))
+        total = wanted + sum(map(capacity.missing_bytes, ahead))
         loaded = self._registry.loaded() | self._side_by_side
-        fits_later = not self._is_full(loaded - self._evictions.keys(), total, name, len(ahead))
-        if fits_later and not self._is_full(loaded, wanted, name):
+        fits_later = not capacity.is_full(loaded - self._evictions.keys(), total, name, len(ahead))
+        if fits_later and not capacity.is_full(loaded, wanted, name):
             return True
         # Models ahead may need the whole budget: then no unload would help this one
-        helps = not self._is_full(frozenset(), total, name, len(ahead))
+        helps = not capacity.is_full(frozenset(), total, name, len(ahead))
         self._waiting[name] = helps and self._unload_for(name, total, len(ahead))
         return False
-
-    def _missing_bytes(self, name: str) -> int:
-        """For its load; for a wake at most its size, of which sleep may have freed more."""
-        size = self._size_bytes(name)
-        return size - self._used_bytes_of(name) if self._registry.is_loaded(name) else size
 
     def _unload_for(self, name: str, wanted: int, models: int = 0) -> bool:
         """Whether the sleeps and unloads that have begun make room for `wanted` bytes and for so
         many models beside this one; starts them.
         """
         loaded = self._registry.loaded() | self._side_by_side
-        while self._is_full(loaded - self._evictions.keys(), wanted, name, models):
+        while self._capacity.is_full(loaded - self._evictions.keys(), wanted, name, models):
             if self._makes_room_by_sleep(loaded, name):
                 return True
             victim = self._least_recently_used(but=name)
@@ -492,7 +452,7 @@ class OnDemandLoader:
         bytes it frees.
         """
         sleep = self._sleep
-        if sleep is None or self._has_too_many(loaded - self._evictions.keys(), name):
+        if sleep is None or self._capacity.too_many(loaded - self._evictions.keys(), name):
             return False
         if self._falling_asleep:
             return True
@@ -530,28 +490,6 @@ class OnDemandLoader:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(remaining_s, _LOOK_AGAIN_S)):
                 await self._room_event.wait()
-
-    def _is_full(
-        self, loaded: frozenset[str], needed_bytes: int, name: str, models: int = 0
-    ) -> bool:
-        if self._has_too_many(loaded, name, models):
-            return True
-        if self._limits.memory_bytes is None:
-            return False
-        used_bytes = sum(self._used_bytes_of(each) for each in loaded)
-        return used_bytes + needed_bytes > self._limits.memory_bytes
-
-    def _has_too_many(self, loaded: frozenset[str], name: str, models: int = 0) -> bool:
-        """With `models` that will be loaded before this one."""
-        if self._limits.models is None or name in loaded:  # a wake adds none
-            return False
-        others = [each for each in loaded if each != name and self._registry.loads_on_demand(each)]
-        return len(others) + models >= self._limits.models
-
-    def _used_bytes_of(self, name: str) -> int:
-        """Without what the model's sleep has freed."""
-        freed = 0 if self._sleep is None else self._sleep.freed_bytes(name)
-        return max(0, self._size_bytes(name) - freed)
 
     def _least_recently_used(self, *, but: str) -> str | None:
         idle = [

@@ -348,7 +348,7 @@ async def test_a_load_without_room_is_not_overtaken(repository, live_gateway, mo
         monkeypatch.setattr(gateway.registry, "unload", held_unload)
         demand: Any = gateway.registry.use("a")._uses.demand
         # One load at a time, although the options give the sizes
-        monkeypatch.setattr(demand, "_is_measured", lambda name: True)
+        monkeypatch.setattr(demand._capacity, "must_measure", lambda name: True)
         requests = [asyncio.create_task(text(gateway, "b"))]
         await until(lambda: "a" in demand._evictions)
         requests.append(asyncio.create_task(text(gateway, "c")))
@@ -419,8 +419,8 @@ async def test_measured_size(repository, live_gateway):
     async with live_gateway(**ON_DEMAND, max_model_memory_bytes=2**50) as gateway:
         await text(gateway, "a")
         demand: Any = gateway.registry.use("a")._uses.demand
-        assert demand._size_bytes("a") >= 0
-        assert demand._size_bytes("b") == 0
+        assert demand._capacity.size_bytes("a") >= 0
+        assert demand._capacity.size_bytes("b") == 0
 
 
 KINDS = [

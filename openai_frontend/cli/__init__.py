@@ -1,6 +1,7 @@
 """The command line."""
 
 import atexit
+import ctypes
 import os
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,17 @@ def run() -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    if EXTENSION in sys.modules:
+        _skip_destructors()
     sys.exit(code)
+
+
+def _skip_destructors() -> None:
+    """The core's library would wait for its thread that samples metrics, which sleeps for half of
+    `metrics-interval-ms`. `_exit` runs before its destructors, after the interpreter has ended.
+    """
+    libc = ctypes.CDLL(None)
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

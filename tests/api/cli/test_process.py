@@ -132,6 +132,12 @@ def test_requested_stop_has_exit_code_0(tmp_path: Path, number: int) -> None:
         assert gateway.stop(number) == 0
 
 
+def test_stop_does_not_wait_for_samples_of_metrics(tmp_path: Path) -> None:
+    """The core's thread that takes them sleeps for five minutes here."""
+    with running(tmp_path, "--metrics-interval-ms=600000") as gateway:
+        assert gateway.stop(timeout_s=60) == 0
+
+
 def test_running_stream_may_finish_within_the_grace_period(tmp_path: Path) -> None:
     """A stream that ends within the grace period ends normally."""
 

@@ -27,8 +27,10 @@ pytest_plugins = [
     "tests.shared_gateway",
 ]
 
-# As `serve` sets it: the fork handlers of gRPC's library abort if the Python backend forks
+# As `serve` sets them: the fork handlers of gRPC's library abort if the Python backend forks, and
+# its log would be among pytest's output
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+os.environ["GRPC_VERBOSITY"] = "NONE"
 
 # With the gateway's own variable, tests in this process use the same core as their gateways.
 if _library := os.environ.get("OPENAI_FRONTEND_TRITON_LIBRARY"):

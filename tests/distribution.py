@@ -25,6 +25,8 @@ _SESSION_GATEWAYS = {
     "tests/security/": "guarded gateway",
     "tests/api/tracing/": "traced gateway",
 }
+# What takes longest first: the last unit of a run leaves the other workers without tests
+_FIRST = (*ENGINES, "guarded gateway")
 # It measures times, best when the engines of other workers have ended
 _LAST = "tests/resilience/faults/test_overload.py"
 # Workers beyond the cores, because many tests wait; those of engines leave less room
@@ -41,7 +43,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """In the order of collection, after what starts engines."""
+    """In the order of collection, after what takes longest."""
     config.option.loadscopereorder = False
     return _ByFile(config, log)
 
@@ -50,10 +52,10 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Keeps a file in one worker, with its fixtures, and what shares engines in one worker too."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """What starts engines first: it takes longest. What measures times last."""
+        """What takes longest first; what measures times last."""
         if _LAST in self.workqueue:
             self.workqueue.move_to_end(_LAST)
-        for name in reversed(ENGINES):
+        for name in reversed(_FIRST):
             if name in self.workqueue:
                 self.workqueue.move_to_end(name, last=False)
         super()._assign_work_unit(node)

@@ -34,6 +34,18 @@ def test_what_shares_engines_begins_first():
     assert [tests[node.sent[0]] for node in nodes] == [tests[4], tests[3], tests[0]]
 
 
+def test_files_of_a_slow_shared_gateway_begin_before_others():
+    """They are collected late and run in one worker: the others would wait for it at the end."""
+    tests = [
+        "tests/medium/test_sse.py::test_a",
+        "tests/security/test_odd_json.py::test_b",
+        "tests/vllm/test_engine.py::test_c",
+    ]
+    _, nodes = scheduled(tests, workers=2)
+
+    assert [tests[node.sent[0]] for node in nodes] == [tests[2], tests[1]]
+
+
 def test_tests_of_a_crashed_worker_run_in_another():
     """Its complete files do not wait again: a worker that gets no tests would wait forever."""
     files = ("background_tasks", "files", "memory_budget", "prefix_cache")

@@ -240,6 +240,17 @@ def test_parameters_that_depend_on_the_request_are_not_kept(fields, of_request):
     assert make(templates, params, generation([1])) is None
 
 
+def test_constraint_that_becomes_long_when_it_is_prepared_is_not_kept():
+    """A schema of 6 KB with date-times becomes one of 55 KB."""
+    params = converted(max_tokens=5, structured_outputs=StructuredOutputs(json={"const": "a"}))
+    prepared = converted(max_tokens=5, structured_outputs=LONG)
+    templates = conversion.RequestTemplates(max_model_len=64, vocab_size=512)
+
+    templates.keep(params, processed(params, sampling_params=prepared))
+
+    assert make(templates, params, generation([1])) is None
+
+
 def test_request_without_max_tokens_may_fill_the_context():
     """It depends on the prompt's length, and changes no other request."""
     params = converted()

@@ -153,7 +153,9 @@ class RequestTemplates:
         own = [request.mm_features, request.lora_request, request.trace_headers]
         given = [getattr(params, name, None) for name in CONTAINERS]
         unchecked = params.max_tokens is None and params.min_tokens
-        if unchecked or any(own) or any(given) or not _is_short(params):
+        # Prepared constraints may be ten times as long (`GrammarPreparer`)
+        is_short = _is_short(params) and _is_short(request.sampling_params)
+        if unchecked or any(own) or any(given) or not is_short:
             return
         if len(self._known) >= self._MOST:
             self._known.clear()

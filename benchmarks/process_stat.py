@@ -15,9 +15,16 @@ def cpu_s(pid: int) -> float:
     """User and system time so far: all threads, also those that have ended.
 
     From the process's CPU clock, in nanoseconds; `/proc/<pid>/stat` counts in steps of 10 ms.
-    Raises OSError if there is no such process.
+    Raises OSError if the process does not exist.
     """
     return time.clock_gettime(_cpu_clock(pid))
+
+
+def cpu_share(pid: int, seconds: float) -> float:
+    """How much of a core a process uses in the next seconds, 1 for all of it."""
+    before_s, began_s = cpu_s(pid), time.perf_counter()
+    time.sleep(seconds)
+    return (cpu_s(pid) - before_s) / (time.perf_counter() - began_s)
 
 
 def _cpu_clock(pid: int) -> int:
